@@ -1,0 +1,81 @@
+"""Limner: language models that look. They describe pictures, score and search them.
+
+    import limner
+    limner.load("runs/mrnn").describe(["photo.jpg"])
+
+Names are imported when they are first used, so that `import limner` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from limner.checkpoint import load_checkpoint
+    from limner.data.collection import Collection
+    from limner.data.readers import import_collection
+    from limner.data.scenes import SceneSettings, generate
+    from limner.errors import LimnerError
+    from limner.evaluation import evaluate
+    from limner.recipe import Recipe, load_recipe
+    from limner.report import write_report
+    from limner.search import SearchSettings
+    from limner.tasks import Captioner, Description, Found, SentenceScore, load
+    from limner.training.loop import train
+    from limner.vision.backbones import load_backbone
+    from limner.vision.features import extract
+
+_HOMES = {
+    "Captioner": "tasks",
+    "Collection": "data.collection",
+    "Description": "tasks",
+    "Found": "tasks",
+    "LimnerError": "errors",
+    "Recipe": "recipe",
+    "SceneSettings": "data.scenes",
+    "SearchSettings": "search",
+    "SentenceScore": "tasks",
+    "evaluate": "evaluation",
+    "extract": "vision.features",
+    "generate": "data.scenes",
+    "import_collection": "data.readers",
+    "load": "tasks",
+    "load_backbone": "vision.backbones",
+    "load_checkpoint": "checkpoint",
+    "load_recipe": "recipe",
+    "train": "training.loop",
+    "write_report": "report",
+}
+
+__all__ = [
+    "Captioner",
+    "Collection",
+    "Description",
+    "Found",
+    "LimnerError",
+    "Recipe",
+    "SceneSettings",
+    "SearchSettings",
+    "SentenceScore",
+    "evaluate",
+    "extract",
+    "generate",
+    "import_collection",
+    "load",
+    "load_backbone",
+    "load_checkpoint",
+    "load_recipe",
+    "train",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'limner' has no attribute '{name}'")
+    return getattr(import_module(f"limner.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

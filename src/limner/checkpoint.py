@@ -1,0 +1,168 @@
+"""A saved model: a folder with config.json, tokenizer.json, model.safetensors and README.md (its model card).
+
+The folder rebuilds the model by itself; nothing in it is a pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from limner.errors import CheckpointError
+from limner.models import Model, build_model
+from limner.recipe import Recipe
+from limner.records import RunConfig
+from limner.text.vocab import Tokenizer
+from limner.vision.features import FeatureSpec
+
+PACKAGES = ("limner", "torch", "transformers", "tokenizers", "sacrebleu", "numpy")
+
+
+class Config(RunConfig):
+    """Everything needed to rebuild a model, and where it came from."""
+
+    features: tuple[FeatureSpec, ...] = ()
+    """What the model was shown; features of another fingerprint are refused."""
+    vocab_size: int
+    tokenizer_sha256: str = ""
+    """Filled in when saved."""
+    backbone: str | None = None
+    """Where the network that made the features was, when it was known: hub id or folder."""
+
+
+class Checkpoint(NamedTuple):
+    """A model with what it needs to read and write sentences."""
+
+    model: Model
+    tokenizer: Tokenizer
+    config: Config
+    recipe: Recipe
+
+
+def forms_of(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]]:
+    """Shape by form, as `build_model` wants it."""
+    return {spec.kind: spec.shape for spec in features}
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write a model; each file is written beside and renamed, the weights last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.tokenizer.save(folder / "tokenizer.json")
+    config = checkpoint.config.model_copy(update={"tokenizer_sha256": sha256(folder / "tokenizer.json")})
+    config.save(folder / "config.json")
+    write_text(folder / "README.md", model_card(config))
+    save_tensors(folder / "model.safetensors", checkpoint.model.state_dict())
+
+
+def load_checkpoint(folder: Path | str) -> Checkpoint:
+    """Rebuild a model, in evaluation mode on the CPU.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the vocabulary is not the one the model was trained with.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").exists():
+        raise CheckpointError(
+            f"{folder}: not a trained model (no config.json); expected the --out of 'limner train'"
+        )
+    if not (folder / "model.safetensors").exists():
+        raise CheckpointError(
+            f"{folder}: no model.safetensors; the training has not validated yet, resume it first"
+        )
+    config = Config.load(folder / "config.json")
+    if sha256(folder / "tokenizer.json") != config.tokenizer_sha256:
+        raise CheckpointError(
+            f"{folder / 'tokenizer.json'}: not the vocabulary this model was trained with "
+            f"(config.json expects SHA-256 {config.tokenizer_sha256[:12]}…); restore the file of the same training"
+        )
+    recipe = Recipe.parse(config.recipe, where=str(folder / "config.json"))
+    model = build_model(recipe.model, config.vocab_size, forms_of(config.features))
+    load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
+    return Checkpoint(model.eval(), Tokenizer.load(folder / "tokenizer.json"), config, recipe)
+
+
+def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
+    """Copy weights by name; all must be there and fit."""
+    own = model.state_dict()
+    unknown, missing = sorted(set(weights) - set(own)), sorted(set(own) - set(weights))
+    if unknown or missing:
+        raise CheckpointError(
+            f"{where}: weights do not fit the model: missing {missing or 'none'}, unknown {unknown or 'none'}"
+        )
+    for name, weight in weights.items():
+        if weight.shape != own[name].shape:
+            raise CheckpointError(
+                f"{where}: weight '{name}' has shape {tuple(weight.shape)}, the model expects {tuple(own[name].shape)}"
+            )
+    model.load_state_dict(weights)
+
+
+def provenance(seed: int, command: str) -> dict[str, Any]:
+    """Facts that tell how a run came about."""
+    return {
+        "seed": seed,
+        "command": command,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch threads {torch.get_num_threads()}",
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+def model_card(config: Config) -> str:
+    """The README.md of a saved model."""
+    recipe = config.recipe
+    facts = "\n".join(f"| {key} | {value} |" for key, value in config.provenance.items())
+    seen = "\n".join(f"- {spec}" for spec in config.features) or "- nothing: this model reads no pictures"
+    return (
+        f"# {recipe.get('description') or config.model.get('name')}\n\n"
+        f"A Limner model `{config.model.get('name')}` (vocabulary of {config.vocab_size}). Use it with "
+        f"`limner describe`, `limner score` and `limner evaluate`, or `limner.load` in Python.\n\n"
+        f"## What it looks at\n\n{seen}\n\n## Where it comes from\n\n| | |\n|---|---|\n{facts}\n"
+    )
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits; a missing file is a CheckpointError."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors as safetensors, beside and then renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(
+            {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside, metadata
+        )
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; a damaged one is a CheckpointError."""
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: damaged or missing ({error}); train again or restore the file"
+        ) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, beside and then renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)

@@ -1,0 +1,1 @@
+"""Collections of pictures and sentences, and the batches made from them."""

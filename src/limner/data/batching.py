@@ -1,0 +1,191 @@
+"""Examples of a split, and the order in which they become batches."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.data.collection import Collection
+from limner.data.examples import Batch, Example, Item, collate
+from limner.errors import TrainingError
+from limner.text.vocab import Tokenizer
+from limner.vision.features import FeatureTable
+
+T = TypeVar("T")
+
+
+class Pictures:
+    """The feature tables a model looks at, as one: each table gives one form of picture."""
+
+    def __init__(self, tables: Sequence[FeatureTable]) -> None:
+        self.tables = tuple(tables)
+
+    @classmethod
+    def open(cls, collection: Collection, names: Sequence[str]) -> Pictures:
+        """Open the named feature tables of a collection (FeatureError when there is none of that name)."""
+        return cls([FeatureTable.open(collection, name) for name in names])
+
+    @property
+    def forms(self) -> dict[str, tuple[int, ...]]:
+        """Shape by form, as `build_model` wants it."""
+        return {table.spec.kind: table.spec.shape for table in self.tables}
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return {table.spec.name: table.spec.fingerprint for table in self.tables}
+
+    def take(self, items: Sequence[Item]) -> list[dict[str, NDArray[np.float16] | None] | None]:
+        """Features of each item's picture, None for items without one."""
+        seen = [row for row, item in enumerate(items) if item.image is not None]
+        result: list[dict[str, NDArray[np.float16] | None] | None] = [None] * len(items)
+        for table in self.tables:
+            values = table.take([items[row].id for row in seen])
+            for row, value in zip(seen, values, strict=True):
+                result[row] = {**(result[row] or {}), table.spec.kind: value}
+        return result
+
+    def knows(self, item: Item) -> bool:
+        """Whether the item has no picture, or one that every table holds."""
+        return item.image is None or all(item.id in table for table in self.tables)
+
+
+class Examples:
+    """The (picture, sentence) pairs of some items, tokenised once; pictures are read batch by batch."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        tokenizer: Tokenizer,
+        lang: str,
+        pictures: Pictures | None,
+        max_words: int,
+    ) -> None:
+        """Tokenise the sentences of a language.
+
+        Args:
+            items: items in the order wanted.
+            tokenizer: turns sentences into ids.
+            lang: language of the sentences.
+            pictures: where features come from; None for a model without pictures.
+            max_words: longer sentences are left out (`left_out` counts them).
+        """
+        self.items, self.lang, self.pictures = items, lang, pictures
+        pairs = [(row, text) for row, item in enumerate(items) for text in item.texts(lang)]
+        encoded = [tokenizer.encode(text) for _, text in pairs]
+        kept = [k for k, ids in enumerate(encoded) if len(ids) <= max_words]
+        self.left_out = len(pairs) - len(kept)
+        self.owners = [pairs[k][0] for k in kept]
+        self.texts = [pairs[k][1] for k in kept]
+        self.targets = [encoded[k] for k in kept]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Collate the pairs of these rows."""
+        items = [self.items[self.owners[row]] for row in rows]
+        visuals = self.pictures.take(items) if self.pictures else [None] * len(items)
+        return collate(
+            [
+                Example(item.id, self.targets[row], visual=visual)
+                for row, item, visual in zip(rows, items, visuals, strict=True)
+            ]
+        )
+
+    def order(self, size: int) -> list[list[int]]:
+        """All rows once, in batches of sentences of like length."""
+        rows = sorted(range(len(self)), key=lambda row: len(self.targets[row]))
+        return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+
+
+def epoch_order(lengths: Sequence[int], size: int, bucket: int, seed: int, epoch: int) -> list[list[int]]:
+    """Batches of one epoch: shuffled, then sorted by length within buckets, then the batches shuffled.
+
+    Args:
+        lengths: words of each example.
+        size: examples a batch.
+        bucket: how many batches are sorted by length together; 1 sorts nothing.
+        seed: with the epoch, the only source of chance.
+        epoch: counted from 0.
+
+    Returns:
+        Rows of each batch; every row once.
+    """
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(lengths))
+    span = size * bucket
+    batches: list[list[int]] = []
+    for begin in range(0, len(order), span):
+        rows = order[begin : begin + span].tolist()
+        if bucket > 1:
+            rows.sort(key=lambda row: lengths[row])
+        batches += [rows[k : k + size] for k in range(0, len(rows), size)]
+    return [batches[k] for k in random.permutation(len(batches))]
+
+
+def prefetch(make: Callable[[T], Batch], wanted: Iterable[T], depth: int) -> Iterator[Batch]:
+    """Make batches in a thread, up to `depth` ahead (Lance is not safe to fork, and reading releases the GIL).
+
+    An error in the thread is raised here; leaving the loop early stops the thread.
+    """
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=depth)
+    stop = threading.Event()
+
+    def put(value: Batch | BaseException | None) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(value, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for one in wanted:
+                if not put(make(one)):
+                    return
+            put(None)
+        except BaseException as error:  # handed to the reader, who raises it
+            put(error)
+
+    thread = threading.Thread(target=work, name="limner-prefetch", daemon=True)
+    thread.start()
+    try:
+        while (value := ready.get()) is not None:
+            if isinstance(value, BaseException):
+                raise value
+            yield value
+    finally:
+        stop.set()
+        thread.join()
+
+
+def split_examples(
+    collection: Collection,
+    split: str,
+    tokenizer: Tokenizer,
+    lang: str,
+    pictures: Pictures | None,
+    max_words: int,
+) -> Examples:
+    """The pairs of one split.
+
+    Raises:
+        CollectionError: the collection has no such split.
+        TrainingError: the split has no sentence in that language.
+    """
+    items = collection.items(split)
+    examples = Examples(items, tokenizer, lang, pictures, max_words)
+    if not len(examples):
+        known = sorted({sentence.lang for item in items for sentence in item.sentences})
+        raise TrainingError(
+            f"{collection.path}: split '{split}' has no sentence of at most {max_words} words in '{lang}' "
+            f"(languages there: {', '.join(known) or 'none'})"
+        )
+    return examples

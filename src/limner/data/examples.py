@@ -1,0 +1,162 @@
+"""The record: items as a collection holds them, examples and batches as a model reads them.
+
+Shapes everywhere: B batch, T target length, S source length, L image locations, D feature size, E embedding,
+H hidden, V vocabulary, K beam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Sentence(NamedTuple):
+    """A sentence of an item; sentences of one `group` translate each other."""
+
+    lang: str
+    text: str
+    group: int = 0
+
+
+class Region(NamedTuple):
+    """A described part of a picture; `box` is (left, top, width, height) in pixels of the stored picture."""
+
+    box: tuple[float, float, float, float]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One row of a collection. `image` and `video` are paths relative to the collection's folder."""
+
+    id: str
+    split: str
+    image: str | None = None
+    video: str | None = None
+    sentences: tuple[Sentence, ...] = ()
+    regions: tuple[Region, ...] = ()
+    label: str | None = None
+
+    def texts(self, lang: str) -> list[str]:
+        return [sentence.text for sentence in self.sentences if sentence.lang == lang]
+
+
+class Visual(NamedTuple):
+    """What a batch shows of its pictures; the forms that were not asked for are None."""
+
+    present: Tensor  # (B,) bool: false where an example has no picture
+    vector: Tensor | None = None  # (B, D)
+    grid: Tensor | None = None  # (B, L, D)
+    maps: Tensor | None = None  # (B, C, H, W): pixels or feature maps a trained convnet still has to read
+
+    def to(self, device: torch.device) -> Visual:
+        return Visual(*(None if value is None else value.to(device) for value in self))
+
+    def select(self, rows: Tensor) -> Visual:
+        return Visual(*(None if value is None else value[rows] for value in self))
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One (picture, sentence) pair, or a picture alone: token ids carry no start and no end sign."""
+
+    id: str
+    target: Sequence[int] = ()
+    source: Sequence[int] | None = None
+    visual: dict[str, NDArray[np.float16] | None] | None = None  # by form: 'vector', 'grid', 'maps'
+
+
+@dataclass(slots=True)
+class Batch:
+    """What every model reads; made once, in `collate`. (Not frozen, since Fabric refuses frozen dataclasses.)"""
+
+    ids: tuple[str, ...]
+    visual: Visual
+    target_in: Tensor  # (B, T): start sign, then the sentence
+    target_out: Tensor  # (B, T): the sentence, then the end sign
+    target_mask: Tensor  # (B, T) bool: true where target_out is a real word or the end sign
+    source: Tensor | None = None  # (B, S)
+    source_mask: Tensor | None = None  # (B, S)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def to(self, device: torch.device) -> Batch:
+        move = lambda value: None if value is None else value.to(device)  # noqa: E731
+        return replace(
+            self,
+            visual=self.visual.to(device),
+            target_in=self.target_in.to(device),
+            target_out=self.target_out.to(device),
+            target_mask=self.target_mask.to(device),
+            source=move(self.source),
+            source_mask=move(self.source_mask),
+        )
+
+
+class Signs(NamedTuple):
+    """Ids of the signs every vocabulary begins with."""
+
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+    unk: int = 3
+
+
+SIGNS = Signs()
+
+
+def collate(examples: Sequence[Example]) -> Batch:
+    """Pad examples into one batch; shifted inputs, outputs and masks are made here and nowhere else."""
+    length = max(len(example.target) for example in examples) + 1
+    target_in = torch.full((len(examples), length), SIGNS.pad)
+    target_out = torch.full((len(examples), length), SIGNS.pad)
+    mask = torch.zeros((len(examples), length), dtype=torch.bool)
+    for row, example in enumerate(examples):
+        words = torch.as_tensor(example.target, dtype=torch.long)
+        target_in[row, 0] = SIGNS.bos
+        target_in[row, 1 : len(words) + 1] = words
+        target_out[row, : len(words)] = words
+        target_out[row, len(words)] = SIGNS.eos
+        mask[row, : len(words) + 1] = True
+    source, source_mask = _collate_sources(examples)
+    return Batch(
+        ids=tuple(example.id for example in examples),
+        visual=collate_visual([example.visual for example in examples]),
+        target_in=target_in,
+        target_out=target_out,
+        target_mask=mask,
+        source=source,
+        source_mask=source_mask,
+    )
+
+
+def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor | None]:
+    if all(example.source is None for example in examples):
+        return None, None
+    sources = [example.source or () for example in examples]
+    length = max(1, *(len(source) for source in sources))
+    tokens = torch.full((len(examples), length), SIGNS.pad)
+    mask = torch.zeros((len(examples), length), dtype=torch.bool)
+    for row, words in enumerate(sources):
+        tokens[row, : len(words)] = torch.as_tensor(words, dtype=torch.long)
+        mask[row, : len(words)] = True
+    return tokens, mask
+
+
+def collate_visual(visuals: Sequence[dict[str, NDArray[np.float16] | None] | None]) -> Visual:
+    """Stack the pictures of a batch; one that is missing becomes zeros and `present` says so."""
+    present = torch.tensor([bool(v) and any(x is not None for x in v.values()) for v in visuals])
+    forms: dict[str, Tensor] = {}
+    for form in ("vector", "grid", "maps"):
+        known = next((v[form] for v in visuals if v and v.get(form) is not None), None)
+        if known is not None:
+            rows = [known * 0 if not v or v.get(form) is None else v[form] for v in visuals]
+            forms[form] = torch.from_numpy(np.stack(rows)).float()
+    return Visual(present, **forms)

@@ -1,0 +1,127 @@
+"""Plain tables, one line a sentence: JSONL and CSV with id, split, image, lang, text and group, label."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from limner.data.readers.gathering import Gathering, Place
+from limner.data.readers.sources import Options, read_lines, read_text
+from limner.errors import CollectionError
+
+logger = logging.getLogger(__name__)
+
+REQUIRED = ("id", "split", "image", "lang", "text")
+OPTIONAL = ("group", "label")
+
+Row = tuple[Place, dict[str, str]]
+
+
+def read_csv(source: Path, options: Options, gathering: Gathering) -> None:
+    """Read a table with a header, separated by commas, or by tabs when the file's name ends in `.tsv`.
+
+    An empty `image` means no picture, an empty `text` no sentence. Without a `group`, the n-th sentences of
+    an item in each language translate each other.
+
+    Args:
+        source: the file.
+        options: `images`, the folder the `image` column is relative to; the file's own folder otherwise.
+        gathering: gets the items, in the order of the lines.
+    """
+    lines = io.StringIO(read_text(source), newline="")
+    reader = csv.reader(lines, delimiter="\t" if source.suffix == ".tsv" else ",", strict=True)
+    header = [name.strip() for name in next(reader)]
+    _check_columns(header, Place(source, 1))
+
+    def rows() -> Iterable[Row]:
+        try:
+            for values in reader:
+                place = Place(source, reader.line_num)
+                if len(values) != len(header) and values:
+                    wrong = f"{len(values)} values for {len(header)} columns"
+                    raise CollectionError(f"{place}: {wrong}; put texts with commas in double quotes")
+                if values:
+                    yield place, dict(zip(header, values, strict=True))
+        except csv.Error as error:
+            raise CollectionError(f"{Place(source, reader.line_num)}: not valid CSV: {error}") from None
+
+    _gather(rows(), options.images or source.parent, gathering)
+
+
+def read_jsonl(source: Path, options: Options, gathering: Gathering) -> None:
+    """Read a file with one JSON object a line, with the same columns as CSV; `null` counts as empty.
+
+    Args:
+        source: the file.
+        options: `images`, the folder `image` is relative to; the file's own folder otherwise.
+        gathering: gets the items, in the order of the lines.
+    """
+
+    def rows() -> Iterable[Row]:
+        for number, line in enumerate(read_lines(source), start=1):
+            if line.strip():
+                yield Place(source, number), _parse_object(line, Place(source, number))
+
+    _gather(rows(), options.images or source.parent, gathering)
+
+
+def _parse_object(line: str, place: Place) -> dict[str, str]:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise CollectionError(f"{place}: not valid JSON: {error.msg}") from None
+    if not isinstance(values, dict):
+        raise CollectionError(f"{place}: expected an object with the keys {', '.join(REQUIRED)}")
+    _check_columns(values, place)
+    for key in REQUIRED + OPTIONAL:
+        if not isinstance(values.get(key), str | int | None):
+            raise CollectionError(f"{place}: '{key}' is {values[key]!r}; expected a text")
+    return {key: "" if value is None else str(value) for key, value in values.items()}
+
+
+def _check_columns(names: Iterable[str], place: Place) -> None:
+    found = list(names)
+    if lacking := [name for name in REQUIRED if name not in found]:
+        raise CollectionError(
+            f"{place}: the column '{lacking[0]}' is missing; expected {', '.join(REQUIRED)} "
+            f"(and, where wanted, {', '.join(OPTIONAL)}), found {', '.join(found)}"
+        )
+    if twice := [name for name, count in Counter(found).items() if count > 1]:
+        raise CollectionError(f"{place}: the column '{twice[0]}' occurs twice")
+
+
+def _gather(rows: Iterable[Row], folder: Path, gathering: Gathering) -> None:
+    turns: Counter[tuple[str, str]] = Counter()
+    missing: set[str] = set()
+    unknown: set[str] = set()
+    for place, row in rows:
+        unknown |= row.keys() - {*REQUIRED, *OPTIONAL}
+        id, lang, text = row["id"].strip(), row["lang"].strip(), row["text"]
+        image = folder / row["image"].strip() if row["image"].strip() else None
+        if image and id not in gathering and (id in missing or not image.is_file()):
+            if id not in missing:
+                gathering.skip("pictures that are not there", str(image), place)
+            missing.add(id)
+            gathering.skip("sentences whose picture is not there", str(image), place)
+            continue
+        gathering.item(
+            id, place, split=row["split"].strip(), image=image, label=row.get("label", "").strip() or None
+        )
+        if text.strip():
+            gathering.sentence(id, place, lang, text, _group(row, place, turns[id, lang]))
+            turns[id, lang] += 1
+    if unknown:
+        logger.warning("columns that were not read: %s", ", ".join(sorted(unknown)))
+
+
+def _group(row: dict[str, str], place: Place, default: int) -> int:
+    text = row.get("group", "").strip()
+    try:
+        return int(text) if text else default
+    except ValueError:
+        raise CollectionError(f"{place}: the group is '{text}'; expected a whole number") from None

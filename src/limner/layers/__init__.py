@@ -1,0 +1,1 @@
+"""Parts that several models share; they take plain numbers, never settings."""

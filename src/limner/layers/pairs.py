@@ -1,0 +1,134 @@
+"""Log-probabilities of every sentence with every picture, where the two meet just before the softmax.
+
+The exact all-pairs matrix for models whose recurrent states do not depend on the picture, in tiles of one large
+matrix product each, within a memory budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from limner.data.examples import Batch
+
+LOG2E = math.log2(math.e)
+
+
+class PrefixTree(NamedTuple):
+    """The different prefixes of some sentences, and the words that follow them.
+
+    Sentences that begin alike share the work: the softmax after 'a man in a' is computed once a picture. An edge is
+    a (prefix, next word) that occurs; edges are sorted by prefix, their uses by edge.
+    """
+
+    row: Tensor  # (P,) a sentence that has the prefix
+    column: Tensor  # (P,) and the position where it ends
+    first_edge: Tensor  # (P + 1,) the edges of prefix p are first_edge[p] … first_edge[p + 1]
+    word: Tensor  # (N,) the word of each edge
+    first_use: Tensor  # (N + 1,) the uses of edge n are first_use[n] … first_use[n + 1]
+    sentence: Tensor  # (U,) the sentence of each use, one for each word of each sentence
+    sentences: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Build the tree of a batch's sentences."""
+        lengths = batch.target_mask.sum(1).tolist()
+        words = [row[:length] for row, length in zip(batch.target_out.tolist(), lengths, strict=True)]
+        prefixes: dict[tuple[int, int], int] = {}  # (prefix before, word) -> prefix
+        places = [(0, 0)]
+        uses: dict[tuple[int, int], list[int]] = {}  # (prefix, word) -> sentences
+        for sentence, sequence in enumerate(words):
+            node = 0
+            for column, word in enumerate(sequence):
+                edge = (node, word)
+                uses.setdefault(edge, []).append(sentence)
+                if column + 1 < len(sequence):
+                    node = prefixes.setdefault(edge, len(places))
+                    if node == len(places):
+                        places.append((sentence, column + 1))
+        edges = sorted(uses)
+        counts = torch.zeros(len(places) + 1, dtype=torch.long)
+        if edges:
+            counts[1:] = torch.bincount(torch.tensor([node for node, _ in edges]), minlength=len(places))
+        use_counts = torch.tensor([0] + [len(uses[edge]) for edge in edges])
+        return cls(
+            row=torch.tensor([row for row, _ in places]),
+            column=torch.tensor([column for _, column in places]),
+            first_edge=counts.cumsum(0),
+            word=torch.tensor([word for _, word in edges], dtype=torch.long),
+            first_use=use_counts.cumsum(0),
+            sentence=torch.tensor([s for edge in edges for s in uses[edge]], dtype=torch.long),
+            sentences=len(words),
+        )
+
+
+def softmax_log_probs(
+    language: Tensor, picture: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
+) -> Tensor:
+    """Log-probability of every sentence given every picture where logits = weight · tanh(language + picture) + bias.
+
+    Args:
+        language: what each prefix of the tree contributes, (P, M).
+        picture: what each picture contributes, (I, M).
+        weight: (V, M); its type (float32 or bfloat16) is the type of the matrix products.
+        bias: (V,).
+        tree: the prefixes of the sentences.
+        budget: bytes of working memory a tile may take.
+
+    Returns:
+        (S, I) in float32, natural logarithm.
+    """
+    kind = weight.dtype
+    scores = torch.zeros(tree.sentences, len(picture), device=picture.device)
+    base2 = (weight.float() * LOG2E).to(kind).t()
+    bias2 = (bias.float() * LOG2E).to(kind)
+    language, picture = language.float(), picture.float()
+    for prefixes, pictures in _tiles(len(language), len(picture), weight, budget):
+        hidden = torch.tanh(language[prefixes].unsqueeze(1) + picture[pictures]).to(kind)  # (p, i, M)
+        rows = hidden.flatten(0, 1)
+        normaliser = _log2_normaliser(rows, base2, bias2).view(hidden.shape[:2])
+        edges = slice(int(tree.first_edge[prefixes.start]), int(tree.first_edge[prefixes.stop]))
+        owner = _owners(tree.first_edge[prefixes.start : prefixes.stop + 1])
+        words = tree.word[edges]
+        logits = torch.matmul(hidden[owner], base2.t()[words].unsqueeze(2)).squeeze(2).float()
+        gained = logits + bias2[words].float().unsqueeze(1) - normaliser[owner]  # (n, i)
+        users = _owners(tree.first_use[edges.start : edges.stop + 1])
+        sentence = tree.sentence[int(tree.first_use[edges.start]) : int(tree.first_use[edges.stop])]
+        scores[:, pictures].index_add_(0, sentence, gained[users])
+    return scores / LOG2E
+
+
+def _owners(first: Tensor) -> Tensor:
+    """Ranges [first[k], first[k+1]) to the index k of every member."""
+    return torch.repeat_interleave(torch.arange(len(first) - 1), first.diff())
+
+
+def _tiles(prefixes: int, pictures: int, weight: Tensor, budget: int) -> Iterator[tuple[slice, slice]]:
+    """Tiles of (prefixes, pictures) whose logits and hidden units stay within the budget."""
+    row_bytes = (2 * weight.shape[0] + 2 * weight.shape[1]) * weight.element_size() + 8 * weight.shape[1]
+    rows = max(1, budget // row_bytes)
+    width = max(1, min(pictures, rows))
+    height = max(1, rows // width)
+    for top in range(0, prefixes, height):
+        for left in range(0, pictures, width):
+            yield slice(top, min(top + height, prefixes)), slice(left, min(left + width, pictures))
+
+
+def _log2_normaliser(rows: Tensor, base2: Tensor, bias2: Tensor) -> Tensor:
+    """log2 of sum over v of 2^(rows · base2 + bias2)_v, in float32.
+
+    Powers of two are summed without shifting, which is exact while they neither overflow nor vanish; the rows where
+    they do are found and computed again by logsumexp.
+    """
+    powers = torch.exp2_(torch.addmm(bias2, rows, base2))
+    sums = powers.sum(1).float()
+    result = sums.log2()
+    doubtful = ~((sums > 1e-30) & (sums < 1e30))
+    if bool(doubtful.any()):
+        logits = torch.addmm(bias2, rows[doubtful], base2).float() / LOG2E
+        result[doubtful] = logits.logsumexp(1) * LOG2E
+    return result

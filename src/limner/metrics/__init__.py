@@ -1,0 +1,130 @@
+"""Metrics of sentences, of search and of novelty.
+
+All values are on the scale 0-100, as sacrebleu prints them (.565 in a captioning paper is 56.5 here; CIDEr,
+times 100 as well, can go beyond), except perplexity, ranks and counts. Every score carries its settings as a
+signature.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+from limner.errors import CollectionError, MissingExtraError, SettingsError
+from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
+from limner.metrics.bleu import BLEU_METRICS, CHRF2, SACREBLEU, bleu_statistics, sentence_bleu
+from limner.metrics.caption import CIDER, ROUGE_L
+from limner.metrics.meteor import METEOR
+from limner.metrics.novelty import novelty
+from limner.metrics.ranks import (
+    RetrievalRanks,
+    median_rank,
+    rank_all,
+    recall_at,
+    retrieval_curves,
+    retrieval_scores,
+)
+
+__all__ = [
+    "METRICS",
+    "Metric",
+    "MetricUnavailable",
+    "RetrievalRanks",
+    "Score",
+    "median_rank",
+    "novelty",
+    "perplexity",
+    "rank_all",
+    "recall_at",
+    "retrieval_curves",
+    "retrieval_scores",
+    "score_sentences",
+    "sentence_scores",
+]
+
+logger = logging.getLogger(__name__)
+
+METRICS = {metric.name: metric for metric in (*BLEU_METRICS, SACREBLEU, CHRF2, CIDER, ROUGE_L, METEOR)}
+
+
+def score_sentences(
+    hypotheses: Sequence[str],
+    references: References,
+    metrics: Sequence[str],
+    *,
+    texts: tuple[Sequence[str], References] | None = None,
+) -> list[Score]:
+    """Score N sentences by several metrics.
+
+    A metric that cannot run here (an extra that is not installed, no Java) is left out with one line in the
+    log; the others still come.
+
+    Args:
+        hypotheses: normalised tokens joined by blanks, N of them.
+        references: N lists of sentences in the same form; they may differ in length.
+        metrics: names in `METRICS`; the scores come in this order.
+        texts: hypotheses and references again as running text, for the metrics that tokenise by themselves
+            (sacrebleu, chrf); without it they read the tokens, and their signature says so.
+
+    Raises:
+        SettingsError: a metric is unknown.
+        CollectionError: an item has no reference, or there are no items.
+    """
+    unknown = [name for name in metrics if name not in METRICS]
+    if unknown:
+        raise SettingsError(f"no metric '{unknown[0]}': expected one of {', '.join(METRICS)}")
+    references = check_corpus(hypotheses, references)
+    if texts is not None:
+        texts = texts[0], check_corpus(*texts)
+    counted: dict[Callable[..., Statistics], Statistics | None] = {}
+    missing: list[MissingExtraError] = []
+    scores = []
+    for metric in (METRICS[name] for name in metrics):
+        corpus = texts if metric.reads == "text" and texts is not None else (hypotheses, references)
+        if metric.statistics not in counted:
+            counted[metric.statistics] = _count(metric, *corpus, missing)
+        statistics = counted[metric.statistics]
+        if statistics is not None:
+            note = "|input:tokens" if metric.reads == "text" and texts is None else ""
+            signature = metric.signature(corpus[1]) + note
+            scores.append(Score(metric.name, metric.value(statistics.sum(axis=0)), signature))
+    if missing:
+        left_out = [metric for metric in metrics if counted[METRICS[metric].statistics] is None]
+        logger.warning("%s (left out: %s)", missing[0], ", ".join(left_out))
+    return scores
+
+
+def _count(
+    metric: Metric, hypotheses: Sequence[str], references: References, missing: list[MissingExtraError]
+) -> Statistics | None:
+    try:
+        return metric.statistics(hypotheses, references)
+    except MissingExtraError as error:
+        missing.append(error)
+    except MetricUnavailable as error:
+        logger.warning("%s (left out: %s)", error, metric.name)
+    return None
+
+
+def sentence_scores(hypotheses: Sequence[str], references: References) -> list[float]:
+    """Smoothed BLEU-4 of each sentence, 0-100: what a report orders its best and worst by."""
+    statistics = bleu_statistics(hypotheses, check_corpus(hypotheses, references))
+    return [float(score) for score in sentence_bleu(statistics)]
+
+
+def perplexity(total_log_prob: float, words: int) -> Score:
+    """Perplexity of a corpus, Mao et al. (2015), eq. 5; with 2 or e as the base it is the same number.
+
+    Args:
+        total_log_prob: natural logarithm of the probability of all words together.
+        words: how many were predicted, end signs included.
+
+    Raises:
+        CollectionError: there are no words.
+    """
+    if words < 1:
+        raise CollectionError("perplexity of no words: the split has no sentences")
+    mean = -total_log_prob / words
+    value = math.exp(mean) if mean < 700 else math.inf  # beyond, exp overflows
+    return Score("perplexity", value, f"words:{words}|end sign:counted")

@@ -1,0 +1,85 @@
+"""The one protocol: what a model offers, so that training, search, scoring and retrieval never ask what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from limner.data.examples import Batch, Visual
+
+Memory = Any
+"""All that is constant while generating: a NamedTuple of batch-first tensors (or None)."""
+
+State = Any
+"""What one step hands to the next: a NamedTuple of batch-first tensors (or None)."""
+
+
+class Output(NamedTuple):
+    """What `forward` returns for all positions at once."""
+
+    logits: Tensor  # (B, T, V)
+    attention: Tensor | None = None  # (B, T, L)
+    penalty: Tensor | None = None  # scalar, added to the loss
+
+
+class ConditionalLM(Protocol):
+    """A language model of a sentence given a picture, a source sentence, both or neither."""
+
+    vocab_size: int
+
+    def encode(self, batch: Batch) -> Memory:
+        """Everything that does not depend on the time step."""
+        ...
+
+    def start(self, memory: Memory) -> State:
+        """The state before the first word."""
+        ...
+
+    def step(self, tokens: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
+        """Read one word each, tokens (B,), and give the logits (B, V) of the next."""
+        ...
+
+    def forward(self, batch: Batch) -> Output:
+        """All positions of `batch.target_in` at once; equal to `step` over them."""
+        ...
+
+
+class Model(ConditionalLM, Protocol):
+    """A `ConditionalLM` that is an `nn.Module` (Python has no type for 'both')."""
+
+    training: bool
+
+    def __call__(self, batch: Batch) -> Output: ...
+    def train(self, mode: bool = True) -> Self: ...
+    def eval(self) -> Self: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state: dict[str, Tensor]) -> Any: ...
+
+
+@runtime_checkable
+class PairScorer(Protocol):
+    """A model with a faster way to score every sentence with every picture than one pair after another."""
+
+    @property
+    def separable(self) -> bool:
+        """Whether the model as it is set up can do so."""
+        ...
+
+    def pair_log_probs(self, visual: Visual, sentences: Batch, budget: int, dtype: torch.dtype) -> Tensor:
+        """Log-probability of every sentence given every picture.
+
+        Args:
+            visual: the pictures, I of them.
+            sentences: S sentences; their own pictures are not looked at.
+            budget: bytes of working memory to stay within.
+            dtype: type of the large matrix products, float32 or bfloat16.
+
+        Returns:
+            (S, I), natural logarithm.
+        """
+        ...

@@ -1,0 +1,183 @@
+"""Drawings: learning curves, recall curves, a picture with its sentence.
+
+Every function returns a matplotlib `Figure` that belongs to no window and to no global list, so drawing needs
+no display and leaves nothing behind. `png` and `svg` turn one into bytes and into markup.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from PIL import Image
+
+from limner.records import LogLine, Point
+
+# Distinct for colour-blind readers and readable on white and on near-black (after Okabe and Ito, 2008).
+COLOURS = ("#0f7fbf", "#d9662b", "#1a9e77", "#b8589b", "#b98a00", "#6a6fd1")
+# Stand-ins for the ink of text and lines: `svg` makes them the page's own colours, light or dark.
+INK, FAINT = "#5a5f69", "#b4b8c0"
+SIZE = (4.6, 3.0)
+
+
+def _style() -> AbstractContextManager[None]:
+    return rc_context(
+        {
+            "font.family": "sans-serif",
+            "svg.fonttype": "none",  # text stays text: selectable, and in the page's own font
+            "svg.hashsalt": "limner",  # the same drawing gives the same bytes
+        }
+    )
+
+
+def _axes(figure: Figure, title: str, across: str) -> Axes:
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", color=INK, fontsize=11, fontweight="bold")
+    axes.set_xlabel(across, color=INK)
+    axes.tick_params(colors=INK, length=0)
+    axes.grid(axis="y", color=FAINT, alpha=0.5, linewidth=0.6)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.margins(x=0.02)
+    return axes
+
+
+def _figure(size: tuple[float, float] = SIZE) -> Figure:
+    figure = Figure(figsize=size, layout="constrained")
+    figure.patch.set_alpha(0)
+    return figure
+
+
+def _finish(axes: Axes) -> None:
+    """Name the lines, in a legend where there are several."""
+    axes.patch.set_alpha(0)
+    if len(axes.get_lines()) > 1:
+        axes.legend(frameon=False, labelcolor=INK, fontsize=9, handlelength=1.4)
+
+
+def loss_curves(log: Sequence[LogLine]) -> Figure:
+    """Draw the training and validation loss, nats a word, against updates."""
+    figure = _figure()
+    axes = _axes(figure, "Loss, nats a word", "updates")
+    for kind, name, colour in (("train", "training", COLOURS[0]), ("val", "validation", COLOURS[1])):
+        points = [(line.step, line.loss) for line in log if line.kind == kind and line.loss is not None]
+        _line(axes, points, name, colour)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _finish(axes)
+    return figure
+
+
+def metric_curves(title: str, log: Sequence[LogLine], names: Mapping[str, str]) -> Figure:
+    """Draw validation metrics, perplexity among them, against updates.
+
+    Args:
+        title: what the metrics have in common.
+        log: the training log.
+        names: the metrics to draw, by the name in the log, with the label to print.
+    """
+    figure = _figure()
+    axes = _axes(figure, title, "updates")
+    validations = [(line.step, line.named()) for line in log if line.kind == "val"]
+    for position, (name, label) in enumerate(names.items()):
+        points = [(step, values[name]) for step, values in validations if name in values]
+        _line(axes, points, label, COLOURS[position % len(COLOURS)])
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _finish(axes)
+    return figure
+
+
+def recall_curves(title: str, curves: Mapping[str, Sequence[Point]]) -> Figure:
+    """Draw the recall curves of Mao et al. (2015), Figure 4, with the line of a random order.
+
+    Args:
+        title: what was searched for.
+        curves: by label; points of (share of candidates looked at, share of right answers found).
+    """
+    figure = _figure()
+    axes = _axes(figure, title, "share of candidates looked at")
+    for position, (label, points) in enumerate(curves.items()):
+        _line(axes, points, label, COLOURS[position % len(COLOURS)])
+    axes.plot((0, 1), (0, 1), label="random order", color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)))
+    axes.set_ylim(0, 1.02)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    _finish(axes)
+    return figure
+
+
+def picture_with_caption(picture: Image.Image, caption: str, note: str = "") -> Figure:
+    """Draw a picture above its sentence, with an optional fainter line below."""
+    lines = textwrap.wrap(caption, 46) or [""]
+    notes = textwrap.wrap(note, 54)
+    width = 4.0
+    height = width * picture.height / picture.width
+    text = 0.2 + 0.2 * len(lines) + 0.17 * len(notes)
+    figure = Figure(figsize=(width, height + text))
+    axes = figure.add_axes((0, text / (height + text), 1, height / (height + text)))
+    axes.imshow(picture)
+    axes.set_axis_off()
+    top = (text - 0.08) / (height + text)
+    figure.text(0.02, top, _plain("\n".join(lines)), va="top", fontsize=11, color="#1f2329")
+    below = top - 0.2 * len(lines) / (height + text)
+    figure.text(0.02, below, _plain("\n".join(notes)), va="top", fontsize=9, color=INK)
+    return figure
+
+
+def _plain(text: str) -> str:
+    """A dollar sign would begin a formula."""
+    return text.replace("$", r"\$")
+
+
+def _line(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:
+    if points:
+        marker = "o" if len(points) < 30 else None
+        axes.plot(
+            *zip(*points, strict=True), label=label, color=colour, linewidth=1.8, marker=marker, markersize=3
+        )
+
+
+def png(figure: Figure, dpi: int = 144) -> bytes:
+    """The figure as a PNG file."""
+    target = io.BytesIO()
+    with _style():
+        figure.savefig(target, format="png", dpi=dpi, facecolor="white")
+    return target.getvalue()
+
+
+def svg(figure: Figure, description: str) -> str:
+    """The figure as markup to stand in a page, whose font and `--ink` and `--faint` colours it takes.
+
+    Args:
+        figure: what to draw.
+        description: what a reader who cannot see it is told; plain words, no markup.
+    """
+    target = io.StringIO()
+    with _style():
+        figure.savefig(target, format="svg", transparent=True, metadata={"Date": None})
+    markup = target.getvalue()
+    for pattern, instead in _FOR_PAGES:
+        markup = re.sub(pattern, instead, markup, flags=re.DOTALL)
+    markup = markup.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)")
+    return markup.replace("<svg", f'<svg role="img" aria-label="{html.escape(description)}"', 1)
+
+
+# What matplotlib writes for a file of its own, and what suits a page with several drawings.
+_FOR_PAGES = (
+    (r"^.*?(?=<svg)", ""),
+    (r"<metadata>.*?</metadata>", ""),
+    (r'(<svg[^>]*?) width="[\d.]+pt"', r"\1"),
+    (r'(<svg[^>]*?) height="[\d.]+pt"', r"\1"),
+    (r' id="[a-z0-9.]+_\d+"', ""),  # names like axes_1 that every drawing has
+    (r">\*\{", ">svg *{"),
+    (r"font: (\d+) ([\d.]+px) [^;\"]*", r"font-weight: \1; font-size: \2"),
+    (r" font-family: [^;\"]*;", ""),
+)

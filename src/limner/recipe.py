@@ -1,0 +1,90 @@
+"""A recipe: everything a training needs besides the data, read from YAML, one file per published row."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from limner.errors import SettingsError
+from limner.models import ModelSettings
+from limner.search import SearchSettings
+from limner.settings import Settings, override, read_yaml
+from limner.text.vocab import TextSettings
+from limner.training.settings import TrainingSettings
+
+
+class DataSettings(Settings):
+    """Which part of a collection is read."""
+
+    lang: str = "en"
+    """Language of the sentences to learn."""
+    train: str = "train"
+    """Split that is learned from, and the only one the vocabulary sees."""
+    val: str = "val"
+    """Split that decides when to stop and which weights are kept."""
+    test: str = "test"
+    """Split that is evaluated unless another is named."""
+    max_words: int = Field(80, ge=1)
+    """Training sentences with more tokens are left out."""
+
+
+class VisualSettings(Settings):
+    """What the model sees of a picture."""
+
+    features: tuple[str, ...] = ()
+    """Names of the feature tables, one for each form of picture; none for a model without pictures."""
+
+
+class Published(Settings):
+    """A published row that this recipe stands beside."""
+
+    row: str
+    values: dict[str, float]
+    """Value by metric, in the scale Limner prints."""
+
+
+class Recipe(Settings):
+    """Everything a training needs besides the data."""
+
+    description: str = ""
+    """One line for people."""
+    data: DataSettings = DataSettings()
+    text: TextSettings = TextSettings()
+    visual: VisualSettings = VisualSettings()
+    model: ModelSettings
+    training: TrainingSettings = TrainingSettings()
+    search: SearchSettings = SearchSettings()
+    """How sentences are written when the command names nothing else, and while validating."""
+    published: Published | None = None
+
+
+def load_recipe(name: str, assignments: list[str]) -> Recipe:
+    """Read a recipe by its name (`mao2015/flickr8k`) or path, and apply `key=value` changes.
+
+    Raises:
+        SettingsError: no such recipe, or a key or value that does not fit.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = recipe_folder() / f"{name}.yaml"
+        if not path.exists():
+            raise SettingsError(
+                f"no recipe '{name}'; there are: {', '.join(recipe_names())}; or give a .yaml file"
+            )
+    values: dict[str, Any] = override(read_yaml(path), assignments)
+    return Recipe.parse(values, where=str(name))
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with Limner."""
+    folder = recipe_folder()
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def recipe_folder() -> Path:
+    """Where the recipes lie: beside the package when installed, in the checkout when developed."""
+    installed = Path(str(resources.files("limner"))) / "recipes"
+    return installed if installed.exists() else Path(__file__).parents[2] / "recipes"

@@ -1,0 +1,286 @@
+"""The report of a run: one HTML file with everything in it, for a desk, a phone or a printer.
+
+It reads what a run folder holds (`limner.records`) and the pictures that the evaluations name. It needs no
+JavaScript and fetches nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
+
+from limner import plots
+from limner.errors import PictureError
+from limner.metrics.base import Score
+from limner.records import (
+    EvaluatedItem,
+    Evaluation,
+    LogLine,
+    RunConfig,
+    read_evaluations,
+    read_log,
+    write_whole,
+)
+from limner.vision.images import open_picture
+
+logger = logging.getLogger(__name__)
+
+BEST_AND_WORST = 8
+FAIR_SAMPLE = 12
+QUERIES = 6
+PICTURE_BYTES = 4_000_000
+"""All pictures of a report together, as they stand in the file; later ones are left out beyond it."""
+LARGE, SMALL = 256, 144
+
+LABELS = {
+    "perplexity": "Perplexity",
+    **{f"bleu{order}": f"BLEU-{order}" for order in (1, 2, 3, 4)},
+    "sacrebleu": "BLEU (sacrebleu)",
+    "chrf": "chrF",
+    "cider": "CIDEr",
+    "rouge_l": "ROUGE-L",
+    "meteor": "METEOR",
+    "novel": "Novel sentences, %",
+    "distinct_words": "Distinct words",
+}
+DIRECTIONS = {
+    "image_to_text": "Sentences found for a picture",
+    "text_to_image": "Pictures found for a sentence",
+}
+SEARCH_LABELS = {
+    "r1": "R@1",
+    "r5": "R@5",
+    "r10": "R@10",
+    "median_rank": "Median rank",
+    "curve_area": "Area under the curve",
+}
+
+
+class Row(NamedTuple):
+    """A line of a table of scores."""
+
+    label: str
+    value: str
+    published: str
+    signature: str
+
+
+def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
+    """Write the report of a run.
+
+    Args:
+        run_folder: holds `config.json` and, where they exist, `log.jsonl` and `evaluation/*.json`.
+        out: the HTML file to write; an older one is replaced.
+        seed: chooses the fair sample of the galleries.
+
+    Returns:
+        `out`.
+
+    Raises:
+        CheckpointError: the folder is no run, or a record in it is damaged.
+    """
+    config = RunConfig.load(run_folder / "config.json")
+    log_path = run_folder / "log.jsonl"
+    log = read_log(log_path) if log_path.exists() else []
+    thumbnails = Thumbnails(PICTURE_BYTES)
+    pages = Environment(
+        loader=PackageLoader("limner"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    html = pages.get_template("report.html").render(
+        title=run_folder.resolve().name,
+        facts=_facts(config, log),
+        settings={"Model": list(_flatten(config.model)), "Recipe": list(_flatten(config.recipe))},
+        curves=_learning_curves(log),
+        evaluations=[_section(evaluation, thumbnails, seed) for evaluation in read_evaluations(run_folder)],
+        seed=seed,
+    )
+    write_whole(out, html)
+    if thumbnails.left_out:
+        logger.warning("%s: %d picture(s) could not be shown", out, thumbnails.left_out)
+    return out
+
+
+class Thumbnails:
+    """Pictures as `data:` addresses, small, within a budget, each file read once for a size."""
+
+    def __init__(self, budget: int) -> None:
+        self.left_out = 0
+        self._room = budget
+        self._known: dict[tuple[str, int], str | None] = {}
+
+    def __call__(self, path: str | None, side: int) -> str | None:
+        """The picture, no larger than `side` pixels; None when it is missing, damaged or over the budget."""
+        if path is None:
+            return None
+        if (path, side) not in self._known:
+            self._known[path, side] = self._read(Path(path), side)
+        address = self._known[path, side]
+        if address is None or len(address) > self._room:
+            self.left_out += 1
+            return None
+        self._room -= len(address)
+        return address
+
+    @staticmethod
+    def _read(path: Path, side: int) -> str | None:
+        try:
+            picture = open_picture(path, at_least=side)
+        except PictureError as error:
+            logger.info("%s", error)
+            return None
+        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+        target = io.BytesIO()
+        picture.save(target, format="JPEG", quality=82, optimize=True)
+        return "data:image/jpeg;base64," + base64.b64encode(target.getvalue()).decode()
+
+
+def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
+    facts = list(_flatten(config.provenance))
+    if log:
+        facts.append(("updates", f"{log[-1].step:,}"))
+        facts.append(("epochs", f"{log[-1].epoch:g}"))
+        if log[-1].seconds is not None:
+            facts.append(("training time", _duration(log[-1].seconds)))
+    speeds = [line.words_per_second for line in log if line.words_per_second]
+    if speeds:
+        facts.append(("words a second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
+    return facts
+
+
+def _flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings as `a.b.c` and what stands there."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{before}{key}.")
+        elif isinstance(value, list | tuple):
+            yield f"{before}{key}", ", ".join(str(part) for part in value) or "none"
+        else:
+            yield f"{before}{key}", "none" if value is None else str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    if minutes < 1:
+        return f"{seconds:.1f} s"
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest:.0f} s"
+
+
+def _learning_curves(log: Sequence[LogLine]) -> list[Markup]:
+    if not any(line.loss is not None for line in log):
+        return []
+    figures = [(plots.loss_curves(log), "Loss of training and validation against updates")]
+    seen = dict.fromkeys(name for line in log if line.kind == "val" for name in line.named())
+    others = {name: LABELS.get(name, name) for name in seen if name != "perplexity"}
+    if "perplexity" in seen:
+        figure = plots.metric_curves("Validation perplexity", log, {"perplexity": LABELS["perplexity"]})
+        figures.append((figure, "Perplexity on the validation split against updates"))
+    if others:
+        title = "Validation " + (next(iter(others.values())) if len(others) == 1 else "metrics")
+        description = f"{', '.join(others.values())} on the validation split against updates"
+        figures.append((plots.metric_curves(title, log, others), description))
+    return [Markup(plots.svg(figure, description)) for figure, description in figures]
+
+
+def _section(evaluation: Evaluation, thumbnails: Thumbnails, seed: int) -> dict[str, Any]:
+    """Everything the template shows of one evaluation."""
+    published = evaluation.published.values if evaluation.published else {}
+    searches = {
+        title: [
+            _row(SEARCH_LABELS.get(score.name.removeprefix(f"{direction}_"), score.name), score, published)
+            for score in evaluation.scores
+            if score.name.startswith(f"{direction}_")
+        ]
+        for direction, title in DIRECTIONS.items()
+    }
+    return {
+        "evaluation": evaluation,
+        "collection": Path(evaluation.collection).name,  # the rest of the path is nobody's business
+        "duration": _duration(evaluation.seconds),
+        "published": evaluation.published.name if evaluation.published else None,
+        "rows": [
+            _row(LABELS.get(score.name, score.name), score, published)
+            for score in evaluation.scores
+            if not score.name.startswith(tuple(DIRECTIONS))
+        ],
+        "searches": {title: rows for title, rows in searches.items() if rows},
+        "galleries": _galleries(evaluation.items, thumbnails, seed),
+        "curves": _recall_curves(evaluation),
+        "picture_queries": _picture_queries(evaluation, thumbnails),
+        "sentence_queries": _sentence_queries(evaluation, thumbnails),
+    }
+
+
+def _row(label: str, score: Score, published: Mapping[str, float]) -> Row:
+    def shown(value: float) -> str:
+        if "scale:" in score.signature:
+            return f"{value:.1f}"
+        return f"{value:,.2f}".rstrip("0").rstrip(".")
+
+    theirs = published.get(score.name)
+    return Row(label, shown(score.value), "–" if theirs is None else shown(theirs), score.signature)
+
+
+def _galleries(items: Sequence[EvaluatedItem], thumbnails: Thumbnails, seed: int) -> list[dict[str, Any]]:
+    """The best, a fair sample and the worst; of a small split, everything."""
+    scored = sorted(
+        (item for item in items if item.sentence_score is not None),
+        key=lambda item: item.sentence_score or 0.0,
+        reverse=True,
+    )
+    if len(items) <= FAIR_SAMPLE or not scored:
+        chosen = {"A fair sample": _sample(items, seed)}
+    else:
+        worst = scored[BEST_AND_WORST:][: -BEST_AND_WORST - 1 : -1]
+        chosen = {
+            "Best": scored[:BEST_AND_WORST],
+            "A fair sample": _sample(items, seed),
+            "Worst": worst,
+        }
+    return [
+        {"title": title, "cards": [(item, thumbnails(item.image, LARGE)) for item in shown]}
+        for title, shown in chosen.items()
+        if shown
+    ]
+
+
+def _sample(items: Sequence[EvaluatedItem], seed: int) -> list[EvaluatedItem]:
+    return random.Random(seed).sample(list(items), min(FAIR_SAMPLE, len(items)))
+
+
+def _recall_curves(evaluation: Evaluation) -> list[Markup]:
+    if evaluation.retrieval is None:
+        return []
+    found = evaluation.retrieval.curves
+    drawn = []
+    for direction, points in (("image_to_text", found.image_to_text), ("text_to_image", found.text_to_image)):
+        if points:
+            figure = plots.recall_curves(DIRECTIONS[direction], {"this model": points})
+            drawn.append(Markup(plots.svg(figure, f"Recall curve: {DIRECTIONS[direction]}")))
+    return drawn
+
+
+def _picture_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    queries = evaluation.retrieval.image_to_text[:QUERIES] if evaluation.retrieval else ()
+    return [{"query": query, "picture": thumbnails(query.image, LARGE)} for query in queries]
+
+
+def _sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    queries = evaluation.retrieval.text_to_image[:QUERIES] if evaluation.retrieval else ()
+    return [
+        {"query": query, "found": [(picture, thumbnails(picture.image, SMALL)) for picture in query.top]}
+        for query in queries
+    ]

@@ -1,0 +1,273 @@
+"""Trained models at work: pictures and text in, results out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from limner.checkpoint import Checkpoint, load_checkpoint
+from limner.data.batching import Examples
+from limner.data.collection import Collection
+from limner.data.examples import Item, Sentence
+from limner.errors import CheckpointError, CollectionError, SettingsError
+from limner.evaluation import MARGINAL_PICTURES, describe_items, open_pictures
+from limner.retrieval import log_marginal, pair_log_probs
+from limner.scoring import score_examples
+from limner.search import SearchSettings
+from limner.vision.backbones import Backbone, load_like
+from limner.vision.images import open_picture
+
+
+class Description(NamedTuple):
+    """A sentence about a picture."""
+
+    text: str
+    log_prob: float
+    """Natural logarithm of its probability given the picture."""
+    score: float
+    """What it was ranked by; see `SearchSettings`."""
+
+
+class SentenceScore(NamedTuple):
+    """How probable a given sentence is."""
+
+    log_prob: float
+    """Natural logarithm, end sign included."""
+    words: int
+    """Words, end sign included."""
+    perplexity: float
+    """Mao et al. (2015), eq. 5."""
+
+
+class Found(NamedTuple):
+    """A picture found for a sentence, or a sentence found for a picture."""
+
+    id: str
+    """Of the item it belongs to."""
+    image: str | None
+    """File of the picture, where a picture was looked for."""
+    text: str
+    score: float
+    """log P(w|I), for sentences less log P(w)."""
+
+
+class NewPictures:
+    """Pictures that are in no collection: looked at when they are needed, the way the model's features were made."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+
+    def take(self, items: Sequence[Item]) -> list[dict[str, NDArray[np.float16] | None] | None]:
+        """Look at each item's picture; `image` is a path. PictureError names one that cannot be read."""
+        side = self.backbone.preprocessing.short
+        shown = [item for item in items if item.image is not None]
+        prepared = [
+            self.backbone.preprocess(open_picture(Path(str(item.image)), at_least=side)) for item in shown
+        ]
+        values = self.backbone(np.stack(prepared)) if prepared else {}
+        rows = {item.id: {kind: seen[row] for kind, seen in values.items()} for row, item in enumerate(shown)}
+        return [rows.get(item.id) for item in items]
+
+
+class Captioner:
+    """A model that describes and scores pictures, or an ensemble of several."""
+
+    def __init__(self, models: Sequence[Checkpoint], backbone: Backbone | None) -> None:
+        """Join models of one vocabulary.
+
+        Args:
+            models: at least one; several describe together, scoring is the first one's.
+            backbone: looks at new pictures; None for models that look at none.
+
+        Raises:
+            CheckpointError: the models' vocabularies or features differ.
+        """
+        self.models, self.backbone = tuple(models), backbone
+        first = models[0]
+        for other in models[1:]:
+            if other.config.tokenizer_sha256 != first.config.tokenizer_sha256:
+                raise CheckpointError(
+                    "the models of an ensemble must share one vocabulary: train them on the same collection "
+                    "with the same text settings (another training.seed is enough to make them differ)"
+                )
+            if [s.fingerprint for s in other.config.features] != [
+                s.fingerprint for s in first.config.features
+            ]:
+                raise CheckpointError("the models of an ensemble must look at the same features")
+
+    @classmethod
+    def load(
+        cls, *runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True
+    ) -> Self:
+        """Load trained models.
+
+        Args:
+            runs: run folders; several make an ensemble.
+            backbone: where the network is that made the features, if it has moved since the training.
+            device: 'cpu' or 'cuda'.
+            look: false where no new picture will be looked at; the backbone is then not loaded.
+
+        Raises:
+            CheckpointError: a folder holds no whole model.
+            BackboneError: the backbone is not where it was.
+        """
+        models = [load_checkpoint(run) for run in runs]
+        for one in models:
+            torch.nn.Module.to(one.model, device)  # type: ignore[arg-type]
+        config = models[0].config
+        eye = None
+        if config.features and look:
+            eye = load_like(config.features, backbone or config.backbone, device=device)
+        return cls(models, eye)
+
+    def describe(
+        self,
+        pictures: Sequence[Path | str],
+        *,
+        first_words: Sequence[str] | None = None,
+        **search: Any,  # noqa: ANN401
+    ) -> list[list[Description]]:
+        """Describe pictures.
+
+        Args:
+            pictures: files.
+            first_words: for each picture, words its description has to begin with.
+            search: settings of `SearchSettings` to change, such as beam_size=5, n_best=3.
+
+        Returns:
+            For each picture its `n_best` descriptions, the best first.
+
+        Raises:
+            PictureError: a file is not a picture that can be read.
+            SettingsError: a search setting is misspelt or does not fit.
+        """
+        settings = self.models[0].recipe.search
+        if search:
+            settings = SearchSettings.parse({**settings.model_dump(), **search}, where="search")
+        found = describe_items(
+            self.models,
+            self._items(pictures),
+            self._source(),
+            settings,
+            first_words=first_words,
+            batch_size=32,
+        )
+        tokenizer = self.models[0].tokenizer
+        return [
+            [
+                Description(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score)
+                for one in hypotheses
+            ]
+            for hypotheses in found
+        ]
+
+    def score(self, pictures: Sequence[Path | str], sentences: Sequence[str]) -> list[SentenceScore]:
+        """Score sentences, each with the picture at its place.
+
+        Raises:
+            SettingsError: there are not as many pictures as sentences.
+        """
+        if len(pictures) != len(sentences):
+            raise SettingsError(
+                f"{len(pictures)} pictures and {len(sentences)} sentences: give one picture a sentence"
+            )
+        first = self.models[0]
+        lang = first.recipe.data.lang
+        items = [
+            Item(item.id, item.split, image=item.image, sentences=(Sentence(lang, text),))
+            for item, text in zip(self._items(pictures), sentences, strict=True)
+        ]
+        examples = Examples(items, first.tokenizer, lang, self._source(), max_words=1 << 30)
+        scored = score_examples(first.model, examples, batch_size=32)
+        return [
+            SentenceScore(log_prob, words, float(np.exp(min(-log_prob / words, 700))))
+            for log_prob, words in zip(scored.log_probs.tolist(), scored.words.tolist(), strict=True)
+        ]
+
+    def find_pictures(
+        self, sentence: str, collection: Collection, *, split: str | None = None, count: int = 5
+    ) -> list[Found]:
+        """Pictures of a collection for a sentence, by P(w|I); their features must be in the collection.
+
+        Raises:
+            FeatureError: the collection has no features of the kind the model looks at.
+            CollectionError: there is no picture to search.
+        """
+        first = self.models[0]
+        pictures = open_pictures(first, collection)
+        items = [item for item in collection.items(split) if item.image is not None]
+        if not items or pictures is None:
+            raise CollectionError(f"{collection.path}: no picture to search, or a model that looks at none")
+        scores = pair_log_probs(first.model, [first.tokenizer.encode(sentence)], items, pictures)[0]
+        best = scores.topk(min(count, len(items)))
+        return [
+            Found(items[row].id, str(collection.image_path(items[row])), sentence, score)
+            for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+
+    def find_sentences(
+        self, picture: Path | str, collection: Collection, *, split: str | None = None, count: int = 5
+    ) -> list[Found]:
+        """Sentences of a collection for a new picture, by eq. 7 of Mao et al. (2015).
+
+        The marginal is taken over the collection's own pictures, up to a thousand of them.
+
+        Raises:
+            PictureError: the picture cannot be read.
+            FeatureError: the collection has no features of the kind the model looks at.
+        """
+        first = self.models[0]
+        source, pictures = self._source(), open_pictures(first, collection)
+        if source is None or pictures is None:
+            raise CollectionError("this model looks at no pictures, so it cannot search with one")
+        items = collection.items(split)
+        examples = Examples(items, first.tokenizer, first.recipe.data.lang, pictures, max_words=1 << 30)
+        others = [item for item in items if item.image is not None][:MARGINAL_PICTURES]
+        scores = pair_log_probs(first.model, examples.targets, self._items([picture]), source)[:, 0]
+        scores = scores - log_marginal(pair_log_probs(first.model, examples.targets, others, pictures))
+        best = scores.topk(min(count, len(examples)))
+        return [
+            Found(items[examples.owners[row]].id, None, examples.texts[row], score)
+            for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+
+    def nearest_words(self, word: str, count: int = 10) -> list[tuple[str, float]]:
+        """Words whose vectors are nearest to a word's, with their Euclidean distances, the nearest first.
+
+        Raises:
+            SettingsError: the model has no word vectors, or never learned the word.
+        """
+        first = self.models[0]
+        vectors_of = getattr(first.model, "word_vectors", None)
+        if vectors_of is None:
+            raise SettingsError(f"a model '{first.config.model.get('name')}' has no word vectors")
+        entries = first.tokenizer.entries
+        if word not in entries:
+            raise SettingsError(
+                f"'{word}' is not in the vocabulary of {len(entries)} words; words seen too rarely are not"
+            )
+        with torch.inference_mode():
+            vectors = vectors_of()
+            row = entries.index(word)
+            distances = torch.linalg.vector_norm(vectors - vectors[row], dim=1)
+        distances[[0, 1, 2, 3, row]] = torch.inf  # signs, and the word itself
+        nearest = distances.topk(min(count, len(entries) - 5), largest=False)
+        return [
+            (entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)
+        ]
+
+    def _items(self, pictures: Sequence[Path | str]) -> list[Item]:
+        return [Item(f"{row}", "new", image=str(path)) for row, path in enumerate(pictures)]
+
+    def _source(self) -> NewPictures | None:
+        return NewPictures(self.backbone) if self.backbone is not None else None
+
+
+def load(*runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True) -> Captioner:
+    """Load a trained model, or several as an ensemble; see `Captioner.load`."""
+    return Captioner.load(*runs, backbone=backbone, device=device, look=look)

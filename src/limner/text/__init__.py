@@ -1,0 +1,1 @@
+"""Text: Moses tokenisation by language, vocabularies of words and of subwords."""

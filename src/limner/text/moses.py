@@ -1,0 +1,103 @@
+"""Moses normalisation, tokenisation and detokenisation by language, over sacremoses.
+
+`normalise` evens out quotes, spaces and invisible characters, `tokenise` cuts into tokens, `detokenise` puts
+tokens back into running text. Nothing is escaped as HTML: an apostrophe stays an apostrophe.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import sacremoses
+from sacremoses.corpus import NonbreakingPrefixes
+
+from limner.errors import SettingsError
+
+LANGUAGES: tuple[str, ...] = tuple(sorted(set(NonbreakingPrefixes().available_langs.values())))
+"""Codes of the languages Moses has rules for."""
+
+# Control characters (but not white space), soft hyphen, zero-width space, byte order mark, lone surrogates.
+_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\ufeff\ud800-\udfff]")
+
+# What the Moses normaliser looks for: text without it comes back unchanged.
+_NORMALISED = re.compile("[()`'\"%:;\u00a0«»´–—‘’‚“”„…]|  |\r")
+
+# Letters, hyphens, commas and one last full stop: cut without sacremoses, fifteen times as fast.
+_PLAIN = re.compile(r"[A-Za-zÀ-ÖØ-öø-ž ,-]*\.?")
+
+_CLITIC = re.compile(r"(?<=\w) (n't|'(?:s|m|d|ll|re|ve))(?!\w)", re.IGNORECASE)
+_CZECH_DASH = re.compile(r"(?<=\w') ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
+
+
+def no_rules(lang: str) -> str:
+    """What to say of a language that Moses does not know."""
+    return f"language '{lang}': Moses has no rules for it, expected one of {', '.join(LANGUAGES)}"
+
+
+def clean(text: str) -> str:
+    """Compose accents (NFC) and drop the characters nobody sees: NUL, byte order marks, lone surrogates."""
+    if text.isascii() and text.isprintable():
+        return text
+    return unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
+
+
+def normalise(text: str, lang: str) -> str:
+    """Even out quotes, dashes and spaces as Moses' normalize-punctuation.perl does.
+
+    English text that comes tokenised already, as Flickr8k's does, gets its clitics back ("horse 's" becomes
+    "horse's"), because Moses would cut "'s" apart a second time.
+
+    Raises:
+        SettingsError: there are no rules for the language.
+    """
+    normaliser = _tools(lang)[0]
+    text = clean(text)
+    if not _NORMALISED.search(text):
+        return text.strip()
+    text = normaliser.normalize(text)
+    return _CLITIC.sub(r"\1", text) if lang == "en" else text
+
+
+def tokenise(text: str, lang: str) -> list[str]:
+    """Cut normalised text into tokens as Moses' tokenizer.perl does, without escaping.
+
+    Raises:
+        SettingsError: there are no rules for the language.
+    """
+    tokeniser, abbreviations = _tools(lang)[1:3]
+    if _PLAIN.fullmatch(text):
+        words = text.replace(",", " , ").split()
+        if not words or words[-1] == "." or words[-1][-1] != ".":
+            return words
+        if words[-1][:-1] not in abbreviations:
+            words[-1:] = [words[-1][:-1], "."]
+            return words
+    tokens: list[str] = tokeniser.tokenize(text, escape=False)
+    return tokens
+
+
+def detokenise(tokens: Sequence[str], lang: str) -> str:
+    """Put tokens back into running text as Moses' detokenizer.perl does; the first letter stays as it is.
+
+    Raises:
+        SettingsError: there are no rules for the language.
+    """
+    detokeniser = _tools(lang)[3]
+    if lang == "cs":  # sacremoses 0.2 fails on a dash between an apostrophe and "li" or "mail"
+        tokens = _CZECH_DASH.sub(r"\1", " ".join(tokens)).split(" ")
+    text: str = detokeniser.detokenize(tokens, unescape=False)
+    return text
+
+
+@cache
+def _tools(lang: str) -> tuple[Any, Any, frozenset[str], Any]:
+    """Normaliser, tokeniser, words that keep their full stop, detokeniser: they hold no state."""
+    if lang not in LANGUAGES:
+        raise SettingsError(no_rules(lang))
+    tokeniser = sacremoses.MosesTokenizer(lang)
+    abbreviations = frozenset(tokeniser.NONBREAKING_PREFIXES)
+    return sacremoses.MosesPunctNormalizer(lang), tokeniser, abbreviations, sacremoses.MosesDetokenizer(lang)

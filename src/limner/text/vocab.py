@@ -1,0 +1,219 @@
+"""Vocabularies of words and of subwords, over Hugging Face `tokenizers`; one file `tokenizer.json` holds all.
+
+Text becomes words by rules that are settings (Moses or white space, case, punctuation); words become ids by a
+vocabulary built from the sentences it is given, which should be those of the training split and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import tokenizers
+from pydantic import PositiveInt, model_validator
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from limner.data.examples import SIGNS
+from limner.errors import CheckpointError
+from limner.settings import Settings
+from limner.text import moses
+
+SIGN_WORDS = ("<pad>", "<s>", "</s>", "<unk>")
+"""The signs every vocabulary begins with, at the ids of `SIGNS`."""
+
+WORD_START = "▁"
+"""Begins the first piece of every word in a subword vocabulary."""
+
+_WORD_CATEGORIES = ("L", "M", "N", "So")  # letters, their marks, numbers, pictographs
+_KNOWN_LIMIT = 1 << 18  # words whose ids are remembered; a service that runs for months must not grow
+_SETTINGS_KEY = "limner"
+
+
+class TextSettings(Settings):
+    """How sentences become words, and words a vocabulary."""
+
+    lang: str = "en"
+    """Language whose Moses rules apply: en, de, fr, cs, …; one Moses does not know needs tokenise 'space'."""
+    tokenise: Literal["moses", "space"] = "moses"
+    """'moses' normalises and cuts by the rules of the language; 'space' takes the text as already cut."""
+    lowercase: bool = True
+    """Whether case is dropped."""
+    punctuation: bool = True
+    """Whether tokens without any letter, number or pictograph are kept; "T-shirt" and "'s" always are."""
+    level: Literal["word", "bpe"] = "word"
+    """Entries are whole words, or byte-pair-encoded pieces of words (Sennrich et al., 2016)."""
+    min_count: PositiveInt = 1
+    """Words (for BPE: pairs to merge) seen fewer times get no entry of their own."""
+    max_size: PositiveInt | None = None
+    """At most this many entries, signs included, the most frequent first; for BPE, where merging stops."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.tokenise == "moses" and self.lang not in moses.LANGUAGES:
+            raise ValueError(moses.no_rules(self.lang))
+        if self.level == "bpe" and self.max_size is None:
+            raise ValueError("level 'bpe' needs max_size, for example 8000")
+        if self.max_size is not None and self.max_size <= len(SIGN_WORDS):
+            raise ValueError(f"max_size must be above {len(SIGN_WORDS)}, the number of signs")
+        return self
+
+
+def split(text: str, settings: TextSettings) -> list[str]:
+    """Cut one sentence into words as the settings say; signs and vocabulary play no part here."""
+    if settings.tokenise == "moses":
+        words = moses.tokenise(moses.normalise(text, settings.lang), settings.lang)
+    else:
+        words = moses.clean(text).split()
+    if settings.lowercase:
+        words = [word.lower() for word in words]
+    if not settings.punctuation:
+        words = [word for word in words if not _is_punctuation(word)]
+    return words
+
+
+def _is_punctuation(word: str) -> bool:
+    return not word.isalnum() and not any(
+        unicodedata.category(sign).startswith(_WORD_CATEGORIES) for sign in word
+    )
+
+
+class Tokenizer:
+    """Sentences to ids and back.
+
+    The file it saves is plain `tokenizers` format. Loaded by that library alone it maps text that is
+    tokenised already (words joined by spaces) to the same ids; the rules before that are settings of ours,
+    kept in the same file beside the pre-tokenizer.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer, settings: TextSettings) -> None:
+        vocab = inner.get_vocab()
+        self.settings = settings
+        self.entries = tuple(sorted(vocab, key=vocab.__getitem__))
+        self._inner = inner
+        # A sign that stands in a text is no sign: nobody ends a sentence by writing "</s>".
+        self._known = dict.fromkeys(SIGN_WORDS, (SIGNS.unk,))
+
+    @classmethod
+    def train(cls, sentences: Iterable[str], settings: TextSettings, lang: str | None = None) -> Self:
+        """Build the vocabulary; the order of the sentences does not matter.
+
+        Args:
+            sentences: those of the training split; for a joint vocabulary, of all its languages.
+            settings: how they become words, and how many words are kept.
+            lang: the language, where it is another than the settings' own.
+
+        Raises:
+            SettingsError: there are no rules for the language.
+        """
+        if lang is not None:
+            settings = TextSettings.parse(settings.model_dump() | {"lang": lang})
+        sentences_as_words = (split(sentence, settings) for sentence in sentences)
+        build = _build_words if settings.level == "word" else _build_pieces
+        inner = build(sentences_as_words, settings)
+        inner.add_special_tokens(list(SIGN_WORDS))
+        if settings.lowercase:
+            inner.normalizer = normalizers.Lowercase()
+        return cls(inner, settings)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def words(self, text: str) -> list[str]:
+        """Words of a sentence as the vocabulary and the metrics see them."""
+        return split(text, self.settings)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a sentence, without start and end signs."""
+        return [piece for word in self.words(text) for piece in self._pieces(word)]
+
+    def _pieces(self, word: str) -> tuple[int, ...]:
+        pieces = self._known.get(word)
+        if pieces is None:
+            start = WORD_START if self.settings.level == "bpe" else ""
+            pieces = tuple(token.id for token in self._inner.model.tokenize(start + word))
+            if len(self._known) < _KNOWN_LIMIT:
+                self._known[word] = pieces
+        return pieces
+
+    def decode(self, ids: Iterable[int], detokenise: bool = False) -> str:
+        """Text of a sentence: words joined by spaces, or running text when asked.
+
+        Padding, start and end signs are left out; an unknown word shows as "<unk>". A language that Moses
+        does not know is joined by spaces in any case.
+        """
+        entries = [self.entries[token] for token in ids if token not in (SIGNS.pad, SIGNS.bos, SIGNS.eos)]
+        if self.settings.level == "bpe":
+            entries = "".join(entries).replace(WORD_START, " ").split()
+        if detokenise and self.settings.lang in moses.LANGUAGES:
+            return moses.detokenise(entries, self.settings.lang)
+        return " ".join(entries)
+
+    def save(self, path: Path) -> None:
+        """Write `tokenizer.json`, beside and then renamed."""
+        content = json.loads(self._inner.to_str())
+        content["pre_tokenizer"][_SETTINGS_KEY] = self.settings.model_dump()
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+        os.replace(beside, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            CheckpointError: the file is missing, damaged or not from Limner.
+            SettingsError: its settings are not ones this version knows.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            settings = content["pre_tokenizer"].pop(_SETTINGS_KEY)
+            inner = tokenizers.Tokenizer.from_str(json.dumps(content))
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        except (KeyError, TypeError, AttributeError):
+            raise CheckpointError(f"{path}: not a tokenizer saved by Limner; train the model again") from None
+        except Exception as error:  # the library raises nothing more specific on a damaged file
+            raise CheckpointError(
+                f"{path}: damaged ({error}); restore it from a copy of the checkpoint"
+            ) from None
+        return cls(inner, TextSettings.parse(settings, where=str(path)))
+
+
+def _build_words(sentences: Iterable[Sequence[str]], settings: TextSettings) -> tokenizers.Tokenizer:
+    """A word vocabulary: the most frequent first, words of one frequency by their letters."""
+    counts = Counter(word for words in sentences for word in words)
+    frequent = [
+        word for word, count in counts.items() if count >= settings.min_count and word not in SIGN_WORDS
+    ]
+    frequent.sort(key=lambda word: (-counts[word], word))
+    entries = [*SIGN_WORDS, *frequent][: settings.max_size]
+    vocab = {entry: id_ for id_, entry in enumerate(entries)}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=SIGN_WORDS[SIGNS.unk]))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return inner
+
+
+def _build_pieces(sentences: Iterable[Sequence[str]], settings: TextSettings) -> tokenizers.Tokenizer:
+    """Byte-pair encoding within words.
+
+    A sign marks where a word starts. The library can mark ends instead, as Sennrich et al. (2016) do, but its
+    training then depends on the order of a hash table and differs from run to run (tokenizers 0.23).
+    """
+    assert settings.max_size is not None  # the settings see to it
+    inner = tokenizers.Tokenizer(models.BPE(unk_token=SIGN_WORDS[SIGNS.unk], fuse_unk=True))
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")
+    inner.decoder = decoders.Metaspace(replacement=WORD_START, prepend_scheme="always")
+    trainer = trainers.BpeTrainer(
+        vocab_size=settings.max_size,
+        limit_alphabet=settings.max_size - len(SIGN_WORDS),
+        min_frequency=settings.min_count,
+        special_tokens=list(SIGN_WORDS),
+        show_progress=False,
+    )
+    inner.train_from_iterator((" ".join(words) for words in sentences), trainer)
+    return inner

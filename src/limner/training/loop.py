@@ -1,0 +1,241 @@
+"""Training, one page for every model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from limner.checkpoint import Checkpoint, Config, provenance, save_checkpoint, write_text
+from limner.data.batching import Examples, Pictures, epoch_order, prefetch, split_examples
+from limner.data.collection import Collection
+from limner.errors import CheckpointError, TrainingError
+from limner.evaluation import validate
+from limner.hardware import native_bf16
+from limner.models import build_model
+from limner.recipe import Recipe
+from limner.text.vocab import Tokenizer
+from limner.training.logs import RunLog
+from limner.training.objectives import word_loss
+from limner.training.optim import WeightAverage, build_optimizer, set_rates, squared_norm
+from limner.training.settings import TrainingSettings
+from limner.training.state import Place, find_state, load_state, save_state
+
+logger = logging.getLogger(__name__)
+
+LOWER_IS_BETTER = ("perplexity",)
+
+
+class Progress(NamedTuple):
+    """What a training tells after every step."""
+
+    place: Place
+    steps: int
+    """Steps of all epochs."""
+
+
+def train(
+    recipe: Recipe,
+    collection: Collection,
+    out: Path,
+    *,
+    resume: bool = False,
+    backbone: str | None = None,
+    command: str = "limner.train",
+    progress: Callable[[Progress], None] | None = None,
+) -> Path:
+    """Train a model and keep its best weights.
+
+    Args:
+        recipe: all settings.
+        collection: its train split is learned from, its val split decides.
+        out: the run folder: the model, its log, and the state to resume from.
+        resume: go on with a run that was stopped; the result is bit for bit that of one that was not.
+        backbone: where the network that made the features is, remembered for describing new pictures.
+        command: how this was called, for the records.
+        progress: told after every step.
+
+    Returns:
+        `out`.
+
+    Raises:
+        CheckpointError: `out` holds a run and `resume` is false, or a run of another recipe or other data.
+        TrainingError: there is nothing to learn from, or the loss stopped being a number.
+    """
+    settings = recipe.training
+    fabric = Fabric(accelerator="auto", devices=1, precision=precision(settings))
+    fabric.seed_everything(settings.seed, verbose=False)
+    learner, training_set, validation_set = _prepare(recipe, collection, backbone, command)
+    _claim(out, learner.config, resume)
+    optimizer = build_optimizer(learner.model.named_parameters(), settings)
+    model, optimizer = fabric.setup(learner.model, optimizer)
+    average = WeightAverage(learner.model.parameters(), settings.average) if settings.average else None
+    stored = find_state(out) if resume else None
+    place = load_state(stored, learner.model, optimizer.optimizer, average) if stored else Place()
+    log = RunLog(out, place.step)
+    lengths = [len(target) for target in training_set.targets]
+    steps_per_epoch = math.ceil(len(lengths) / settings.batch_size)
+    model.train()
+    while place.epoch < settings.epochs:
+        batches = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, place.epoch)
+        for batch in prefetch(training_set.batch, batches[place.batch :], settings.prefetch):
+            began = time.perf_counter()
+            set_rates(optimizer, settings, place.step, steps_per_epoch)
+            batch = batch.to(fabric.device)
+            loss = word_loss(model(batch), batch, settings.label_smoothing)
+            _require_finite(loss, place, batch.ids)
+            cost = loss + settings.l2 * squared_norm(model.parameters()) if settings.l2 else loss
+            optimizer.zero_grad()
+            fabric.backward(cost)
+            if settings.clip_norm is not None:
+                clip_grad_norm_(model.parameters(), settings.clip_norm)
+            optimizer.step()
+            if average is not None:
+                average.update(place.step)
+            _advance(place, float(loss), int(batch.target_mask.sum()), time.perf_counter() - began)
+            if place.step % settings.save_every == 0:
+                save_state(out, learner.model, optimizer.optimizer, average, place)
+            if progress is not None:
+                progress(Progress(place, steps_per_epoch * settings.epochs))
+        log.epoch(place)
+        place.begin_epoch()
+        if place.epoch % settings.validate_every == 0 or place.epoch == settings.epochs:
+            _validate(learner, validation_set, average, place, log, out)
+            model.train()
+        save_state(out, learner.model, optimizer.optimizer, average, place)
+        if settings.patience is not None and place.stale >= settings.patience:
+            logger.info("stopped after %d validations without a better %s", place.stale, settings.metric)
+            break
+    log.close()
+    return out
+
+
+def precision(settings: TrainingSettings) -> Literal["32-true", "bf16-mixed"]:
+    """The precision Fabric is given."""
+    if settings.precision == "auto":
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return "bf16-mixed" if native_bf16(device) else "32-true"
+    return "bf16-mixed" if settings.precision == "bf16" else "32-true"
+
+
+def _prepare(
+    recipe: Recipe, collection: Collection, backbone: str | None, command: str
+) -> tuple[Checkpoint, Examples, Examples]:
+    """Vocabulary from the training split, a fresh model, and the examples of both splits."""
+    data = recipe.data
+    pictures = Pictures.open(collection, recipe.visual.features) if recipe.visual.features else None
+    items = collection.items(data.train)
+    tokenizer = Tokenizer.train(
+        [text for item in items for text in item.texts(data.lang)], recipe.text, data.lang
+    )
+    training_set, validation_set = (
+        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words)
+        for split in (data.train, data.val)
+    )
+    if training_set.left_out:
+        logger.info("%d sentences of over %d tokens are left out", training_set.left_out, data.max_words)
+    model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {})
+    config = Config(
+        model=recipe.model.model_dump(mode="json"),
+        recipe=recipe.model_dump(mode="json"),
+        provenance={
+            "collection": str(collection.path.resolve()),
+            "collection_fingerprint": collection.fingerprint(),
+            "training_sentences": len(training_set),
+            **provenance(recipe.training.seed, command),
+        },
+        features=tuple(table.spec for table in pictures.tables) if pictures else (),
+        vocab_size=len(tokenizer),
+        backbone=backbone,
+    )
+    return Checkpoint(model, tokenizer, config, recipe), training_set, validation_set
+
+
+def _claim(out: Path, config: Config, resume: bool) -> None:
+    """Make the run folder this run's: refuse to overwrite another one, or to resume something else."""
+    recipe_file = out / "recipe.json"
+    mine = {
+        "recipe": config.recipe,
+        "data": config.provenance["collection_fingerprint"],
+        "features": _prints(config),
+    }
+    if not recipe_file.exists():
+        if out.exists() and any(out.iterdir()):
+            raise CheckpointError(f"{out}: not empty and not a run of Limner; name another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(recipe_file, json.dumps(mine, indent=1))
+        return
+    if not resume:
+        raise CheckpointError(
+            f"{out}: holds a run already; add --resume to go on with it, or name another --out"
+        )
+    theirs = json.loads(recipe_file.read_text(encoding="utf-8"))
+    for what in mine:
+        if theirs.get(what) != mine[what]:
+            difference = _first_difference(theirs.get(what), mine[what], what)
+            raise CheckpointError(
+                f"{out}: cannot resume, {difference}; use the same {what}, or name another --out"
+            )
+
+
+def _prints(config: Config) -> list[str]:
+    return [spec.fingerprint for spec in config.features]
+
+
+def _first_difference(theirs: object, mine: object, key: str) -> str:
+    """Name the first key in which two nested values differ."""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for name in sorted({*theirs, *mine}):
+            if theirs.get(name) != mine.get(name):
+                return _first_difference(theirs.get(name), mine.get(name), f"{key}.{name}")
+    return f"{key} was {theirs!r} and is now {mine!r}"
+
+
+def _require_finite(loss: Tensor, place: Place, ids: tuple[str, ...]) -> None:
+    if not torch.isfinite(loss):
+        raise TrainingError(
+            f"the loss is {float(loss)} at step {place.step} (epoch {place.epoch}; the batch begins with item "
+            f"'{ids[0]}'): lower training.optimizer.lr or set training.clip_norm; the last saved state is untouched"
+        )
+
+
+def _advance(place: Place, loss: float, words: int, seconds: float) -> None:
+    place.step, place.batch = place.step + 1, place.batch + 1
+    place.loss_sum, place.words = place.loss_sum + loss * words, place.words + words
+    place.seconds += seconds
+
+
+def _validate(
+    learner: Checkpoint,
+    examples: Examples,
+    average: WeightAverage | None,
+    place: Place,
+    log: RunLog,
+    out: Path,
+) -> None:
+    """Score and decode the validation split with the weights that would be kept, and keep them if they are better."""
+    settings = learner.recipe.training
+    if average is not None:
+        average.swap()
+    values = validate(learner, examples, {settings.metric, *settings.metrics})
+    log.validation(place, values)
+    value = values[settings.metric]
+    sign = -1 if settings.metric in LOWER_IS_BETTER else 1
+    if place.best is None or sign * value > sign * place.best:
+        place.best, place.stale = value, 0
+        facts = {**learner.config.provenance, "epochs": place.epoch, "seconds": round(place.seconds, 1)}
+        facts |= {f"validation_{name}": round(value, 3) for name, value in values.items()}
+        save_checkpoint(out, learner._replace(config=learner.config.model_copy(update={"provenance": facts})))
+    else:
+        place.stale += 1
+    if average is not None:
+        average.swap()

@@ -1,0 +1,35 @@
+"""What training minimises."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from limner.data.examples import Batch
+from limner.models.protocols import Output
+
+
+def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    """Mean negative log-likelihood of the words, end signs included: nats a word, a scalar.
+
+    The data term of Mao et al. (2015), eq. 6, there in bits; plus the penalty a model may add.
+    """
+    mask = batch.target_mask
+    loss = cross_entropy(
+        _precise(output.logits[mask]), batch.target_out[mask], label_smoothing=label_smoothing
+    )
+    return loss if output.penalty is None else loss + output.penalty
+
+
+def sentence_log_probs(output: Output, batch: Batch) -> Tensor:
+    """Natural log-probability of each sentence with its end sign: (B,)."""
+    log_probs = -cross_entropy(
+        _precise(output.logits.flatten(0, 1)), batch.target_out.flatten(), reduction="none"
+    )
+    return (log_probs.view(batch.target_out.shape) * batch.target_mask).sum(1)
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """At least float32, in which the softmax is taken."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

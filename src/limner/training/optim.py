@@ -1,0 +1,122 @@
+"""Optimizers, learning rates over time and averaged weights, from settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fnmatch import fnmatch
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adadelta, Adam, AdamW, Optimizer
+
+from limner.errors import SettingsError
+from limner.training.settings import (
+    AdadeltaSettings,
+    AdamSettings,
+    ScheduleSettings,
+    SGDSettings,
+    TrainingSettings,
+)
+
+
+def build_optimizer(parameters: Iterable[tuple[str, nn.Parameter]], settings: TrainingSettings) -> Optimizer:
+    """The optimizer, with one parameter group for each weight decay.
+
+    Raises:
+        SettingsError: a weight-decay pattern fits no parameter.
+    """
+    groups = _decay_groups(list(parameters), settings.weight_decay)
+    chosen = settings.optimizer
+    match chosen:
+        case SGDSettings():
+            return SGD(groups, lr=chosen.lr, momentum=chosen.momentum, nesterov=chosen.nesterov)
+        case AdadeltaSettings():
+            return Adadelta(groups, lr=chosen.lr, rho=chosen.rho, eps=chosen.eps)
+        case AdamSettings():
+            kind = AdamW if chosen.name == "adamw" else Adam
+            return kind(groups, lr=chosen.lr, betas=chosen.betas, eps=chosen.eps)
+
+
+def _decay_groups(
+    parameters: list[tuple[str, nn.Parameter]], patterns: dict[str, float]
+) -> list[dict[str, list[nn.Parameter] | float]]:
+    fitting: dict[str, list[nn.Parameter]] = {pattern: [] for pattern in patterns}
+    rest = []
+    for name, parameter in parameters:
+        pattern = next((pattern for pattern in patterns if fnmatch(name, pattern)), None)
+        (rest if pattern is None else fitting[pattern]).append(parameter)
+    unused = [pattern for pattern, fits in fitting.items() if not fits]
+    if unused:
+        names = ", ".join(name for name, _ in parameters)
+        raise SettingsError(
+            f"training.weight_decay: '{unused[0]}' fits no parameter that is left; there are: {names}"
+        )
+    groups: list[dict[str, list[nn.Parameter] | float]] = [
+        {"params": fits, "weight_decay": patterns[pattern]} for pattern, fits in fitting.items()
+    ]
+    return [*groups, {"params": rest, "weight_decay": 0.0}] if rest else groups
+
+
+def learning_rate_factor(schedule: ScheduleSettings, step: int, steps_per_epoch: int, epochs: int) -> float:
+    """What the optimizer's rate is multiplied by at a step, counted from 0."""
+    if step < schedule.warmup_steps:
+        return (step + 1) / schedule.warmup_steps
+    total = steps_per_epoch * epochs
+    past = (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)
+    match schedule.name:
+        case "constant":
+            return 1.0
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * min(1.0, past)))
+        case "linear":
+            return max(0.0, 1.0 - past)
+        case "exponential":
+            return float(schedule.decay ** (step // steps_per_epoch))
+
+
+def set_rates(optimizer: Optimizer, settings: TrainingSettings, step: int, steps_per_epoch: int) -> float:
+    """Set learning rate and momentum for a step, and return the learning rate."""
+    rate = settings.optimizer.lr * learning_rate_factor(
+        settings.schedule, step, steps_per_epoch, settings.epochs
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+        if isinstance(settings.optimizer, SGDSettings):
+            group["momentum"] = momentum(settings.optimizer, step // steps_per_epoch)
+    return rate
+
+
+def momentum(settings: SGDSettings, epoch: int) -> float:
+    """Momentum of an epoch, counted from 0: linear from `momentum_start` to `momentum`."""
+    if settings.momentum_start is None:
+        return settings.momentum
+    share = min(1.0, epoch / settings.momentum_epochs)
+    return settings.momentum_start + share * (settings.momentum - settings.momentum_start)
+
+
+class WeightAverage:
+    """An exponential running average of weights; young averages forget faster, so that the start does not linger."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
+        self.parameters = list(parameters)
+        self.decay = decay
+        self.values = [parameter.detach().clone() for parameter in self.parameters]
+
+    def update(self, step: int) -> None:
+        """Take in the weights after a step, counted from 0."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self.values, [parameter.detach() for parameter in self.parameters], 1 - decay)
+
+    def swap(self) -> None:
+        """Exchange the model's weights with the average; a second call undoes the first."""
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, self.values, strict=True):
+                kept = parameter.detach().clone()
+                parameter.copy_(value)
+                value.copy_(kept)
+
+
+def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Sum of all squared weights, the regularisation of Mao et al. (2015), eq. 6."""
+    return torch.stack([parameter.square().sum() for parameter in parameters]).sum()

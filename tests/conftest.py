@@ -1,0 +1,19 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The development data: real photographs, sentences and a real network; never part of the project."""
+    folder = Path(os.environ.get("LIMNER_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real data is not at {folder}; set LIMNER_DATA")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

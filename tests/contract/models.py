@@ -1,0 +1,64 @@
+"""The one list of what the contract checks: a new model adds its cases here and nowhere else."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from limner.data.examples import Batch, Example, collate
+from limner.models import ModelSettings
+from limner.models.mrnn import MRNNSettings
+
+VOCAB = 11
+VARIANTS = (
+    "m-RNN",
+    "RNN-base",
+    "NoEmbInput",
+    "OneLayerEmb",
+    "EmbOneInput",
+    "visInRnn",
+    "visInRnn-both",
+    "visInRnn-both-shared",
+)
+
+
+class Case(NamedTuple):
+    name: str
+    settings: ModelSettings
+    visual: dict[str, tuple[int, ...]]
+    looks: bool = True
+
+
+def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
+    multimodal = 6 if variant == "visInRnn-both-shared" else 8
+    sizes = {
+        "embedding_dim": 5,
+        "hidden_dim": 6,
+        "multimodal_dim": multimodal,
+        "convnet_dim": 7,
+        "convnet_width": 4,
+    }
+    return MRNNSettings.model_validate({"variant": variant, **sizes, **changes})
+
+
+CASES = [
+    *(Case(f"mrnn-{name}", _mrnn(name), {"vector": (4,)}, name != "RNN-base") for name in VARIANTS),
+    Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"vector": (4,)}),
+    Case("mrnn-l2", _mrnn(visual_scaling="l2"), {"vector": (4,)}),
+    Case("mrnn-grid", _mrnn(), {"grid": (3, 4)}),
+    Case("mrnn-pixels", _mrnn(), {"maps": (3, 16, 16)}),
+]
+
+
+def example(seed: int, length: int, visual: dict[str, tuple[int, ...]], picture: bool = True) -> Example:
+    random = np.random.default_rng(seed)
+    values = {
+        form: (random.integers(0, 256, shape) if form == "maps" else random.normal(size=shape)).astype(np.float16)
+        for form, shape in visual.items()
+    }
+    return Example(
+        f"item{seed}", random.integers(4, VOCAB, length).tolist(), visual=values if picture else None
+    )
+
+
+def batch(case: Case, lengths: tuple[int, ...] = (3, 1, 5, 0)) -> Batch:
+    return collate([example(seed, length, case.visual) for seed, length in enumerate(lengths)])

@@ -1,0 +1,164 @@
+"""What every model promises, run on every case of the one list."""
+
+import dataclasses
+
+import pytest
+import torch
+from models import CASES, VOCAB, Case, batch, example
+
+from limner.data.examples import SIGNS, collate
+from limner.models import Model, build_model
+from limner.models.protocols import PairScorer
+from limner.retrieval import tiled_log_probs
+from limner.search import SearchSettings, search
+from limner.training.objectives import sentence_log_probs, word_loss
+from limner.training.optim import build_optimizer
+from limner.training.settings import AdamSettings, TrainingSettings
+
+pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def build(case: Case) -> Model:
+    torch.manual_seed(1)
+    model = build_model(case.settings, VOCAB, case.visual).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # fresh biases are zero and would hide mistakes
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.double()
+
+
+def double(one):
+    move = lambda value: value.double() if value is not None and value.is_floating_point() else value  # noqa: E731
+    return dataclasses.replace(one, visual=type(one.visual)(*map(move, one.visual)))
+
+
+def test_step_equals_forward(case: Case) -> None:
+    model, data = build(case), double(batch(case))
+    expected = model(data).logits
+    memory = model.encode(data)
+    state = model.start(memory)
+    for position in range(data.target_in.shape[1]):
+        logits, state = model.step(data.target_in[:, position], memory, state)
+        torch.testing.assert_close(logits, expected[:, position])
+
+
+def test_step_leaves_its_inputs_alone(case: Case) -> None:
+    model, data = build(case), double(batch(case))
+    memory = model.encode(data)
+    state = model.start(memory)
+    before = [value.clone() for value in (*memory, *state) if value is not None]
+    model.step(data.target_in[:, 0], memory, state)
+    after = [value for value in (*memory, *state) if value is not None]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_the_future_is_not_seen(case: Case) -> None:
+    model, data = build(case), double(batch(case))
+    changed = data.target_in.clone()
+    changed[:, 3:] = SIGNS.unk
+    before = model(data).logits[:, :3]
+    after = model(dataclasses.replace(data, target_in=changed)).logits[:, :3]
+    torch.testing.assert_close(before, after, rtol=0, atol=0)
+
+
+def test_padding_neighbours_and_order_change_nothing(case: Case) -> None:
+    model, data = build(case), double(batch(case))
+    together = sentence_log_probs(model(data), data)
+    lengths = (3, 1, 5, 0)
+    for row, length in enumerate(lengths):
+        alone = double(collate([example(row, length, case.visual)]))
+        torch.testing.assert_close(sentence_log_probs(model(alone), alone)[0], together[row])
+    backwards = double(collate([example(row, lengths[row], case.visual) for row in (3, 2, 1, 0)]))
+    torch.testing.assert_close(sentence_log_probs(model(backwards), backwards).flip(0), together)
+
+
+def test_every_parameter_gets_a_gradient(case: Case) -> None:
+    model, data = build(case).train(), double(batch(case))
+    word_loss(model(data), data).backward()
+    idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert idle == []
+
+
+def test_the_picture_matters_to_models_that_look(case: Case) -> None:
+    model, data = build(case), double(batch(case))
+    other = double(collate([example(row + 50, 3, case.visual) for row in range(4)]))
+    before, after = model(data).logits, model(dataclasses.replace(data, visual=other.visual)).logits
+    assert torch.allclose(before, after) is not case.looks
+
+
+def test_a_missing_picture_is_finite_and_unlike_a_present_one(case: Case) -> None:
+    model = build(case)
+    lone = double(collate([example(0, 3, case.visual), example(0, 3, case.visual, picture=False)]))
+    logits = model(lone).logits
+    assert torch.isfinite(logits).all()
+    assert torch.allclose(logits[0], logits[1]) is not case.looks
+
+
+def test_weights_round_trip(case: Case, tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model, data = build(case), double(batch(case))
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    other = build_model(case.settings, VOCAB, case.visual).double().eval()
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    torch.testing.assert_close(other(data).logits, model(data).logits, rtol=0, atol=0)
+
+
+def test_one_batch_can_be_learned_by_heart(case: Case) -> None:
+    torch.manual_seed(0)
+    model, data = build_model(case.settings, VOCAB, case.visual).train(), batch(case)
+    settings = TrainingSettings(optimizer=AdamSettings(lr=0.02))
+    optimizer = build_optimizer(model.named_parameters(), settings)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = word_loss(model(data), data)
+        loss.backward()
+        optimizer.step()
+    # Without a picture the first word is the throw of a die among four sentences: ln 4 of 13 words' loss.
+    assert float(loss.detach()) < (0.05 if case.looks else 0.6)
+
+
+def test_every_pair_is_scored_as_one_by_one(case: Case) -> None:
+    model, data = build(case), double(batch(case))
+    pictures = double(collate([example(row + 20, 1, case.visual) for row in range(3)])).visual
+    with torch.no_grad():
+        general = tiled_log_probs(model, pictures, data, budget=5000)
+        for column in range(3):
+            same = pictures.select(torch.full((4,), column))
+            alone = dataclasses.replace(data, visual=same)
+            torch.testing.assert_close(
+                general[:, column].double(), sentence_log_probs(model(alone), alone), rtol=1e-5, atol=1e-5
+            )
+        if isinstance(model, PairScorer) and model.separable:
+            for budget in (1, 3000, 1 << 20):
+                fast = model.pair_log_probs(pictures, data, budget, torch.float64)
+                torch.testing.assert_close(fast.float(), general, rtol=1e-5, atol=1e-5)
+
+
+def test_a_full_beam_finds_what_brute_force_finds(case: Case) -> None:
+    model = build_model(case.settings, 6, case.visual).double().eval()
+    data = double(collate([example(0, 0, case.visual)]))
+    length = 2
+    settings = SearchSettings(beam_size=6**length, max_length=length, n_best=1)
+    best = search([model], data, settings)[0][0]
+
+    def enumerate_all(words: tuple[int, ...], total: float, memory, state):
+        logits, after = model.step(torch.tensor([words[-1] if words else SIGNS.bos]), memory, state)
+        log_probs = logits.log_softmax(1)[0]
+        yield total + float(log_probs[SIGNS.eos]), words
+        if len(words) == length:
+            return
+        for word in range(6):
+            if word not in (SIGNS.pad, SIGNS.bos, SIGNS.eos):
+                yield from enumerate_all((*words, word), total + float(log_probs[word]), memory, after)
+
+    with torch.no_grad():
+        memory = model.encode(data)
+        everything = list(enumerate_all((), 0.0, memory, model.start(memory)))
+    ended = {words: value for value, words in everything}
+    expected = max((value, words) for words, value in ended.items() if len(words) < length)
+    if best.ended:
+        assert best.tokens == expected[1]
+        assert best.log_prob == pytest.approx(expected[0])
+    else:
+        assert best.log_prob >= expected[0]

@@ -1,0 +1,87 @@
+"""Extraction that is killed in the middle ends, after a second run, like one that was not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import ResNetConfig, ResNetModel
+
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item
+from limner.vision.backbones import load_backbone
+from limner.vision.features import FeatureTable, extract
+
+COUNT = 60
+SCRIPT = """
+import sys, time
+from limner.data.collection import Collection
+from limner.vision import features
+from limner.vision.backbones import load_backbone
+
+features._CHUNK_ROWS = 8
+collection, network = sys.argv[1:]
+def slowly(done, total):
+    print(done, flush=True)
+    time.sleep(0.05)
+backbone = load_backbone(network, kind="both", size=32)
+features.extract(Collection.open(collection), backbone, name="killed", batch_size=4, progress=slowly)
+"""
+
+
+@pytest.fixture
+def network(tmp_path):
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1])
+    ResNetModel(config).save_pretrained(tmp_path / "net")
+    return tmp_path / "net"
+
+
+@pytest.fixture
+def collection(tmp_path):
+    folder = tmp_path / "collection"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    items = []
+    for n in range(COUNT):
+        pixels = random.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{n}.jpg")
+        items.append(Item(f"p{n}", "train", image=f"{n}.jpg"))
+    (folder / "13.jpg").write_bytes(
+        b""
+    )  # a damaged one, so that the batches of the second run fall elsewhere
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
+def test_killed_extraction_is_continued_to_the_same_content(tmp_path, collection, network):
+    backbone = load_backbone(str(network), kind="both", size=32)
+    whole = extract(collection, backbone, name="whole", batch_size=4).tables
+
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(collection.path), str(network)], stdout=stream
+        )
+        deadline = time.monotonic() + 120
+        while len(log.read_text().split()) < 7 and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    stored = len(FeatureTable.open(collection, "killed"))
+    assert 0 < stored < COUNT - 1  # some commits were made, and it was killed in the middle
+    second = extract(collection, backbone, name="killed", batch_size=4)
+    assert second.present == stored
+    assert set(second.skipped) == {"p13"}
+    for one, two in zip(whole, second.tables, strict=True):
+        assert one.ids() == two.ids()
+        np.testing.assert_array_equal(
+            one.take(one.ids()).view(np.uint16), two.take(one.ids()).view(np.uint16)
+        )

@@ -1,0 +1,250 @@
+"""A slow oracle of the m-RNN, written from the equations of Mao et al. (2015) in NumPy float64.
+
+One sentence, one picture, one word at a time; nothing is batched, so each line can be read against the
+paper. A sentence is the ids (start sign, w_1 ... w_L, end sign); a picture is one vector I of D numbers,
+which RNN-base does not look at.
+
+Where the paper is silent or contradicts itself, the oracle reads it so:
+
+- eqs. 1-3 have no bias; the oracle adds the named ones, and zero biases give the printed equations back.
+- r(0) = 0, and the start sign is the first word put in: r(1) = ReLU(w(start)).
+- eq. 2 adds w(t) to the recurrent layer, so H equals the dimension of the word representation.
+- embedding layer I is a table without activation. Layer II has `embedding_activation`, and a picture that
+  enters layer II is added before it. 'OneLayerEmb' has no layer II, so its table is w(t) as it stands.
+- the end sign is one of the L words of eqs. 5-7, since the model must learn to stop
+  (`score_end_sign=False` takes w_{1:L} to the letter); the start sign is never predicted.
+- theta in eq. 6 is every array given, biases too; a shared matrix counts once, the CNN is fixed and outside.
+- P(I') in eq. 7 is dropped, so the marginal is a sum, not a mean, over the sampled pictures.
+- 'visInRnn-both-shared' has one matrix for both connections. That is possible only if the multimodal layer
+  and embedding layer II have one dimension, so M must equal E2 there (the paper's 512 and 256 cannot).
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Parameters = Mapping[str, Array]
+Words = Sequence[int]
+Pair = tuple[Words, Array]
+
+EmbeddingVariant = Literal["NoEmbInput", "OneLayerEmb", "EmbOneInput"]
+PictureVariant = Literal["visInRnn", "visInRnn-both", "visInRnn-both-shared"]
+Variant = Literal["m-RNN", "RNN-base"] | EmbeddingVariant | PictureVariant
+
+PICTURE_IN_MULTIMODAL = ("m-RNN", "NoEmbInput", "OneLayerEmb", "EmbOneInput", "visInRnn-both")
+
+
+@dataclass(frozen=True)
+class OracleSettings:
+    """Which network of Table 8 (or Table 1's RNN-base) is meant, and how the paper's gaps are read."""
+
+    variant: Variant
+    embedding_activation: Literal["linear", "relu"]
+    score_end_sign: bool = True
+
+
+def parameter_shapes(
+    settings: OracleSettings, *, vocab: int, embedding: int, word: int, multimodal: int, picture: int
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of theta: `embedding` is E1, `word` E2 (and so H), `multimodal` M, `picture` D.
+
+    Raises:
+        ValueError: the shared variant is asked for with M unlike E2.
+    """
+    variant = settings.variant
+    shapes: dict[str, tuple[int, ...]] = {
+        "recurrent": (word, word),
+        "multimodal_recurrent": (multimodal, word),
+        "multimodal_bias": (multimodal,),
+        "softmax.weight": (vocab, multimodal),
+        "softmax.bias": (vocab,),
+    }
+    if variant == "OneLayerEmb":
+        shapes["embedding_1"] = (vocab, word)
+    else:
+        shapes["embedding_1"] = (vocab, embedding)
+        shapes["embedding_2.weight"] = (word, embedding)
+        shapes["embedding_2.bias"] = (word,)
+    if variant != "NoEmbInput":
+        shapes["multimodal_word"] = (multimodal, embedding if variant == "EmbOneInput" else word)
+    if variant in PICTURE_IN_MULTIMODAL:
+        shapes["multimodal_visual"] = (multimodal, picture)
+    if variant in ("visInRnn", "visInRnn-both"):
+        shapes["visual_in_rnn"] = (word, picture)
+    if variant == "visInRnn-both-shared":
+        if multimodal != word:
+            raise ValueError(f"visInRnn-both-shared: one matrix needs M == E2, not {multimodal} and {word}")
+        shapes["visual_shared"] = (word, picture)
+    return shapes
+
+
+def check_parameters(theta: Parameters, settings: OracleSettings) -> None:
+    """See that theta is exactly the variant's: a stray array would change the norm of eq. 6.
+
+    Raises:
+        ValueError: an array is missing, superfluous, of another shape or not float64.
+    """
+    visual = [array for name, array in theta.items() if "visual" in name]
+    expected = parameter_shapes(
+        settings,
+        vocab=theta["softmax.bias"].shape[0],
+        embedding=theta["embedding_1"].shape[1],
+        word=theta["recurrent"].shape[0],
+        multimodal=theta["multimodal_bias"].shape[0],
+        picture=visual[0].shape[1] if visual else 0,
+    )
+    for name in sorted(theta.keys() | expected.keys()):
+        array = theta.get(name)
+        given = None if array is None else (array.shape, str(array.dtype))
+        wanted = (expected[name], "float64") if name in expected else None
+        if given != wanted:
+            raise ValueError(f"{settings.variant}: {name} is {given}, expected {wanted}")
+
+
+def relu(x: Array) -> Array:
+    """f_2 of eq. 2."""
+    return np.maximum(x, 0.0)
+
+
+def scaled_tanh(x: Array) -> Array:
+    """g_2, eq. 4."""
+    return 1.7159 * np.tanh(2.0 / 3.0 * x)
+
+
+def word_representation(theta: Parameters, settings: OracleSettings, word: int, image: Array) -> Array:
+    """w(t), the activation of embedding layer II (section 3.2), with the picture where 9.1 adds it."""
+    layer_one: Array = theta["embedding_1"][word]
+    if settings.variant == "OneLayerEmb":
+        return layer_one
+    total = theta["embedding_2.weight"] @ layer_one + theta["embedding_2.bias"]
+    if settings.variant in ("visInRnn", "visInRnn-both"):
+        total = total + theta["visual_in_rnn"] @ image
+    elif settings.variant == "visInRnn-both-shared":
+        total = total + theta["visual_shared"] @ image
+    return relu(total) if settings.embedding_activation == "relu" else total
+
+
+def recurrent_layer(theta: Parameters, previous: Array, w: Array) -> Array:
+    """r(t), eq. 2."""
+    return relu(theta["recurrent"] @ previous + w)
+
+
+def multimodal_layer(
+    theta: Parameters, settings: OracleSettings, word: int, w: Array, r: Array, image: Array
+) -> Array:
+    """m(t), eq. 3, less the connections that the variant cuts (section 9.1)."""
+    total = theta["multimodal_recurrent"] @ r + theta["multimodal_bias"]
+    if settings.variant == "EmbOneInput":
+        total = total + theta["multimodal_word"] @ theta["embedding_1"][word]
+    elif settings.variant != "NoEmbInput":
+        total = total + theta["multimodal_word"] @ w
+    if settings.variant in PICTURE_IN_MULTIMODAL:
+        total = total + theta["multimodal_visual"] @ image
+    elif settings.variant == "visInRnn-both-shared":
+        total = total + theta["visual_shared"] @ image
+    return scaled_tanh(total)
+
+
+def log_softmax(theta: Parameters, m: Array) -> Array:
+    """Natural log of the softmax layer's activation, word by word, (V,)."""
+    weight, bias = theta["softmax.weight"], theta["softmax.bias"]
+    energies = [float(weight[word] @ m + bias[word]) for word in range(len(bias))]
+    return np.array(energies) - log_sum_exp(energies)
+
+
+def log_sum_exp(logs: Sequence[float]) -> float:
+    """log of the sum of exp(logs), safe for numbers far below the smallest float."""
+    largest = max(logs)
+    return largest + math.log(sum(math.exp(x - largest) for x in logs))
+
+
+def next_word_log_probs(theta: Parameters, settings: OracleSettings, words: Words, image: Array) -> Array:
+    """Natural log of P(. | words[: n + 1], I) for every n, (len(words), V); words[0] is the start sign."""
+    check_parameters(theta, settings)
+    r = np.zeros(theta["recurrent"].shape[0])
+    rows = []
+    for word in words:
+        w = word_representation(theta, settings, word, image)
+        r = recurrent_layer(theta, r, w)
+        rows.append(log_softmax(theta, multimodal_layer(theta, settings, word, w, r, image)))
+    return np.array(rows)
+
+
+def next_word_distributions(
+    theta: Parameters, settings: OracleSettings, sentence: Words, image: Array
+) -> Array:
+    """P(w_n | w_{1:n-1}, I) over all words, for n = 1 ... L and the end sign, (len(sentence) - 1, V)."""
+    return np.exp(next_word_log_probs(theta, settings, sentence[:-1], image))
+
+
+def scored_words(settings: OracleSettings, sentence: Words) -> Words:
+    """The words whose probabilities enter eqs. 5-7; their number is L."""
+    return sentence[1:] if settings.score_end_sign else sentence[1:-1]
+
+
+def sentence_log_prob(theta: Parameters, settings: OracleSettings, sentence: Words, image: Array) -> float:
+    """Natural log of P(w_{1:L} | I), the affinity that ranks pictures for a sentence (section 5)."""
+    log_probs = next_word_log_probs(theta, settings, sentence[:-1], image)
+    return sum(float(log_probs[n, word]) for n, word in enumerate(scored_words(settings, sentence)))
+
+
+def log2_perplexity(theta: Parameters, settings: OracleSettings, sentence: Words, image: Array) -> float:
+    """Eq. 5, in bits per word."""
+    log2_prob = sentence_log_prob(theta, settings, sentence, image) / math.log(2.0)
+    return -log2_prob / len(scored_words(settings, sentence))
+
+
+def cost(theta: Parameters, settings: OracleSettings, pairs: Sequence[Pair], weight_decay: float) -> float:
+    """Eq. 6: bits per word over all N words of all pairs, plus `weight_decay` (lambda) times ||theta||^2."""
+    bits, words = 0.0, 0
+    for sentence, image in pairs:
+        length = len(scored_words(settings, sentence))
+        bits += length * log2_perplexity(theta, settings, sentence, image)
+        words += length
+    squares = sum(float(x) ** 2 for array in theta.values() for x in array.ravel())
+    return bits / words + weight_decay * squares
+
+
+def generate(
+    theta: Parameters,
+    settings: OracleSettings,
+    image: Array,
+    *,
+    prefix: Words,
+    start: int,
+    end: int,
+    max_words: int,
+    banned: Collection[int] = (),
+) -> tuple[int, ...]:
+    """The most probable word each time until the end sign (section 5); of equals, the lowest id.
+
+    Args:
+        prefix: the K reference words to begin with, without signs.
+        max_words: most words in the answer, prefix included; the paper has no limit.
+        banned: ids never chosen, such as the start sign; the paper bans none.
+
+    Returns:
+        Prefix and new words, without signs.
+    """
+    words = list(prefix)
+    while len(words) < max_words:
+        log_probs = next_word_log_probs(theta, settings, [start, *words], image)[-1]
+        choices = [word for word in range(len(log_probs)) if word not in banned]
+        best = max(choices, key=lambda word: log_probs[word])
+        if best == end:
+            break
+        words.append(best)
+    return tuple(words)
+
+
+def normalised_log_prob(
+    theta: Parameters, settings: OracleSettings, sentence: Words, image: Array, samples: Sequence[Array]
+) -> float:
+    """Natural log of eq. 7, the affinity that ranks sentences for a picture; `samples` are the I'."""
+    log_marginal = log_sum_exp([sentence_log_prob(theta, settings, sentence, i) for i in samples])
+    return sentence_log_prob(theta, settings, sentence, image) - log_marginal

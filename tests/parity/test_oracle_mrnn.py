@@ -1,0 +1,150 @@
+"""The oracle of the m-RNN against numbers worked out by hand."""
+
+import math
+from itertools import product
+
+import numpy as np
+import oracle_mrnn as oracle
+import pytest
+
+START, WORD, END = 0, 1, 2
+SENTENCE, PICTURE = [START, WORD, END], np.array([2.0])
+G1 = 1.7159 * math.tanh(2.0 / 3.0)
+
+# w(t) is (1, 3) with r(1) = ReLU(1) = 1 and r(2) = ReLU(-2.5 + 3) = 0.5, unless noted; I = 2.
+# x(t) = w(t) + 2 r(t) - I - 2 is what g_2 of eq. 3 is applied to.
+X_BY_HAND = {
+    "m-RNN": (1 + 2 - 2 - 2, 3 + 1 - 2 - 2),
+    "RNN-base": (1 + 2 - 2, 3 + 1 - 2),
+    "NoEmbInput": (2 - 2 - 2, 1 - 2 - 2),
+    "OneLayerEmb": (1 + 2 - 2 - 2, 2 + 0 - 2 - 2),  # w = (1, 2); r(2) = ReLU(-2.5 + 2) = 0
+    "EmbOneInput": (1 + 2 - 2 - 2, 2 + 1 - 2 - 2),  # layer I is (1, 2); r as always
+    "visInRnn": (2 + 4 - 2, 4 + 0 - 2),  # w = (1, 3) + 0.5 I = (2, 4); r(2) = ReLU(-5 + 4) = 0
+    "visInRnn-both": (2 + 4 - 2 - 2, 4 + 0 - 2 - 2),
+    "visInRnn-both-shared": (2 + 4 + 1 - 2, 4 + 0 + 1 - 2),  # 0.5 I once more, in place of -I
+}
+
+
+def tiny(variant="m-RNN"):
+    """All dimensions 1. Layer I gives 1, 2 and 5 for START, WORD and END; layer II is 2 e - 1: 1, 3 and 9.
+
+    Energies are m ln 2 / g_2(1) * (1, 0, -1) + ln 2 * (0, 1, 0): x(t) = -1 leads to m = -g_2(1) and weights
+    (1/2, 2, 2), that is (1/9, 4/9, 4/9); x(t) = 0 leads to (1, 2, 1), that is (1/4, 1/2, 1/4).
+    """
+    values = {
+        "embedding_1": [[1], [2], [5]],
+        "embedding_2.weight": [[2]],
+        "embedding_2.bias": [-1],
+        "recurrent": [[-2.5]],
+        "multimodal_word": [[1]],
+        "multimodal_recurrent": [[2]],
+        "multimodal_visual": [[-1]],
+        "multimodal_bias": [-2],
+        "visual_in_rnn": [[0.5]],
+        "visual_shared": [[0.5]],
+        "softmax.weight": [[math.log(2) / G1], [0], [-math.log(2) / G1]],
+        "softmax.bias": [0, math.log(2), 0],
+    }
+    settings = oracle.OracleSettings(variant, "linear")
+    names = oracle.parameter_shapes(settings, vocab=3, embedding=1, word=1, multimodal=1, picture=1)
+    return {name: np.array(values[name], dtype=np.float64) for name in names}, settings
+
+
+def random_case(variant):
+    generator = np.random.default_rng(0)
+    settings = oracle.OracleSettings(variant, "relu")
+    multimodal = 2 if variant == "visInRnn-both-shared" else 4
+    shapes = oracle.parameter_shapes(settings, vocab=3, embedding=3, word=2, multimodal=multimodal, picture=5)
+    return {n: generator.normal(size=s) for n, s in shapes.items()}, settings, generator.normal(size=(3, 5))
+
+
+def distribution_by_hand(x):
+    up = 2 ** (1.7159 * math.tanh(2 * x / 3) / G1)
+    return np.array([up, 2, 1 / up]) / (up + 2 + 1 / up)
+
+
+@pytest.mark.parametrize("variant", X_BY_HAND)
+def test_every_variant_has_the_connections_worked_out_by_hand(variant):
+    rows = oracle.next_word_distributions(*tiny(variant), SENTENCE, PICTURE)
+    np.testing.assert_allclose(rows, [distribution_by_hand(x) for x in X_BY_HAND[variant]], rtol=1e-12)
+
+
+def test_the_activation_of_layer_two_takes_in_the_picture():
+    # I = -6: layer II before its activation is (1, 3) - 3 = (-2, 0), so relu gives w = (0, 0), r = (0, 0) and
+    # x = (-2, -2), where the linear layer gives x(1) = -2 + 0 - 2 = -4; so would a picture added after relu.
+    settings = oracle.OracleSettings("visInRnn", "relu")
+    rows = oracle.next_word_distributions(tiny("visInRnn")[0], settings, SENTENCE, np.array([-6.0]))
+    np.testing.assert_allclose(rows, [distribution_by_hand(-2)] * 2, rtol=1e-12)
+
+
+def test_layers_have_the_paper_s_form():
+    # tanh(ln 2) = (4 - 1) / (4 + 1); U r(t-1) = (2 * 7, 0), so U is not transposed.
+    assert oracle.scaled_tanh(np.array(1.5 * math.log(2))) == pytest.approx(1.7159 * 0.6)
+    theta = {"recurrent": np.array([[0.0, 2.0], [0.0, 0.0]])}
+    assert oracle.recurrent_layer(theta, np.array([5.0, 7.0]), np.array([1.0, -3.0])).tolist() == [15.0, 0.0]
+
+
+def test_perplexity_and_sentence_probability():
+    # 4/9 for WORD, then 1/4 for END: P = 1/9, two words, perplexity 3. Without the end sign 4/9, one word.
+    theta, settings = tiny()
+    assert oracle.sentence_log_prob(theta, settings, SENTENCE, PICTURE) == pytest.approx(-math.log(9))
+    assert oracle.log2_perplexity(theta, settings, SENTENCE, PICTURE) == pytest.approx(math.log2(3))
+    literal = oracle.OracleSettings("m-RNN", "linear", score_end_sign=False)
+    assert oracle.log2_perplexity(theta, literal, SENTENCE, PICTURE) == pytest.approx(math.log2(9 / 4))
+
+
+def test_cost_averages_over_words_and_adds_the_squared_norm():
+    # Bits: log2 9 for (WORD, END), log2 9/4 for (END); three words. Norm: 30 + 4 + 1 + 6.25 + 1 + 4 + 1 + 4.
+    pairs = [(SENTENCE, PICTURE), ([START, END], PICTURE)]
+    squares = 51.25 + 2 * (math.log(2) / G1) ** 2 + math.log(2) ** 2
+    expected = (math.log2(9) + math.log2(9 / 4)) / 3 + 0.1 * squares
+    assert oracle.cost(*tiny(), pairs, 0.1) == pytest.approx(expected)
+
+
+# With m in units of g_2(1) and energies in units of ln 2, START has m, WORD 1.25 and END -m. I = 3, so first
+# x = 1 + 2 - 3 - 2 = -2 and END wins with 1.49. After WORD x = 3 + 1 - 3 - 2 = -1: WORD wins, 1.25 over 1.
+# Then r = ReLU(-1.25 + 3) = 1.75 and x = 3 + 3.5 - 3 - 2 = 1.5: START has 1.31; WORD wins if that is banned.
+GREEDY = [((), (), ()), ((WORD,), (), (WORD, WORD, START)), ((WORD,), (START,), (WORD, WORD, WORD))]
+
+
+@pytest.mark.parametrize(("prefix", "banned", "words"), GREEDY)
+def test_greedy_generation_follows_the_prefix(prefix, banned, words):
+    theta, settings = tiny()
+    theta["softmax.bias"][WORD] = 1.25 * math.log(2)
+    signs = {"start": START, "end": END, "banned": banned}
+    assert oracle.generate(theta, settings, np.array([3.0]), prefix=prefix, max_words=3, **signs) == words
+
+
+def test_retrieval_normalises_by_the_sum_over_sampled_pictures():
+    theta, settings, images = random_case("m-RNN")
+    sentence = [START, WORD, WORD, START, END]
+    rows = [oracle.next_word_distributions(theta, settings, sentence, image) for image in images]
+    probs = [math.prod(row[n, sentence[n + 1]] for n in range(4)) for row in rows]
+    given = oracle.normalised_log_prob(theta, settings, sentence, images[0], images)
+    assert given == pytest.approx(math.log(probs[0] / sum(probs)))
+
+
+def test_rnn_base_ignores_the_picture_and_long_sentences_do_not_underflow():
+    theta, settings, images = random_case("RNN-base")
+    sentence = [START, *[WORD] * 2000, END]
+    assert math.exp(oracle.sentence_log_prob(theta, settings, sentence, images[0])) == 0.0
+    given = oracle.normalised_log_prob(theta, settings, sentence, images[0], images)
+    assert given == pytest.approx(-math.log(3))
+
+
+@pytest.mark.parametrize("variant", X_BY_HAND)
+def test_probabilities_of_all_continuations_sum_to_one(variant):
+    theta, settings, images = random_case(variant)
+    sentences = [[START, *words] for words in product(range(3), repeat=3)]
+    probs = [math.exp(oracle.sentence_log_prob(theta, settings, s, images[0])) for s in sentences]
+    rows = oracle.next_word_distributions(theta, settings, SENTENCE, images[0])
+    assert [sum(probs), *rows.sum(axis=1)] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_a_stray_array_and_an_impossible_sharing_are_refused():
+    theta, settings = tiny("RNN-base")
+    with pytest.raises(ValueError, match="multimodal_visual"):
+        oracle.cost(theta | {"multimodal_visual": np.ones((1, 1))}, settings, [(SENTENCE, PICTURE)], 0.1)
+    shared = oracle.OracleSettings("visInRnn-both-shared", "linear")
+    with pytest.raises(ValueError, match="M == E2"):
+        oracle.parameter_shapes(shared, vocab=3, embedding=1, word=256, multimodal=512, picture=1)

@@ -1,0 +1,381 @@
+"""Networks that look at pictures: layers, shapes, views, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+from safetensors.torch import save_file
+from torch import nn
+from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTForImageClassification, ViTModel
+
+from limner.errors import BackboneError, FeatureError, SettingsError
+from limner.vision.backbones import load_backbone, load_like
+from limner.vision.classic import VGG19, AlexNet
+from limner.vision.images import Preprocessing
+from limner.vision.networks import NetworkBackbone
+
+
+def saved(network, folder):
+    network.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory):
+    """The last three stages are as wide as a ResNet-50's, each one block deep."""
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 32, 1024, 64], depths=[1, 1, 1, 1])
+    network = ResNetModel(config)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):  # as after training: no two channels alike
+            for values in (module.weight, module.bias, module.running_mean, module.running_var):
+                nn.init.uniform_(values, 0.5, 1.5)
+    return saved(network, tmp_path_factory.mktemp("nets") / "small-resnet")
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=32,
+        patch_size=8,
+    )
+    return saved(ViTForImageClassification(config), tmp_path_factory.mktemp("nets") / "vit")
+
+
+@pytest.fixture
+def picture():
+    picture = Image.new("RGB", (240, 200), (40, 90, 160))
+    ImageDraw.Draw(picture).ellipse((20, 30, 110, 150), fill=(250, 200, 30))
+    return picture
+
+
+def look(backbone, *pictures):
+    return backbone(np.stack([backbone.preprocess(picture) for picture in pictures]))
+
+
+def only_values(backbone, *pictures):
+    (values,) = look(backbone, *pictures).values()
+    return values.astype(np.float32)
+
+
+def test_res4f_is_the_output_of_the_third_stage(resnet, picture):
+    backbone = load_backbone(str(resnet), layer="res4f", kind="grid", precision="fp32")
+    (spec,) = backbone.specs
+    assert (spec.name, spec.kind, spec.shape, spec.grid_size) == (
+        "small-resnet.grid", "grid", (196, 1024), (14, 14),
+    )  # fmt: skip
+    assert spec.layer == "encoder.stages.2"
+    pixels = torch.from_numpy(backbone.preprocess(picture)).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    with torch.no_grad():
+        states = ResNetModel.from_pretrained(resnet).eval()((pixels - mean) / std, output_hidden_states=True)
+    expected = states.hidden_states[3][0].permute(1, 2, 0).reshape(196, 1024).numpy()  # row by row
+    np.testing.assert_allclose(only_values(backbone, picture)[0], expected, atol=2e-3, rtol=2e-3)
+
+
+def test_vector_of_a_layer_is_the_mean_of_its_grid(resnet, picture):
+    both = load_backbone(str(resnet), layer="encoder.stages.1", kind="both", precision="fp32")
+    assert [spec.name for spec in both.specs] == ["small-resnet", "small-resnet.grid"]
+    seen = look(both, picture)
+    assert seen["vector"].shape == (1, 32)
+    np.testing.assert_allclose(seen["grid"].astype(np.float32).mean(1), seen["vector"], atol=2e-3)
+    alone = load_backbone(str(resnet), layer="encoder.stages.1", kind="vector", precision="fp32")
+    np.testing.assert_array_equal(look(alone, picture)["vector"], seen["vector"])
+
+
+def test_without_a_layer_the_pooler_speaks(resnet, picture):
+    backbone = load_backbone(str(resnet), kind="both", size=64)
+    assert [spec.shape for spec in backbone.specs] == [(64,), (4, 64)]
+
+
+class Backwards(nn.Module):
+    """Lists its convolution before its normalisation and uses them the other way round."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 3, 3)
+        self.norm = nn.BatchNorm2d(3)
+        nn.init.uniform_(self.norm.running_mean, 0.5, 1.5)
+
+    def forward(self, pixels):
+        return self.convolution(self.norm(pixels))
+
+
+def network_backbone(network):
+    return NetworkBackbone(
+        "own",
+        network,
+        layer=None,
+        forms="grid",
+        preprocessing=Preprocessing(resize="squash", size=8, short=8),
+        weights_sha256="",
+        own_pooler=True,
+        bf16=False,
+        device=torch.device("cpu"),
+    )
+
+
+def test_normalisation_is_folded_where_it_follows_the_convolution(resnet):
+    backbone = load_backbone(str(resnet), layer="res4f", size=64)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in backbone._network.modules())
+
+
+def test_normalisation_is_not_folded_where_that_would_change_the_answer(picture):
+    backbone = network_backbone(network := Backwards().eval())
+    recipe = backbone.preprocessing
+    pixels = torch.from_numpy(backbone.preprocess(picture)).permute(0, 3, 1, 2) / 255
+    mean, std = torch.tensor(recipe.mean).view(3, 1, 1), torch.tensor(recipe.std).view(3, 1, 1)
+    expected = network((pixels - mean) / std)[0].detach().flatten(1).T.numpy()
+    np.testing.assert_allclose(only_values(backbone, picture)[0], expected, atol=5e-3)
+
+
+def test_two_views_make_mirror_images_alike(resnet, picture):
+    mirrored = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    options = {"layer": "res3d", "kind": "both", "size": 96, "resize": "squash", "precision": "fp32"}
+    one, two = (load_backbone(str(resnet), views=views, **options) for views in (1, 2))
+    seen, back = look(two, picture), look(two, mirrored)
+    np.testing.assert_allclose(seen["vector"], back["vector"], atol=2e-3)
+    rows = seen["grid"].reshape(1, 12, 12, -1)
+    np.testing.assert_allclose(rows[:, :, ::-1], back["grid"].reshape(rows.shape), atol=2e-2)
+    mean = (only_values_of(one, picture) + only_values_of(one, mirrored)) / 2
+    np.testing.assert_allclose(seen["vector"].astype(np.float32), mean, atol=2e-3)
+
+
+def only_values_of(backbone, picture):
+    return look(backbone, picture)["vector"].astype(np.float32)
+
+
+def test_ten_views_are_the_mean_of_five_cuts_and_their_mirror_images(resnet, picture):
+    ten = load_backbone(str(resnet), views=10, size=64, precision="fp32")
+    two = load_backbone(str(resnet), views=2, size=64, precision="fp32")
+    cuts = ten.preprocess(picture)
+    assert cuts.shape == (5, 64, 64, 3)
+    each = two(cuts[:, None])["vector"].astype(np.float32)
+    np.testing.assert_allclose(ten(cuts[None])["vector"][0], each.mean(0), rtol=2e-3, atol=2e-3)
+    with pytest.raises(BackboneError, match="views=1 or 2"):
+        load_backbone(str(resnet), views=10, kind="grid")
+
+
+def test_neighbours_in_a_batch_change_nothing(resnet, picture):
+    backbone = load_backbone(str(resnet), size=64, precision="fp32")
+    other = Image.new("RGB", (64, 64), "white")
+    together = only_values(backbone, other, picture)
+    np.testing.assert_allclose(together[1:], only_values(backbone, picture), atol=2e-3)
+
+
+def test_bf16_agrees_with_fp32(resnet, picture):
+    low, full = (
+        only_values(load_backbone(str(resnet), size=64, precision=p), picture) for p in ("bf16", "fp32")
+    )
+    cosine = (low * full).sum() / np.linalg.norm(low) / np.linalg.norm(full)
+    assert cosine > 0.999
+
+
+def test_untrained_pooler_is_not_used(vit, picture):
+    """A classifier's file has no pooler weights: two loads would draw two different ones."""
+    first, second = (load_backbone(str(vit), size=32, precision="fp32") for _ in range(2))
+    np.testing.assert_array_equal(only_values(first, picture), only_values(second, picture))
+
+
+def test_trained_pooler_is_used(tmp_path, vit, picture):
+    model = ViTModel.from_pretrained(vit)
+    with torch.no_grad():
+        model.pooler.dense.weight.zero_()
+        model.pooler.dense.bias.fill_(0.5)
+    folder = saved(model, tmp_path / "pooled")
+    values = only_values(load_backbone(str(folder), size=32, precision="fp32"), picture)
+    np.testing.assert_allclose(values, np.tanh(0.5), atol=1e-3)
+
+
+def test_tokens_become_a_grid_without_the_class_token(vit):
+    backbone = load_backbone(str(vit), kind="grid", size=32)
+    assert backbone.specs[0].shape == (16, 16)
+    assert backbone.specs[0].grid_size == (4, 4)
+
+
+def test_size_that_the_network_cannot_read_is_refused(vit):
+    with pytest.raises(BackboneError, match="vit: cannot read pictures of 48 x 48"):
+        load_backbone(str(vit), size=48)
+
+
+def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
+    with pytest.raises(
+        BackboneError, match=r"no layer 'res9z'; it has .*res4f.*encoder\.stages\.2 \(1024x14x14\)"
+    ):
+        load_backbone(str(resnet), layer="res9z")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"kind": "maps"}, BackboneError, "'vector', 'grid' or 'both'"),
+        ({"device": "abacus"}, BackboneError, "device 'abacus' cannot be used here"),
+        ({"precision": "int3"}, BackboneError, "'auto', 'bf16' or 'fp32'"),
+        ({"views": 3}, SettingsError, "views"),
+        ({"resize": "stretch"}, SettingsError, "resize"),
+    ],
+)
+def test_options_out_of_range_are_refused(resnet, options, error, words):
+    with pytest.raises(error, match=words):
+        load_backbone(str(resnet), **options)
+
+
+def test_folder_without_a_network_is_refused(tmp_path):
+    with pytest.raises(BackboneError, match=r"no network in it; expected config\.json"):
+        load_backbone(str(tmp_path))
+    with pytest.raises(BackboneError, match="no such folder"):
+        load_backbone(str(tmp_path / "absent"))
+
+
+def test_truncated_weights_are_refused(tmp_path, resnet):
+    (tmp_path / "config.json").write_bytes((resnet / "config.json").read_bytes())
+    (tmp_path / "model.safetensors").write_bytes((resnet / "model.safetensors").read_bytes()[:5000])
+    with pytest.raises(BackboneError, match="cannot be loaded"):
+        load_backbone(str(tmp_path))
+
+
+def test_preprocessing_agrees_with_transformers(tmp_path):
+    from transformers.models.mobilenet_v2.image_processing_pil_mobilenet_v2 import (
+        MobileNetV2ImageProcessorPil,
+    )
+
+    from limner.vision.images import prepare, read_recipe
+
+    processor = MobileNetV2ImageProcessorPil()
+    recipe = read_recipe(processor.to_dict())
+    noise = np.random.default_rng(0).integers(0, 255, (333, 500, 3), dtype=np.uint8)
+    expected = processor(Image.fromarray(noise), return_tensors="np")["pixel_values"][0]
+    ours = (prepare(Image.fromarray(noise), recipe)[0] * recipe.scale - recipe.mean) / recipe.std
+    np.testing.assert_allclose(ours.transpose(2, 0, 1), expected, atol=1e-5)
+
+
+VGG_LAYERS = [0, 2, 5, 7, 10, 12, 14, 16, 19, 21, 23, 25, 28, 30, 32, 34]
+
+
+@pytest.mark.parametrize(
+    ("network", "features", "classifier", "last"),
+    [
+        (VGG19, VGG_LAYERS, [0, 3, 6], (512, 512, 3, 3)),
+        (AlexNet, [0, 3, 6, 8, 10], [1, 4, 6], (256, 256, 3, 3)),
+    ],
+)
+def test_classic_names_are_those_torchvision_publishes(network, features, classifier, last):
+    with torch.device("meta"):
+        weights = network().state_dict()
+    parts = [f"features.{n}" for n in features] + [f"classifier.{n}" for n in classifier]
+    assert set(weights) == {f"{part}.{kind}" for part in parts for kind in ("weight", "bias")}
+    assert weights[f"features.{features[-1]}.weight"].shape == last
+    assert weights["classifier.6.weight"].shape == (1000, 4096)
+
+
+def thin_weights(network):
+    """Random in one value and repeated from there, so that the file stays small."""
+    with torch.device("meta"):
+        wanted = network().state_dict()
+    return {key: (torch.rand(1) * 0.01).expand(value.shape) for key, value in wanted.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "grid", "side"),
+    [("vgg19", VGG19, (196, 512), 14), ("alexnet", AlexNet, (169, 256), 13)],
+)
+def test_classic_networks_give_fc7_and_their_last_convolution(tmp_path, name, network, grid, side):
+    file = tmp_path / "weights.pth"
+    torch.save(thin_weights(network), file)
+    backbone = load_backbone(f"{name}:{file}", kind="both")
+    assert [(spec.name, spec.shape) for spec in backbone.specs] == [(name, (4096,)), (f"{name}.grid", grid)]
+    assert backbone.specs[1].grid_size == (side, side)
+    last = load_backbone(f"{name}:{file}", layer="conv5_4" if name == "vgg19" else "conv5", kind="grid")
+    assert last.specs[0].shape == grid
+
+
+def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, picture):
+    file = tmp_path / "alexnet.pth"
+    torch.save(thin_weights(AlexNet), file)
+    default, named = (
+        load_backbone(f"alexnet:{file}", layer=layer, precision="fp32") for layer in (None, "fc7")
+    )
+    np.testing.assert_array_equal(look(default, picture)["vector"], look(named, picture)["vector"])
+    with pytest.raises(BackboneError, match="gives a vector, no grid"):
+        load_backbone(f"alexnet:{file}", layer="fc7", kind="grid")
+
+
+def test_classic_weights_are_read_from_safetensors_too(tmp_path):
+    file = tmp_path / "alexnet.safetensors"
+    save_file({"features.0.weight": torch.zeros(64, 3, 11, 11)}, file)
+    with pytest.raises(
+        BackboneError, match=r"'features\.0\.bias' of shape \(64,\), found nothing \(15 of 16"
+    ):
+        load_backbone(f"alexnet:{file}")
+
+
+class Bomb:
+    """What a hostile weight file may hold: building it would run code."""
+
+
+def test_classic_weights_of_another_network_or_with_code_are_refused(tmp_path):
+    file = tmp_path / "w.pth"
+    torch.save(thin_weights(AlexNet), file)
+    with pytest.raises(
+        BackboneError, match=r"not the weights of vgg19: expected 'features\.0\.weight' of shape"
+    ):
+        load_backbone(f"vgg19:{file}")
+    torch.save({"features.0.weight": Bomb()}, file)
+    with pytest.raises(BackboneError, match="cannot be read as a weight file"):
+        load_backbone(f"vgg19:{file}")
+    with pytest.raises(BackboneError, match="no such weight file"):
+        load_backbone(f"vgg19:{tmp_path / 'absent.pth'}")
+
+
+def test_pixels_are_kept_exactly():
+    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    backbone = load_backbone("pixels:16")
+    (spec,) = backbone.specs
+    assert (spec.name, spec.kind, spec.shape, spec.weights_sha256) == ("pixels16", "maps", (3, 16, 16), "")
+    values = look(backbone, Image.fromarray(noise))["maps"]
+    assert values.dtype == np.float16
+    np.testing.assert_array_equal(values[0], noise.transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("name", ["pixels:0", "pixels:many", "pixels:9999"])
+def test_pixels_of_no_size_are_refused(name):
+    with pytest.raises(BackboneError, match="'pixels:64'"):
+        load_backbone(name)
+
+
+def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture):
+    made = load_backbone(str(resnet), layer="res3d", kind="both", size=64, resize="squash", views=2)
+    again = load_like(made.specs, str(resnet))
+    assert [spec.fingerprint for spec in again.specs] == [spec.fingerprint for spec in made.specs]
+    for kind, values in look(made, picture).items():
+        np.testing.assert_array_equal(values, look(again, picture)[kind])
+    other = load_backbone(str(vit), size=32)
+    with pytest.raises(FeatureError, match=r"small-resnet vector .*vit vector"):
+        load_like(other.specs, str(saved_at_size(resnet, tmp_path)))
+    with pytest.raises(BackboneError, match="'small-resnet': say where it is"):
+        load_like(made.specs)
+    assert load_like(load_backbone("pixels:8").specs).specs[0].shape == (3, 8, 8)
+
+
+def saved_at_size(resnet, tmp_path):
+    target = tmp_path / "small-resnet"
+    target.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (target / name).write_bytes((resnet / name).read_bytes())
+    return target
+
+
+def test_fingerprint_knows_the_network_not_its_folder(tmp_path, resnet):
+    here = load_backbone(str(resnet), size=64).specs[0]
+    there = load_backbone(str(saved_at_size(resnet, tmp_path)), size=64).specs[0]
+    assert here.fingerprint == there.fingerprint
+    others = [{"size": 96}, {"resize": "squash"}, {"views": 2}, {"layer": "res4f"}, {"kind": "grid"}]
+    prints = {
+        load_backbone(str(resnet), **({"size": 64} | options)).specs[0].fingerprint for options in others
+    }
+    assert len(prints | {here.fingerprint}) == 6

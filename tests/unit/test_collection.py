@@ -1,0 +1,224 @@
+import os
+import resource
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+
+import lance
+import pytest
+from PIL import Image
+
+from limner.data.collection import ITEMS, Changes, Collection, write_items
+from limner.data.contact import contact_sheet, summary
+from limner.data.examples import Item, Region, Sentence
+from limner.errors import CollectionError
+
+DOG = Item(
+    "dog",
+    "train",
+    image="pictures/dog.jpg",
+    sentences=(Sentence("en", "a dog", 0), Sentence("de", "ein Hund – „süß“", 0)),
+    regions=(Region((0.1, 2.0, 30.5, 4.0), "its nose"),),
+    label="animal",
+)
+TEXT = Item("text", "val", sentences=(Sentence("fr", "un chat", 3),))
+CLIP = Item("clip's", "val", video="clips/1.mp4")
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_items(tmp_path / "c", [DOG, TEXT, CLIP])
+    return tmp_path / "c"
+
+
+def versions(path):
+    return len(lance.dataset(str(path / ITEMS)).versions())
+
+
+def hidden(folder):
+    return [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+def test_items_come_back_as_they_were_in_stored_order(path):
+    dog, *others = Collection.open(path).items()
+    assert others == [TEXT, CLIP]
+    assert replace(dog, regions=()) == replace(DOG, regions=())
+    assert dog.regions[0].box == pytest.approx(DOG.regions[0].box)
+
+
+def test_splits_and_members(path):
+    collection = Collection.open(str(path))
+    assert len(collection) == 3
+    assert collection.splits() == {"train": 1, "val": 2}
+    assert [item.id for item in collection.items("val")] == ["text", "clip's"]
+    assert collection.image_path(DOG) == path / "pictures/dog.jpg"
+    assert collection.video_path(CLIP) == path / "clips/1.mp4"
+    with pytest.raises(CollectionError, match="'text' has no picture"):
+        collection.image_path(TEXT)
+
+
+@pytest.mark.parametrize("split", ["test", "it's"])
+def test_a_split_without_items_names_those_there_are(path, split):
+    with pytest.raises(CollectionError, match=rf"no items in split '{split}'.*'train' \(1\), 'val' \(2\)"):
+        Collection.open(path).items(split)
+
+
+def test_writing_again_changes_nothing(path):
+    fingerprint = Collection.open(path).fingerprint()
+    assert write_items(path, [DOG, TEXT]) == Changes(0, 0, 2)
+    assert versions(path) == 1
+    assert Collection.open(path).fingerprint() == fingerprint
+
+
+def test_sentences_unite_by_language_text_and_group(path):
+    more = replace(DOG, sentences=(DOG.sentences[0], Sentence("en", "a dog", 1), Sentence("cs", "pes", 0)))
+    assert write_items(path, [more, Item("new", "train")]) == Changes(1, 1, 0)
+    items = Collection.open(path).items()
+    assert [item.id for item in items] == ["dog", "text", "clip's", "new"]
+    assert items[0].sentences == (*DOG.sentences, *more.sentences[1:])
+    assert items[0].regions == tuple(Collection.open(path).items()[0].regions)
+    assert len(items[0].regions) == 1
+    assert versions(path) == 2
+
+
+def test_an_item_written_twice_at_once_is_united(tmp_path):
+    twice = [Item("a", "x", sentences=(Sentence("en", text),)) for text in ("one", "two", "one")]
+    assert write_items(tmp_path / "c", twice) == Changes(1, 0, 0)
+    assert Collection.open(tmp_path / "c").items()[0].texts("en") == ["one", "two"]
+
+
+def test_a_moved_picture_is_followed_and_another_refused(path):
+    assert write_items(path, [replace(DOG, image="../elsewhere/dog.jpg")]).updated == 1
+    assert Collection.open(path).items("train")[0].image == "../elsewhere/dog.jpg"
+    with pytest.raises(CollectionError, match=r"item 'dog': its picture is 'dog\.jpg' .* and 'cat\.jpg'"):
+        write_items(path, [replace(DOG, image="pictures/cat.jpg")])
+    with pytest.raises(CollectionError, match=r"its video is '1\.mp4'"):
+        write_items(path, [replace(CLIP, video="clips/2.mp4")])
+
+
+@pytest.mark.parametrize("change", [{"split": "test"}, {"label": "pet"}])
+def test_contradictions_are_refused_and_nothing_is_written(path, change):
+    with pytest.raises(CollectionError, match="item 'dog'"):
+        write_items(path, [Item("new", "train"), replace(DOG, **change)])
+    assert len(Collection.open(path)) == 3
+
+
+def test_an_open_collection_does_not_change_under_its_reader(path):
+    before = Collection.open(path)
+    write_items(path, [Item("new", "train")])
+    assert len(before.items()) == 3
+    assert len(Collection.open(path).items()) == 4
+
+
+def test_fingerprint_tells_contents_and_not_the_place(path, tmp_path):
+    shutil.move(path, tmp_path / "moved")
+    moved = Collection.open(tmp_path / "moved").fingerprint()
+    write_items(tmp_path / "d", [replace(DOG, image="../pictures/dog.jpg"), TEXT, CLIP])
+    assert Collection.open(tmp_path / "d").fingerprint() == moved
+    for item in (replace(TEXT, split="test"), replace(TEXT, sentences=(Sentence("fr", "un chat", 4),))):
+        write_items(tmp_path / "e", [DOG, item, CLIP])
+        assert Collection.open(tmp_path / "e").fingerprint() != moved
+        shutil.rmtree(tmp_path / "e")
+
+
+def test_opening_what_is_not_a_collection(tmp_path, path):
+    with pytest.raises(CollectionError, match="does not exist"):
+        Collection.open(tmp_path / "nothing")
+    with pytest.raises(CollectionError, match="not a collection"):
+        Collection.open(tmp_path)
+    lance.write_dataset(lance.dataset(str(path / ITEMS)).to_table(["id"]), str(tmp_path / "other" / ITEMS))
+    with pytest.raises(CollectionError, match="no column"):
+        Collection.open(tmp_path / "other")
+
+
+@pytest.mark.parametrize("part", ["data", "_versions"])
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_damaged_table_is_named(path, part, share):
+    for file in (path / ITEMS / part).iterdir():
+        os.truncate(file, int(file.stat().st_size * share))
+    with pytest.raises(CollectionError, match=r"items\.lance: damaged"):
+        Collection.open(path).items()
+
+
+def test_a_folder_with_other_files_becomes_a_collection(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    write_items(tmp_path, [DOG])
+    assert sorted(os.listdir(tmp_path)) == [ITEMS, "pictures"]
+
+
+def test_nothing_to_write_is_refused(tmp_path):
+    with pytest.raises(CollectionError, match="no items"):
+        write_items(tmp_path / "c", [])
+    assert not (tmp_path / "c").exists()
+
+
+@contextmanager
+def file_size_limit(size):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_disk_that_refuses_leaves_the_collection_as_it_was(path, tmp_path, exists):
+    target = path if exists else tmp_path / "new"
+    with file_size_limit(200), pytest.raises(CollectionError, match="as it was"):
+        write_items(target, [Item(str(number), "train") for number in range(1000)])
+    assert hidden(tmp_path) == [] == hidden(path)
+    assert (len(Collection.open(path)) == 3) if exists else not target.exists()
+
+
+def test_two_writers_do_not_meet(path):
+    def write_within(done, total):
+        with pytest.raises(CollectionError, match="another process is writing"):
+            write_items(path, [Item("other", "train")])
+
+    picture = path.parent / "p.png"
+    Image.new("RGB", (4, 4)).save(picture)
+    write_items(path, [replace(TEXT, image="p.png")], pictures={"p.png": picture}, progress=write_within)
+    assert (path / "p.png").read_bytes() == picture.read_bytes()
+
+
+def test_another_picture_is_not_overwritten(path, tmp_path):
+    for name, colour in (("a.png", "red"), ("b.png", "blue")):
+        Image.new("RGB", (4, 4), colour).save(tmp_path / name)
+    write_items(path, [DOG], pictures={"p.png": tmp_path / "a.png"})
+    with pytest.raises(CollectionError, match="another picture"):
+        write_items(path, [DOG], pictures={"p.png": tmp_path / "b.png"})
+    assert (path / "p.png").read_bytes() == (tmp_path / "a.png").read_bytes()
+
+
+def test_summary_counts(path):
+    (path / "features" / "pixels.lance").mkdir(parents=True)
+    write_items(path, [Item("cat", "train", image="cat.jpg", sentences=(Sentence("en", "a cat"),))])
+    Image.new("RGB", (4, 4)).save(path / "cat.jpg")
+    found = summary(Collection.open(path))
+    assert found.splits == {"train": 2, "val": 2}
+    assert found.sentences == {"train": {"de": 1, "en": 2}, "val": {"fr": 1}}
+    assert (found.pictures, found.videos, found.regions) == ({"train": 2}, 1, 1)
+    assert (found.missing, found.missing_examples) == (1, (str(path / "pictures/dog.jpg"),))
+    assert found.features == ("pixels",)
+
+
+def test_contact_sheet_shows_pictures_and_stands_in_for_damaged_ones(tmp_path):
+    (tmp_path / "c").mkdir()
+    Image.new("RGB", (640, 200), "#ff0000").save(tmp_path / "c" / "red.png")
+    (tmp_path / "c" / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
+    long = Sentence("en", "a very long sentence " * 30)
+    items = [Item("a", "x", image="red.png", sentences=(long,)), Item("b", "x", image="broken.jpg")]
+    write_items(tmp_path / "c", [*items, Item("gone", "x", image="gone.jpg"), Item("words", "x")])
+    sheet = contact_sheet(Collection.open(tmp_path / "c"), "x", rows=2, columns=2)
+    assert sheet.getpixel((28 + 120, 28 + 90)) == (255, 0, 0)
+    tile = sheet.crop((28 + 260, 28, 28 + 500, 28 + 180))
+    assert len(tile.getcolors(maxcolors=43200)) > 1
+    assert tile.getpixel((2, 2)) == (222, 219, 212)
+
+
+def test_contact_sheet_without_pictures(path):
+    with pytest.raises(CollectionError, match="split 'val' has no pictures"):
+        contact_sheet(Collection.open(path), "val")
+    with pytest.raises(CollectionError, match="at least 1"):
+        contact_sheet(Collection.open(path), "train", rows=0)

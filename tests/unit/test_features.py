@@ -1,0 +1,246 @@
+"""Feature tables: made once, continued, read in any order, and never mixed up."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item
+from limner.errors import FeatureError, PictureError
+from limner.vision import features
+from limner.vision.features import FeatureSpec, FeatureTable, extract
+from limner.vision.images import Preprocessing, prepare
+
+COUNT = 23
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """Pictures of one grey each, and one item without a picture."""
+    items = [Item("words-only", "train")]
+    for n in range(COUNT):
+        Image.new("RGB", (10, 8), (n, 2 * n, 3 * n)).save(tmp_path / f"{n}.png")
+        items.append(Item(f"p{n}", "train" if n < 15 else "test", image=f"{n}.png"))
+    write_items(tmp_path, items)
+    return Collection.open(tmp_path)
+
+
+class Eye:
+    """A backbone whose answer is known: the mean colour, and the pixels as a grid of 16 locations."""
+
+    def __init__(self, kinds=("vector",), version="1"):
+        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
+        shapes = {"vector": (3,), "grid": (16, 3)}
+        self.specs = tuple(
+            FeatureSpec(
+                name="eye.grid" if kind == "grid" else "eye",
+                kind=kind,
+                shape=shapes[kind],
+                backbone="eye",
+                preprocessing=self.preprocessing.model_dump(mode="json"),
+                weights_sha256=version,
+            )
+            for kind in kinds
+        )
+        self.batches = []
+
+    def preprocess(self, image):
+        return prepare(image, self.preprocessing)
+
+    def __call__(self, pixels):
+        self.batches.append(len(pixels))
+        grid = pixels[:, 0].reshape(len(pixels), 16, 3).astype(np.float16)
+        return {"vector": grid.mean(1), "grid": grid}
+
+
+def colours(numbers):
+    return np.array([[n, 2 * n, 3 * n] for n in numbers], dtype=np.float16)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 2**20])
+def test_values_come_back_in_the_order_asked_for(collection, cache_bytes):
+    extract(collection, Eye(), batch_size=4)
+    table = FeatureTable.open(collection, "eye", cache_bytes=cache_bytes)
+    order = [7, 0, 22, 7, 3]
+    taken = table.take([f"p{n}" for n in order])
+    assert taken.dtype == np.float16
+    np.testing.assert_array_equal(taken, colours(order))
+    assert table.take([]).shape == (0, 3)
+    assert len(table) == COUNT
+    assert "p3" in table
+    assert "words-only" not in table
+
+
+def test_float16_survives_the_table_bit_by_bit(tmp_path, collection):
+    values = np.random.default_rng(0).normal(size=(COUNT, 3)).astype(np.float16)
+    values[:3] = [[np.finfo(np.float16).max, -0.0, 6e-8], [1 / 3, -65504, 0], [1, 2, 3]]
+
+    class Random(Eye):
+        def __call__(self, pixels):
+            return {"vector": values[pixels[:, 0, 0, 0, 0]]}
+
+    table = extract(collection, Random(), batch_size=5).tables[0]
+    taken = table.take([f"p{n}" for n in range(COUNT)])
+    np.testing.assert_array_equal(taken.view(np.uint16), values.view(np.uint16))
+
+
+def test_one_pass_fills_two_tables(collection):
+    eye = Eye(("vector", "grid"))
+    tables = extract(collection, eye, batch_size=8).tables
+    assert [table.path.name for table in tables] == ["eye.lance", "eye.grid.lance"]
+    assert eye.batches == [8, 8, 8]  # the last one is filled up: the same kernels run as before
+    np.testing.assert_array_equal(tables[1].take(["p5"]), np.broadcast_to(colours([5]), (1, 16, 3)))
+    assert set(collection.features()) == {"eye", "eye.grid"}
+
+
+def test_name_is_chosen_and_is_no_part_of_the_fingerprint(collection):
+    tables = extract(collection, Eye(("vector", "grid")), name="mine").tables
+    assert [table.spec.name for table in tables] == ["mine", "mine.grid"]
+    assert [table.spec.fingerprint for table in tables] == [
+        spec.fingerprint for spec in Eye(("vector", "grid")).specs
+    ]
+
+
+def test_second_run_looks_only_at_what_is_missing(collection):
+    first, second = Eye(), Eye()
+    part = extract(collection, first, splits=["train"], batch_size=5)
+    assert (part.added, part.present) == (15, 0)
+    rest = extract(collection, second, batch_size=5)
+    assert (rest.added, rest.present) == (8, 15)
+    assert len(second.batches) == 2
+    assert extract(collection, Eye()).added == 0
+    np.testing.assert_array_equal(rest.tables[0].take([f"p{n}" for n in range(COUNT)]), colours(range(COUNT)))
+
+
+def test_stopped_run_keeps_its_commits_and_is_continued(collection, monkeypatch):
+    monkeypatch.setattr(features, "_CHUNK_ROWS", 4)
+
+    class Stopping(Eye):
+        def __call__(self, pixels):
+            if len(self.batches) == 3:
+                raise KeyboardInterrupt
+            return super().__call__(pixels)
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(collection, Stopping(("vector", "grid")), batch_size=4)
+    assert len(FeatureTable.open(collection, "eye")) == 12
+    tables = extract(collection, Eye(("vector", "grid")), batch_size=4).tables
+    assert [table.ids() for table in tables] == [[f"p{n}" for n in range(COUNT)]] * 2
+
+
+def test_table_that_lags_behind_is_completed_without_repeating_the_other(collection):
+    extract(collection, Eye(), batch_size=4)
+    tables = extract(collection, Eye(("vector", "grid")), batch_size=4).tables
+    assert [len(table.ids()) for table in tables] == [COUNT, COUNT]
+    assert tables[0]._dataset.count_rows() == COUNT
+
+
+def test_damaged_pictures_are_skipped_reported_and_taken_when_mended(collection):
+    for name in ("3.png", "9.png"):
+        (collection.path / name).write_bytes(b"")
+    (collection.path / "20.png").unlink()
+    report = extract(collection, Eye(), batch_size=4)
+    assert set(report.skipped) == {"p3", "p9", "p20"}
+    assert "3.png: the file is empty" in report.skipped["p3"]
+    assert report.added == COUNT - 3
+    with pytest.raises(FeatureError, match="no vector for image 'p9'"):
+        report.tables[0].take(["p1", "p9"])
+    Image.new("RGB", (4, 4), (9, 18, 27)).save(collection.path / "9.png")
+    mended = extract(collection, Eye(), batch_size=4)
+    assert (mended.added, set(mended.skipped)) == (1, {"p3", "p20"})
+    np.testing.assert_array_equal(mended.tables[0].take(["p9", "p22"]), colours([9, 22]))
+
+
+def test_strict_stops_at_the_first_damaged_picture(collection):
+    (collection.path / "3.png").write_bytes(b"")
+    with pytest.raises(PictureError, match=r"3\.png"):
+        extract(collection, Eye(), strict=True)
+
+
+def test_features_of_another_backbone_are_refused_and_kept(collection):
+    extract(collection, Eye(version="1"))
+    with pytest.raises(
+        FeatureError, match=r"eye\.lance: holds eye vector.*weights_sha256: 1 / 2.*another name"
+    ):
+        extract(collection, Eye(version="2"))
+    assert len(FeatureTable.open(collection, "eye")) == COUNT
+
+
+def test_refusal_leaves_no_table_behind(collection):
+    extract(collection, Eye())
+    with pytest.raises(FeatureError, match="holds eye vector"):
+        extract(collection, Eye(("grid", "vector"), version="2"))
+    assert collection.features() == ("eye",)
+
+
+def test_two_extractions_at_once_do_no_harm(collection):
+    class Interrupted(Eye):
+        """While this one looks, another extracts the same table to its end."""
+
+        def __call__(self, pixels):
+            if not self.batches:
+                extract(collection, Eye(), batch_size=4)
+            return super().__call__(pixels)
+
+    table = extract(collection, Interrupted(), batch_size=4).tables[0]
+    assert len(table) == COUNT
+    np.testing.assert_array_equal(table.take([f"p{n}" for n in range(COUNT)]), colours(range(COUNT)))
+
+
+def test_fingerprint_changes_with_what_changes_the_values():
+    spec = Eye().specs[0]
+    changed = [
+        {"backbone": "ear"},
+        {"layer": "layer.3"},
+        {"kind": "grid"},
+        {"shape": (4,)},
+        {"preprocessing": {**spec.preprocessing, "views": 2}},
+        {"weights_sha256": "2"},
+    ]
+    prints = {spec.model_copy(update=change).fingerprint for change in changed} | {spec.fingerprint}
+    assert len(prints) == 7
+    assert spec.model_copy(update={"name": "other"}).fingerprint == spec.fingerprint
+
+
+def test_specification_survives_the_table(collection):
+    (table,) = extract(collection, Eye()).tables
+    assert FeatureTable.open(collection, "eye").spec == Eye().specs[0] == table.spec
+
+
+def test_absent_table_names_those_there_are(collection):
+    extract(collection, Eye())
+    with pytest.raises(FeatureError, match=r"nose\.lance: no such features \(there are: eye\)"):
+        FeatureTable.open(collection, "nose")
+
+
+def test_damaged_table_is_refused_by_name(collection):
+    extract(collection, Eye())
+    for manifest in (collection.path / "features" / "eye.lance" / "_versions").iterdir():
+        manifest.write_bytes(b"garbage")
+    with pytest.raises(FeatureError, match=r"eye\.lance: not a readable feature table"):
+        FeatureTable.open(collection, "eye")
+
+
+def test_progress_rises_to_the_number_of_pictures(collection):
+    (collection.path / "3.png").write_bytes(b"")
+    calls = []
+    extract(collection, Eye(), batch_size=4, progress=lambda done, total: calls.append((done, total)))
+    assert [total for _, total in calls] == [COUNT] * len(calls)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1] == (COUNT, COUNT)
+
+
+def test_few_pictures_are_decoded_ahead(collection, monkeypatch):
+    """Memory stays bounded: decoding waits for the network."""
+    decoded = []
+    opened = features.open_picture
+    monkeypatch.setattr(features, "open_picture", lambda *a, **k: (decoded.append(a), opened(*a, **k))[1])
+    ahead = []
+
+    class Watching(Eye):
+        def __call__(self, pixels):
+            ahead.append(len(decoded) - 2 * len(self.batches))
+            return super().__call__(pixels)
+
+    extract(collection, Watching(), batch_size=2)
+    assert max(ahead) <= 4 * 2

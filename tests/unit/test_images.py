@@ -1,0 +1,217 @@
+"""Opening pictures of every kind, refusing what is none, and the recipes for resizing."""
+
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from limner.errors import PictureError, SettingsError
+from limner.vision.images import (
+    MAX_PIXELS,
+    Preprocessing,
+    adapt,
+    centre_crop,
+    open_picture,
+    prepare,
+    read_recipe,
+    resize_shortest,
+)
+
+
+def colour_at(image, x=2, y=2):
+    return np.asarray(image)[y, x].tolist()
+
+
+def save(tmp_path, image, name, **options):
+    path = tmp_path / name
+    image.save(path, **options)
+    return path
+
+
+def empty_png(tmp_path, width, height):
+    """A picture that claims a size and holds no pixels."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    path = tmp_path / "bomb.png"
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + parts)
+    return path
+
+
+RED = (255, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "name", "expected"),
+    [
+        ("RGB", RED, "a.png", RED),
+        ("L", 90, "a.jpg", (90, 90, 90)),
+        ("1", 1, "a.png", (255, 255, 255)),
+        ("CMYK", (0, 255, 255, 0), "a.jpg", RED),
+        ("CMYK", (0, 255, 255, 0), "a.tiff", RED),
+        ("RGBA", (255, 0, 0, 0), "transparent.png", (255, 255, 255)),
+        ("RGBA", (255, 0, 0, 255), "opaque.png", RED),
+        ("RGBA", (255, 0, 0, 128), "half.png", (255, 127, 127)),
+        ("LA", (0, 0), "a.png", (255, 255, 255)),
+        ("RGB", RED, "a.bmp", RED),
+        ("RGB", RED, "a.webp", RED),
+        ("F", 7.0, "a.tiff", (0, 0, 0)),
+    ],
+)
+def test_every_kind_becomes_rgb(tmp_path, mode, colour, name, expected):
+    path = save(tmp_path, Image.new(mode, (8, 6), colour), name)
+    picture = open_picture(path)
+    assert picture.mode == "RGB"
+    assert picture.size == (8, 6)
+    assert np.abs(np.subtract(colour_at(picture), expected)).max() <= 3
+
+
+def test_palette_with_a_transparent_colour_is_shown_on_white(tmp_path):
+    picture = Image.new("P", (4, 4), 1)
+    picture.putpalette([0, 0, 0, 10, 200, 30])
+    assert colour_at(open_picture(save(tmp_path, picture, "solid.png"))) == [10, 200, 30]
+    assert colour_at(open_picture(save(tmp_path, picture, "clear.png", transparency=1))) == [255, 255, 255]
+
+
+def test_sixteen_bit_grey_keeps_its_middle(tmp_path):
+    values = np.array([[0, 32896, 65535]], dtype=np.uint16)
+    picture = open_picture(save(tmp_path, Image.fromarray(values), "deep.png"))
+    assert np.asarray(picture)[0, :, 0].tolist() == [0, 128, 255]
+
+
+def test_animation_gives_its_first_frame(tmp_path):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, (0, 255, 0))]
+    path = save(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
+    assert colour_at(open_picture(path)) == [255, 0, 0]
+
+
+def test_rotation_of_the_camera_is_applied(tmp_path):
+    picture = Image.new("RGB", (8, 4), "black")
+    picture.paste(RED, (0, 0, 4, 4))  # the left half is red
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise: left becomes top
+    upright = open_picture(save(tmp_path, picture, "a.png", exif=exif))
+    assert upright.size == (4, 8)
+    assert colour_at(upright, 1, 1) == [255, 0, 0]
+    assert colour_at(upright, 1, 7) == [0, 0, 0]
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+def test_damaged_exif_does_not_lose_the_picture(tmp_path):
+    path = save(tmp_path, Image.new("RGB", (8, 8), RED), "a.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\x7fjunk")
+    assert open_picture(path).size == (8, 8)
+
+
+def test_large_jpeg_is_decoded_small_but_not_too_small(tmp_path):
+    path = save(tmp_path, Image.new("RGB", (1200, 900), (10, 120, 200)), "large.jpg")
+    small = open_picture(path, at_least=200)
+    assert small.size == (300, 225)  # a quarter; an eighth would fall below 200
+    assert open_picture(path, at_least=800).size == (1200, 900)
+
+
+def damaged(tmp_path, kind):
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
+    path = tmp_path / f"{kind}.jpg"
+    if kind == "truncated":
+        noise.save(path)
+        path.write_bytes(path.read_bytes()[:2000])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "text":
+        path.write_text("not a picture at all")
+    elif kind == "postscript":
+        path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("truncated", "damaged picture .*copy it again"),
+        ("empty", r"empty \(0 bytes\)"),
+        ("text", "not a picture .*convert it"),
+        ("postscript", "not a picture"),
+        ("missing", "no such picture"),
+    ],
+)
+def test_what_is_no_picture_is_refused_by_name(tmp_path, kind, words):
+    with pytest.raises(PictureError, match=rf"{kind}\.jpg: .*{words}"):
+        open_picture(damaged(tmp_path, kind))
+
+
+@pytest.mark.parametrize("side", [30_000, 10_000])
+@pytest.mark.parametrize("loud", [True, False])
+def test_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side, loud):
+    path = empty_png(tmp_path, side, side)  # decoding would fail in another way: there are no pixels
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if loud else "ignore")
+        with pytest.raises(PictureError, match=rf"bomb\.png: too large .*{MAX_PIXELS}.*smaller copy"):
+            open_picture(path)
+
+
+def test_resize_shortest_keeps_proportions_and_bounds_strips():
+    assert resize_shortest(Image.new("RGB", (500, 333)), 256).size == (384, 256)
+    assert resize_shortest(Image.new("RGB", (333, 500)), 256).size == (256, 384)
+    assert resize_shortest(Image.new("RGB", (40_000, 2)), 64).size == (1024, 64)
+
+
+def test_centre_crop_takes_the_middle_and_fills_with_black():
+    picture = Image.fromarray(np.arange(25, dtype=np.uint8).reshape(5, 5))
+    assert np.asarray(centre_crop(picture, 3)).tolist() == [[6, 7, 8], [11, 12, 13], [16, 17, 18]]
+    assert np.asarray(centre_crop(picture, 7))[0].tolist() == [0] * 7
+
+
+def test_crop_loses_the_ends_and_squash_keeps_them():
+    picture = Image.new("RGB", (300, 100), "black")
+    picture.paste(RED, (0, 0, 60, 100))
+    crop = prepare(picture, Preprocessing(resize="crop", size=50, short=50))
+    whole = prepare(picture, Preprocessing(resize="squash", size=50, short=50))
+    assert crop.shape == whole.shape == (1, 50, 50, 3)
+    assert crop.max() == 0
+    assert abs((whole[0, :, :, 0] > 127).mean() - 0.2) < 0.02
+
+
+def test_ten_views_cut_the_middle_and_the_corners():
+    rows = np.arange(8, dtype=np.uint8)
+    picture = Image.fromarray(np.stack([rows[:, None] * 10 + rows, *[np.zeros((8, 8), np.uint8)] * 2], -1))
+    cuts = prepare(picture, Preprocessing(resize="crop", size=6, short=8, views=10, resample=0))
+    assert cuts.shape == (5, 6, 6, 3)
+    assert cuts[:, 0, 0, 0].tolist() == [11, 0, 2, 20, 22]
+
+
+@pytest.mark.parametrize(
+    ("config", "resize", "size", "short"),
+    [
+        ({}, "crop", 224, 256),
+        ({"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": {"height": 224, "width": 224}},
+         "crop", 224, 256),
+        ({"size": {"height": 224, "width": 224}}, "squash", 224, 224),
+        ({"size": 224, "do_resize": True}, "squash", 224, 224),
+        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, "crop", 224, 256),
+        ({"size": {"shortest_edge": 384}, "crop_pct": None}, "squash", 384, 384),
+    ],
+)  # fmt: skip
+def test_recipe_follows_the_preprocessor_file(config, resize, size, short):
+    recipe = read_recipe(config)
+    assert (recipe.resize, recipe.size, recipe.short) == (resize, size, short)
+
+
+def test_recipe_is_adapted_in_proportion():
+    recipe = read_recipe({})
+    larger = adapt(recipe, 288, None, 1)
+    assert (larger.resize, larger.size, larger.short) == ("crop", 288, 329)
+    squashed = adapt(recipe, None, "squash", 2)
+    assert (squashed.resize, squashed.size, squashed.short, squashed.views) == ("squash", 224, 224, 2)
+
+
+def test_recipe_refuses_what_it_does_not_know():
+    with pytest.raises(SettingsError, match="views"):
+        adapt(read_recipe({}), None, None, 3)
+    with pytest.raises(SettingsError, match="square"):
+        read_recipe({"size": {"height": 224, "width": 320}})

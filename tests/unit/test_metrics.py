@@ -1,0 +1,293 @@
+"""Metrics: values that can be computed by hand, and what happens when something is missing or odd."""
+
+import logging
+import math
+import re
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from limner.errors import CollectionError, SettingsError
+from limner.metrics import (
+    METRICS,
+    median_rank,
+    novelty,
+    perplexity,
+    rank_all,
+    recall_at,
+    retrieval_curves,
+    retrieval_scores,
+    score_sentences,
+    sentence_scores,
+)
+from limner.metrics import meteor as meteor_module
+from limner.metrics import ranks as ranks_module
+from limner.metrics.ranks import curve_area, recall_curve
+
+HYPOTHESES = ["a dog runs on the grass", "two men", "a red bus", "the cat"]
+REFERENCES = [
+    ["a dog runs over the grass", "the dog is running"],
+    ["two men are talking", "two men", "people"],
+    ["a red car"],
+    ["the cat sleeps on a mat", "a cat"],
+]
+
+
+def value(metric, hypotheses, references):
+    return score_sentences(hypotheses, references, [metric])[0].value
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "references", "order", "expected"),
+    [
+        ("a dog runs", ["a dog runs fast", "a dog"], 2, 100.0),  # of two equally close lengths the shorter
+        ("a dog", ["a dog runs fast"], 2, 100 * math.exp(1 - 4 / 2)),  # eq. 8
+        (
+            "a dog",
+            ["a dog runs fast now", "a dog sat"],
+            1,
+            100 * math.exp(1 - 3 / 2),
+        ),  # closest, not shortest
+        ("the the the", ["the dog sat"], 1, 100 / 3),  # modified precision: counted once
+        ("a b c d", ["a b x d"], 2, 100 * math.sqrt(3 / 4 * 1 / 3)),  # eq. 9
+        ("a b c", ["a b c"], 4, 0.0),  # no 4-grams, nothing smoothed
+    ],
+)
+def test_bleu_by_hand(hypothesis, references, order, expected):
+    assert value(f"bleu{order}", [hypothesis], [references]) == pytest.approx(expected)
+
+
+def test_bleu_pools_the_corpus_instead_of_averaging_sentences():
+    # 1 of 4 and 1 of 1 words: 2 of 5 together; averaging would give 62.5.
+    assert value("bleu1", ["a b c d", "e"], [["a x y z"], ["e"]]) == pytest.approx(100 * 2 / 5)
+
+
+@pytest.mark.parametrize("name", ["bleu1", "bleu4", "sacrebleu", "chrf", "rouge_l"])
+def test_resampled_statistics_score_the_resampled_corpus(name):
+    metric = METRICS[name]
+    rows = [2, 0, 0, 3, 1, 0]
+    statistics = metric.statistics(HYPOTHESES, REFERENCES)
+    resampled = metric.score([HYPOTHESES[row] for row in rows], [REFERENCES[row] for row in rows])
+    assert metric.value(statistics[rows].sum(axis=0)) == pytest.approx(resampled.value)
+
+
+@pytest.mark.parametrize("name", [name for name in METRICS if name != "meteor"])
+def test_every_metric_bears_odd_sentences_and_prints_its_settings(name):
+    score = METRICS[name].score(
+        ["", "a  dog ", "ein Hündchen"], [["a dog", ""], ["a dog"], ["  ", "x", "y z"]]
+    )
+    assert score.value >= 0
+    assert "nrefs:1-2|" in score.signature and "scale:" in score.signature
+    assert score.name in str(score) and score.signature in str(score)
+
+
+@pytest.mark.parametrize("name", ["bleu1", "sacrebleu", "chrf", "rouge_l"])
+def test_perfect_sentences_score_100(name):
+    sentences = ["a dog runs on the grass", "two men talk to each other"]
+    assert value(name, sentences, [[sentence, "something else"] for sentence in sentences]) == pytest.approx(
+        100
+    )
+
+
+def test_blank_references_count_for_nothing():
+    blank = [[*own, " "] for own in REFERENCES]
+    names = ["bleu4", "chrf", "cider", "rouge_l"]
+    assert score_sentences(["", *HYPOTHESES[1:]], blank, names) == score_sentences(
+        ["", *HYPOTHESES[1:]], REFERENCES, names
+    )
+
+
+def test_running_text_goes_to_the_metrics_that_tokenise():
+    texts = ["A dog runs, on the grass."], [["A dog runs, on the grass."]]
+    tokens = ["a dog runs on the lawn"], [["a dog runs on the grass"]]
+    bleu, own = score_sentences(*tokens, ["bleu1", "sacrebleu"], texts=texts)
+    assert bleu.value < 100 and own.value == pytest.approx(100)
+    assert "input:tokens" not in own.signature
+    assert "input:tokens" in score_sentences(*tokens, ["sacrebleu"])[0].signature
+
+
+def test_scores_come_in_the_order_asked_for():
+    names = ["chrf", "bleu4", "bleu1"]
+    assert [score.name for score in score_sentences(HYPOTHESES, REFERENCES, names)] == names
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "metrics", "error", "says"),
+    [
+        (["a"], [["a"]], ["bleu5"], SettingsError, "no metric 'bleu5'.*bleu1, bleu2"),
+        (["a", "b"], [["a"]], ["bleu1"], CollectionError, "2 hypotheses and 1 lists"),
+        ([], [], ["bleu1"], CollectionError, "empty"),
+        (["a", "b"], [["a"], [" "]], ["bleu1"], CollectionError, "item 1 has no reference"),
+    ],
+)
+def test_refusals_say_what_is_wrong(hypotheses, references, metrics, error, says):
+    with pytest.raises(error, match=says):
+        score_sentences(hypotheses, references, metrics)
+
+
+def test_without_the_extra_one_line_names_it_and_the_others_come(monkeypatch, caplog):
+    for name in ("cider.cider_scorer", "rouge.rouge", "meteor.meteor"):
+        monkeypatch.setitem(sys.modules, f"pycocoevalcap.{name}", None)
+    with caplog.at_level(logging.WARNING, "limner"):
+        scores = score_sentences(HYPOTHESES, REFERENCES, ["cider", "bleu1", "rouge_l", "meteor"])
+    assert [score.name for score in scores] == ["bleu1"]
+    (line,) = caplog.messages
+    assert "limner[coco]" in line and "cider, rouge_l, meteor" in line
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (None, "needs Java"),
+        ("echo 'no such heap' >&2; exit 3", "exit status 3.*no such heap"),
+        ("exit 0", "it said nothing"),
+        ("/bin/cat >/dev/null; echo 1.0 2.0", "exit status 0"),
+        ("exec /bin/sleep 60", "no answer"),
+    ],
+)
+def test_meteor_that_cannot_run_costs_one_line(tmp_path, monkeypatch, caplog, script, says):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(meteor_module, "START_SECONDS", 1.0)
+    monkeypatch.setattr(meteor_module, "SECONDS_PER_SEGMENT", 0.0)
+    if script is not None:
+        java = tmp_path / "java"
+        java.write_text(f"#!/bin/sh\n{script}\n")
+        java.chmod(0o755)
+    with caplog.at_level(logging.WARNING, "limner"):
+        scores = score_sentences(HYPOTHESES, REFERENCES, ["meteor", "bleu1"])
+    assert [score.name for score in scores] == ["bleu1"]
+    (line,) = caplog.messages
+    assert re.search(says, line) and "left out: meteor" in line
+
+
+def test_cider_of_one_item_is_0_and_says_so(caplog):
+    assert value("cider", ["a dog"], [["a dog"]]) == 0
+    assert "cider" in caplog.text
+    assert value("cider", ["a dog", "two men"], [["a dog"], ["two men"]]) > 0
+
+
+def test_sentence_scores_order_sentences():
+    good, middling, bad, empty = sentence_scores(
+        ["a dog runs on grass", "a dog sits on snow", "x y z", ""], [["a dog runs on grass"]] * 4
+    )
+    assert good == pytest.approx(100)
+    assert good > middling > bad >= empty == 0
+
+
+def test_perplexity_is_equation_5_in_any_base():
+    words, vocabulary = 12, 50
+    assert perplexity(-words * math.log(vocabulary), words).value == pytest.approx(vocabulary)
+    log_probs = np.log([0.5, 0.1, 0.25])
+    assert perplexity(log_probs.sum(), 3).value == pytest.approx(2 ** -np.mean(np.log2([0.5, 0.1, 0.25])))
+    assert perplexity(-math.inf, 3).value == math.inf
+    with pytest.raises(CollectionError, match="no words"):
+        perplexity(0.0, 0)
+
+
+def test_novelty_compares_words_not_blanks():
+    novel, words = novelty(["a dog", "a  cat", "a bird"], ["a dog ", "a cat", "a cat"])
+    assert novel.value == pytest.approx(100 / 3)
+    assert words.value == 4
+    assert "2 distinct training sentences" in novel.signature
+
+
+def naive_ranks(scores, owners):
+    """The definitions, word by word; every tie goes to the other."""
+    sentences, pictures = scores.shape
+    text_to_image = [
+        1 + sum(scores[s, p] >= scores[s, owners[s]] for p in range(pictures) if p != owners[s])
+        for s in range(sentences)
+    ]
+    image_to_text = []
+    for picture in range(pictures):
+        best = max(scores[s, picture] for s in range(sentences) if owners[s] == picture)
+        foreign = [s for s in range(sentences) if owners[s] != picture]
+        image_to_text.append(1 + sum(scores[s, picture] >= best for s in foreign))
+    return image_to_text, text_to_image
+
+
+@pytest.mark.parametrize("tile_bytes", [1, 200, 1 << 22])
+def test_ranks_are_their_definition_with_ties_and_uneven_owners(monkeypatch, tile_bytes):
+    monkeypatch.setattr(ranks_module, "TILE_BYTES", tile_bytes)
+    rng = np.random.default_rng(3)
+    owners = rng.permutation(np.concatenate([np.arange(9), rng.integers(9, size=20)]))
+    scores = rng.integers(4, size=(len(owners), 9)).astype(np.float32)
+    ranks = rank_all(scores, owners)
+    image_to_text, text_to_image = naive_ranks(scores, owners)
+    assert ranks.image_to_text.tolist() == image_to_text
+    assert ranks.text_to_image.tolist() == text_to_image
+    assert all(sorted(ranks.own_sentences[owners == p].tolist())[0] == image_to_text[p] for p in range(9))
+
+
+@pytest.mark.parametrize("constant", [0.0, -np.inf, np.nan])
+def test_a_model_that_cannot_tell_is_last(constant):
+    owners = np.repeat(np.arange(4), 2)
+    ranks = rank_all(np.full((8, 4), constant), owners)
+    assert ranks.text_to_image.tolist() == [4] * 8
+    assert ranks.image_to_text.tolist() == [7] * 4  # six foreign sentences are ahead
+    assert sorted(ranks.own_sentences.tolist()) == [7] * 4 + [8] * 4
+
+
+def test_a_perfect_model_is_first():
+    owners = np.repeat(np.arange(6), 5)
+    scores = np.where(owners[:, None] == np.arange(6), 1.0, 0.0)
+    by_name = {score.name: score for score in retrieval_scores(rank_all(scores, owners), owners)}
+    assert by_name["image_to_text_r1"].value == by_name["text_to_image_r1"].value == 100
+    assert by_name["image_to_text_median_rank"].value == 1
+    assert "candidates:30" in by_name["image_to_text_r1"].signature
+    assert "ties:worst" in by_name["text_to_image_r1"].signature
+
+
+def test_recall_and_median_by_hand():
+    ranks = np.array([1, 3, 5, 6, 11, 40])
+    assert [recall_at(ranks, k) for k in (1, 5, 10)] == pytest.approx([100 / 6, 50, 100 * 4 / 6])
+    assert median_rank(ranks) == 5.5
+
+
+def test_recall_curve_weighs_queries_alike():
+    # One query with answers at 1 and 2, another with one answer at 4; four candidates.
+    ranks, queries = np.array([1, 2, 4]), np.array([7, 7, 9])
+    curve = recall_curve(ranks, queries, 4)
+    x, y = np.array(curve).T
+    assert x == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    assert y == pytest.approx([0, 0.25, 0.5, 0.5, 1])
+    assert curve_area(ranks, queries, 4) == pytest.approx(100 * np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2))
+
+
+def test_curve_of_a_random_order_is_the_diagonal():
+    owners = np.repeat(np.arange(200), 3)
+    ranks = rank_all(np.random.default_rng(0).normal(size=(600, 200)), owners)
+    for name, curve in retrieval_curves(ranks, owners).items():
+        x, y = np.array(curve).T
+        assert (x[0], y[0]) == (0, 0) and (x[-1], y[-1]) == pytest.approx((1, 1)), name
+        assert (np.diff(x) > 0).all() and (np.diff(y) >= 0).all()
+        assert np.abs(x - y).max() < 0.08
+        assert len(curve) <= 101
+    areas = [score.value for score in retrieval_scores(ranks, owners) if score.name.endswith("area")]
+    assert areas == pytest.approx([50, 50], abs=4)
+
+
+def test_ranking_reads_the_matrix_in_tiles(monkeypatch):
+    monkeypatch.setattr(ranks_module, "TILE_BYTES", 1 << 16)
+    owners = np.repeat(np.arange(400), 5)
+    scores = np.random.default_rng(0).normal(size=(2000, 400))
+    tracemalloc.start()
+    rank_all(scores, owners)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < scores.nbytes / 8
+
+
+@pytest.mark.parametrize(
+    ("owners", "says"),
+    [
+        ([0, 0, 2], "1 of 3 pictures have no sentence .*number 1"),
+        ([0, 1], "do not fit"),
+        ([0, 1, 3], "do not fit"),
+    ],
+)
+def test_owners_that_do_not_fit_are_refused(owners, says):
+    with pytest.raises(CollectionError, match=says):
+        rank_all(np.zeros((3, 3)), owners)

@@ -1,0 +1,447 @@
+import gzip
+import json
+
+import pytest
+from PIL import Image
+
+from limner.data.collection import Changes, Collection
+from limner.data.examples import Sentence
+from limner.data.readers import READERS, Options, import_collection, read
+from limner.errors import CollectionError
+
+
+def write(path, text, encoding="utf-8"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode(encoding)) if path.suffix == ".gz" else text.encode(encoding))
+    return path
+
+
+def draw(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (len(name), sum(name.encode()) % 256, 0)).save(path)
+
+
+def table(reading):
+    return {item.id: (item.split, [tuple(sentence) for sentence in item.sentences]) for item in reading.items}
+
+
+TOKENS = "".join(
+    f"{name}.jpg#{n}\t{name} says {n} .\n" for name in ("b", "a", "gone", "loose") for n in range(2)
+)
+
+
+@pytest.fixture
+def flickr(tmp_path):
+    source = tmp_path / "source"
+    write(source / "Flickr8k.token.txt", TOKENS)
+    write(source / "splits" / "train.txt", "b.jpg\n")
+    write(source / "splits" / "test.txt", "a.jpg\n")
+    draw(source / "images", "a.jpg", "b.jpg", "loose.jpg")
+    return source
+
+
+def test_flickr(flickr):
+    reading = read("flickr", flickr)
+    assert table(reading) == {
+        "b": ("train", [("en", "b says 0 .", 0), ("en", "b says 1 .", 1)]),
+        "a": ("test", [("en", "a says 0 .", 0), ("en", "a says 1 .", 1)]),
+    }
+    assert reading.skipped == {
+        "sentences whose picture is not there": 2,
+        "sentences whose picture is in no split": 2,
+    }
+    assert reading.examples["sentences whose picture is not there"] == ("gone.jpg",)
+
+
+def test_flickr_as_it_is_downloaded(tmp_path):
+    write(tmp_path / "Flickr8k.token.txt", TOKENS)
+    write(tmp_path / "Flickr_8k.trainImages.txt", "a.jpg\r\n")
+    write(tmp_path / "Flickr_8k.devImages.txt", "b.jpg\r\n")
+    draw(tmp_path / "Flicker8k_Dataset", "a.jpg", "b.jpg")
+    assert {item.id: item.split for item in read("flickr", tmp_path).items} == {"a": "train", "b": "val"}
+
+
+def test_flickr30k_by_its_file_with_lists_without_endings(tmp_path):
+    tokens = write(tmp_path / "results_20130124.token", TOKENS)
+    write(tmp_path / "lists" / "flickr30k_train.txt", "a\n")
+    draw(tmp_path / "pictures", "a.jpg")
+    options = Options(images=tmp_path / "pictures", splits=tmp_path / "lists", lang="de")
+    (item,) = read("flickr", tokens, options).items
+    assert (item.id, item.split, item.texts("de")) == ("a", "train", ["a says 0 .", "a says 1 ."])
+
+
+def test_strict_refuses_the_first_thing_skipped(flickr):
+    with pytest.raises(
+        CollectionError, match=r"Flickr8k\.token\.txt:5: 'gone\.jpg': sentences whose picture"
+    ):
+        read("flickr", flickr, strict=True)
+
+
+def test_a_picture_in_two_splits_names_both_lines(flickr):
+    write(flickr / "splits" / "test.txt", "a.jpg\nb.jpg\n")
+    with pytest.raises(
+        CollectionError, match=r"test\.txt:2: 'b\.jpg' is in .*'test'.*'train' in .*train\.txt:1"
+    ):
+        read("flickr", flickr)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("splits/test.txt", "", r"test\.txt: the file is empty"),
+        ("splits/test_list.txt", "a.jpg", r"the split 'test' has two lists"),
+        ("Flickr8k.token.txt", "", r"token\.txt: the file is empty"),
+        (
+            "Flickr8k.token.txt",
+            "a.jpg#0\tone\na.jpg two\n",
+            r"token\.txt:2: expected 'name\.jpg#0<TAB>sentence'",
+        ),
+        ("other.token.txt", TOKENS, r"several files of sentences"),
+    ],
+)
+def test_flickr_refuses(flickr, file, text, message):
+    write(flickr / file, text)
+    with pytest.raises(CollectionError, match=message):
+        read("flickr", flickr)
+
+
+def test_wrong_encoding_names_the_line_and_the_remedy(flickr):
+    write(flickr / "Flickr8k.token.txt", "a.jpg#0\tone\na.jpg#1\tein süßer Hund\n", "latin-1")
+    with pytest.raises(
+        CollectionError, match=r"token\.txt:2: byte 0xfc is not UTF-8; save the file as UTF-8"
+    ):
+        read("flickr", flickr)
+
+
+MULTI30K = {
+    "task1/train.en.gz": "A dog.\nTwo\u2028 cats.\n",
+    "task1/train.de.gz": "Ein Hund.\nZwei Katzen.\n",
+    "task1/train.images.txt": "10.jpg\n20.jpg\n",
+    "task1/test_2016_flickr.en.gz": "A cow.\n",
+    "task1/test_2016_flickr.de.gz": "Eine Kuh.\n",
+    "task1/test_2016_flickr.images.txt": "30.jpg\n",
+    "task2/train.1.en.gz": "A brown dog.\nCats.\n",
+    "task2/train.2.en.gz": "A pet.\nPets.\n",
+    "task2/train.1.de.gz": "Ein Tier.\nTiere.\n",
+    "task2/train.images.txt": "10.jpg\n20.jpg\n",
+    "task2/test_2016.1.de": "Die Kuh.\n",
+    "task2/test_2016.images.txt": "30.jpg\n",
+    "task2/README.md": "About.\n",
+}
+
+
+@pytest.fixture
+def multi30k(tmp_path):
+    for name, text in MULTI30K.items():
+        write(tmp_path / "m" / name, text)
+    return tmp_path / "m"
+
+
+def test_multi30k_task1_lines_translate_each_other(multi30k):
+    assert table(read("multi30k", multi30k / "task1")) == {
+        "10": ("train", [("de", "Ein Hund.", 0), ("en", "A dog.", 0)]),
+        "20": ("train", [("de", "Zwei Katzen.", 0), ("en", "Two cats.", 0)]),
+        "30": ("test", [("de", "Eine Kuh.", 0), ("en", "A cow.", 0)]),
+    }
+
+
+def test_multi30k_task2_descriptions_stand_alone(multi30k):
+    items = read("multi30k", multi30k / "task2").items
+    assert [item.id for item in items] == ["10", "20", "30"]
+    groups = [sentence.group for sentence in items[0].sentences]
+    assert len(groups) == len(set(groups)) == 3
+
+
+def test_multi30k_tasks_meet_in_the_same_items(multi30k, tmp_path):
+    import_collection("multi30k", multi30k / "task1", tmp_path / "apart")
+    assert import_collection("multi30k", multi30k / "task2", tmp_path / "apart").changes == Changes(0, 3, 0)
+    import_collection("multi30k", multi30k, tmp_path / "together")
+    apart, together = (Collection.open(tmp_path / name) for name in ("apart", "together"))
+    assert apart.fingerprint() == together.fingerprint()
+    sentences = together.items("test")[0].sentences
+    translated = {sentence.text for sentence in sentences if sentence.group == 0}
+    assert translated == {"A cow.", "Eine Kuh."}
+
+
+def test_multi30k_takes_pictures_by_flickrs_number(multi30k, tmp_path):
+    draw(tmp_path / "p", "10_0a1b2c.jpg", "20.jpg", "30_aa.jpg", "30_bb.jpg", "100_ff.jpg")
+    reading = read("multi30k", multi30k / "task1", Options(images=tmp_path / "p"))
+    images = {item.id: item.image and item.image.rpartition("/")[2] for item in reading.items}
+    assert images == {"10": "10_0a1b2c.jpg", "20": "20.jpg", "30": None}
+    assert reading.skipped == {"pictures that are not there (their sentences are kept as text)": 1}
+
+
+def test_multi30k_with_the_splits_of_its_pictures(multi30k, tmp_path):
+    draw(tmp_path / "p", "10_0a1b2c.jpg", "20_cc.jpg")
+    write(tmp_path / "s" / "test.txt", "10_0a1b2c.jpg\n")
+    options = Options(images=tmp_path / "p", splits=tmp_path / "s")
+    reading = read("multi30k", multi30k / "task1", options)
+    assert {item.id: item.split for item in reading.items} == {"10": "test"}
+    assert reading.skipped == {"pictures in none of the lists of splits": 2}
+
+
+def test_multi30k_files_of_different_length(multi30k):
+    write(multi30k / "task1" / "train.de.gz", "Ein Hund.\n")
+    with pytest.raises(
+        CollectionError, match=r"train\.de\.gz:1: this file ends here.*train\.images\.txt.*line 2"
+    ):
+        read("multi30k", multi30k / "task1")
+
+
+def test_multi30k_picture_in_two_splits_names_both_lines(multi30k):
+    write(multi30k / "task1" / "test_2016_flickr.images.txt", "20.jpg\n")
+    message = r"test_2016_flickr\.images\.txt:1: id '20' occurs twice: .*'train' in .*train\.images\.txt:2"
+    with pytest.raises(CollectionError, match=message):
+        read("multi30k", multi30k / "task1")
+
+
+def test_multi30k_refuses(multi30k, tmp_path):
+    write(multi30k / "task1" / "val.en", "A hen.\n")
+    with pytest.raises(CollectionError, match=r"val\.images\.txt: does not exist"):
+        read("multi30k", multi30k / "task1")
+    with pytest.raises(CollectionError, match=r"no files like train\.en\.gz"):
+        read("multi30k", tmp_path)
+    (multi30k / "task2" / "train.1.de.gz").write_bytes(b"\x1f\x8b\x08 broken")
+    with pytest.raises(CollectionError, match=r"train\.1\.de\.gz: cannot be read"):
+        read("multi30k", multi30k / "task2")
+
+
+def test_coco(tmp_path):
+    contents = {
+        "images": [
+            {"id": 7, "file_name": "COCO_val2014_07.jpg"},
+            {"id": 8, "file_name": "COCO_val2014_08.jpg"},
+        ],
+        "annotations": [
+            {"image_id": 7, "caption": "A cup.\n"},
+            {"image_id": 8, "caption": "Gone."},
+            {"image_id": 7, "caption": "A white\n cup."},
+            {"image_id": 9, "caption": "Nobody knows."},
+        ],
+    }
+    write(tmp_path / "annotations" / "captions_val2014.json", json.dumps(contents))
+    draw(tmp_path / "val2014", "COCO_val2014_07.jpg")
+    reading = read("coco", tmp_path)
+    assert table(reading) == {"COCO_val2014_07": ("val", [("en", "A cup.", 0), ("en", "A white cup.", 1)])}
+    assert sorted(reading.skipped.values()) == [1, 1, 1]
+    del contents["annotations"][2]["caption"]
+    write(tmp_path / "annotations" / "captions_val2014.json", json.dumps(contents))
+    with pytest.raises(CollectionError, match=r"annotations\[2\]: 'caption' is missing"):
+        read("coco", tmp_path)
+
+
+def test_karpathy(tmp_path):
+    def image(name, split, *texts):
+        return {
+            "filename": name,
+            "split": split,
+            "sentences": [{"raw": text, "tokens": []} for text in texts],
+        }
+
+    images = [
+        image("a.jpg", "restval", "One.", "Two."),
+        image("b.jpg", "test", "Three."),
+        image("c.jpg", "val", ""),
+    ]
+    path = write(tmp_path / "dataset_coco.json", json.dumps({"images": images}))
+    draw(tmp_path / "images", "a.jpg", "b.jpg")
+    reading = read("karpathy", tmp_path)
+    assert table(reading) == {
+        "a": ("train", [("en", "One.", 0), ("en", "Two.", 1)]),
+        "b": ("test", [("en", "Three.", 0)]),
+    }
+    assert reading.skipped == {"pictures that are not there": 1}
+    write(path, json.dumps({"images": [*images, image("b.jpg", "val", "Four.")]}))
+    with pytest.raises(
+        CollectionError, match=r"images\[3\]: id 'b' occurs twice: its split .* in .*images\[1\]"
+    ):
+        read("karpathy", tmp_path)
+    write(path, '{"images": [\n{"filename": }]}')
+    with pytest.raises(CollectionError, match=r"dataset_coco\.json:2: not valid JSON"):
+        read("karpathy", tmp_path)
+
+
+ANNOTATION = """<DOC>
+<DOCNO>annotations/{number}.eng</DOCNO>
+<TITLE>Café & more</TITLE>
+<DESCRIPTION>{text}</DESCRIPTION>
+<IMAGE>images/{number}.jpg</IMAGE>
+</DOC>
+"""
+
+
+def test_iapr(tmp_path):
+    told = {"00/25": "a café & a bar; two palms;", "00/26": "a man;", "01/1000": "a hill; a lake;"}
+    for number, text in told.items():
+        annotation = ANNOTATION.format(number=number, text=text)
+        write(tmp_path / f"annotations_complete_eng/{number}.eng", annotation, "latin-1")
+    for number, text in {"00/25": "ein Café; zwei Palmen", "01/1000": "ein Hügel mit See"}.items():
+        annotation = ANNOTATION.format(number=number, text=text)
+        write(tmp_path / f"annotations_complete_ger/{number}.ger", annotation, "latin-1")
+    draw(tmp_path / "images", "00/25.jpg", "01/1000.jpg")
+    write(tmp_path / "iaprtc12_train_list.txt", "00/25\n00/26\n")
+    write(tmp_path / "iaprtc12_test_list.txt", "01/1000\n")
+    reading = read("iapr", tmp_path)
+    aligned = [
+        ("en", "a café & a bar", 0),
+        ("en", "two palms", 1),
+        ("de", "ein Café", 0),
+        ("de", "zwei Palmen", 1),
+    ]
+    apart = [("en", "a hill", 0), ("en", "a lake", 1), ("de", "ein Hügel mit See", 2)]
+    assert table(reading) == {"25": ("train", aligned), "1000": ("test", apart)}
+    assert reading.skipped == {"pictures that are not there": 1}
+
+
+def rows(*values):
+    return "\n".join(["id,split,image,lang,text", *values]) + "\n"
+
+
+@pytest.fixture
+def dog(tmp_path):
+    draw(tmp_path, "p/dog.png")
+    return tmp_path
+
+
+def test_csv(dog):
+    text = rows(
+        "1,train,p/dog.png,en,a dog", '1,train,p/dog.png,de,"ein Hund, süß"', "1,train,p/dog.png,en,a pet"
+    )
+    text += "2,val,,fr,un chat\n\n3,val,p/gone.png,en,gone\n4,val,,,\n"
+    reading = read("csv", write(dog / "t.csv", "\ufeff" + text))
+    assert table(reading) == {
+        "1": ("train", [("en", "a dog", 0), ("de", "ein Hund, süß", 0), ("en", "a pet", 1)]),
+        "2": ("val", [("fr", "un chat", 0)]),
+        "4": ("val", []),
+    }
+    assert reading.items[0].image == str(dog / "p/dog.png")
+    assert reading.items[1].image is None
+    assert reading.skipped == {"pictures that are not there": 1, "sentences whose picture is not there": 1}
+
+
+def test_tables_agree(dog):
+    records = [
+        {
+            "id": 1,
+            "split": "train",
+            "image": "dog.png",
+            "lang": "en",
+            "text": "a dog",
+            "group": 4,
+            "label": "x",
+        },
+        {"id": 2, "split": "train", "image": None, "lang": "en", "text": "a cat", "group": 0, "label": None},
+    ]
+    lines = "\n".join(json.dumps(record) for record in records)
+    tabs = "id\tsplit\timage\tlang\ttext\tgroup\tlabel\n"
+    tabs += "1\ttrain\tdog.png\ten\ta dog\t4\tx\n2\ttrain\t\ten\ta cat\t\t\n"
+    options = Options(images=dog / "p")
+    first = read("jsonl", write(dog / "t.jsonl", lines), options).items
+    assert first == read("csv", write(dog / "t.tsv", tabs), options).items
+    assert first[0].label == "x"
+    assert first[0].sentences == (Sentence("en", "a dog", 4),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,split,image,text\n1,train,,x\n", r"t\.csv:1: the column 'lang' is missing; expected id, split"),
+        ("id,split,image,lang,text,id\n", r"t\.csv:1: the column 'id' occurs twice"),
+        (rows("1,train,,en,a dog, brown"), r"t\.csv:2: 6 values for 5 columns"),
+        (
+            rows("1,train,,en,a", "2,train,,en,b", "1,test,,en,c"),
+            r"csv:4: id '1' occurs twice: .*'train' in .*csv:2",
+        ),
+        (rows("1,train,,,a"), r"t\.csv:2: a sentence without a language"),
+        (rows(",train,,en,a"), r"t\.csv:2: the id is empty"),
+        (rows("1,,,en,a"), r"t\.csv:2: the split is empty"),
+        (rows(), r"nothing to import"),
+        ("", r"t\.csv: the file is empty"),
+        ("id,split,image,lang,text,group\n1,train,,en,a,one\n", r"t\.csv:2: the group is 'one'"),
+    ],
+)
+def test_csv_refuses(tmp_path, text, message):
+    with pytest.raises(CollectionError, match=message):
+        read("csv", write(tmp_path / "t.csv", text))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "1"}', r"t\.jsonl:2: the column 'split' is missing"),
+        ("[1]", r"t\.jsonl:2: expected an object"),
+        ("{", r"t\.jsonl:2: not valid JSON"),
+        ('{"id":"2","split":"x","image":"","lang":"en","text":["a"]}', r"t\.jsonl:2: 'text' is \['a'\]"),
+    ],
+)
+def test_jsonl_refuses(tmp_path, line, message):
+    good = '{"id":"1","split":"x","image":"","lang":"en","text":"a"}'
+    with pytest.raises(CollectionError, match=message):
+        read("jsonl", write(tmp_path / "t.jsonl", f"{good}\n{line}\n"))
+
+
+def test_folder(tmp_path):
+    draw(tmp_path, "b.png", "train/a.jpg", "dev/c.jpg", "other/d.JPG", ".hidden/e.jpg")
+    write(tmp_path / "train" / "a.txt", "ein Tier\nnoch eines\n")
+    assert table(read("folder", tmp_path, Options(lang="de", split="test"))) == {
+        "b": ("test", []),
+        "dev/c": ("val", []),
+        "other/d": ("test", []),
+        "train/a": ("train", [("de", "ein Tier", 0), ("de", "noch eines", 1)]),
+    }
+    draw(tmp_path, "b.jpg")
+    with pytest.raises(CollectionError, match=r"b\.png: id 'b' occurs twice: its picture"):
+        read("folder", tmp_path)
+
+
+def test_kinds_sources_and_options_are_checked(tmp_path):
+    with pytest.raises(CollectionError, match="'flicker': no such kind of source; there are flickr"):
+        read("flicker", tmp_path)
+    with pytest.raises(CollectionError, match="'csv' has no use for the option 'lang'; it takes images"):
+        read("csv", tmp_path, Options(lang="en"))
+    for kind in READERS:
+        with pytest.raises(CollectionError, match="does not exist"):
+            read(kind, tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    for kind in READERS:
+        with pytest.raises(CollectionError, match="empty"):
+            read(kind, tmp_path / "empty")
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_import_is_idempotent_and_pictures_are_found(flickr, tmp_path, copy):
+    target = tmp_path / "deep" / "collection"
+    seen = []
+    progress = lambda done, total: seen.append((done, total))  # noqa: E731
+    report = import_collection("flickr", flickr, target, copy=copy, progress=progress)
+    assert (report.items, report.sentences, report.changes) == (2, 4, Changes(2, 0, 0))
+    assert any("skipped 2 sentences whose picture is not there" in line for line in report.lines())
+    collection = Collection.open(target)
+    again = import_collection("flickr", flickr, target, copy=copy)
+    assert again.changes == Changes(0, 0, 2)
+    assert Collection.open(target).fingerprint() == collection.fingerprint()
+    for item in collection.items():
+        assert collection.image_path(item).samefile(flickr / "images" / f"{item.id}.jpg") is not copy
+        assert collection.image_path(item).read_bytes() == (flickr / "images" / f"{item.id}.jpg").read_bytes()
+        assert item.image.startswith("images/") is copy
+    assert seen == ([(1, 2), (2, 2)] if copy else [])
+
+
+def test_import_by_reference_through_a_link(flickr, tmp_path):
+    (tmp_path / "real" / "place").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "place")
+    import_collection("flickr", flickr, tmp_path / "link" / "c")
+    collection = Collection.open(tmp_path / "link" / "c")
+    assert all(collection.image_path(item).is_file() for item in collection.items())
+
+
+def test_an_interrupted_import_leaves_nothing(flickr, tmp_path):
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        import_collection("flickr", flickr, tmp_path / "c", copy=True, progress=interrupt)
+    assert sorted(tmp_path.iterdir()) == before

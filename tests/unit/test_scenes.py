@@ -1,0 +1,474 @@
+"""The generated collection: same bytes, right grammar, senses that only the picture tells, boxes that fit."""
+
+import builtins
+import hashlib
+import json
+import math
+import re
+import threading
+from collections import Counter, defaultdict
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from limner.data.collection import Collection
+from limner.data.scenes import ClipSettings, SceneSettings, clips, drawing, generate
+from limner.data.scenes.grammar import FORMS, NOUNS, PHRASES, contract, french, german, tell
+from limner.data.scenes.things import PAINTERS, draw_thing
+from limner.data.scenes.world import (
+    COLOURS,
+    FLYING,
+    GROUNDS,
+    INVERSE,
+    MOTIONS,
+    ORDINARY,
+    SENSES,
+    Scene,
+    Thing,
+    make_clip,
+    make_scene,
+    with_senses,
+)
+from limner.errors import CollectionError, MissingExtraError, SettingsError
+
+SMALL = SceneSettings(
+    seed=3, train=5, val=2, test=2, size=64, clips=ClipSettings(train=2, size=48, frames=5, rate=5)
+)
+BALL, HOUSE, TREE, STAR = (
+    Thing("ball", "red", big=True),
+    Thing("house", "blue"),
+    Thing("tree", "green", big=True),
+    Thing("star", "white"),
+)
+SIGN = Thing("letter", "black", sense="sign", big=True)
+PINK = Thing("umbrella", "pink", big=True)
+
+
+def texts(scene, lang):
+    return [sentence.text for sentence in tell(scene) if sentence.lang == lang]
+
+
+def digests(folder):
+    """Of every file but Lance's, whose names hold random ids."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.rglob("*")
+        if file.is_file() and "items.lance" not in file.parts
+    }
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return generate(tmp_path_factory.mktemp("scenes") / "one", SMALL)
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return [make_scene(0, "train", index, 0.4) for index in range(2400)]
+
+
+# Agreement, by hand.
+
+
+@pytest.mark.parametrize(
+    ("thing", "article", "sized", "case", "expected"),
+    [
+        (BALL, "a", True, "nom", "ein großer roter Ball"),
+        (BALL, "a", True, "acc", "einen großen roten Ball"),
+        (BALL, "a", True, "dat", "einem großen roten Ball"),
+        (BALL, "the", True, "nom", "der große rote Ball"),
+        (BALL, "the", False, "acc", "den roten Ball"),
+        (BALL, "the", False, "dat", "dem roten Ball"),
+        (HOUSE, "a", True, "nom", "ein kleines blaues Haus"),
+        (HOUSE, "a", False, "acc", "ein blaues Haus"),
+        (HOUSE, "a", False, "dat", "einem blauen Haus"),
+        (HOUSE, "the", False, "nom", "das blaue Haus"),
+        (HOUSE, "the", False, "acc", "das blaue Haus"),
+        (HOUSE, "the", False, "dat", "dem blauen Haus"),
+        (replace(HOUSE, word="flower"), "a", False, "nom", "eine blaue Blume"),
+        (replace(HOUSE, word="flower"), "a", False, "acc", "eine blaue Blume"),
+        (replace(HOUSE, word="flower"), "a", False, "dat", "einer blauen Blume"),
+        (replace(HOUSE, word="flower"), "the", False, "nom", "die blaue Blume"),
+        (replace(HOUSE, word="flower"), "the", False, "dat", "der blauen Blume"),
+        (PINK, "a", True, "acc", "einen großen rosa Regenschirm"),
+        (SIGN, "a", False, "nom", "ein schwarzer Buchstabe"),
+        (SIGN, "a", False, "acc", "einen schwarzen Buchstaben"),
+        (SIGN, "the", False, "dat", "dem schwarzen Buchstaben"),
+        (HOUSE, "who", False, "nom", "das"),
+    ],
+)
+def test_german_agrees_in_gender_and_case(thing, article, sized, case, expected):
+    assert german(thing, article, sized, case) == expected
+
+
+@pytest.mark.parametrize(
+    ("thing", "article", "sized", "expected"),
+    [
+        (BALL, "a", True, "une grande balle rouge"),
+        (HOUSE, "the", True, "la petite maison bleue"),
+        (TREE, "a", False, "un arbre vert"),
+        (TREE, "the", False, "l'arbre vert"),
+        (TREE, "the", True, "le grand arbre vert"),
+        (STAR, "the", False, "l'étoile blanche"),
+        (STAR, "the", True, "la petite étoile blanche"),
+        (STAR, "a", True, "une petite étoile blanche"),
+        (Thing("nut", "purple", sense="screw"), "the", False, "l'écrou violet"),
+        (Thing("cup", "purple"), "the", False, "la tasse violette"),
+        (Thing("boat", "black"), "a", False, "un bateau noir"),
+    ],
+)
+def test_french_agrees_and_elides(thing, article, sized, expected):
+    assert french(thing, article, sized) == expected
+
+
+@pytest.mark.parametrize(
+    ("loose", "expected"),
+    [
+        ("à gauche de le bateau noir", "à gauche du bateau noir"),
+        ("à gauche de la maison", "à gauche de la maison"),
+        ("au-dessus de l'arbre vert", "au-dessus de l'arbre vert"),
+        ("à droite de un arbre", "à droite d'un arbre"),
+        ("à droite de une étoile", "à droite d'une étoile"),
+        ("au clair de lune", "au clair de lune"),
+        ("links von dem Ball", "links vom Ball"),
+        ("links von der Tasse", "links von der Tasse"),
+    ],
+)
+def test_prepositions_contract(loose, expected):
+    assert contract(loose) == expected
+
+
+def test_a_pair_is_told_five_ways_in_three_languages():
+    scene = Scene("beach", (BALL, replace(TREE, big=False)), "left")
+    assert texts(scene, "en") == [
+        "There is a red ball to the left of a green tree.",
+        "A big red ball and a small green tree on the beach.",
+        "The red ball is to the left of the green tree.",
+        "On the beach you can see a red ball and a green tree.",
+        "To the right of the red ball there is a small green tree.",
+    ]
+    assert texts(scene, "de") == [
+        "Es gibt einen roten Ball links von einem grünen Baum.",
+        "Ein großer roter Ball und ein kleiner grüner Baum am Strand.",
+        "Der rote Ball ist links vom grünen Baum.",
+        "Am Strand sieht man einen roten Ball und einen grünen Baum.",
+        "Rechts vom roten Ball ist ein kleiner grüner Baum.",
+    ]
+    assert texts(scene, "fr") == [
+        "Il y a une balle rouge à gauche d'un arbre vert.",
+        "Une grande balle rouge et un petit arbre vert sur la plage.",
+        "La balle rouge est à gauche de l'arbre vert.",
+        "Sur la plage, on voit une balle rouge et un arbre vert.",
+        "À droite de la balle rouge, il y a un petit arbre vert.",
+    ]
+
+
+def test_a_clip_tells_its_motion():
+    scene = Scene("snow", (HOUSE,), "middle", motion="fall")
+    assert texts(scene, "en")[4] == "You can see a blue house that falls down."
+    assert texts(scene, "de")[4] == "Man sieht ein blaues Haus, das nach unten fällt."
+    assert texts(scene, "fr")[4] == "On voit une maison bleue qui tombe vers le bas."
+
+
+def test_every_thing_can_be_named_and_drawn():
+    names = {*ORDINARY, *(f"{word}:{sense}" for word, senses in SENSES.items() for sense in senses)}
+    assert set(NOUNS) == names == set(PAINTERS)
+    assert set(drawing.PAINTERS) == set(GROUNDS)
+    for phrases in PHRASES.values():
+        assert phrases.keys() == PHRASES["en"].keys()
+    assert {len(forms) for kinds in FORMS.values() for forms in kinds.values()} == {5}
+
+
+# What is said, over many scenes.
+
+
+def test_sentences_are_of_ordinary_length_and_end_properly(scenes):
+    for scene in scenes:
+        for text in texts(scene, "en"):
+            assert 6 <= len(re.findall(r"\w+", text)) <= 14, text
+        groups = Counter(sentence.group for sentence in tell(scene))
+        assert groups == dict.fromkeys(range(5), 3)
+        assert all(s.text[0].isupper() and re.fullmatch(r"[^{}]+[^ ]\.", s.text) for s in tell(scene))
+
+
+def test_training_covers_every_word_of_the_test_scenes(scenes):
+    def words(some):
+        return {
+            (s.lang, word)
+            for scene in some
+            for s in tell(scene)
+            for word in re.findall(r"\w+", s.text.lower())
+        }
+
+    known = words(scenes)
+    assert words(make_scene(0, "test", index, 0.4) for index in range(200)) <= known
+    assert 55 <= sum(lang == "en" for lang, _ in known) <= 150
+
+
+def test_english_does_not_know_the_sense():
+    """Whatever sense is thrown, the English sentences of a scene are the same; the German ones are not."""
+    seen = defaultdict(set)
+    for index in range(300):
+        scene = make_scene(0, "train", index, 1.0)
+        tellings = {}
+        for seed in range(8):
+            other = with_senses(scene, Random(seed))
+            tellings[other.label] = (tuple(texts(other, "en")), tuple(texts(other, "de")))
+        assert len(tellings) == 2
+        (first, ours), (second, theirs) = tellings.values()
+        assert first == second
+        assert all(a != b for a, b in zip(ours, theirs, strict=True))
+        seen[scene.label.split(":")[0]].add(scene.label)
+    assert {word: len(labels) for word, labels in seen.items()} == dict.fromkeys(SENSES, 2)
+
+
+def test_a_classifier_of_the_english_words_is_at_chance():
+    """Naive Bayes on the words around it guesses a sense as well as a coin."""
+    told = []
+    for index in range(4500):
+        scene = make_scene(0, "train", index, 1.0)
+        told.append((scene.label, set(" ".join(texts(scene, "en")).lower().split())))
+    known = defaultdict(Counter)
+    for label, words in told[:3000]:
+        known[label].update([*words, None])
+
+    def belief(label, words):
+        return sum(math.log((known[label][word] + 1) / (known[label][None] + 2)) for word in words)
+
+    right = 0
+    for label, words in told[3000:]:
+        word = label.split(":")[0]
+        guesses = [f"{word}:{sense}" for sense in SENSES[word]]
+        right += max(guesses, key=lambda guess, words=words: belief(guess, words)) == label
+    assert abs(right / 1500 - 0.5) < 5 * 0.5 / 1500**0.5  # five standard deviations of a coin
+
+
+def test_the_share_of_ambiguous_scenes_is_a_setting():
+    def labels(share):
+        return [make_scene(0, "train", index, share).label for index in range(400)]
+
+    assert all(label is None for label in labels(0.0))
+    assert all(label is not None for label in labels(1.0))
+    assert sum(label is not None for label in labels(0.4)) == pytest.approx(160, abs=50)
+
+
+def test_relations_hold_in_the_picture(scenes):
+    for scene in scenes:
+        first, *others = scene.things
+        if scene.relation == "between":
+            assert others[0].x < first.x < others[1].x
+        elif others:
+            (second,) = others
+            holds = {
+                "left": first.x < second.x - 0.3,
+                "right": first.x > second.x + 0.3,
+                "above": first.y < second.y - second.span / 2,
+                "under": first.y - first.span / 2 > second.y,
+                "behind": first.y < second.y and first.span > second.span,
+            }
+            assert holds[scene.relation]
+            assert first.big and not second.big
+    assert set(INVERSE) == {scene.relation for scene in scenes if len(scene.things) == 2}
+
+
+# What is drawn.
+
+
+def test_a_scene_depends_on_seed_split_and_index_alone():
+    assert make_scene(1, "train", 7, 0.4) == make_scene(1, "train", 7, 0.4)
+    scenes = [make_scene(1, "train", 7, 0.4), make_scene(2, "train", 7, 0.4), make_scene(1, "test", 7, 0.4)]
+    assert len(set(scenes)) == 3
+
+
+@pytest.mark.parametrize("index", range(12))
+def test_boxes_hold_the_things_and_are_tight(index):
+    """Leaving a thing out changes pixels in its box, up to every edge of it; shadows aside, none outside."""
+    scene = make_scene(5, "train", index, 0.5)
+    side = 128
+    _, boxes = drawing.draw_scene(scene, side)
+    things = [
+        drawing.stand(thing, draw_thing(thing, side), side)._replace(floor=None) for thing in scene.things
+    ]
+    ground = drawing.draw_ground(scene.ground, scene.backdrop, side)
+    for thing, box in zip(things, boxes, strict=True):
+        changed = np.any(np.asarray(drawing.compose(ground, [thing])) != np.asarray(ground), axis=2)
+        rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+        left, top, width, height = box
+        assert left <= columns[0] and columns[-1] < left + width
+        assert top <= rows[0] and rows[-1] < top + height
+        assert columns[-1] - columns[0] >= width - 5 and rows[-1] - rows[0] >= height - 5
+        assert left >= 0 and left + width <= side and top >= 0 and top + height <= side
+
+
+def test_colours_and_senses_look_different():
+    """At 64 pixels two colours of a thing, and two senses of a word, differ clearly."""
+    plain = Image.new("RGB", (64, 64), (128, 160, 128))
+
+    def look(thing):
+        return np.asarray(drawing.compose(plain, [drawing.stand(thing, draw_thing(thing, 64), 64)]), float)
+
+    balls = [look(Thing("ball", colour)) for colour in COLOURS]
+    distances = [np.abs(a - b).mean() for i, a in enumerate(balls) for b in balls[:i]]
+    assert min(distances) > 6
+    for word, senses in SENSES.items():
+        first, second = (look(Thing(word, "blue", sense=sense)) for sense in senses)
+        assert np.abs(first - second).mean() > 6, word
+
+
+def test_a_mirrored_letter_is_never_drawn():
+    sign = Thing("letter", "red", sense="sign", variant=1)
+    assert draw_thing(sign, 64).tobytes() == draw_thing(replace(sign, flip=True), 64).tobytes()
+    fish = Thing("fish", "red")
+    assert draw_thing(fish, 64).tobytes() != draw_thing(replace(fish, flip=True), 64).tobytes()
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+def test_clips_move_as_they_say(motion):
+    x, y = zip(*(clips.path(motion, step / 20, 0.5) for step in range(21)), strict=True)
+    sideways, upwards = x[-1] - x[0], y[0] - y[-1]
+    assert {
+        "left": sideways < -0.5 and not upwards,
+        "right": sideways > 0.5 and not upwards,
+        "fall": upwards < -0.3 and not sideways,
+        "rise": upwards > 0.3 and not sideways,
+        "jump": max(y) - min(y) > 0.2 and abs(upwards) < 1e-6,
+    }[motion]
+
+
+# The collection.
+
+
+def test_the_collection_holds_what_was_asked_for(collection):
+    assert collection.splits() == {"train": 7, "val": 2, "test": 2}
+    for item in collection.items():
+        assert Counter(sentence.lang for sentence in item.sentences) == {"en": 5, "de": 5, "fr": 5}
+        if item.image:
+            with Image.open(collection.image_path(item)) as picture:
+                assert (picture.mode, picture.size) == ("RGB", (64, 64))
+            assert 1 <= len(item.regions) <= 3
+            assert all(re.fullmatch(r"a \w+ \w+", region.text) for region in item.regions)
+            told = " ".join(item.texts("en"))
+            assert all(region.text.removeprefix("a ") in told for region in item.regions)
+
+
+def test_clips_are_real_videos(collection):
+    av = pytest.importorskip("av")
+    moving = [item for item in collection.items("train") if item.video]
+    assert len(moving) == 2
+    for item in moving:
+        with av.open(str(collection.video_path(item))) as file:
+            frames = [frame.to_ndarray(format="rgb24").astype(float) for frame in file.decode(video=0)]
+            assert file.streams.video[0].average_rate == 5
+        assert len(frames) == 5 and frames[0].shape == (48, 48, 3)
+        assert np.abs(frames[0] - frames[1]).mean() > 2
+
+
+def test_same_settings_same_bytes(collection, tmp_path):
+    again = generate(tmp_path / "two", SMALL)
+    assert digests(again.path) == digests(collection.path)
+    assert again.items() == collection.items()
+    assert again.fingerprint() == collection.fingerprint()
+
+
+def test_encoding_a_clip_again_gives_the_same_bytes(tmp_path):
+    pytest.importorskip("av")
+    scene = make_clip(0, "train", 4)
+    for name in range(6):
+        clips.write_clip(scene, tmp_path / f"{name}.mp4", side=96, count=12, rate=12)
+    assert len({(tmp_path / f"{name}.mp4").read_bytes() for name in range(6)}) == 1
+
+
+def test_another_seed_gives_another_collection(collection, tmp_path):
+    other = generate(tmp_path / "other", SceneSettings(seed=4, train=5, val=0, test=0, size=64))
+    assert {item.sentences for item in other.items()} != {
+        item.sentences for item in collection.items("train")[:5]
+    }
+
+
+def test_more_pictures_leave_the_first_ones_as_they_are(collection, tmp_path):
+    more = generate(tmp_path / "more", SceneSettings(seed=3, train=6, val=0, test=0, size=64))
+    ours, theirs = digests(more.path), digests(collection.path)
+    for index in range(5):
+        name = f"images/train-{index:05d}.jpg"
+        assert ours[name] == theirs[name]
+
+
+def test_a_finished_collection_is_returned_untouched(collection):
+    before = {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")}
+    assert isinstance(generate(collection.path, SMALL), Collection)
+    assert {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")} == before
+
+
+def test_other_settings_are_refused(collection):
+    with pytest.raises(CollectionError, match=r"other settings.*another folder"):
+        generate(collection.path, SceneSettings(train=1, val=0, test=0))
+    assert json.loads((collection.path / "scenes.json").read_text())["seed"] == 3
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(CollectionError, match="not a generated collection"):
+        generate(tmp_path, SMALL)
+    assert [file.name for file in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_nothing_is_written_when_drawing_fails(tmp_path):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(tmp_path / "new", SMALL, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() < 50
+
+
+def test_progress_counts_every_picture_and_clip(tmp_path):
+    calls = []
+    settings = SceneSettings(train=3, val=1, test=0, size=32)
+    generate(tmp_path / "new", settings, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_no_picture_at_all_is_refused(tmp_path):
+    with pytest.raises(CollectionError, match="set train, val or test"):
+        generate(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
+
+
+def test_clips_without_the_extra_say_what_to_install(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without_av(name, *args, **kwargs):
+        if name == "av":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_av)
+    with pytest.raises(MissingExtraError, match=r"limner\[video\]"):
+        generate(tmp_path / "clips", SMALL)
+    assert not (tmp_path / "clips").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"train": -1}, "train"),
+        ({"ambiguous": 1.5}, "ambiguous"),
+        ({"size": 8}, "size"),
+        ({"sise": 64}, "sise"),
+        ({"clips": {"size": 97}}, "clips.size"),
+    ],
+)
+def test_wrong_settings_are_named(values, named):
+    with pytest.raises(SettingsError, match=rf"^scenes: {named}: "):
+        SceneSettings.parse(values, "scenes")
+
+
+def test_flying_things_cast_no_shadow():
+    assert set(ORDINARY) > FLYING
+    for word in ("star", "ball"):
+        thing = Thing(word, "red")
+        placed = drawing.stand(thing, draw_thing(thing, 64), 64)
+        assert (placed.floor is None) == (word in FLYING)

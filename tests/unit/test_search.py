@@ -1,0 +1,365 @@
+"""Search against enumeration of every sentence, on second-order Markov chains small enough for that."""
+
+import itertools
+import math
+from collections import Counter
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from limner.data.examples import Batch, Visual
+from limner.errors import CheckpointError, SettingsError
+from limner.search import Hypothesis, SampleSettings, SearchSettings, search, select
+
+VOCAB, PAD, BOS, EOS, UNK = 7, 0, 1, 2, 3
+WORDS = range(UNK, VOCAB)
+
+
+class Memory(NamedTuple):
+    table: Tensor  # (B, V, V, V): logits after the two words before
+    unused: None = None
+
+
+class State(NamedTuple):
+    before: tuple[Tensor, None]  # nested, as models may have it
+
+
+class Chain:
+    """The next word depends on the two before and on the picture, whose vector holds a seed."""
+
+    vocab_size = VOCAB
+
+    def __init__(self, seed=0, scale=2.0, log=None):
+        self.seed, self.scale, self.log = seed, scale, [] if log is None else log
+
+    def table(self, picture):
+        generator = torch.Generator().manual_seed(1000 * self.seed + int(picture))
+        return self.scale * torch.randn(VOCAB, VOCAB, VOCAB, generator=generator, dtype=torch.float64)
+
+    def encode(self, batch):
+        return Memory(torch.stack([self.table(picture) for picture in batch.visual.vector[:, 0]]))
+
+    def start(self, memory):
+        return State((torch.full((len(memory.table),), PAD), None))
+
+    def step(self, tokens, memory, state):
+        assert len(tokens) == len(memory.table) == len(state.before[0])
+        self.log.append(len(tokens))
+        return memory.table[torch.arange(len(tokens)), state.before[0], tokens], State((tokens, None))
+
+
+class Fixed(Chain):
+    """The same logits after every word."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = torch.as_tensor(logits)
+        self.vocab_size = len(logits)
+
+    def table(self, picture):
+        return self.logits.expand(self.vocab_size, self.vocab_size, -1)
+
+
+def pictures(*seeds):
+    count = len(seeds)
+    vector = torch.tensor(seeds, dtype=torch.float64).view(count, 1)
+    nothing = torch.zeros((count, 1), dtype=torch.long)
+    ids = tuple(f"picture {seed}" for seed in seeds)
+    return Batch(ids, Visual(torch.ones(count, dtype=torch.bool), vector), nothing, nothing, nothing.bool())
+
+
+def log_prob(model, picture, tokens, ended):
+    return summed(model.table(picture).log_softmax(dim=-1).tolist(), tokens, ended)
+
+
+def summed(table, tokens, ended):
+    words = [PAD, BOS, *tokens, *([EOS] if ended else [])]
+    return sum(table[a][b][c] for a, b, c in zip(words, words[1:], words[2:], strict=False))
+
+
+def every_sentence(model, picture, settings, prefix=()):
+    """All hypotheses by enumeration, best first."""
+    found, table = [], model.table(picture).log_softmax(dim=-1).tolist()
+    for length in range(settings.max_length + 1):
+        ended = length < settings.max_length
+        for rest in itertools.product(WORDS, repeat=max(0, length - len(prefix))):
+            tokens = (*prefix, *rest)
+            too_short = ended and length < settings.min_length
+            if len(tokens) != length or too_short or (settings.ban_unknown and UNK in rest):
+                continue
+            total = summed(table, tokens, ended)
+            score = total / (length + ended) ** settings.length_penalty
+            found.append(Hypothesis(tokens, total, score, ended))
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+
+
+def assert_same(found, expected):
+    assert [(h.tokens, h.ended) for h in found] == [(h.tokens, h.ended) for h in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-9)
+        assert ours.score == pytest.approx(theirs.score, abs=1e-9)
+
+
+@pytest.mark.parametrize("n_best", [1, 4, 30])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"length_penalty": 0.6},
+        {"length_penalty": 1.5, "min_length": 1},
+        {"min_length": 2},
+        {"min_length": 3},
+        {"ban_unknown": True},
+        {"max_length": 1},
+    ],
+    ids=str,
+)
+def test_a_beam_of_full_width_finds_what_enumeration_finds(rules, n_best):
+    settings = SearchSettings(**{"beam_size": 200, "n_best": n_best, "max_length": 3} | rules)
+    found = search([Chain()], pictures(1, 2, 3), settings)
+    for picture, hypotheses in zip((1, 2, 3), found, strict=True):
+        assert_same(hypotheses, every_sentence(Chain(), picture, settings)[:n_best])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("picture", range(8))
+def test_probabilities_are_the_models_own(picture, beam_size):
+    settings = SearchSettings(beam_size=beam_size, n_best=beam_size, max_length=9, length_penalty=0.7)
+    for found in search([Chain()], pictures(picture), settings)[0]:
+        total = log_prob(Chain(), picture, found.tokens, found.ended)
+        assert found.log_prob == pytest.approx(total, abs=1e-9)
+        assert found.score == pytest.approx(total / (len(found.tokens) + found.ended) ** 0.7, abs=1e-9)
+        assert found.ended == (len(found.tokens) < 9)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_greedy_takes_the_most_probable_word_at_every_step(length_penalty):
+    settings = SearchSettings(max_length=12, length_penalty=length_penalty)
+    for picture in range(20):
+        table, words = Chain().table(picture), [PAD, BOS]
+        table[..., [PAD, BOS]] = -math.inf
+        while len(words) < 14 and words[-1] != EOS:
+            words.append(int(table[words[-2], words[-1]].argmax()))
+        expected = tuple(word for word in words[2:] if word != EOS)
+        assert search([Chain()], pictures(picture), settings)[0][0].tokens == expected
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"beam_size": 4, "n_best": 3},
+        {"beam_size": 3, "n_best": 2, "length_penalty": 1.0},
+        {"beam_size": 3, "n_best": 3, "sample": SampleSettings(top_p=0.9)},
+        {"sample": SampleSettings(seed=4)},
+    ],
+    ids=str,
+)
+def test_neighbours_and_order_change_nothing(chosen):
+    settings = SearchSettings(max_length=8, **chosen)
+    seeds, prefixes = [3, 1, 4, 15, 9, 2], [(), (4,), (5, 6, 3), (), (6,), (4, 4)]
+    together = search([Chain()], pictures(*seeds), settings, prefixes)
+    alone = [
+        search([Chain()], pictures(seed), settings, [prefix])[0]
+        for seed, prefix in zip(seeds, prefixes, strict=True)
+    ]
+    backwards = search([Chain()], pictures(*seeds[::-1]), settings, prefixes[::-1])[::-1]
+    assert together == alone == backwards
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0, 2.0])
+def test_n_best_lists_are_ordered_distinct_and_begin_alike(length_penalty):
+    everything = pictures(*range(20))
+    lists = [
+        search(
+            [Chain()],
+            everything,
+            SearchSettings(beam_size=6, n_best=n_best, max_length=7, length_penalty=length_penalty),
+        )
+        for n_best in (1, 3, 6)
+    ]
+    for one, three, six in zip(*lists, strict=True):
+        assert len(one) == 1 and len(three) == 3 and len(six) == 6
+        assert one[0] == three[0] == six[0]
+        assert [h.score for h in six] == sorted((h.score for h in six), reverse=True)
+        assert len({(h.tokens, h.ended) for h in six}) == 6
+
+
+def test_a_wider_beam_finds_what_greedy_search_misses():
+    log_probs = torch.full((VOCAB, VOCAB, VOCAB), -20.0)
+    log_probs[PAD, BOS, 4], log_probs[PAD, BOS, 5] = math.log(0.6), math.log(0.4)
+    log_probs[BOS, 4, UNK:] = math.log(0.25)  # the better first word leads nowhere in particular
+    log_probs[BOS, 5, EOS] = 0.0
+    model = Chain()
+    model.table = lambda picture: log_probs
+    greedy, wide = (search([model], pictures(0), SearchSettings(beam_size=k))[0][0] for k in (1, 2))
+    assert greedy.tokens[0] == 4
+    assert wide.tokens == (5,) and wide.log_prob == pytest.approx(math.log(0.4), abs=1e-5)
+
+
+@pytest.mark.parametrize("beam_size", [1, 200])
+def test_given_words_come_first_and_count(beam_size):
+    settings = SearchSettings(beam_size=beam_size, max_length=3, min_length=1, ban_unknown=True)
+    prefixes = [(), (UNK,), (4, 6), (5, 5, 5)]
+    found = search([Chain()], pictures(1, 2, 3, 4), settings, prefixes)
+    for picture, prefix, (best, *_) in zip((1, 2, 3, 4), prefixes, found, strict=True):
+        assert best.tokens[: len(prefix)] == prefix
+        assert best.log_prob == pytest.approx(log_prob(Chain(), picture, best.tokens, best.ended), abs=1e-9)
+        if beam_size > 1:
+            assert_same([best], every_sentence(Chain(), picture, settings, prefix)[:1])
+
+
+def test_an_ensemble_is_the_mean_of_its_models_probabilities():
+    models = [Chain(seed) for seed in (1, 2, 3)]
+    mean = Chain()
+    mean.table = lambda picture: sum(m.table(picture).softmax(dim=-1) for m in models).div(3).log()
+    for settings in (SearchSettings(max_length=6), SearchSettings(beam_size=5, n_best=5, max_length=6)):
+        together = search(models, pictures(1, 2), settings)
+        for found, expected in zip(together, search([mean], pictures(1, 2), settings), strict=True):
+            assert_same(found, expected)
+
+
+def test_models_of_two_vocabularies_make_no_ensemble():
+    with pytest.raises(CheckpointError, match=r"\[5, 7\]"):
+        search([Chain(), Fixed([0.0] * 5)], pictures(1), SearchSettings())
+
+
+def test_sampled_sentences_are_as_frequent_as_they_are_probable():
+    draws = 20_000
+    settings = SearchSettings(beam_size=draws, n_best=draws, max_length=2, sample=SampleSettings())
+    model = Chain(scale=1.0)
+    found = Counter(h.tokens for h in search([model], pictures(5), settings)[0])
+    table = model.table(5)
+    table[..., [PAD, BOS]] = -math.inf
+    model.table = lambda picture: table
+    for expected in every_sentence(model, 5, settings):
+        p = math.exp(expected.log_prob)
+        assert abs(found[expected.tokens] - draws * p) < 5 * math.sqrt(draws * p * (1 - p)) + 1
+    assert sum(found.values()) == draws
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ({}, {EOS: 0.1, 3: 0.2, 4: 0.3, 5: 0.4}),
+        ({"top_k": 1}, {5: 1.0}),
+        ({"top_k": 2}, {4: 3 / 7, 5: 4 / 7}),
+        ({"top_k": 99}, {EOS: 0.1, 3: 0.2, 4: 0.3, 5: 0.4}),
+        ({"top_p": 0.39}, {5: 1.0}),
+        ({"top_p": 0.5}, {4: 3 / 7, 5: 4 / 7}),
+        ({"top_p": 0.75}, {3: 2 / 9, 4: 3 / 9, 5: 4 / 9}),
+        ({"top_k": 3, "top_p": 0.5}, {4: 3 / 7, 5: 4 / 7}),
+        ({"temperature": 0.5}, {EOS: 1 / 30, 3: 4 / 30, 4: 9 / 30, 5: 16 / 30}),
+    ],
+    ids=str,
+)
+def test_temperature_top_k_and_top_p(sample, expected):
+    probs = torch.tensor([1e-30, 1e-30, 0.1, 0.2, 0.3, 0.4])
+    draws = 10_000
+    settings = SearchSettings(beam_size=draws, n_best=draws, max_length=1, sample=SampleSettings(**sample))
+    hypotheses = search([Fixed(probs.log())], pictures(0), settings)[0]
+    found = Counter(h.tokens[0] if h.tokens else EOS for h in hypotheses)
+    assert found.keys() == expected.keys()
+    for word, p in expected.items():
+        assert found[word] / draws == pytest.approx(p, abs=0.025)
+    for h in hypotheses[:: draws // 10]:  # what is told is the model's own probability, not the bent one
+        assert h.log_prob == pytest.approx(float(probs[h.tokens[0] if h.tokens else EOS].log()), abs=1e-4)
+
+
+def test_the_seed_decides_the_draws():
+    def drawn(seed):
+        settings = SearchSettings(beam_size=8, n_best=8, max_length=6, sample=SampleSettings(seed=seed))
+        return search([Chain()], pictures(1, 2), settings)
+
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+
+
+def test_unknown_words_can_be_banned_and_the_start_never_comes_again():
+    logits = [50.0, 40.0, 0.0, 30.0, 2.0, 1.0]
+    banned = search([Fixed(logits)], pictures(0), SearchSettings(max_length=3, ban_unknown=True))[0][0]
+    allowed = search([Fixed(logits)], pictures(0), SearchSettings(max_length=3))[0][0]
+    assert banned.tokens == (4, 4, 4) and allowed.tokens == (UNK, UNK, UNK)
+
+
+def test_shortest_and_longest():
+    always_ends, never_ends = Fixed([0.0, 0, 9, 0, 2, 1]), Fixed([0.0, 0, -99, 0, 2, 1])
+    for beam_size in (1, 3):
+        short = search([always_ends], pictures(0), SearchSettings(beam_size=beam_size, min_length=2))[0][0]
+        none = search([always_ends], pictures(0), SearchSettings(beam_size=beam_size))[0][0]
+        cut = search([never_ends], pictures(0), SearchSettings(beam_size=beam_size, max_length=4))[0][0]
+        assert (short.tokens, short.ended) == ((4, 4), True)
+        assert (none.tokens, none.ended) == ((), True)
+        assert (cut.tokens, cut.ended) == ((4, 4, 4, 4), False)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_finished_examples_leave_the_batch(beam_size):
+    log_probs = torch.full((2, VOCAB, VOCAB, VOCAB), -50.0)
+    log_probs[0, ..., EOS] = 0.0  # the first picture's sentence ends at once, the second's never
+    log_probs[1, ..., 4] = 0.0
+    model = Chain()
+    model.table = lambda picture: log_probs[int(picture)]
+    first, second = search([model], pictures(0, 1), SearchSettings(beam_size=beam_size, max_length=5))
+    assert first[0].tokens == () and second[0].tokens == (4,) * 5
+    assert model.log == [2 * beam_size] + [beam_size] * 4
+
+
+@pytest.mark.parametrize("chosen", [{}, {"beam_size": 3, "n_best": 3}, {"sample": SampleSettings()}], ids=str)
+def test_where_a_model_rules_out_every_word_the_sentence_is_cut_off(chosen):
+    possible = Fixed([-math.inf, -math.inf, 0.0, -math.inf, 0.0, -math.inf])
+    found = search([possible], pictures(0, 1), SearchSettings(max_length=4, **chosen), [(4, 5), ()])
+    (cut, *_), (other, *_) = found
+    assert (cut.tokens, cut.ended) == ((4,), False) and cut.log_prob == pytest.approx(math.log(0.5))
+    assert math.isfinite(other.log_prob) and set(other.tokens) <= {4}
+
+
+def test_half_precision_logits_are_summed_in_float32():
+    logits = torch.linspace(-1, 1, 50).bfloat16()
+    found = search([Fixed(logits)], pictures(0), SearchSettings(max_length=40, min_length=40))[0][0]
+    assert found.log_prob == pytest.approx(40 * float(logits.double().log_softmax(-1)[-1]), rel=1e-5)
+
+
+def test_an_empty_batch_gives_nothing():
+    nothing = torch.zeros((0, 1), dtype=torch.long)
+    empty = Batch((), Visual(torch.zeros(0, dtype=torch.bool)), nothing, nothing, nothing.bool())
+    assert search([Chain()], empty, SearchSettings()) == []
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "message"),
+    [
+        ([(4,)], "1 lists for 2 examples"),
+        ([(4,), (4,) * 6], "'picture 2'.*at most 5"),
+        ([(4, EOS), ()], "'picture 1'.*ids of words, 3 to 6"),
+        ([(4,), (VOCAB,)], "'picture 2'.*ids of words, 3 to 6"),
+    ],
+)
+def test_given_words_that_do_not_fit_are_refused(prefixes, message):
+    with pytest.raises(SettingsError, match=message):
+        search([Chain()], pictures(1, 2), SearchSettings(max_length=5), prefixes)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"n_best": 3}, "raise beam_size"),
+        ({"min_length": 9, "max_length": 5}, "min_length 9 is above max_length 5"),
+        ({"beam": 3}, "beam: Extra inputs"),
+        ({"sample": {"top_p": 1.5}}, "sample.top_p"),
+        ({"length_penalty": -1}, "length_penalty"),
+    ],
+)
+def test_settings_that_contradict_are_refused(values, message):
+    with pytest.raises(SettingsError, match=message):
+        SearchSettings.parse(values)
+
+
+def test_select_keeps_the_form_of_a_tree():
+    rows = torch.tensor([2, 0, 0])
+    tree = [Memory(torch.arange(3)), State((torch.arange(6).view(3, 2), None))]
+    memory, state = select(tree, rows)
+    assert isinstance(memory, Memory) and memory.table.tolist() == [2, 0, 0] and memory.unused is None
+    assert isinstance(state, State) and state.before[0].tolist() == [[4, 5], [0, 1], [0, 1]]

@@ -1,0 +1,276 @@
+"""Moses tokenisation by language, and vocabularies of words and subwords."""
+
+import gzip
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sacremoses
+import tokenizers
+
+from limner.data.examples import SIGNS
+from limner.errors import CheckpointError, SettingsError
+from limner.text import moses
+from limner.text.vocab import SIGN_WORDS, TextSettings, Tokenizer, split
+
+SENTENCES = [
+    "A man's dog, a T-shirt and 3,000 balls.",
+    "A man throws a ball to the dog.",
+    "The dog isn't there!",
+    "A ball lies by the dog.",
+]
+
+
+@pytest.mark.parametrize(
+    ("lang", "text", "tokens"),
+    [
+        ("en", "A man's T-shirt isn't (very) red, is it?", "A man 's T-shirt isn 't ( very ) red , is it ?"),
+        ("en", "Mr. Hill has 3,000 balls...", "Mr. Hill has 3,000 balls ..."),
+        ("en", "a horse 's lead and they 're on it .", "a horse 's lead and they 're on it ."),
+        ("en", "“Stop” – he said", '" Stop " - he said'),
+        ("en", "cats & dogs < 5", "cats & dogs < 5"),
+        ("de", "Ein Mann, z. B. am See, ruft „Halt!“", 'Ein Mann , z. B. am See , ruft " Halt ! "'),
+        ("de", "Vgl. die Straße.", "Vgl. die Straße ."),
+        ("fr", "L'homme s'assoit près d'un café.", "L' homme s' assoit près d' un café ."),
+        ("cs", "Žena, která běží na hřišti.", "Žena , která běží na hřišti ."),
+    ],
+)
+def test_tokens_by_language(lang, text, tokens):
+    assert " ".join(moses.tokenise(moses.normalise(text, lang), lang)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("lang", "text"),
+    [
+        ("en", "A man's T-shirt (a red one) isn't here, is it? \"Yes,\" he says."),
+        ("de", "Ein Mann, der läuft, sieht eine Frau."),
+        ("fr", "L'homme s'assoit près d'un café."),
+        ("cs", "Žena, která běží na hřišti."),
+    ],
+)
+def test_detokenise_undoes_tokenise(lang, text):
+    assert moses.detokenise(moses.tokenise(moses.normalise(text, lang), lang), lang) == text
+
+
+def test_french_signs_keep_their_space():
+    assert moses.detokenise(["Où", "va", "l'", "homme", "?"], "fr") == "Où va l'homme ?"
+
+
+def test_a_czech_dash_after_an_apostrophe_does_not_stop_the_detokeniser():
+    assert moses.detokenise(["je", "d'", "-", "li", "tak"], "cs") == "je d'-li tak"
+
+
+TRICKY = [
+    "", " ", ".", "a", "a.", "A.", "word.", "No.", "no .", "Dr.", "bzw.", "tj.", "U.S.", "p.m.", "a..",
+    "a. b.", "a,b", ",", ",,", "a ,b.", "-", "--", "a- b", "-.", "T-shirt,", "Öl,", "Æ×÷ß", "naïve,", "a\tb",
+    "a  b ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lang", ["en", "de", "fr", "cs"])
+def test_the_short_ways_end_where_sacremoses_does(lang):
+    normaliser, tokeniser = sacremoses.MosesPunctNormalizer(lang), sacremoses.MosesTokenizer(lang)
+    draw = random.Random(0)
+    alphabet = [*"abzÄéž", " ", " ", "-", ",", ".", "'", '"', "3", "(", ":", "\u00a0", "„", "–", "…"]
+    noise = ["".join(draw.choices(alphabet, k=draw.randrange(12))) for _ in range(1500)]
+    letters = {chr(code) for code in range(0xC0, 0x17F)} - {"×", "÷"}
+    for text in [*TRICKY, *letters, *noise]:
+        assert moses.normalise(text, lang) == normaliser.normalize(text)
+        assert moses.tokenise(text, lang) == tokeniser.tokenize(text, escape=False)
+
+
+def test_an_unknown_language_is_named_with_the_known_ones():
+    for use in (moses.normalise, moses.tokenise, moses.detokenise):
+        with pytest.raises(SettingsError, match=r"'klingon'.*cs.*de.*en.*fr"):
+            use("a", "klingon")
+    with pytest.raises(SettingsError, match="klingon"):
+        TextSettings.parse({"lang": "klingon"})
+
+
+@pytest.mark.parametrize("tokenise", ["moses", "space"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        (" \t\n ", []),
+        ("a\0b \ufeffc\x07 d", ["ab", "c", "d"]),
+        ("cafe\u0301", ["café"]),
+        ("broken \ud83d half", ["broken", "half"]),
+        ("a\u200bb soft\u00adly", ["ab", "softly"]),
+        ("собака бежит", ["собака", "бежит"]),
+        ("a 🐕 runs", ["a", "🐕", "runs"]),
+        ("कुत्ता दौड़ता", ["कुत्ता", "दौड़ता"]),
+    ],
+)
+def test_odd_text_stays_sane(text, words, tokenise):
+    settings = TextSettings(tokenise=tokenise)
+    assert split(text, settings) == words
+    tokenizer = Tokenizer.train([text], settings)
+    assert tokenizer.decode(tokenizer.encode(text)) == " ".join(words)
+    assert split(text, TextSettings(tokenise=tokenise, punctuation=False)) == words
+
+
+def test_punctuation_is_a_rule_about_whole_tokens():
+    text = 'The man\'s T-shirt: 3,000 "dots" & 1 dog - wow!!! ... 🐕'
+    words = split(text, TextSettings(punctuation=False, lowercase=False))
+    assert words == ["The", "man", "'s", "T-shirt", "3,000", "dots", "1", "dog", "wow", "🐕"]
+
+
+def test_case_is_dropped_only_when_asked():
+    assert split("Der Öltank", TextSettings(lang="de")) == ["der", "öltank"]
+    assert split("Der Öltank", TextSettings(lang="de", lowercase=False)) == ["Der", "Öltank"]
+
+
+def test_words_come_by_frequency_then_by_letters_whatever_the_order():
+    settings = TextSettings(min_count=2)
+    tokenizer = Tokenizer.train(SENTENCES, settings)
+    assert tokenizer.entries == (*SIGN_WORDS, "a", "dog", ".", "the", "ball", "man")
+    assert len(tokenizer) == 10
+    assert Tokenizer.train(SENTENCES[::-1], settings).entries == tokenizer.entries
+    assert (SIGNS.pad, SIGNS.bos, SIGNS.eos, SIGNS.unk) == (0, 1, 2, 3)
+
+
+def test_rare_words_are_unknown():
+    tokenizer = Tokenizer.train(SENTENCES, TextSettings(min_count=3))
+    ids = tokenizer.encode("The zebra lies by a dog")
+    assert tokenizer.decode(ids) == "the <unk> <unk> <unk> a dog"
+    assert tokenizer.words("The zebra lies") == ["the", "zebra", "lies"]
+    assert len(Tokenizer.train(SENTENCES, TextSettings(max_size=6))) == 6
+
+
+def test_signs_are_left_out_of_text():
+    tokenizer = Tokenizer.train(SENTENCES, TextSettings(lowercase=False))
+    ids = [SIGNS.bos, *tokenizer.encode("A man's dog."), SIGNS.unk, SIGNS.eos, SIGNS.pad, SIGNS.pad]
+    assert tokenizer.decode(ids) == "A man 's dog . <unk>"
+    assert tokenizer.decode(ids[:-4], detokenise=True) == "A man's dog."
+
+
+@pytest.mark.parametrize("level", ["word", "bpe"])
+@pytest.mark.parametrize("tokenise", ["moses", "space"])
+def test_a_sign_written_in_a_sentence_is_no_sign(level, tokenise):
+    text = "a </s> dog <pad> <s> <unk>"
+    settings = TextSettings(tokenise=tokenise, level=level, max_size=60)
+    ids = Tokenizer.train([text, text], settings).encode(text)
+    assert not {SIGNS.pad, SIGNS.bos, SIGNS.eos} & set(ids)
+
+
+def bpe(**values):
+    return TextSettings(**{"level": "bpe", "max_size": 60} | values)
+
+
+def test_subwords_give_the_words_back():
+    tokenizer = Tokenizer.train(SENTENCES, bpe())
+    for text in [*SENTENCES, "a dogball throws there"]:
+        ids = tokenizer.encode(text)
+        assert SIGNS.unk not in ids
+        assert tokenizer.decode(ids) == " ".join(tokenizer.words(text))
+    assert len(tokenizer) == 60
+    assert len(tokenizer.encode("dog")) == 1 < len(tokenizer.encode("god"))
+
+
+def test_subwords_of_a_foreign_script_are_one_unknown():
+    tokenizer = Tokenizer.train(SENTENCES, bpe())
+    assert tokenizer.decode(tokenizer.encode("a 日本 dog")).split() == ["a", "<unk>", "<unk>", "dog"]
+    space = Tokenizer.train(SENTENCES, bpe(tokenise="space"))
+    assert space.decode(space.encode("a 日本 dog")).split() == ["a", "<unk>", "dog"]
+
+
+def test_subwords_do_not_depend_on_order_or_chance():
+    vocabularies = {Tokenizer.train(order, bpe()).entries for order in [SENTENCES, SENTENCES[::-1]] * 5}
+    assert len(vocabularies) == 1
+
+
+def test_one_vocabulary_of_two_languages():
+    german = ["Ein Hund läuft.", "Der Hund liegt."]
+    tokenizer = Tokenizer.train([*SENTENCES, *german], bpe(max_size=90))
+    for text in (SENTENCES[1], german[0]):
+        assert tokenizer.decode(tokenizer.encode(text), detokenise=True) == text.lower()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [TextSettings(punctuation=False, min_count=2), bpe(lang="de", lowercase=False), bpe(tokenise="space")],
+    ids=["word", "bpe", "space"],
+)
+def test_one_file_holds_all(tmp_path, settings):
+    tokenizer = Tokenizer.train(SENTENCES, settings)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+    assert again.settings == settings
+    assert again.entries == tokenizer.entries
+    for text in [*SENTENCES, "a dog and a zebra"]:
+        ids = tokenizer.encode(text)
+        assert again.encode(text) == ids
+        assert library.encode(" ".join(tokenizer.words(text))).ids == ids
+        if SIGNS.unk not in ids:
+            assert library.decode(ids) == tokenizer.decode(ids)
+
+
+def test_files_that_are_none_of_ours_are_refused(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
+        Tokenizer.load(path)
+    Tokenizer.train(SENTENCES, TextSettings()).save(path)
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole[: len(whole) // 2], encoding="utf-8")
+    with pytest.raises(CheckpointError, match="damaged"):
+        Tokenizer.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CheckpointError, match="damaged"):
+        Tokenizer.load(path)
+    path.write_text(whole.replace('"limner"', '"other"'), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="not a tokenizer saved by Limner"):
+        Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"level": "bpe"}, "needs max_size"),
+        ({"max_size": 4}, "above 4"),
+        ({"min_count": 0}, "min_count"),
+        ({"lowercased": True}, "lowercased: Extra inputs"),
+        ({"level": "char"}, "level"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(values, message):
+    with pytest.raises(SettingsError, match=message):
+        TextSettings.parse(values)
+
+
+def test_the_language_can_be_given_apart():
+    tokenizer = Tokenizer.train(["L'homme"], TextSettings(), lang="fr")
+    assert tokenizer.settings.lang == "fr" and tokenizer.words("L'homme") == ["l'", "homme"]
+    with pytest.raises(SettingsError, match="klingon"):
+        Tokenizer.train([], TextSettings(), lang="klingon")
+
+
+def test_a_language_without_rules_needs_words_already_cut():
+    tokenizer = Tokenizer.train(["犬 が 走る"], TextSettings(lang="ja", tokenise="space"))
+    assert tokenizer.decode(tokenizer.encode("犬 が 走る"), detokenise=True) == "犬 が 走る"
+
+
+def test_ten_thousand_words():
+    text = " ".join(["a dog, the ball's"] * 2500)
+    for settings in (TextSettings(), bpe()):
+        tokenizer = Tokenizer.train(SENTENCES, settings)
+        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(tokenizer.words(text))
+
+
+def test_threads_may_share_a_tokenizer():
+    tokenizer = Tokenizer.train(SENTENCES, bpe())
+    texts = [f"{first} {second}" for first in SENTENCES for second in SENTENCES] * 10
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(tokenizer.encode, texts)) == [tokenizer.encode(text) for text in texts]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("lang", ["en", "de", "fr", "cs"])
+def test_real_sentences_are_cut_as_sacremoses_cuts_them(real_data, lang):
+    normaliser, tokeniser = sacremoses.MosesPunctNormalizer(lang), sacremoses.MosesTokenizer(lang)
+    with gzip.open(real_data / "multi30k/task1" / f"val.{lang}.gz", "rt", encoding="utf-8") as lines:
+        for text in lines:
+            expected = tokeniser.tokenize(normaliser.normalize(text), escape=False)
+            assert moses.tokenise(moses.normalise(text, lang), lang) == expected

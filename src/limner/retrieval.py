@@ -82,7 +82,7 @@ def tiled_log_probs(model: Model, visual: Visual, sentences: Batch, budget: int)
             seen = torch.arange(left, min(left + width, count), device=scores.device)
             pairs = _pairs(sentences, visual, chosen, seen)
             found = sentence_log_probs(model(pairs), pairs)
-            scores[chosen[:, None], seen] = found.view(len(chosen), len(seen))
+            scores[chosen[:, None], seen] = found.view(len(chosen), len(seen)).float()
     return scores
 
 

@@ -428,7 +428,8 @@ def test_nothing_is_written_when_drawing_fails(tmp_path):
 def test_progress_counts_every_picture_and_clip(tmp_path):
     calls = []
     settings = SceneSettings(train=3, val=1, test=0, size=32)
-    generate(tmp_path / "new", settings, progress=lambda done, total: calls.append((done, total)))
+    (tmp_path / "empty").mkdir()
+    generate(tmp_path / "empty", settings, progress=lambda done, total: calls.append((done, total)))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 

@@ -101,7 +101,7 @@ def train(
             optimizer.step()
             if average is not None:
                 average.update(place.step)
-            _advance(place, float(loss), int(batch.target_mask.sum()), time.perf_counter() - began)
+            _advance(place, float(loss.detach()), int(batch.target_mask.sum()), time.perf_counter() - began)
             if place.step % settings.save_every == 0:
                 save_state(out, learner.model, optimizer.optimizer, average, place)
             if progress is not None:

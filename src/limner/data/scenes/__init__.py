@@ -15,18 +15,19 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pydantic import Field
 
-from limner.data.collection import Collection, write_items
+from limner.data.collection import Collection, Progress, write_items
 from limner.data.examples import Item, Region
 from limner.data.scenes.clips import pyav, write_clip
 from limner.data.scenes.drawing import draw_scene
 from limner.data.scenes.grammar import english, tell
-from limner.data.scenes.world import SENSES, Scene, make_clip, make_scene, with_senses
+from limner.data.scenes.world import SENSES, make_clip, make_scene, with_senses
 from limner.errors import CollectionError
 from limner.settings import Settings
 
@@ -67,9 +68,6 @@ class SceneSettings(Settings):
     clips: ClipSettings = ClipSettings()
 
 
-Progress = Callable[[int, int], None]
-
-
 def generate(path: Path | str, settings: SceneSettings, progress: Progress | None = None) -> Collection:
     """Draw and describe scenes as a new collection; one made by the same settings is returned as it is.
 
@@ -103,6 +101,8 @@ def generate(path: Path | str, settings: SceneSettings, progress: Progress | Non
             )
         files[RECORD] = Path(scratch, RECORD)
         files[RECORD].write_text(record, encoding="utf-8")
+        with suppress(OSError):
+            path.rmdir()  # an empty folder gives way, so that the collection appears whole
         write_items(path, items, pictures=files)
     return Collection.open(path)
 
@@ -158,7 +158,7 @@ def _picture(settings: SceneSettings, scratch: Path, split: str, index: int) -> 
 
 
 def _clip(settings: SceneSettings, scratch: Path, split: str, index: int) -> Item:
-    scene: Scene = make_clip(settings.seed, split, index)
+    scene = make_clip(settings.seed, split, index)
     name = f"{split}-clip-{index:05d}"
     video = f"videos/{name}.mp4"
     clips = settings.clips

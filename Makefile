@@ -1,0 +1,55 @@
+# Everything here works on a bare clone with Python 3.11 or newer and make.
+#
+#   make demo     install Limner, then draw, train, measure and write a report
+#   make test     install with the development extras, then run the tests
+#   make check    formatting, lint, types and the fast tests: before every commit
+#   make bench    timings as JSON lines; make bench ONLY=name for one
+#   make docs     the documentation, into site/
+#   make clean    remove caches and built files; environment, demo and runs stay
+
+PYTHON ?= python3
+VENV ?= .venv
+OUT ?= demo
+ONLY ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check bench docs clean
+
+demo: $(VENV)/.limner
+	$(BIN)/limner demo --out $(OUT)
+
+test: $(VENV)/.limner-dev
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+check: $(VENV)/.limner-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract tests/parity $(ARGS)
+
+bench: $(VENV)/.limner-dev
+	$(BIN)/python benchmarks/run.py $(if $(ONLY),--only $(ONLY))
+
+docs: $(VENV)/.limner-dev
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache
+	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamps say that the environment holds what these two files asked for when it was last filled.
+$(VENV)/.limner: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e .
+	touch $@
+
+$(VENV)/.limner-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
+	touch $(VENV)/.limner $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "error: $(PYTHON) is missing or older than 3.11; name another: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,152 @@
+"""Our m-RNN against the oracle written from the paper's equations in NumPy float64, variant by variant."""
+
+import math
+from typing import get_args
+
+import numpy as np
+import oracle_mrnn as oracle
+import pytest
+import torch
+
+from limner.data.examples import SIGNS, Example, collate
+from limner.models.mrnn import MRNN, MRNNSettings, Variant
+from limner.retrieval import log_marginal
+from limner.search import SearchSettings, search
+from limner.training.objectives import sentence_log_probs, word_loss
+from limner.training.optim import squared_norm
+
+VOCAB, EMBEDDING, HIDDEN, MULTIMODAL, PICTURE = 13, 5, 7, 9, 6
+VARIANTS = [
+    *((name, "linear") for name in get_args(Variant)),
+    ("m-RNN", "relu"),
+    ("visInRnn-both", "relu"),
+    ("OneLayerEmb", "relu"),
+]
+SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4], [], [3, 3]]
+
+
+@pytest.fixture(params=VARIANTS, ids="-".join)
+def pair(request):
+    """Ours in float64 with random weights, and the same weights for the oracle."""
+    variant, activation = request.param
+    multimodal = HIDDEN if variant == "visInRnn-both-shared" else MULTIMODAL
+    settings = MRNNSettings(
+        variant=variant,
+        embedding_dim=EMBEDDING,
+        hidden_dim=HIDDEN,
+        multimodal_dim=multimodal,
+        embedding_activation=activation,
+    )
+    model = MRNN(settings, VOCAB, {"vector": (PICTURE,)}).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.4)
+    theirs = oracle.OracleSettings(variant=variant, embedding_activation=activation)
+    return model, theta_of(model, theirs), theirs
+
+
+def theta_of(model: MRNN, settings: oracle.OracleSettings) -> dict[str, np.ndarray]:
+    """Our parameters under the oracle's names."""
+    renamed = {
+        "embedding_1.weight": "embedding_1",
+        "recurrent.weight": "recurrent",
+        "multimodal_word.weight": "multimodal_word",
+        "multimodal_recurrent.weight": "multimodal_recurrent",
+        "multimodal_visual.weight": "multimodal_visual",
+        "visual_in_rnn.weight": "visual_shared"
+        if settings.variant == "visInRnn-both-shared"
+        else "visual_in_rnn",
+    }
+    theta = {renamed.get(name, name): value.detach().numpy() for name, value in model.named_parameters()}
+    oracle.check_parameters(theta, settings)
+    return theta
+
+
+def pictures(count: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(count, PICTURE)).astype(np.float16)
+
+
+def batch_of(sentences, images):
+    return collate(
+        [
+            Example(str(k), s, visual={"vector": i})
+            for k, (s, i) in enumerate(zip(sentences, images, strict=True))
+        ]
+    )
+
+
+def doubled(batch):
+    batch.visual = batch.visual._replace(vector=batch.visual.vector.double())
+    return batch
+
+
+def with_signs(sentence):
+    return [SIGNS.bos, *sentence, SIGNS.eos]
+
+
+def test_distribution_of_every_word(pair) -> None:
+    model, theta, settings = pair
+    images = pictures(len(SENTENCES))
+    batch = doubled(batch_of(SENTENCES, images))
+    ours = model(batch).logits.softmax(2).detach().numpy()
+    for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
+        expected = oracle.next_word_distributions(theta, settings, with_signs(sentence), image)
+        np.testing.assert_allclose(ours[row, : len(sentence) + 1], expected, atol=1e-12)
+
+
+def test_perplexity_eq_5(pair) -> None:
+    model, theta, settings = pair
+    images = pictures(len(SENTENCES))
+    batch = doubled(batch_of(SENTENCES, images))
+    words = batch.target_mask.sum(1)
+    ours = (-sentence_log_probs(model(batch), batch) / words / math.log(2)).tolist()
+    for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
+        assert ours[row] == pytest.approx(
+            oracle.log2_perplexity(theta, settings, with_signs(sentence), image)
+        )
+
+
+def test_cost_eq_6(pair) -> None:
+    """Ours is in nats: eq. 6 is ours divided by ln 2, with lambda = l2 / ln 2."""
+    model, theta, settings = pair
+    images, l2 = pictures(len(SENTENCES)), 0.01
+    batch = doubled(batch_of(SENTENCES, images))
+    with torch.no_grad():
+        ours = float(word_loss(model(batch), batch) + l2 * squared_norm(model.parameters()))
+    pairs = [(with_signs(s), i) for s, i in zip(SENTENCES, images.astype(float), strict=True)]
+    assert ours / math.log(2) == pytest.approx(oracle.cost(theta, settings, pairs, l2 / math.log(2)))
+
+
+def test_greedy_sentences_from_first_words(pair) -> None:
+    model, theta, settings = pair
+    images = pictures(3)
+    prefixes = [[], [4], [5, 9]]
+    batch = doubled(batch_of([[]] * 3, images))
+    found = search([model], batch, SearchSettings(max_length=8), prefixes)
+    for hypotheses, prefix, image in zip(found, prefixes, images.astype(float), strict=True):
+        expected = oracle.generate(
+            theta,
+            settings,
+            image,
+            prefix=prefix,
+            start=SIGNS.bos,
+            end=SIGNS.eos,
+            max_words=8,
+            banned=(SIGNS.pad, SIGNS.bos),
+        )
+        assert hypotheses[0].tokens == tuple(expected)
+
+
+def test_normalised_probability_eq_7(pair) -> None:
+    """Ours divides by the mean over the sampled pictures, the paper by their sum."""
+    model, theta, settings = pair
+    images = pictures(6)
+    query, samples = images[0], images[1:]
+    for sentence in SENTENCES:
+        repeated = doubled(batch_of([sentence] * len(images), images))
+        log_probs = sentence_log_probs(model(repeated), repeated).detach()
+        ours = float(log_probs[0] - log_marginal(log_probs[None, 1:])[0]) - math.log(len(samples))
+        expected = oracle.normalised_log_prob(
+            theta, settings, with_signs(sentence), query.astype(float), samples.astype(float)
+        )
+        assert ours == pytest.approx(expected, abs=1e-6)

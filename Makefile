@@ -16,6 +16,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
+.DELETE_ON_ERROR:
 .PHONY: demo test check bench docs clean
 
 demo: $(VENV)/.limner
@@ -31,7 +32,7 @@ check: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract tests/parity $(ARGS)
 
 bench: $(VENV)/.limner-dev
-	$(BIN)/python benchmarks/run.py $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python benchmarks/run.py $(ONLY)
 
 docs: $(VENV)/.limner-dev
 	$(BIN)/mkdocs build --strict

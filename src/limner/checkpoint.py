@@ -19,9 +19,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from limner.errors import CheckpointError
+from limner.hardware import find_device
 from limner.models import Model, build_model
 from limner.recipe import Recipe
-from limner.records import RunConfig
+from limner.records import RunConfig, write_whole
 from limner.text.vocab import Tokenizer
 from limner.vision.features import FeatureSpec
 
@@ -60,12 +61,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     checkpoint.tokenizer.save(folder / "tokenizer.json")
     config = checkpoint.config.model_copy(update={"tokenizer_sha256": sha256(folder / "tokenizer.json")})
     config.save(folder / "config.json")
-    write_text(folder / "README.md", model_card(config))
+    write_whole(folder / "README.md", model_card(config))
     save_tensors(folder / "model.safetensors", checkpoint.model.state_dict())
 
 
-def load_checkpoint(folder: Path | str) -> Checkpoint:
-    """Rebuild a model, in evaluation mode on the CPU.
+def load_checkpoint(folder: Path | str, device: str = "cpu") -> Checkpoint:
+    """Rebuild a model, in evaluation mode on a device (cpu, cuda …).
 
     Raises:
         CheckpointError: a file is missing or damaged, or the vocabulary is not the one the model was trained with.
@@ -88,7 +89,8 @@ def load_checkpoint(folder: Path | str) -> Checkpoint:
     recipe = Recipe.parse(config.recipe, where=str(folder / "config.json"))
     model = build_model(recipe.model, config.vocab_size, forms_of(config.features))
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
-    return Checkpoint(model.eval(), Tokenizer.load(folder / "tokenizer.json"), config, recipe)
+    model.eval().to(find_device(device))
+    return Checkpoint(model, Tokenizer.load(folder / "tokenizer.json"), config, recipe)
 
 
 def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
@@ -146,6 +148,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
         save_file(
             {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside, metadata
         )
+        beside.chmod(0o644)  # safetensors makes files that only their owner may read
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -160,9 +163,3 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             f"{path}: damaged or missing ({error}); train again or restore the file"
         ) from None
 
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, beside and then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)

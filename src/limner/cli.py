@@ -36,6 +36,8 @@ app = typer.Typer(
     help="Language models that look: describe, score and search pictures.\n\n"
     "Begin with `limner demo`, which draws a collection, learns from it and writes a report.",
 )
+INTERRUPTED = 130
+PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 out = Console(soft_wrap=True)
 err = Console(stderr=True)
 
@@ -59,23 +61,28 @@ def main() -> None:
     """Run the command line; what the user can mend is one clear line, not a traceback."""
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=err, show_path=False, show_time=False)],
-    )
-    logging.getLogger("limner").setLevel(logging.INFO if "--verbose" in sys.argv else logging.WARNING)
+    handler = RichHandler(console=err, show_path=False, show_time=False)
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
         app()
     except LimnerError as error:
-        err.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False)
+        err.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        err.print("stopped; nothing already written is lost")
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            err.print("stopped; nothing already written is lost, and the same command (train: with --resume) goes on")
+        raise
     except OSError as error:
-        err.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False)
+        err.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
+
+
+@app.callback()
+def _common(
+    verbose: Annotated[bool, typer.Option("--verbose", help="Tell more about what is done.")] = False,
+) -> None:
+    logging.getLogger("limner").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 @app.command("import")
@@ -117,7 +124,7 @@ def import_(
         )
     else:
         for line in report.lines():
-            out.print(line, markup=False)
+            typer.echo(line)
 
 
 @app.command()
@@ -208,12 +215,12 @@ def features(
         _print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
         return
     for table in done.tables:
-        out.print(f"{table.spec.name}: {table.spec}", markup=False)
-    out.print(
+        typer.echo(f"{table.spec.name}: {table.spec}")
+    typer.echo(
         f"{done.added:,} pictures looked at, {done.present:,} known before, {len(done.skipped):,} skipped"
     )
     for item, reason in list(done.skipped.items())[:5]:
-        out.print(f"  {item}: {reason}", markup=False)
+        typer.echo(f"  {item}: {reason}")
 
 
 @app.command()
@@ -258,10 +265,8 @@ def train(
         for key, value in facts.items()
         if key.startswith("validation_")
     )
-    out.print(
-        f"{run}: kept the weights of epoch {facts['epochs']} ({kept}) after {facts['seconds']} s",
-        markup=False,
-    )
+    typer.echo(
+        f"{run}: kept the weights of epoch {facts['epochs']} ({kept}) after {facts['seconds']} s")
 
 
 @app.command()
@@ -295,7 +300,7 @@ def describe(
     files = _pictures(pictures)
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = _given(
-        beam_size=beam_size or (n_best if n_best and n_best > 1 else None),
+        beam_size=beam_size,
         n_best=n_best,
         length_penalty=length_penalty,
         min_length=min_length,
@@ -315,11 +320,8 @@ def describe(
         return
     for file, descriptions in zip(files, found, strict=True):
         for one in descriptions:
-            out.print(
-                f"{file}\t{one.text}" + (f"\t{one.log_prob:.2f}" if len(descriptions) > 1 else ""),
-                markup=False,
-                highlight=False,
-            )
+            typer.echo(
+                f"{file}\t{one.text}" + (f"\t{one.log_prob:.2f}" if len(descriptions) > 1 else ""))
 
 
 @app.command()
@@ -343,9 +345,9 @@ def score(
             [{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)]
         )
         return
-    out.print("log-prob\tperplexity\tsentence", highlight=False)
+    typer.echo("log-prob\tperplexity\tsentence")
     for text, one in zip(sentences, scores, strict=True):
-        out.print(f"{one.log_prob:.2f}\t{one.perplexity:.2f}\t{text}", markup=False, highlight=False)
+        typer.echo(f"{one.log_prob:.2f}\t{one.perplexity:.2f}\t{text}")
 
 
 @app.command()
@@ -367,9 +369,10 @@ def search(
     from limner.data.collection import Collection
     from limner.tasks import load
 
-    captioner = load(model, backbone=backbone, look=Path(query).is_file())
+    by_picture = Path(query).suffix.lower() in PICTURE_SUFFIXES
+    captioner = load(model, backbone=backbone, look=by_picture)
     collection = Collection.open(data)
-    if Path(query).is_file():
+    if by_picture:
         found = captioner.find_sentences(query, collection, split=split, count=count)
     else:
         found = captioner.find_pictures(query, collection, split=split, count=count)
@@ -377,7 +380,7 @@ def search(
         _print_json([one._asdict() for one in found])
         return
     for one in found:
-        out.print(f"{one.score:.2f}\t{one.image or ''}\t{one.text}", markup=False, highlight=False)
+        typer.echo(f"{one.score:.2f}\t{one.image or ''}\t{one.text}")
 
 
 @app.command()
@@ -409,9 +412,7 @@ def evaluate(
     from limner.evaluation import evaluate as evaluate_models
     from limner.search import SearchSettings
 
-    models = [load_checkpoint(folder) for folder in (model, *(ensemble or []))]
-    for one in models:
-        one.model.to(device)
+    models = [load_checkpoint(folder, device) for folder in (model, *(ensemble or []))]
     changed = _given(beam_size=beam_size, length_penalty=length_penalty)
     settings = SearchSettings.parse({**models[0].recipe.search.model_dump(), **changed}, where="search")
     with _stages() as progress:
@@ -442,7 +443,7 @@ def evaluate(
         found.published.values if found.published else {},
         found.published.name if found.published else "",
     )
-    out.print(f"{path} ({found.seconds:.1f} s)", markup=False, highlight=False)
+    typer.echo(f"{path} ({found.seconds:.1f} s)")
 
 
 @app.command()
@@ -463,7 +464,7 @@ def words(
         _print_json([{"word": other, "distance": distance} for other, distance in found])
         return
     for other, distance in found:
-        out.print(f"{distance:.3f}\t{other}", markup=False, highlight=False)
+        typer.echo(f"{distance:.3f}\t{other}")
 
 
 @app.command()
@@ -479,7 +480,7 @@ def report(
     from limner.report import write_report
 
     path = write_report(run, to or run / "report.html")
-    _print_json({"report": str(path)}) if as_json else out.print(str(path), markup=False, highlight=False)
+    _print_json({"report": str(path)}) if as_json else typer.echo(str(path))
 
 
 @app.command()
@@ -509,8 +510,8 @@ def demo(
         return
     _print_scores(result.evaluation.scores, {}, "")
     for item in result.evaluation.items[:5]:
-        out.print(f"  {Path(str(item.image)).name}: {item.hypothesis}", markup=False, highlight=False)
-    out.print(f"{result.seconds:.0f} s of work; the report: [bold]{result.report}[/]", highlight=False)
+        typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
+    typer.echo(f"{result.seconds:.0f} s of work; the report: {result.report}")
 
 
 def _command() -> str:
@@ -527,13 +528,12 @@ def _plain(text: str) -> str:
 
 def _pictures(paths: Sequence[Path]) -> list[Path]:
     """Files as they are, folders as the pictures in them."""
-    suffixes = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES)
             if not inside:
-                raise SettingsError(f"{path}: no pictures in this folder ({', '.join(sorted(suffixes))})")
+                raise SettingsError(f"{path}: no pictures in this folder ({', '.join(PICTURE_SUFFIXES)})")
             files += inside
         else:
             files.append(path)
@@ -556,11 +556,11 @@ def _print_summary(found: Summary) -> None:
         sentences = (f"{found.sentences[split].get(lang, 0):,}" for lang in langs)
         table.add_row(split, f"{count:,}", f"{found.pictures.get(split, 0):,}", *sentences)
     out.print(table)
-    out.print(f"{found.items:,} items, {found.videos:,} clips, {found.regions:,} regions", highlight=False)
-    out.print(f"features: {', '.join(found.features) or 'none yet'}", markup=False, highlight=False)
+    typer.echo(f"{found.items:,} items, {found.videos:,} clips, {found.regions:,} regions")
+    typer.echo(f"features: {', '.join(found.features) or 'none yet'}")
     if found.missing:
         named = "; ".join(found.missing_examples)
-        out.print(f"{found.missing:,} pictures are not where they were, for example {named}", markup=False)
+        typer.echo(f"{found.missing:,} pictures are not where they were, for example {named}")
 
 
 def _print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:
@@ -587,7 +587,7 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def _stages() -> Iterator[Callable[[str, int, int], None]]:
-    """One progress bar for each part of the work."""
+    """One progress bar for each part of the work; nothing is drawn before there is news."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -597,22 +597,21 @@ def _stages() -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn,
     )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err) as progress:
-        tasks: dict[str, Any] = {}
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    progress = Progress(TextColumn("{task.description}"), *columns, console=err)
+    tasks: dict[str, Any] = {}
 
-        def note(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
+    def note(what: str, done: int, total: int) -> None:
+        progress.start()
+        if what not in tasks:
+            tasks[what] = progress.add_task(what, total=total)
+        progress.update(tasks[what], completed=done, total=total)
 
+    try:
         yield note
+    finally:
+        if tasks:
+            progress.stop()
 
 
 @contextmanager
@@ -620,15 +619,18 @@ def _training_bar(metric: str) -> Iterator[Callable[[TrainingProgress], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err) as progress:
-        task = progress.add_task("training", total=None)
+    progress = Progress(*columns, console=err)
+    task = progress.add_task("training", total=None)
 
-        def note(news: TrainingProgress) -> None:
-            place = news.place
-            best = "" if place.best is None else f", best {metric} {place.best:.2f}"
-            told = (
-                f"epoch {place.epoch + 1}, loss {place.loss:.3f}, {place.words_per_second:,.0f} words/s{best}"
-            )
-            progress.update(task, description=told, completed=place.step, total=news.steps)
+    def note(news: TrainingProgress) -> None:
+        progress.start()
+        place = news.place
+        best = "" if place.best is None else f", best {metric} {place.best:.2f}"
+        told = f"epoch {place.epoch + 1}, loss {place.loss:.3f}, {place.words_per_second:,.0f} words/s{best}"
+        progress.update(task, description=told, completed=place.step, total=news.steps)
 
+    try:
         yield note
+    finally:
+        if progress.live.is_started:
+            progress.stop()

@@ -18,6 +18,7 @@ from limner.vision.backbones import load_backbone
 from limner.vision.features import extract
 
 RECIPE = "scenes/mrnn"
+METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra and no Java
 
 
 class DemoResult(NamedTuple):
@@ -56,7 +57,9 @@ def run_demo(
         command=command,
         progress=lambda news: progress("training", news.place.step, news.steps),
     )
-    evaluation = evaluate([load_checkpoint(run)], scenes, command=command, progress=progress)
+    evaluation = evaluate(
+        [load_checkpoint(run)], scenes, metrics=METRICS, command=command, progress=progress
+    )
     save_evaluation(evaluation, run)
     report = write_report(run, folder / "report.html")
     return DemoResult(run, report, evaluation, time.perf_counter() - began)

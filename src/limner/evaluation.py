@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -11,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from limner.checkpoint import Checkpoint
-from limner.data.batching import Examples, Pictures, prefetch, split_examples
+from limner.data.batching import Examples, Pictures, PictureSource, prefetch, split_examples
 from limner.data.collection import Collection
 from limner.data.examples import Batch, Example, Item, collate
 from limner.errors import CollectionError
@@ -35,6 +36,8 @@ from limner.search import Hypothesis, SearchSettings, search
 from limner.text.vocab import Tokenizer
 from limner.vision.features import require_same
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_METRICS = tuple(METRICS)
 MARGINAL_PICTURES = 1000
 SHOWN_QUERIES = 12
@@ -44,7 +47,7 @@ SHOWN_FOUND = 5
 def describe_items(
     models: Sequence[Checkpoint],
     items: Sequence[Item],
-    pictures: Pictures | None,
+    pictures: PictureSource | None,
     settings: SearchSettings,
     *,
     first_words: Sequence[str] | None = None,
@@ -91,7 +94,7 @@ def validate(learner: Checkpoint, examples: Examples, metrics: Iterable[str]) ->
     if decoded:
         training = learner.model.training
         learner.model.eval()
-        items = [item for item in examples.items if item.texts(examples.lang)]
+        items = examples.items
         best = [
             found[0] for found in describe_items([learner], items, examples.pictures, learner.recipe.search)
         ]
@@ -139,7 +142,7 @@ def evaluate(
     examples = split_examples(
         collection, split, first.tokenizer, recipe.data.lang, pictures, max_words=1 << 30
     )
-    items = [item for item in examples.items if item.texts(examples.lang)]
+    items = examples.items
     found = describe_items(models, items, pictures, settings, progress=lambda d, n: note("describing", d, n))
     best = [hypotheses[0] for hypotheses in found]
     scores = _sentence_scores(first.tokenizer, best, items, examples.lang, metrics)
@@ -148,21 +151,22 @@ def evaluate(
     training = _training_texts(first, collection)
     scores += novelty([first.tokenizer.decode(one.tokens) for one in best], training)
     shown = None
-    if retrieval and pictures is not None:
+    searched = _with_pictures(examples, first.tokenizer) if retrieval else None
+    if searched is not None and pictures is not None:
         others = sampled_items(collection, recipe.data.train, pictures, marginal, seed)
         matrix = search_scores(
-            first, examples, others, budget=budget, progress=lambda d, n: note("searching", d, n)
+            first, searched, others, budget=budget, progress=lambda d, n: note("searching", d, n)
         )
-        ranks = rank_all(matrix.numpy(), examples.owners)
+        ranks = rank_all(matrix.numpy(), searched.owners)
         scores += [
             score._replace(signature=f"{score.signature}|marginal:{len(others) or 'own'}")
             if score.name.startswith("image_to_text")
             else score
-            for score in retrieval_scores(ranks, examples.owners)
+            for score in retrieval_scores(ranks, searched.owners)
         ]
-        curves = RecallCurves(**retrieval_curves(ranks, examples.owners))
+        curves = RecallCurves(**retrieval_curves(ranks, searched.owners))
         shown = _shown_retrieval(
-            matrix, examples, collection, ranks.image_to_text, ranks.text_to_image, curves, seed
+            matrix, searched, collection, ranks.image_to_text, ranks.text_to_image, curves, seed
         )
     return Evaluation(
         split=split,
@@ -194,6 +198,18 @@ def open_pictures(model: Checkpoint, collection: Collection) -> Pictures | None:
     return pictures
 
 
+def _with_pictures(examples: Examples, tokenizer: Tokenizer) -> Examples | None:
+    """Those about items that have a picture; the others cannot be searched."""
+    items = [item for item in examples.items if item.image is not None]
+    if len(items) == len(examples.items):
+        return examples
+    absent = len(examples.items) - len(items)
+    logger.warning("search is measured without the %d items that have no picture", absent)
+    if not items:
+        return None
+    return Examples(items, tokenizer, examples.lang, examples.pictures, max_words=1 << 30)
+
+
 def search_scores(
     model: Checkpoint,
     examples: Examples,
@@ -223,7 +239,7 @@ def search_scores(
             f"item '{missing[0]}' has no picture; search needs one for every item of the split"
         )
     device = next(model.model.parameters()).device
-    bf16 = native_bf16(device) and model.recipe.training.precision != "32"
+    bf16 = native_bf16(device) and model.recipe.training.precision != "fp32"
     items = [*examples.items, *others]
     scores = pair_log_probs(
         model.model, examples.targets, items, examples.pictures, budget=budget, bf16=bf16, progress=progress

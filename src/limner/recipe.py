@@ -27,7 +27,7 @@ class DataSettings(Settings):
     """Split that decides when to stop and which weights are kept."""
     test: str = "test"
     """Split that is evaluated unless another is named."""
-    max_words: int = Field(80, ge=1)
+    max_words: int = Field(default=80, ge=1)
     """Training sentences with more tokens are left out."""
 
 

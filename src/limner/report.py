@@ -100,7 +100,7 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
         lstrip_blocks=True,
     )
     html = pages.get_template("report.html").render(
-        title=run_folder.resolve().name,
+        title=config.recipe.get("description") or run_folder.resolve().name,
         facts=_facts(config, log),
         settings={"Model": list(_flatten(config.model)), "Recipe": list(_flatten(config.recipe))},
         curves=_learning_curves(log),

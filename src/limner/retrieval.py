@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limner.data.batching import Pictures
+from limner.data.batching import PictureSource
 from limner.data.examples import Batch, Example, Item, Visual, collate, collate_visual
 from limner.models.protocols import Model, PairScorer
 from limner.training.objectives import sentence_log_probs
@@ -25,7 +25,7 @@ def pair_log_probs(
     model: Model,
     targets: Sequence[Sequence[int]],
     items: Sequence[Item],
-    pictures: Pictures | None,
+    pictures: PictureSource | None,
     *,
     budget: int = BUDGET,
     bf16: bool = False,

@@ -45,7 +45,10 @@ def _explain(error: ValidationError, where: str) -> str:
         key = ".".join(str(part) for part in problem["loc"]) or "(top level)"
         given = problem.get("input")
         shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | None) else ""
-        lines.append(f"{key}: {problem['msg']}{shown}")
+        message = problem["msg"]
+        if problem["type"] == "union_tag_not_found":
+            message = f"say which one is meant by {key}.name"
+        lines.append(f"{key}: {message}{shown}")
     return (f"{where}: " if where else "") + "; ".join(lines)
 
 
@@ -64,7 +67,7 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """Apply `a.b=value` assignments to nested values, in order; values are read as YAML.
 
     Raises:
-        SettingsError: an assignment has no '=' or goes through something that is not a mapping.
+        SettingsError: an assignment has no '=', is not YAML or goes through something that is not a mapping.
     """
     result = _copy(values)
     for assignment in assignments:
@@ -79,7 +82,10 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
                 raise SettingsError(
                     f"'{assignment}': '{parent}' is a single value, it has no keys of its own"
                 )
-        node[last] = yaml.safe_load(text)
+        try:
+            node[last] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise SettingsError(f"'{assignment}': the value cannot be read as YAML: {error}") from None
     return result
 
 

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from limner.checkpoint import Checkpoint, load_checkpoint
 from limner.data.batching import Examples
 from limner.data.collection import Collection
-from limner.data.examples import Item, Sentence
+from limner.data.examples import SIGNS, Item, Seen, Sentence
 from limner.errors import CheckpointError, CollectionError, SettingsError
 from limner.evaluation import MARGINAL_PICTURES, describe_items, open_pictures
 from limner.retrieval import log_marginal, pair_log_probs
@@ -62,7 +61,7 @@ class NewPictures:
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
 
-    def take(self, items: Sequence[Item]) -> list[dict[str, NDArray[np.float16] | None] | None]:
+    def take(self, items: Sequence[Item]) -> list[Seen | None]:
         """Look at each item's picture; `image` is a path. PictureError names one that cannot be read."""
         side = self.backbone.preprocessing.short
         shown = [item for item in items if item.image is not None]
@@ -70,7 +69,9 @@ class NewPictures:
             self.backbone.preprocess(open_picture(Path(str(item.image)), at_least=side)) for item in shown
         ]
         values = self.backbone(np.stack(prepared)) if prepared else {}
-        rows = {item.id: {kind: seen[row] for kind, seen in values.items()} for row, item in enumerate(shown)}
+        rows: dict[str, Seen] = {
+            item.id: {kind: seen[row] for kind, seen in values.items()} for row, item in enumerate(shown)
+        }
         return [rows.get(item.id) for item in items]
 
 
@@ -116,9 +117,7 @@ class Captioner:
             CheckpointError: a folder holds no whole model.
             BackboneError: the backbone is not where it was.
         """
-        models = [load_checkpoint(run) for run in runs]
-        for one in models:
-            torch.nn.Module.to(one.model, device)  # type: ignore[arg-type]
+        models = [load_checkpoint(run, device) for run in runs]
         config = models[0].config
         eye = None
         if config.features and look:
@@ -148,6 +147,8 @@ class Captioner:
         """
         settings = self.models[0].recipe.search
         if search:
+            if "n_best" in search and "beam_size" not in search:
+                search["beam_size"] = max(settings.beam_size, search["n_best"])
             settings = SearchSettings.parse({**settings.model_dump(), **search}, where="search")
         found = describe_items(
             self.models,
@@ -197,13 +198,17 @@ class Captioner:
         Raises:
             FeatureError: the collection has no features of the kind the model looks at.
             CollectionError: there is no picture to search.
+            SettingsError: the model knows no word of the sentence.
         """
         first = self.models[0]
         pictures = open_pictures(first, collection)
         items = [item for item in collection.items(split) if item.image is not None]
         if not items or pictures is None:
             raise CollectionError(f"{collection.path}: no picture to search, or a model that looks at none")
-        scores = pair_log_probs(first.model, [first.tokenizer.encode(sentence)], items, pictures)[0]
+        query = first.tokenizer.encode(sentence)
+        if all(word == SIGNS.unk for word in query):
+            raise SettingsError(f"'{sentence}': the model knows none of these words; say it in words of its training")
+        scores = pair_log_probs(first.model, [query], items, pictures)[0]
         best = scores.topk(min(count, len(items)))
         return [
             Found(items[row].id, str(collection.image_path(items[row])), sentence, score)
@@ -220,6 +225,7 @@ class Captioner:
         Raises:
             PictureError: the picture cannot be read.
             FeatureError: the collection has no features of the kind the model looks at.
+            CollectionError: there is no sentence to find.
         """
         first = self.models[0]
         source, pictures = self._source(), open_pictures(first, collection)
@@ -228,6 +234,10 @@ class Captioner:
         items = collection.items(split)
         examples = Examples(items, first.tokenizer, first.recipe.data.lang, pictures, max_words=1 << 30)
         others = [item for item in items if item.image is not None][:MARGINAL_PICTURES]
+        if not len(examples) or not others:
+            raise CollectionError(
+                f"{collection.path}: no sentence in '{examples.lang}' to find, or no picture to compare with"
+            )
         scores = pair_log_probs(first.model, examples.targets, self._items([picture]), source)[:, 0]
         scores = scores - log_marginal(pair_log_probs(first.model, examples.targets, others, pictures))
         best = scores.topk(min(count, len(examples)))
@@ -255,8 +265,8 @@ class Captioner:
             vectors = vectors_of()
             row = entries.index(word)
             distances = torch.linalg.vector_norm(vectors - vectors[row], dim=1)
-        distances[[0, 1, 2, 3, row]] = torch.inf  # signs, and the word itself
-        nearest = distances.topk(min(count, len(entries) - 5), largest=False)
+            distances[[*SIGNS, row]] = torch.inf
+        nearest = distances.topk(min(count, len(entries) - len(SIGNS) - 1), largest=False)
         return [
             (entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)
         ]

@@ -5,25 +5,41 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from limner.data.collection import Collection
-from limner.data.examples import Batch, Example, Item, collate
-from limner.errors import TrainingError
+from limner.data.examples import Batch, Example, Item, Seen, collate
+from limner.errors import FeatureError, SettingsError, TrainingError
 from limner.text.vocab import Tokenizer
 from limner.vision.features import FeatureTable
 
 T = TypeVar("T")
 
 
+class PictureSource(Protocol):
+    """Where the pictures of items are seen."""
+
+    def take(self, items: Sequence[Item]) -> list[Seen | None]:
+        """What is seen of each item's picture, None for items without one."""
+        ...
+
+
 class Pictures:
     """The feature tables a model looks at, as one: each table gives one form of picture."""
 
     def __init__(self, tables: Sequence[FeatureTable]) -> None:
+        """Join tables; SettingsError where two give the same form, of which one would never be looked at."""
         self.tables = tuple(tables)
+        names: dict[str, str] = {}
+        for spec in (table.spec for table in tables):
+            other = names.setdefault(spec.kind, spec.name)
+            if other != spec.name:
+                raise SettingsError(
+                    f"visual.features: '{other}' and '{spec.name}' both are of the form '{spec.kind}'; "
+                    "name one table of each form"
+                )
 
     @classmethod
     def open(cls, collection: Collection, names: Sequence[str]) -> Pictures:
@@ -39,10 +55,10 @@ class Pictures:
     def fingerprints(self) -> dict[str, str]:
         return {table.spec.name: table.spec.fingerprint for table in self.tables}
 
-    def take(self, items: Sequence[Item]) -> list[dict[str, NDArray[np.float16] | None] | None]:
+    def take(self, items: Sequence[Item]) -> list[Seen | None]:
         """Features of each item's picture, None for items without one."""
         seen = [row for row, item in enumerate(items) if item.image is not None]
-        result: list[dict[str, NDArray[np.float16] | None] | None] = [None] * len(items)
+        result: list[Seen | None] = [None] * len(items)
         for table in self.tables:
             values = table.take([items[row].id for row in seen])
             for row, value in zip(seen, values, strict=True):
@@ -62,7 +78,7 @@ class Examples:
         items: Sequence[Item],
         tokenizer: Tokenizer,
         lang: str,
-        pictures: Pictures | None,
+        pictures: PictureSource | None,
         max_words: int,
     ) -> None:
         """Tokenise the sentences of a language.
@@ -89,7 +105,7 @@ class Examples:
     def batch(self, rows: Sequence[int]) -> Batch:
         """Collate the pairs of these rows."""
         items = [self.items[self.owners[row]] for row in rows]
-        visuals = self.pictures.take(items) if self.pictures else [None] * len(items)
+        visuals = self.pictures.take(items) if self.pictures is not None else [None] * len(items)
         return collate(
             [
                 Example(item.id, self.targets[row], visual=visual)
@@ -133,26 +149,20 @@ def prefetch(make: Callable[[T], Batch], wanted: Iterable[T], depth: int) -> Ite
 
     An error in the thread is raised here; leaving the loop early stops the thread.
     """
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=depth)
+    ready: queue.SimpleQueue[Batch | BaseException | None] = queue.SimpleQueue()
+    room = threading.Semaphore(depth)  # taken before a batch is made, so that no more than `depth` are held
     stop = threading.Event()
-
-    def put(value: Batch | BaseException | None) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(value, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
 
     def work() -> None:
         try:
             for one in wanted:
-                if not put(make(one)):
+                room.acquire()
+                if stop.is_set():
                     return
-            put(None)
+                ready.put(make(one))
+            ready.put(None)
         except BaseException as error:  # handed to the reader, who raises it
-            put(error)
+            ready.put(error)
 
     thread = threading.Thread(target=work, name="limner-prefetch", daemon=True)
     thread.start()
@@ -160,9 +170,11 @@ def prefetch(make: Callable[[T], Batch], wanted: Iterable[T], depth: int) -> Ite
         while (value := ready.get()) is not None:
             if isinstance(value, BaseException):
                 raise value
+            room.release()
             yield value
     finally:
         stop.set()
+        room.release()
         thread.join()
 
 
@@ -174,16 +186,25 @@ def split_examples(
     pictures: Pictures | None,
     max_words: int,
 ) -> Examples:
-    """The pairs of one split.
+    """The pairs of one split; items without a sentence in that language are passed over.
 
     Raises:
         CollectionError: the collection has no such split.
         TrainingError: the split has no sentence in that language.
+        FeatureError: a picture of the split was never looked at.
     """
-    items = collection.items(split)
+    everything = collection.items(split)
+    items = [item for item in everything if item.texts(lang)]
+    unseen = [item.id for item in items if pictures is not None and not pictures.knows(item)]
+    if pictures is not None and unseen:
+        names = ", ".join(table.spec.name for table in pictures.tables)
+        raise FeatureError(
+            f"{collection.path}: {len(unseen)} pictures of split '{split}' have no features '{names}', the first "
+            f"is '{unseen[0]}'; 'limner features' adds them, and says which pictures cannot be read and why"
+        )
     examples = Examples(items, tokenizer, lang, pictures, max_words)
     if not len(examples):
-        known = sorted({sentence.lang for item in items for sentence in item.sentences})
+        known = sorted({sentence.lang for item in everything for sentence in item.sentences})
         raise TrainingError(
             f"{collection.path}: split '{split}' has no sentence of at most {max_words} words in '{lang}' "
             f"(languages there: {', '.join(known) or 'none'})"

@@ -6,7 +6,7 @@ H hidden, V vocabulary, K beam.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -47,6 +47,10 @@ class Item:
         return [sentence.text for sentence in self.sentences if sentence.lang == lang]
 
 
+Seen = Mapping[str, NDArray[np.float16] | None]
+"""What is stored of one picture, by form: 'vector', 'grid', 'maps'."""
+
+
 class Visual(NamedTuple):
     """What a batch shows of its pictures; the forms that were not asked for are None."""
 
@@ -56,10 +60,14 @@ class Visual(NamedTuple):
     maps: Tensor | None = None  # (B, C, H, W): pixels or feature maps a trained convnet still has to read
 
     def to(self, device: torch.device) -> Visual:
-        return Visual(*(None if value is None else value.to(device) for value in self))
+        return self._each(lambda values: values.to(device))
 
     def select(self, rows: Tensor) -> Visual:
-        return Visual(*(None if value is None else value[rows] for value in self))
+        return self._each(lambda values: values[rows])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Visual:
+        vector, grid, maps = (None if form is None else change(form) for form in self[1:])
+        return Visual(change(self.present), vector, grid, maps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class Example:
     id: str
     target: Sequence[int] = ()
     source: Sequence[int] | None = None
-    visual: dict[str, NDArray[np.float16] | None] | None = None  # by form: 'vector', 'grid', 'maps'
+    visual: Seen | None = None
 
 
 @dataclass(slots=True)
@@ -88,15 +96,14 @@ class Batch:
         return len(self.ids)
 
     def to(self, device: torch.device) -> Batch:
-        move = lambda value: None if value is None else value.to(device)  # noqa: E731
         return replace(
             self,
             visual=self.visual.to(device),
             target_in=self.target_in.to(device),
             target_out=self.target_out.to(device),
             target_mask=self.target_mask.to(device),
-            source=move(self.source),
-            source_mask=move(self.source_mask),
+            source=None if self.source is None else self.source.to(device),
+            source_mask=None if self.source_mask is None else self.source_mask.to(device),
         )
 
 
@@ -150,13 +157,13 @@ def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor
     return tokens, mask
 
 
-def collate_visual(visuals: Sequence[dict[str, NDArray[np.float16] | None] | None]) -> Visual:
+def collate_visual(visuals: Sequence[Seen | None]) -> Visual:
     """Stack the pictures of a batch; one that is missing becomes zeros and `present` says so."""
-    present = torch.tensor([bool(v) and any(x is not None for x in v.values()) for v in visuals])
+    shown = [{form: values for form, values in (v or {}).items() if values is not None} for v in visuals]
     forms: dict[str, Tensor] = {}
     for form in ("vector", "grid", "maps"):
-        known = next((v[form] for v in visuals if v and v.get(form) is not None), None)
+        known = next((v[form] for v in shown if form in v), None)
         if known is not None:
-            rows = [known * 0 if not v or v.get(form) is None else v[form] for v in visuals]
-            forms[form] = torch.from_numpy(np.stack(rows)).float()
-    return Visual(present, **forms)
+            nothing = np.zeros_like(known)
+            forms[form] = torch.from_numpy(np.stack([v.get(form, nothing) for v in shown])).float()
+    return Visual(torch.tensor([bool(v) for v in shown]), **forms)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -52,25 +54,30 @@ class Eye(nn.Module):
                 "visual.features: this model looks at pictures and the recipe names no features for it; "
                 "name a feature table, or choose the variant without a picture"
             )
+        self.nothing: Tensor
+        self.register_buffer("nothing", torch.zeros(self.dim), persistent=False)
 
     def forward(self, visual: Visual) -> Tensor:
         """Look at each picture, giving (B, dim)."""
-        if self.form == "vector":
-            assert visual.vector is not None
+        seen: Tensor
+        if visual.vector is not None and self.form == "vector":
             seen = self._scale(visual.vector)
-        elif self.form == "grid":
-            assert visual.grid is not None
+        elif visual.grid is not None and self.form == "grid":
             seen = self._scale(visual.grid.mean(1))
-        else:
-            assert visual.maps is not None and self.convnet is not None
+        elif visual.maps is not None and self.convnet is not None:
             seen = self.convnet(visual.maps)
+        else:
+            assert not visual.present.any(), f"the batch shows pictures, none of them as '{self.form}'"
+            return self.nothing.expand(len(visual.present), -1)
         return seen * visual.present.unsqueeze(1)
 
     def _scale(self, features: Tensor) -> Tensor:
         if self.scaling == "l2":
-            return nn.functional.normalize(features, dim=1) * self.dim**0.5
+            length_one: Tensor = nn.functional.normalize(features, dim=1)
+            return length_one * math.sqrt(self.dim)
         if self.scaling == "layer":
-            return nn.functional.layer_norm(features, (self.dim,))
+            standard: Tensor = nn.functional.layer_norm(features, (self.dim,))
+            return standard
         return features
 
 
@@ -86,7 +93,7 @@ class Convnet(nn.Module):
         channels, height, breadth = shape
         sizes = [channels, width, 2 * width, 3 * width, 4 * width]
         layers: list[nn.Module] = []
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in pairwise(sizes):
             layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(4, after), nn.ReLU()]
             height, breadth = (height + 1) // 2, (breadth + 1) // 2
         self.layers = nn.Sequential(*layers)

@@ -25,7 +25,7 @@ class PrefixTree(NamedTuple):
     a (prefix, next word) that occurs; edges are sorted by prefix, their uses by edge.
     """
 
-    row: Tensor  # (P,) a sentence that has the prefix
+    row: Tensor  # (P,) the first sentence that has the prefix, never falling
     column: Tensor  # (P,) and the position where it ends
     first_edge: Tensor  # (P + 1,) the edges of prefix p are first_edge[p] … first_edge[p + 1]
     word: Tensor  # (N,) the word of each edge
@@ -90,16 +90,17 @@ def softmax_log_probs(
     for prefixes, pictures in _tiles(len(language), len(picture), weight, budget):
         hidden = torch.tanh(language[prefixes].unsqueeze(1) + picture[pictures]).to(kind)  # (p, i, M)
         rows = hidden.flatten(0, 1)
-        normaliser = _log2_normaliser(rows, base2, bias2).view(hidden.shape[:2])
+        logits = torch.addmm(bias2, rows, base2)  # (p * i, V), times log2(e)
         edges = slice(int(tree.first_edge[prefixes.start]), int(tree.first_edge[prefixes.stop]))
         owner = _owners(tree.first_edge[prefixes.start : prefixes.stop + 1])
-        words = tree.word[edges]
-        logits = torch.matmul(hidden[owner], base2.t()[words].unsqueeze(2)).squeeze(2).float()
-        gained = logits + bias2[words].float().unsqueeze(1) - normaliser[owner]  # (n, i)
+        gained = logits.view(*hidden.shape[:2], -1)[owner, :, tree.word[edges]].float()  # (n, i)
+        gained -= _log2_normaliser(logits, rows, base2, bias2).view(hidden.shape[:2])[owner]
         users = _owners(tree.first_use[edges.start : edges.stop + 1])
-        sentence = tree.sentence[int(tree.first_use[edges.start]) : int(tree.first_use[edges.stop])]
-        scores[:, pictures].index_add_(0, sentence, gained[users])
-    return scores / LOG2E
+        sentences = tree.sentence[int(tree.first_use[edges.start]) : int(tree.first_use[edges.stop])]
+        at_once = max(1, budget // (gained.shape[1] * gained.element_size()))
+        for some, theirs in zip(torch.split(users, at_once), torch.split(sentences, at_once), strict=True):
+            scores[:, pictures].index_add_(0, theirs.to(scores.device), gained[some])
+    return scores.div_(LOG2E)
 
 
 def _owners(first: Tensor) -> Tensor:
@@ -118,17 +119,16 @@ def _tiles(prefixes: int, pictures: int, weight: Tensor, budget: int) -> Iterato
             yield slice(top, min(top + height, prefixes)), slice(left, min(left + width, pictures))
 
 
-def _log2_normaliser(rows: Tensor, base2: Tensor, bias2: Tensor) -> Tensor:
-    """log2 of sum over v of 2^(rows · base2 + bias2)_v, in float32.
+def _log2_normaliser(logits: Tensor, rows: Tensor, base2: Tensor, bias2: Tensor) -> Tensor:
+    """log2 of sum over v of 2^logits_v in float32, where logits = rows · base2 + bias2, which are overwritten.
 
     Powers of two are summed without shifting, which is exact while they neither overflow nor vanish; the rows where
     they do are found and computed again by logsumexp.
     """
-    powers = torch.exp2_(torch.addmm(bias2, rows, base2))
-    sums = powers.sum(1).float()
+    sums = logits.exp2_().sum(1).float()
     result = sums.log2()
     doubtful = ~((sums > 1e-30) & (sums < 1e30))
     if bool(doubtful.any()):
-        logits = torch.addmm(bias2, rows[doubtful], base2).float() / LOG2E
-        result[doubtful] = logits.logsumexp(1) * LOG2E
+        again = torch.addmm(bias2, rows[doubtful], base2).float() / LOG2E
+        result[doubtful] = again.logsumexp(1) * LOG2E
     return result

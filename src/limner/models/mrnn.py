@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 
 from limner.data.examples import Batch, Visual
+from limner.layers.dropout import dropout
 from limner.layers.eye import Eye, Scaling
 from limner.layers.pairs import PrefixTree, softmax_log_probs
 from limner.models.protocols import Output
@@ -182,7 +182,7 @@ class MRNN(nn.Module):
     def _embed(self, tokens: Tensor, visual: Tensor | None) -> tuple[Tensor, Tensor]:
         """Activations of word embedding layers I and II (the same one, where there is only one)."""
         first = self.embedding_1(tokens)
-        second = first if self.embedding_2 is None else self.embedding_2(first)
+        second: Tensor = first if self.embedding_2 is None else self.embedding_2(first)
         if visual is not None:
             second = second + visual
         if self.settings.embedding_activation == "relu" and self.embedding_2 is not None:
@@ -193,7 +193,8 @@ class MRNN(nn.Module):
         out: Tensor = self.multimodal_recurrent(recurrent)
         if self.multimodal_word is None:
             return out
-        return out + self.multimodal_word(first if self.settings.variant == "EmbOneInput" else word)
+        added: Tensor = self.multimodal_word(first if self.settings.variant == "EmbOneInput" else word)
+        return out + added
 
     def word_vectors(self) -> Tensor:
         """The final word representation, the activation of word embedding layer II without a picture: (V, H)."""
@@ -206,7 +207,7 @@ class MRNN(nn.Module):
         the multimodal layer and the softmax are tiled over (prefix, picture) pairs.
         """
         tree = PrefixTree.of(sentences)
-        language = self._language(sentences.target_in, None)[tree.row, tree.column]  # (P, M)
+        language = self._prefixes(sentences.target_in, tree, budget)
         return softmax_log_probs(
             language * SLOPE,
             self._look(visual).multimodal * SLOPE,
@@ -215,6 +216,18 @@ class MRNN(nn.Module):
             tree,
             budget,
         )
+
+    def _prefixes(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
+        """V_w w(t) + V_r r(t) after each prefix of a tree, (P, M), reading some sentences (S, T) at a time."""
+        settings = self.settings
+        units = settings.embedding_dim + 3 * settings.hidden_dim + 3 * settings.multimodal_dim
+        height = max(1, budget // (tokens.shape[1] * units * self.softmax.weight.element_size()))
+        language = self.softmax.weight.new_empty(len(tree.row), settings.multimodal_dim)
+        for top in range(0, len(tokens), height):
+            first, last = torch.searchsorted(tree.row, torch.tensor([top, top + height])).tolist()
+            places = tree.row[first:last] - top, tree.column[first:last]
+            language[first:last] = self._language(tokens[top : top + height], None)[places]
+        return language
 
 
 SCALE, SLOPE = 1.7159, 2 / 3

@@ -8,22 +8,23 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from limner.checkpoint import write_text
-from limner.records import LogLine, read_log
+from limner.records import LogLine, read_log, write_whole
 from limner.training.state import Place
 
 logger = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Appends to RUN/log.jsonl; lines of steps after the place a run resumes from are dropped first."""
+    """Appends to RUN/log.jsonl; lines written after the place a run resumes from are dropped first."""
 
-    def __init__(self, run: Path, step: int) -> None:
+    def __init__(self, run: Path, place: Place) -> None:
         self.path = run / "log.jsonl"
+        # Lines are written when an epoch ends: those of this very step are older only if its epoch has ended.
+        first_dropped = place.step + (place.batch == 0)
         if self.path.exists():
-            kept = [line for line in read_log(self.path) if line.step <= step]
-            write_text(self.path, "".join(line.model_dump_json(exclude_none=True) + "\n" for line in kept))
-        self.board = _tensorboard(run, step)
+            kept = [line for line in read_log(self.path) if line.step < first_dropped]
+            write_whole(self.path, "".join(line.model_dump_json(exclude_none=True) + "\n" for line in kept))
+        self.board = _tensorboard(run, first_dropped)
 
     def epoch(self, place: Place) -> None:
         """Write down an epoch of training."""
@@ -69,7 +70,7 @@ class RunLog:
                     self.board.add_scalar(f"{line.kind}/{name}", value, line.step)
 
 
-def _tensorboard(run: Path, step: int) -> Any:  # noqa: ANN401  (a class without types)
+def _tensorboard(run: Path, first_dropped: int) -> Any:  # noqa: ANN401  (a class without types)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -77,4 +78,4 @@ def _tensorboard(run: Path, step: int) -> Any:  # noqa: ANN401  (a class without
     except ImportError:
         logger.info("no TensorBoard log: the extra 'tensorboard' is not installed")
         return None
-    return SummaryWriter(str(run / "tensorboard"), purge_step=step)
+    return SummaryWriter(str(run / "tensorboard"), purge_step=first_dropped)

@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from limner.checkpoint import Checkpoint, Config, provenance, save_checkpoint, write_text
+from limner.checkpoint import Checkpoint, Config, provenance, save_checkpoint
 from limner.data.batching import Examples, Pictures, epoch_order, prefetch, split_examples
 from limner.data.collection import Collection
 from limner.errors import CheckpointError, TrainingError
@@ -23,6 +23,7 @@ from limner.evaluation import validate
 from limner.hardware import native_bf16
 from limner.models import build_model
 from limner.recipe import Recipe
+from limner.records import write_whole
 from limner.text.vocab import Tokenizer
 from limner.training.logs import RunLog
 from limner.training.objectives import word_loss
@@ -81,23 +82,23 @@ def train(
     average = WeightAverage(learner.model.parameters(), settings.average) if settings.average else None
     stored = find_state(out) if resume else None
     place = load_state(stored, learner.model, optimizer.optimizer, average) if stored else Place()
-    log = RunLog(out, place.step)
+    log = RunLog(out, place)
     lengths = [len(target) for target in training_set.targets]
     steps_per_epoch = math.ceil(len(lengths) / settings.batch_size)
     model.train()
-    while place.epoch < settings.epochs:
+    while place.epoch < settings.epochs and not _out_of_patience(place, settings):
         batches = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, place.epoch)
         for batch in prefetch(training_set.batch, batches[place.batch :], settings.prefetch):
             began = time.perf_counter()
             set_rates(optimizer, settings, place.step, steps_per_epoch)
             batch = batch.to(fabric.device)
             loss = word_loss(model(batch), batch, settings.label_smoothing)
-            _require_finite(loss, place, batch.ids)
+            _require_finite("loss", loss, place, batch.ids)
             cost = loss + settings.l2 * squared_norm(model.parameters()) if settings.l2 else loss
             optimizer.zero_grad()
             fabric.backward(cost)
-            if settings.clip_norm is not None:
-                clip_grad_norm_(model.parameters(), settings.clip_norm)
+            norm = clip_grad_norm_(model.parameters(), settings.clip_norm or math.inf)
+            _require_finite("norm of the gradient", norm, place, batch.ids)
             optimizer.step()
             if average is not None:
                 average.update(place.step)
@@ -112,9 +113,6 @@ def train(
             _validate(learner, validation_set, average, place, log, out)
             model.train()
         save_state(out, learner.model, optimizer.optimizer, average, place)
-        if settings.patience is not None and place.stale >= settings.patience:
-            logger.info("stopped after %d validations without a better %s", place.stale, settings.metric)
-            break
     log.close()
     return out
 
@@ -169,10 +167,10 @@ def _claim(out: Path, config: Config, resume: bool) -> None:
         "features": _prints(config),
     }
     if not recipe_file.exists():
-        if out.exists() and any(out.iterdir()):
+        if out.exists() and any(not file.name.startswith(".") for file in out.iterdir()):
             raise CheckpointError(f"{out}: not empty and not a run of Limner; name another --out")
         out.mkdir(parents=True, exist_ok=True)
-        write_text(recipe_file, json.dumps(mine, indent=1))
+        write_whole(recipe_file, json.dumps(mine, indent=1))
         return
     if not resume:
         raise CheckpointError(
@@ -200,10 +198,17 @@ def _first_difference(theirs: object, mine: object, key: str) -> str:
     return f"{key} was {theirs!r} and is now {mine!r}"
 
 
-def _require_finite(loss: Tensor, place: Place, ids: tuple[str, ...]) -> None:
-    if not torch.isfinite(loss):
+def _out_of_patience(place: Place, settings: TrainingSettings) -> bool:
+    if settings.patience is None or place.stale < settings.patience:
+        return False
+    logger.info("stopped after %d validations without a better %s", place.stale, settings.metric)
+    return True
+
+
+def _require_finite(what: str, value: Tensor, place: Place, ids: tuple[str, ...]) -> None:
+    if not torch.isfinite(value):
         raise TrainingError(
-            f"the loss is {float(loss)} at step {place.step} (epoch {place.epoch}; the batch begins with item "
+            f"the {what} is {float(value.detach())} at step {place.step} (epoch {place.epoch}; the batch begins with item "
             f"'{ids[0]}'): lower training.optimizer.lr or set training.clip_norm; the last saved state is untouched"
         )
 
@@ -226,9 +231,15 @@ def _validate(
     settings = learner.recipe.training
     if average is not None:
         average.swap()
-    values = validate(learner, examples, {settings.metric, *settings.metrics})
+    values = validate(learner, examples, tuple(dict.fromkeys((settings.metric, *settings.metrics))))
+    value = values.get(settings.metric, math.nan)
+    if math.isnan(value):
+        raise TrainingError(
+            f"training.metric: '{settings.metric}' has no value after epoch {place.epoch}: either it cannot be "
+            "measured on this machine (the log says why), or the weights have grown beyond all bounds "
+            "(lower training.optimizer.lr); the last saved state is untouched"
+        )
     log.validation(place, values)
-    value = values[settings.metric]
     sign = -1 if settings.metric in LOWER_IS_BETTER else 1
     if place.best is None or sign * value > sign * place.best:
         place.best, place.stale = value, 0

@@ -42,7 +42,7 @@ def _decay_groups(
     parameters: list[tuple[str, nn.Parameter]], patterns: dict[str, float]
 ) -> list[dict[str, list[nn.Parameter] | float]]:
     fitting: dict[str, list[nn.Parameter]] = {pattern: [] for pattern in patterns}
-    rest = []
+    rest: list[nn.Parameter] = []
     for name, parameter in parameters:
         pattern = next((pattern for pattern in patterns if fnmatch(name, pattern)), None)
         (rest if pattern is None else fitting[pattern]).append(parameter)

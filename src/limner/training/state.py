@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from limner.checkpoint import load_tensors, load_weights, save_tensors, write_text
+from limner.checkpoint import load_tensors, load_weights, save_tensors
 from limner.errors import CheckpointError
 from limner.models.protocols import Model
+from limner.records import write_whole
 from limner.training.optim import WeightAverage
 
 
@@ -59,8 +60,12 @@ class Place:
 def save_state(
     run: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None, place: Place
 ) -> None:
-    """Write RUN/state-STEP as a whole, then remove the one before."""
-    folder = run / f"state-{place.step:09d}"
+    """Write RUN/state-STEP-EPOCH as a whole, then remove the one before.
+
+    The end of an epoch may be saved twice, before and after it is validated: the epoch tells the two apart, so that
+    nothing has to give way before the new state is whole.
+    """
+    folder = run / f"state-{place.step:09d}-{place.epoch:05d}"
     partial = run / f".{folder.name}.{os.getpid()}"
     partial.mkdir(parents=True)
     tensors, plain = _flatten_optimizer(optimizer)
@@ -71,9 +76,7 @@ def save_state(
         save_tensors(
             partial / "average.safetensors", {str(k): value for k, value in enumerate(average.values)}
         )
-    write_text(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
-    if folder.exists():
-        shutil.rmtree(folder)
+    write_whole(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
     os.replace(partial, folder)
     for other in run.glob("state-*"):
         if other != folder:
@@ -82,8 +85,8 @@ def save_state(
 
 def find_state(run: Path) -> Path | None:
     """The newest whole state of a run; what a killed one left unfinished is removed."""
-    for partial in run.glob(".state-*"):
-        shutil.rmtree(partial)
+    for partial in run.glob(".*.[0-9]*"):  # named after the process that wrote them
+        shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
     return max(run.glob("state-*"), default=None)
 
 

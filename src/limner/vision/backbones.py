@@ -60,9 +60,7 @@ def load_backbone(
     family, _, rest = name.partition(":")
     if family == "pixels":
         if layer is not None or kind != "vector" or views != 1:
-            raise BackboneError(
-                f"{name}: pixels are maps, without layers and views; leave layer, kind and views out"
-            )
+            raise BackboneError(f"{name}: pixels are maps, without layers and views; leave layer, kind and views out")
         return PixelBackbone(size or _pixel_size(name, rest), resize or "squash")
     if family in CLASSIC:
         base, own_pooler = family, True
@@ -140,9 +138,7 @@ def _find_folder(name: str) -> Path:
             raise BackboneError(f"{folder}: no network in it; expected config.json and *.safetensors files")
         return folder
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise BackboneError(
-            f"{name}: no such folder; expected a folder with config.json and *.safetensors files"
-        )
+        raise BackboneError(f"{name}: no such folder; expected a folder with config.json and *.safetensors files")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -176,9 +172,7 @@ def _load_transformer(name: str, folder: Path) -> tuple[nn.Module, bool]:
         raise BackboneError(f"{name}: cannot be loaded: {error}") from None
     missing = [key for key in report["missing_keys"] if "pooler" not in key]
     if missing:
-        raise BackboneError(
-            f"{name}: the weight file lacks {len(missing)} entries, for example '{missing[0]}'"
-        )
+        raise BackboneError(f"{name}: the weight file lacks {len(missing)} entries, for example '{missing[0]}'")
     network: nn.Module = getattr(model, "vision_model", model)
     return network, not report["missing_keys"]
 
@@ -227,9 +221,7 @@ def _device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise BackboneError(
-            f"device '{name}' cannot be used here ({reason}); leave it out or say 'cpu'"
-        ) from None
+        raise BackboneError(f"device '{name}' cannot be used here ({reason}); leave it out or say 'cpu'") from None
     return device
 
 

@@ -80,9 +80,7 @@ def read_recipe(config: dict[str, Any]) -> Preprocessing:
         values |= {"mean": (0, 0, 0), "std": (1, 1, 1)}
     elif "image_mean" in config:
         values |= {"mean": config["image_mean"], "std": config["image_std"]}
-    return Preprocessing.parse(
-        values | {"bgr": config.get("do_flip_channel_order", False)}, "preprocessor_config.json"
-    )
+    return Preprocessing.parse(values | {"bgr": config.get("do_flip_channel_order", False)}, "preprocessor_config.json")
 
 
 def _side(size: int | dict[str, int]) -> int:
@@ -90,9 +88,7 @@ def _side(size: int | dict[str, int]) -> int:
         return size
     side = size.get("shortest_edge", size.get("height"))
     if side is None or size.get("width", side) != side:
-        raise SettingsError(
-            f"preprocessor_config.json: size {size} is not a square, which is all that is supported"
-        )
+        raise SettingsError(f"preprocessor_config.json: size {size} is not a square, which is all that is supported")
     return side
 
 
@@ -180,9 +176,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _to_8_bits(image: Image.Image) -> Pixels:
     """Scale grey values of 16 bits by their range, and values of no known range by the picture's own."""
     values = np.asarray(image).astype(np.float32)
-    low, high = (
-        (0.0, 65535.0) if image.mode.startswith("I;16") else (float(values.min()), float(values.max()))
-    )
+    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else (float(values.min()), float(values.max()))
     scaled = (values - low) * (255 / max(high - low, 1e-12))
     eight: Pixels = np.nan_to_num(scaled).round().clip(0, 255).astype(np.uint8)
     return eight
@@ -198,9 +192,7 @@ def prepare(image: Image.Image, recipe: Preprocessing) -> Pixels:
     """
     resample = Image.Resampling(recipe.resample)
     side = recipe.short if recipe.resize == "crop" or recipe.crops > 1 else recipe.size
-    resized = (
-        resize_shortest(image, side, resample) if recipe.resize == "crop" else squash(image, side, resample)
-    )
+    resized = resize_shortest(image, side, resample) if recipe.resize == "crop" else squash(image, side, resample)
     cuts = [centre_crop(resized, recipe.size)]
     if recipe.crops > 1:
         cuts += corner_crops(resized, recipe.size)
@@ -225,9 +217,7 @@ def resize_shortest(
     return image.resize((short * width // height, short), resample)
 
 
-def squash(
-    image: Image.Image, side: int, resample: Image.Resampling = Image.Resampling.BILINEAR
-) -> Image.Image:
+def squash(image: Image.Image, side: int, resample: Image.Resampling = Image.Resampling.BILINEAR) -> Image.Image:
     """Make the picture a square of `side` pixels, whatever its proportions."""
     return image.resize((side, side), resample)
 

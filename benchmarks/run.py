@@ -1,0 +1,286 @@
+"""Times what Limner promises and prints one JSON line a figure: name, value, unit, target, hardware.
+
+    make bench              all of them
+    make bench ONLY=pairs   one of them
+
+Ratios are measured in one run on one machine. Real photographs and sentences are used where LIMNER_DATA (or
+../shared/data) holds them, otherwise generated ones, and each line says which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from limner.data.batching import epoch_order, prefetch
+from limner.data.examples import SIGNS, Batch, Example, collate
+from limner.hardware import native_bf16
+from limner.layers.pairs import PrefixTree
+from limner.models.mrnn import MRNN, MRNNSettings
+from limner.retrieval import BUDGET, pair_log_probs, tiled_log_probs
+from limner.search import SearchSettings, search
+from limner.training.objectives import word_loss
+
+VOCAB, FEATURES, WORDS = 2800, 1280, 11
+CPU = torch.device("cpu")
+
+
+def hardware() -> str:
+    """The processor, its cores and the threads torch uses."""
+    name = next(
+        (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        platform.machine(),
+    )
+    return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bf16 {'yes' if native_bf16(CPU) else 'no'}"
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def tell(name: str, value: float, unit: str, target: str, **more: object) -> None:
+    """Print one figure."""
+    line = {"name": name, "value": float(f"{value:.4g}"), "unit": unit, "target": target, **more}
+    print(json.dumps({**line, "hardware": hardware()}), flush=True)
+
+
+def median_time(run: Callable[[], object], times: int) -> float:
+    """Median seconds of several runs, after one that does not count."""
+    run()
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
+
+
+def product_rate(dtype: torch.dtype) -> float:
+    """Floating-point operations a second of a large square matrix product."""
+    a, b = torch.randn(2, 3072, 3072).to(dtype)
+    return 2 * 3072**3 / median_time(lambda: a @ b, 7)
+
+
+def real_data() -> Path | None:
+    """The real photographs and sentences, where they are."""
+    folder = Path(os.environ.get("LIMNER_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    return folder if folder.is_dir() else None
+
+
+def paper_model() -> MRNN:
+    """An m-RNN of the paper's sizes with fresh weights; how fast it is does not depend on what it learned."""
+    torch.manual_seed(0)
+    return MRNN(MRNNSettings(), VOCAB, {"vector": (FEATURES,)}).eval()
+
+
+def pictures(count: int) -> Batch:
+    """A batch of pictures without sentences."""
+    random = np.random.default_rng(0)
+    values = random.random((count, FEATURES), dtype=np.float32).astype(np.float16)
+    return collate([Example(str(row), visual={"vector": value}) for row, value in enumerate(values)])
+
+
+def describe() -> None:
+    """Sentences of 11 words from stored features: one picture at a time, and in batches."""
+    model = paper_model()
+    settings = SearchSettings(min_length=WORDS, max_length=WORDS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    single = pictures(1)
+    seconds = median_time(lambda: search([model], single, settings), 200)
+    tell("describe_one", 1000 * seconds, "ms a sentence, one core", "<= 3 (the paper: 25)")
+    torch.set_num_threads(threads)
+    many = pictures(1000)
+    seconds = median_time(lambda: search([model], many, settings), 5)
+    tell("describe_batch", seconds, "ms a sentence, batches of 1,000", "<= 0.3")
+
+
+def sentences() -> tuple[list[list[int]], str]:
+    """5,000 sentences: the real test sentences, or words drawn by Zipf's law."""
+    data = real_data()
+    if data is None:
+        random = np.random.default_rng(0)
+        shares = 1 / np.arange(1, VOCAB - 3)
+        drawn = random.choice(np.arange(4, VOCAB), size=(5000, WORDS), p=shares / shares.sum())
+        return drawn.tolist(), "drawn by Zipf's law"
+    from limner.data.readers import read
+    from limner.text.vocab import TextSettings, Tokenizer
+
+    items = read("flickr", data / "flickr8k").items
+    tokenizer = Tokenizer.train(
+        [text for item in items if item.split == "train" for text in item.texts("en")],
+        TextSettings(punctuation=False, max_size=VOCAB),
+    )
+    texts = [text for item in items if item.split == "test" for text in item.texts("en")]
+    return [tokenizer.encode(text) for text in texts], "Flickr8k test"
+
+
+class Stored:
+    """Feature vectors in memory, as a feature table would give them."""
+
+    def __init__(self, count: int) -> None:
+        values = np.random.default_rng(0).random((count, FEATURES), dtype=np.float32)
+        self.values = values.astype(np.float16)
+
+    def take(self, rows: list[int]) -> list[dict[str, np.ndarray]]:
+        return [{"vector": self.values[row]} for row in rows]
+
+
+def pairs() -> None:
+    """The exact matrix of 5,000 sentences with 1,000 pictures."""
+    model = paper_model()
+    targets, which = sentences()
+    stored, rows = Stored(1000), list(range(1000))
+    batch = collate([Example("", target) for target in targets])
+    prefixes = len(PrefixTree.of(batch).row)
+    for bf16 in (True, False) if native_bf16(CPU) else (False,):
+        shown = rows if bf16 or not native_bf16(CPU) else rows[:200]
+        rate = product_rate(torch.bfloat16 if bf16 else torch.float32)
+        began = time.perf_counter()
+        pair_log_probs(model, targets, shown, stored, bf16=bf16)
+        seconds = time.perf_counter() - began
+        rate = (rate + product_rate(torch.bfloat16 if bf16 else torch.float32)) / 2
+        work = 2 * prefixes * len(shown) * model.settings.multimodal_dim * VOCAB
+        name = "pairs_bf16" if bf16 else "pairs_float32"
+        facts = {"sentences": f"{len(targets)} ({which})", "pictures": len(shown), "prefixes": prefixes}
+        facts |= {"seconds": round(seconds, 1), "product_gflops": round(rate / 1e9)}
+        tell(f"{name}_share", 100 * work / seconds / rate, "% of the matrix-product rate", ">= 60", **facts)
+        if bf16 or not native_bf16(CPU):
+            fast = len(targets) * len(shown) / seconds
+    some, seen = targets[::50], rows[:50]
+    visual = collate([Example("", visual=value) for value in stored.take(seen)]).visual
+    sub = collate([Example("", target) for target in some])
+    with torch.inference_mode():
+        slow_seconds = median_time(lambda: tiled_log_probs(model, visual, sub, BUDGET), 3)
+    slow = len(some) * len(seen) / slow_seconds
+    tell("pairs_ratio", fast / slow, "times pair by pair in float32", ">= 4", pairs_per_second=round(fast))
+
+
+def features() -> None:
+    """MobileNetV2 over 256-pixel JPEGs, decoding included."""
+    from limner.data.collection import Collection, write_items
+    from limner.data.examples import Item
+    from limner.vision.backbones import load_backbone
+    from limner.vision.features import extract
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        data = real_data()
+        if data is not None:
+            files = sorted((data / "flickr8k" / "images").glob("*.jpg"))[:640]
+            network = str(data / "backbones" / "mobilenet_v2")
+        else:
+            files, network = _drawn_jpegs(folder, 640), _fresh_mobilenet(folder)
+        items = [Item(file.stem, "train", image=os.path.relpath(file, folder / "c")) for file in files]
+        write_items(folder / "c", items)
+        rates = {}
+        for precision in ("fp32", "auto"):
+            eye = load_backbone(network, precision=precision)
+            extract_some = lambda name, eye=eye: extract(Collection.open(folder / "c"), eye, name=name)  # noqa: E731
+            began = time.perf_counter()
+            extract_some(precision)
+            rates[precision] = len(files) / (time.perf_counter() - began)
+        which = "Flickr8k" if data is not None else "noise"
+        tell(
+            "features",
+            rates["auto"],
+            "pictures/s",
+            ">= 80",
+            pictures=which,
+            times_float32=round(rates["auto"] / rates["fp32"], 2),
+        )
+
+
+def _drawn_jpegs(folder: Path, count: int) -> list[Path]:
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    files = []
+    for number in range(count):
+        coarse = Image.fromarray(random.integers(0, 256, (32, 43, 3), dtype=np.uint8))
+        files.append(folder / f"{number:04d}.jpg")
+        coarse.resize((341, 256)).save(files[-1], quality=85)
+    return files
+
+
+def _fresh_mobilenet(folder: Path) -> str:
+    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+    MobileNetV2ForImageClassification(MobileNetV2Config()).save_pretrained(folder / "mobilenet_v2")
+    return str(folder / "mobilenet_v2")
+
+
+def train() -> None:
+    """Training steps of the paper's model, batches of 128 sentences."""
+    targets, which = sentences()
+    targets = [[word for word in target] or [SIGNS.unk] for target in targets]
+    stored = Stored(1000)
+    model = MRNN(MRNNSettings(dropout=0.5, visual_dropout=0.3), VOCAB, {"vector": (FEATURES,)}).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    order = epoch_order([len(target) for target in targets], 128, 20, seed=1, epoch=0)
+
+    def make(rows: list[int]) -> Batch:
+        seen = stored.take([row % 1000 for row in rows])
+        return collate(
+            [Example("", targets[row], visual=value) for row, value in zip(rows, seen, strict=True)]
+        )
+
+    def waits(batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
+        while True:
+            began = time.perf_counter()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch, time.perf_counter() - began
+
+    bf16 = native_bf16(CPU)
+    rate = product_rate(torch.bfloat16 if bf16 else torch.float32)
+    words = waited = 0.0
+    began = time.perf_counter()
+    for batch, wait in waits(prefetch(make, order * 3, 4)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            output = model(batch)
+        loss = word_loss(output, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        words += int(batch.target_mask.sum())
+        waited += wait
+    seconds = time.perf_counter() - began
+    weights = sum(
+        p.numel()
+        for name, p in model.named_parameters()
+        if p.ndim == 2 and "embedding_1" not in name and "visual" not in name
+    )
+    share = 100 * 6 * weights * words / seconds / rate
+    tell(
+        "train", words / seconds, "words/s", ">= 20000",
+        sentences=which, share_of_product_rate_percent=round(share), waiting_for_data_percent=round(100 * waited / seconds, 2),
+    )  # fmt: skip
+
+
+BENCHMARKS = {"describe": describe, "pairs": pairs, "features": features, "train": train}
+
+
+def main() -> None:
+    """Run one benchmark or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("only", nargs="?", choices=BENCHMARKS)
+    chosen = parser.parse_args().only
+    for name, run in BENCHMARKS.items():
+        if chosen in (None, name):
+            run()
+
+
+if __name__ == "__main__":
+    main()

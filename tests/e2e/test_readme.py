@@ -1,0 +1,91 @@
+"""The README does what it says: its marked blocks, run as written, on a small stand-in for the demo's folder."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import limner
+from limner.cli import app
+from limner.vision.features import FeatureTable
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCK = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```", re.DOTALL)
+BLOCKS = BLOCK.findall(README.read_text(encoding="utf-8"))
+SHELL = [block for language, block in BLOCKS if language == "bash"]
+PYTHON = [block for language, block in BLOCKS if language == "python"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a small demo/, as 'make demo' leaves it, and photographs of one's own."""
+    place = tmp_path_factory.mktemp("readme")
+    settings = limner.SceneSettings(seed=1, train=40, val=6, test=6, size=64)
+    scenes = limner.generate(place / "demo" / "scenes", settings)
+    limner.extract(scenes, limner.load_backbone("pixels:64"))
+    limner.train(limner.load_recipe("scenes/mrnn", ["training.epochs=1"]), scenes, place / "demo" / "run")
+    (place / "my_photos").mkdir()
+    for item in scenes.items("test")[:3]:
+        shutil.copy(scenes.image_path(item), place / "my_photos" / f"{item.id}.jpg")
+        (place / "my_photos" / f"{item.id}.txt").write_text("One sentence.\nAnother one.\n")
+    return place
+
+
+def shell(block: str, place: Path) -> str:
+    """Run a block in bash, with the 'limner' of this environment, and give what it printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    bash = shutil.which("bash")
+    assert bash, "this test needs bash"
+    done = subprocess.run(
+        [bash, "-euo", "pipefail", "-c", block],
+        cwd=place,
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_every_command_of_the_table_exists():
+    told = set(re.findall(r"^\| `limner (\w+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
+    there = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert told == there
+    assert len(SHELL) == 3 and len(PYTHON) == 1
+
+
+def test_looking_describing_scoring_and_searching(place):
+    printed = shell(SHELL[0], place)
+    picture = "demo/scenes/images/test-00000.jpg"
+    assert (place / "sheet.png").stat().st_size > 0
+    assert len(re.findall(rf"^{picture}\s.*\s-\d", printed, re.MULTILINE)) == 3  # --n-best 3
+    assert len(re.findall(r"^-[\d.]+\s+[\d.]+\s+There is a ", printed, re.MULTILINE)) == 2
+    assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a red ball", printed, re.MULTILINE)) == 5
+
+
+def test_training_measuring_and_reporting(place):
+    printed = shell(SHELL[1], place)
+    assert "bleu4" in printed and "perplexity" in printed
+    for name in ("model.safetensors", "README.md", "evaluation/test.json", "report.html"):
+        assert (place / "runs" / "second" / name).is_file()
+    report = (place / "runs" / "second" / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Results on test</h2>" in report
+
+
+def test_pictures_of_one_s_own(place):
+    printed = shell(SHELL[2], place)
+    mine = limner.Collection.open(place / "collections" / "mine")
+    assert "3 items with 6 sentences" in printed
+    assert len(FeatureTable.open(mine, "pixels64")) == 3
+
+
+def test_five_lines_to_a_caption(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert len(PYTHON[0].strip().replace("\n\n", "\n").splitlines()) <= 5
+    exec(compile(PYTHON[0], str(README), "exec"), {})
+    assert capsys.readouterr().out.count("\n") == 1

@@ -1,0 +1,115 @@
+"""A training that is killed, at any moment and more than once, ends as one that was left alone."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from limner.data.scenes import SceneSettings, generate
+
+COMMON = {
+    "visual": {"features": ["pixels16"]},
+    "model": {"embedding_dim": 16, "hidden_dim": 24, "multimodal_dim": 32, "convnet_dim": 16, "convnet_width": 4},
+    "search": {"max_length": 15},
+}
+ADAMW = {
+    **COMMON,
+    "model": {**COMMON["model"], "dropout": 0.3, "visual_dropout": 0.2},
+    "training": {"epochs": 4, "batch_size": 16, "average": 0.99, "clip_norm": 1.0, "save_every": 7},
+}
+SGD = {
+    **COMMON,
+    "training": {
+        "epochs": 4,
+        "batch_size": 16,
+        "optimizer": {"name": "sgd", "lr": 0.2, "momentum_start": 0.2, "momentum_epochs": 3},
+        "schedule": {"name": "cosine", "warmup_steps": 10},
+        "l2": 1e-5,
+        "metric": "bleu1",
+        "save_every": 5,
+    },
+}
+SLOWLY = """
+import sys, time
+from limner.cli import main
+from limner.training import loop
+
+advance = loop._advance
+def slowly(*given):
+    advance(*given)
+    time.sleep(0.03)  # so that a signal can come between any two steps
+loop._advance = slowly
+sys.argv[0] = "limner"
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    collection = generate(tmp_path_factory.mktemp("e2e") / "scenes", SceneSettings(train=60, val=12, test=1, size=32))
+    limner("features", collection.path, "--backbone", "pixels:16")
+    return collection.path
+
+
+def limner(*arguments):
+    command = [sys.executable, "-c", "from limner.cli import main; main()", *map(str, arguments)]
+    subprocess.run(command, capture_output=True, check=True)
+
+
+def start(recipe, scenes, run, *more):
+    command = [sys.executable, "-c", SLOWLY, "train", recipe, "--data", scenes, "--out", run, *more]
+    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_a_state(process, run, other_than=frozenset()):
+    deadline = time.monotonic() + 120
+    while not {path.name for path in run.glob("state-*")} - other_than:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def log_without_times(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "words_per_second")} for line in lines]
+
+
+@pytest.mark.parametrize("settings", [ADAMW, SGD], ids=["adamw", "sgd"])
+def test_killed_twice_and_resumed(settings, scenes, tmp_path):
+    recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(settings))
+    limner("train", recipe, "--data", scenes, "--out", whole)
+    chance = random.Random(str(settings))
+    resume, known = [], frozenset()
+    for _ in range(2):
+        process = start(recipe, scenes, run, *resume)
+        wait_for_a_state(process, run, known)
+        time.sleep(chance.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        resume, known = ["--resume"], frozenset(path.name for path in run.glob("state-*"))
+    assert log_without_times(run) != log_without_times(whole) if (run / "log.jsonl").exists() else True
+    limner("train", recipe, "--data", scenes, "--out", run, "--resume")
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (run / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+    assert log_without_times(run) == log_without_times(whole)
+    left = {path.name for path in run.iterdir()}
+    assert left == {path.name for path in whole.iterdir()}
+
+
+def test_control_c_is_a_clear_line_and_status_130(scenes, tmp_path):
+    recipe, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(ADAMW))
+    process = start(recipe, scenes, run)
+    wait_for_a_state(process, run)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert "stopped; nothing already written is lost" in told

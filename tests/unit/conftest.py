@@ -1,0 +1,117 @@
+"""A tiny collection that can be learned in a second, and a model that has learned it; made once, never changed."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.recipe import Recipe
+from limner.training.loop import train
+from limner.vision.backbones import load_backbone
+from limner.vision.features import FeatureSpec, extract
+from limner.vision.images import Preprocessing, prepare
+
+COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
+SIZES = {"train": 32, "val": 8, "test": 8}
+
+
+class ColourEye:
+    """A backbone whose answer is known: the mean colour, from 0 to 1."""
+
+    def __init__(self, name="colour", version="1"):
+        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
+        self.specs = (
+            FeatureSpec(
+                name=name,
+                kind="vector",
+                shape=(3,),
+                backbone="eye",
+                preprocessing=self.preprocessing.model_dump(mode="json"),
+                weights_sha256=version,
+            ),
+        )
+
+    def preprocess(self, image):
+        return prepare(image, self.preprocessing)
+
+    def __call__(self, pixels):
+        colours = pixels[:, 0].reshape(len(pixels), 16, 3).mean(1) / 255
+        return {"vector": colours.astype(np.float16)}
+
+
+def tiny_items(folder):
+    """Pictures of one colour on the left and one on the right; each split has a word of its own."""
+    random = np.random.default_rng(5)
+    for split, size in SIZES.items():
+        for number in range(size):
+            names = [list(COLOURS)[k] for k in (number % 4, random.integers(4))]
+            picture = Image.new("RGB", (16, 16), COLOURS[names[0]])
+            picture.paste(COLOURS[names[1]], (12, 0, 16, 16))
+            id_ = f"{split}{number}"
+            picture.save(folder / f"{id_}.png")
+            texts = (f"a {names[0]} wall", f"look , a {names[0]} wall")
+            if number == 0:
+                texts += (f"only {split} says {split}word",)
+            german = Sentence("de", "eine wand", 1)
+            sentences = (*(Sentence("en", text, k) for k, text in enumerate(texts)), german)
+            yield Item(id_, split, image=f"{id_}.png", sentences=sentences)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """Three splits in two languages, with features 'colour' (a vector) and 'pixels16' (maps)."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_items(folder, tiny_items(folder))
+    collection = Collection.open(folder)
+    extract(collection, ColourEye())
+    extract(collection, load_backbone("pixels:16"))
+    return collection
+
+
+@pytest.fixture
+def own_tiny(tiny, tmp_path):
+    """A copy that a test may change."""
+    return Collection.open(shutil.copytree(tiny.path, tmp_path / "collection"))
+
+
+def tiny_recipe(features="colour", model=None, **training):
+    """A small m-RNN that learns the tiny collection."""
+    sizes = {"embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 16, "convnet_width": 4, "convnet_dim": 12}
+    chosen = {"epochs": 4, "batch_size": 16, "optimizer": {"name": "adamw", "lr": 0.02}, "precision": "fp32"}
+    return Recipe.parse(
+        {
+            "visual": {"features": [features] if features else []},
+            "model": {**sizes, **(model or {})},
+            "training": {**chosen, **training},
+            "search": {"max_length": 12},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def recipe_of():
+    """Makes small recipes: recipe_of(features, model, **training)."""
+    return tiny_recipe
+
+
+@pytest.fixture(scope="session")
+def eye_of():
+    """Makes backbones that see the mean colour: eye_of(name, version)."""
+    return ColourEye
+
+
+@pytest.fixture(scope="session")
+def trained(tiny, tmp_path_factory):
+    """A run that learned to see the tiny collection from pixels."""
+    recipe = tiny_recipe("pixels16", epochs=30, validate_every=5)
+    return train(recipe, tiny, tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture(scope="session")
+def trained_on_colours(tiny, tmp_path_factory):
+    """A run that learned the tiny collection from vectors."""
+    recipe = tiny_recipe("colour", epochs=20, validate_every=5)
+    return train(recipe, tiny, tmp_path_factory.mktemp("trained") / "run")

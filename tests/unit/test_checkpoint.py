@@ -1,0 +1,161 @@
+"""Saved models: whole, or refused by the name of the file that is not."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from limner.checkpoint import load_checkpoint, save_checkpoint
+from limner.data.examples import Example, collate
+from limner.errors import CheckpointError, SettingsError
+from limner.text.vocab import TextSettings, Tokenizer
+from limner.training.state import find_state
+
+FILES = ("config.json", "tokenizer.json", "model.safetensors", "README.md")
+
+
+@pytest.fixture
+def run(trained_on_colours, tmp_path):
+    """A copy of a trained run, to be damaged."""
+    return shutil.copytree(trained_on_colours, tmp_path / "run")
+
+
+def logits(checkpoint):
+    batch = collate([Example("a", [4, 5, 6], visual={"vector": torch.rand(3).half().numpy()})])
+    with torch.inference_mode():
+        return checkpoint.model(batch).logits
+
+
+def test_a_round_trip_changes_nothing(run, tmp_path):
+    first = load_checkpoint(run)
+    save_checkpoint(tmp_path / "again", first)
+    second = load_checkpoint(str(tmp_path / "again"))
+    torch.manual_seed(0)
+    expected = logits(first)
+    torch.manual_seed(0)
+    assert torch.equal(logits(second), expected)
+    assert second.tokenizer.entries == first.tokenizer.entries
+    assert second.recipe == first.recipe
+    assert second.config == first.config
+    assert not second.model.training
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == sorted(FILES)
+
+
+def test_the_config_tells_where_the_model_comes_from(run):
+    facts = load_checkpoint(run).config.provenance
+    assert {"collection", "collection_fingerprint", "seed", "command", "torch", "limner", "machine"} <= set(facts)
+    card = (run / "README.md").read_text()
+    assert "limner describe" in card
+    assert facts["collection_fingerprint"] in card
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file_is_named(run, name):
+    (run / name).unlink()
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        load_checkpoint(run)
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 0.999])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_truncated_file_is_named(run, name, share):
+    content = (run / name).read_bytes()
+    (run / name).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+        load_checkpoint(run)
+
+
+def test_the_vocabulary_of_another_model_is_refused(run):
+    Tokenizer.train(["quite other words"], TextSettings()).save(run / "tokenizer.json")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not the vocabulary .*restore"):
+        load_checkpoint(run)
+
+
+def test_a_config_without_a_key_is_refused(run):
+    config = json.loads((run / "config.json").read_text())
+    del config["vocab_size"]
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"config\.json: not a Config record: vocab_size"):
+        load_checkpoint(run)
+
+
+def test_a_recipe_of_another_version_is_refused(run):
+    config = json.loads((run / "config.json").read_text())
+    config["recipe"]["model"]["heads"] = 8
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SettingsError, match=r"config\.json: model\.heads: Extra inputs"):
+        load_checkpoint(run)
+
+
+def test_weights_that_do_not_fit_are_named(run):
+    weights = load_file(run / "model.safetensors")
+    save_file({**weights, "softmax.bias": torch.zeros(3)}, run / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"weight 'softmax\.bias' has shape \(3,\), the model expects"):
+        load_checkpoint(run)
+    moved = {name.replace("softmax", "output"): value for name, value in weights.items()}
+    save_file(moved, run / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing \['softmax\.bias', .*unknown \['output\.bias'"):
+        load_checkpoint(run)
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    with pytest.raises(CheckpointError, match=r"not a trained model \(no config\.json\)"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_model(monkeypatch, run):
+    """A disk that is full while the weights are written."""
+    from limner import checkpoint
+
+    loaded = load_checkpoint(run)
+
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(run, loaded)
+    load_checkpoint(run)
+    assert not list(run.glob(".*"))
+
+
+def test_nothing_in_a_run_is_a_pickle(run):
+    """Every file is text, safetensors or TensorBoard's own log."""
+    assert find_state(run) is not None
+    for path in run.rglob("*"):
+        if path.is_dir():
+            continue
+        if path.suffix == ".safetensors":
+            with safe_open(path, "pt") as tensors:
+                assert tensors.keys() is not None
+        elif "tensorboard" not in path.parts:
+            assert path.suffix in (".json", ".jsonl", ".md"), path
+            path.read_text(encoding="utf-8")
+        head = path.read_bytes()[:4]
+        assert head[:1] != b"\x80", f"{path} begins as a pickle does"
+        assert head != b"PK\x03\x04", f"{path} begins as an archive of torch.save does"
+
+
+@pytest.mark.parametrize("name", ["place.json", "model.safetensors", "optimizer.safetensors", "chance.safetensors"])
+def test_a_damaged_state_is_named(run, tiny, recipe_of, name):
+    from limner.training.loop import train
+
+    state = find_state(run)
+    (state / name).write_bytes((state / name).read_bytes()[:20])
+    with pytest.raises(CheckpointError, match=rf"state-\S+{name}: damaged"):
+        train(recipe_of(epochs=20, validate_every=5), tiny, run, resume=True)
+
+
+def test_what_a_killed_run_left_unfinished_is_removed(run):
+    (run / ".state-000000999-00002.4711").mkdir()
+    (run / ".state-000000999-00002.4711" / "model.safetensors").write_bytes(b"half")
+    (run / ".model.safetensors.4711").write_bytes(b"half")
+    (run / ".gitignore").write_text("mine")
+    newest = find_state(run)
+    assert newest is not None
+    assert (newest / "place.json").exists()
+    assert [path.name for path in run.glob(".*")] == [".gitignore"]

@@ -1,0 +1,126 @@
+"""The command line as a shell sees it, without any model."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from limner import cli
+from limner.data.collection import write_items
+from limner.data.examples import Item, Sentence
+
+COMMANDS = typer.main.get_command(cli.app).commands
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def run(capsys, monkeypatch, *arguments: object) -> tuple[int, str, str]:
+    """Call the command line in this process: its exit status, output and messages."""
+    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
+    monkeypatch.setattr(cli.err, "file", sys.stderr)
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    printed = capsys.readouterr()
+    return int(exit.value.code or 0), printed.out, printed.err
+
+
+@pytest.fixture
+def collection(tmp_path) -> Path:
+    items = [Item(f"{n}", "train", sentences=(Sentence("en", f"Sentence {n}."),)) for n in range(3)]
+    write_items(tmp_path / "collection", items)
+    return tmp_path / "collection"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["describe", "--help"]])
+def test_help_imports_nothing_heavy(arguments):
+    heavy = ("torch", "transformers", "lance", "pyarrow", "matplotlib", "numpy", "PIL")
+    program = (
+        "import sys; from limner.cli import app; app(sys.argv[1:], standalone_mode=False); "
+        f"sys.exit(' '.join(name for name in {heavy} if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+    assert "Usage: " in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_that_it_would_accept(name):
+    command = COMMANDS[name]
+    example = re.search(r"Example: `limner (.+?)`", command.help or "")
+    assert example, f"'limner {name} --help' has no example"
+    words = [a or b for a, b in re.findall(r'"(.+?)"|(\S+)', example[1])]
+    assert words[0] == name
+    command.make_context(name, words[1:])  # raises a usage error for what the command does not take
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_documentation_names_every_option(name):
+    section = (DOCS / "cli.md").read_text(encoding="utf-8").split(f"\n## {name}\n")[1].split("\n## ")[0]
+    options = [option for parameter in COMMANDS[name].params for option in parameter.opts]
+    told = [option for option in options if option.startswith("--") and option not in ("--help", "--json")]
+    assert [option for option in told if f"`{option}`" not in section] == []
+    assert f"```bash\nlimner {name} " in section
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_speak_json(name):
+    assert "--json" in [option for parameter in COMMANDS[name].params for option in parameter.opts]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["show", "nowhere"], "nowhere"),
+        (["import", "csv", "nothing.csv", "made"], "nothing.csv"),
+        (["import", "tape", ".", "made"], "'tape'"),
+        (["train", "no/such", "--data", "nowhere", "--out", "run"], "'no/such'"),
+        (["train", "scenes/mrnn", "--data", "nowhere", "--out", "run", "model.hiden_dim=3"], "model.hiden_dim"),
+        (["train", "scenes/mrnn", "--data", "nowhere", "--out", "run", "epochs"], "'epochs'"),
+        (["describe", "nowhere", "picture.jpg"], "nowhere"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)  # fmt: skip
+def test_what_the_user_can_mend_is_one_line(arguments, named, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, printed, told = run(capsys, monkeypatch, *arguments)
+    lines = told.strip().splitlines()
+    assert status == 1
+    assert len(lines) == 1 and lines[0].startswith("error: "), told
+    assert named in lines[0]
+    assert printed == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_brackets_in_a_message_are_not_markup(capsys, monkeypatch, tmp_path):
+    status, _, told = run(capsys, monkeypatch, "show", tmp_path / "[bold]here")
+    assert status == 1
+    assert "[bold]here" in told
+
+
+def test_show_as_json(collection, capsys, monkeypatch):
+    status, printed, _ = run(capsys, monkeypatch, "show", collection, "--json")
+    found = json.loads(printed)
+    assert status == 0
+    assert found["splits"] == {"train": 3}
+    assert found["sentences"] == {"train": {"en": 3}}
+
+
+def test_import_as_json_counts_and_changes_nothing_the_second_time(tmp_path, capsys, monkeypatch):
+    (tmp_path / "table.csv").write_text("id,split,image,lang,text\na,train,,en,One.\na,train,,de,Eins.\n")
+    arguments = ["import", "csv", tmp_path / "table.csv", tmp_path / "made", "--json"]
+    first, second = (json.loads(run(capsys, monkeypatch, *arguments)[1]) for _ in range(2))
+    assert (first["items"], first["sentences"], first["added"]) == (1, 2, 1)
+    assert (second["added"], second["updated"], second["unchanged"]) == (0, 0, 1)
+
+
+def test_ctrl_c_ends_without_a_traceback(collection, capsys, monkeypatch):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("limner.data.collection.Collection.open", stop)
+    status, printed, told = run(capsys, monkeypatch, "show", collection)
+    assert (status, printed) == (130, "")
+    assert "Traceback" not in told

@@ -1,0 +1,143 @@
+"""Evaluation of a split: every number there, each with its signature, and clear words where something is missing."""
+
+import shutil
+
+import pytest
+
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import Pictures, split_examples
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.errors import CollectionError, FeatureError, SettingsError, TrainingError
+from limner.evaluation import describe_items, evaluate, open_pictures, save_evaluation, validate
+from limner.records import read_evaluations
+from limner.retrieval import pair_log_probs
+from limner.scoring import score_examples
+from limner.search import SearchSettings
+from limner.vision.features import extract
+
+METRICS = ("bleu1", "bleu2", "bleu4", "cider", "rouge_l")
+
+
+@pytest.fixture(scope="module")
+def model(trained_on_colours):
+    return load_checkpoint(trained_on_colours)
+
+
+@pytest.fixture(scope="module")
+def found(model, tiny):
+    return evaluate([model], tiny, metrics=METRICS, command="limner evaluate …")
+
+
+def values(evaluation):
+    return {score.name: score.value for score in evaluation.scores}
+
+
+def signature(evaluation, name):
+    return next(score.signature for score in evaluation.scores if score.name == name)
+
+
+def test_every_score_is_there_with_a_signature(found):
+    expected = {*METRICS, "perplexity"}
+    expected |= {f"{way}_{what}" for way in ("image_to_text", "text_to_image") for what in ("r1", "r10", "median_rank")}
+    assert expected <= set(values(found))
+    assert all(score.signature for score in found.scores)
+    assert found.split == "test"
+    assert len(found.items) == 8
+    assert [line.right for query in found.retrieval.image_to_text for line in query.top].count(True) > 0
+
+
+def test_it_describes_well_what_it_learned(found):
+    assert values(found)["bleu2"] > 50
+    assert values(found)["perplexity"] < 6
+    assert values(found)["text_to_image_median_rank"] <= 2  # two of the eight pictures have the same colour,
+    assert values(found)["image_to_text_median_rank"] <= 4  # and the same sentences, which tie
+
+
+def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
+    assert signature(found, "bleu4").endswith("search:beam1,penalty0")
+    assert signature(found, "image_to_text_r1").endswith("marginal:32")
+    assert "marginal" not in signature(found, "text_to_image_r1")
+    other = evaluate(
+        [model], tiny, settings=SearchSettings(beam_size=2, length_penalty=0.5, max_length=12), metrics=("bleu4",), marginal=5
+    )
+    assert signature(other, "bleu4").endswith("search:beam2,penalty0.5")
+    assert signature(other, "image_to_text_r1").endswith("marginal:5")
+
+
+def test_validation_measures_the_same(found, model, tiny):
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    brief = validate(model, examples, ["perplexity", "bleu4", "cider"])
+    assert brief == pytest.approx({name: values(found)[name] for name in brief})
+    assert list(brief) == ["perplexity", "bleu4", "cider"]
+
+
+def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
+    pictures = Pictures.open(tiny, ["colour"])
+    examples = split_examples(tiny, "test", model.tokenizer, "en", pictures, 80)
+    matrix = pair_log_probs(model.model, examples.targets, examples.items, pictures, budget=5000)
+    scored = score_examples(model.model, examples, batch_size=3)
+    own = [float(matrix[row, column]) for row, column in enumerate(examples.owners)]
+    assert own == pytest.approx(scored.log_probs.tolist(), rel=1e-4, abs=1e-4)
+
+
+def test_batch_size_changes_no_description(model, tiny):
+    pictures, items = Pictures.open(tiny, ["colour"]), tiny.items("test")
+    one, all_ = (
+        describe_items([model], items, pictures, SearchSettings(beam_size=3, max_length=12), batch_size=size)
+        for size in (1, 8)
+    )
+    assert [h[0].tokens for h in one] == [h[0].tokens for h in all_]
+
+
+def test_an_evaluation_is_saved_where_the_report_finds_it(found, tmp_path):
+    save_evaluation(found, tmp_path)
+    assert read_evaluations(tmp_path) == [found]
+
+
+def test_items_without_a_sentence_are_passed_over(found, model, own_tiny):
+    write_items(own_tiny.path, [Item("silent", "test", image=own_tiny.items("test")[0].image)])
+    again = evaluate([model], Collection.open(own_tiny.path), metrics=METRICS)
+    assert values(again) == pytest.approx(values(found))
+
+
+def test_items_without_a_picture_are_described_but_not_searched(found, model, own_tiny, caplog):
+    write_items(own_tiny.path, [Item("blind", "test", sentences=(Sentence("en", "a red wall"),))])
+    again = evaluate([model], Collection.open(own_tiny.path), metrics=METRICS)
+    assert "without the 1 items that have no picture" in caplog.text
+    assert len(again.items) == 9
+    assert values(again)["text_to_image_r1"] == pytest.approx(values(found)["text_to_image_r1"])
+    assert values(again)["image_to_text_r1"] == pytest.approx(values(found)["image_to_text_r1"])
+
+
+def test_a_split_without_any_picture_is_not_searched(model, own_tiny, caplog):
+    write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
+    found = evaluate([model], Collection.open(own_tiny.path), split="words", metrics=("bleu1",))
+    assert found.retrieval is None
+    assert "perplexity" in values(found)
+    assert "image_to_text_r1" not in values(found)
+
+
+def test_what_is_not_there_is_named(model, tiny, own_tiny):
+    with pytest.raises(CollectionError, match="no items in split 'dev'"):
+        evaluate([model], tiny, split="dev")
+    with pytest.raises(SettingsError, match="no metric 'blue4'"):
+        evaluate([model], tiny, metrics=("blue4",))
+    write_items(own_tiny.path, [Item("silent", "quiet", image="x.png")])
+    with pytest.raises(TrainingError, match="split 'quiet' has no sentence"):
+        evaluate([model], Collection.open(own_tiny.path), split="quiet")
+
+
+def test_features_of_another_network_are_refused_by_name(model, own_tiny, eye_of):
+    shutil.rmtree(own_tiny.path / "features" / "colour.lance")
+    with pytest.raises(FeatureError, match=r"colour\.lance: no such features \(there are: pixels16\)"):
+        evaluate([model], own_tiny)
+    extract(own_tiny, eye_of(version="2"))
+    with pytest.raises(FeatureError, match=r"features/colour: holds eye .*weights_sha256: 2 / 1"):
+        evaluate([model], own_tiny)
+
+
+def test_a_picture_that_was_never_looked_at_is_named(model, own_tiny):
+    write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
+    with pytest.raises(FeatureError, match=r"1 pictures of split 'test' .*'late'; 'limner features' adds them"):
+        evaluate([model], Collection.open(own_tiny.path))

@@ -1,0 +1,76 @@
+"""Examples become batches: the tables are written by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from limner.data.examples import SIGNS, Example, collate, collate_visual
+from limner.layers.eye import Eye
+
+PAD, BOS, EOS = SIGNS.pad, SIGNS.bos, SIGNS.eos
+
+
+def vector(*values):
+    return {"vector": np.array(values, dtype=np.float16)}
+
+
+def test_targets_are_shifted_padded_and_masked():
+    batch = collate([Example("a", [7, 8, 9]), Example("b", [5]), Example("c")])
+    assert batch.ids == ("a", "b", "c")
+    assert batch.target_in.tolist() == [[BOS, 7, 8, 9], [BOS, 5, PAD, PAD], [BOS, PAD, PAD, PAD]]
+    assert batch.target_out.tolist() == [[7, 8, 9, EOS], [5, EOS, PAD, PAD], [EOS, PAD, PAD, PAD]]
+    assert batch.target_mask.tolist() == [[True] * 4, [True, True, False, False], [True, False, False, False]]
+    assert batch.source is None
+    assert len(batch) == 3
+
+
+def test_sources_carry_no_signs():
+    batch = collate([Example("a", source=[4, 5]), Example("b", source=[6]), Example("c")])
+    assert batch.source.tolist() == [[4, 5], [6, PAD], [PAD, PAD]]
+    assert batch.source_mask.tolist() == [[True, True], [True, False], [False, False]]
+
+
+def test_pictures_are_stacked_and_a_missing_one_is_zeros():
+    visual = collate_visual([None, vector(1, 2), {"vector": None}, vector(3, 4)])
+    assert visual.present.tolist() == [False, True, False, True]
+    assert visual.vector.tolist() == [[0, 0], [1, 2], [0, 0], [3, 4]]
+    assert visual.vector.dtype == torch.float32
+    assert visual.grid is None
+    assert visual.maps is None
+
+
+def test_a_missing_picture_is_zeros_whatever_its_neighbours_are():
+    visual = collate_visual([vector(np.inf, np.nan), None])
+    assert visual.vector[1].tolist() == [0, 0]
+
+
+def test_two_forms_at_once():
+    both = {"vector": np.ones(2, np.float16), "grid": np.ones((3, 2), np.float16)}
+    visual = collate_visual([both, None])
+    assert (visual.vector.shape, visual.grid.shape) == ((2, 2), (2, 3, 2))
+    assert visual.present.tolist() == [True, False]
+
+
+def test_no_picture_at_all():
+    visual = collate_visual([None, None])
+    assert visual.present.tolist() == [False, False]
+    assert visual[1:] == (None, None, None)
+
+
+@pytest.mark.parametrize("forms", [{"vector": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
+def test_a_batch_without_any_picture_is_seen_as_zeros(forms):
+    eye = Eye(forms, "l2", 4, 4)
+    picture = {form: np.ones(shape, dtype=np.float16) for form, shape in forms.items()}
+    assert eye(collate_visual([None, None])).tolist() == [[0.0] * 4] * 2
+    assert eye(collate_visual([None, picture]))[0].tolist() == [0.0] * 4
+    assert list(eye.state_dict()) == [name for name, _ in eye.named_parameters()]
+
+
+def test_rows_are_selected_and_moved():
+    batch = collate([Example("a", [4], visual=vector(1)), Example("b", [5], visual=vector(2))])
+    chosen = batch.visual.select(torch.tensor([1, 1, 0]))
+    assert chosen.vector.tolist() == [[2], [2], [1]]
+    assert chosen.present.tolist() == [True] * 3
+    moved = batch.to(torch.device("meta"))
+    assert {t.device.type for t in (moved.target_in, moved.target_mask, moved.visual.vector)} == {"meta"}
+    assert moved.source is None

@@ -1,0 +1,149 @@
+"""Optimizers, schedules and averages at points computed by hand."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adadelta, Adam, AdamW
+
+from limner.errors import SettingsError
+from limner.training.optim import (
+    WeightAverage,
+    build_optimizer,
+    learning_rate_factor,
+    momentum,
+    set_rates,
+    squared_norm,
+)
+from limner.training.settings import ScheduleSettings, SGDSettings, TrainingSettings
+
+
+def settings(**values):
+    return TrainingSettings.parse(values)
+
+
+def parameters():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, bias=False))
+    return list(model.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step", "expected"),
+    [
+        ({"name": "constant"}, 77, 1.0),
+        ({"name": "constant", "warmup_steps": 4}, 0, 0.25),
+        ({"name": "constant", "warmup_steps": 4}, 3, 1.0),
+        ({"name": "constant", "warmup_steps": 4}, 4, 1.0),
+        ({"name": "linear"}, 0, 1.0),
+        ({"name": "linear"}, 25, 0.75),
+        ({"name": "linear"}, 200, 0.0),
+        ({"name": "linear", "warmup_steps": 20}, 60, 0.5),
+        ({"name": "cosine"}, 0, 1.0),
+        ({"name": "cosine"}, 50, 0.5),
+        ({"name": "cosine"}, 25, 0.5 + 0.25 * 2**0.5),
+        ({"name": "cosine"}, 100, 0.0),
+        ({"name": "cosine", "warmup_steps": 20}, 60, 0.5),
+        ({"name": "exponential", "decay": 0.5}, 9, 1.0),
+        ({"name": "exponential", "decay": 0.5}, 10, 0.5),
+        ({"name": "exponential", "decay": 0.5}, 39, 0.125),
+    ],
+)
+def test_learning_rate_factor_of_10_epochs_of_10_steps(schedule, step, expected):
+    assert learning_rate_factor(ScheduleSettings(**schedule), step, 10, 10) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("epoch", "expected"), [(0, 0.5), (1, 0.6), (2, 0.7), (4, 0.9), (9, 0.9)])
+def test_momentum_rises_linearly(epoch, expected):
+    rising = SGDSettings(momentum_start=0.5, momentum=0.9, momentum_epochs=4)
+    assert momentum(rising, epoch) == pytest.approx(expected)
+    assert momentum(SGDSettings(momentum=0.3), epoch) == 0.3
+
+
+def test_rates_are_set_on_every_group():
+    chosen = settings(
+        epochs=10,
+        optimizer={"name": "sgd", "lr": 0.2, "momentum_start": 0.0, "momentum": 0.8, "momentum_epochs": 4},
+        schedule={"name": "linear"},
+        weight_decay={"*bias": 0.1},
+    )
+    optimizer = build_optimizer(parameters(), chosen)
+    assert set_rates(optimizer, chosen, 25, steps_per_epoch=10) == pytest.approx(0.15)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.15, 0.15])
+    assert [group["momentum"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [({"name": "sgd"}, SGD), ({"name": "adadelta"}, Adadelta), ({"name": "adam"}, Adam), ({"name": "adamw"}, AdamW)],
+)
+def test_every_optimizer_goes_downhill(optimizer, kind):
+    weight = nn.Parameter(torch.tensor([3.0]))
+    built = build_optimizer([("w", weight)], settings(optimizer=optimizer))
+    assert type(built) is kind
+    for _ in range(5):
+        built.zero_grad()
+        weight.square().sum().backward()
+        built.step()
+    assert float(weight.detach()) < 3
+
+
+def groups_of(decay):
+    named = parameters()
+    optimizer = build_optimizer(named, settings(weight_decay=decay))
+    name_of = {id(parameter): name for name, parameter in named}
+    return [
+        (group["weight_decay"], [name_of[id(parameter)] for parameter in group["params"]])
+        for group in optimizer.param_groups
+    ]
+
+
+def test_weight_decay_by_the_first_pattern_that_fits():
+    assert groups_of({"*bias": 0.0, "*": 0.01}) == [(0.0, ["0.bias"]), (0.01, ["0.weight", "1.weight"])]
+    assert groups_of({"1.*": 0.5}) == [(0.5, ["1.weight"]), (0.0, ["0.weight", "0.bias"])]
+    assert groups_of({}) == [(0.0, ["0.weight", "0.bias", "1.weight"])]
+
+
+@pytest.mark.parametrize("patterns", [{"embeding*": 0.1}, {"*": 0.1, "*bias": 0.0}])
+def test_a_pattern_that_fits_nothing_is_an_error(patterns):
+    with pytest.raises(SettingsError, match=rf"'{list(patterns)[-1]}' fits no parameter that is left".replace("*", r"\*")):
+        groups_of(patterns)
+    with pytest.raises(SettingsError, match="there are: 0.weight, 0.bias, 1.weight"):
+        groups_of(patterns)
+
+
+def test_the_average_equals_a_loop_by_hand():
+    weight = nn.Parameter(torch.tensor([2.0, -1.0]))
+    average = WeightAverage([weight], decay=0.6)
+    expected = [2.0, -1.0]
+    for step in range(12):
+        with torch.no_grad():
+            weight.add_(torch.tensor([0.5, -0.25]) * (step + 1))
+        average.update(step)
+        decay = min(0.6, (1 + step) / (10 + step))
+        expected = [decay * old + (1 - decay) * new for old, new in zip(expected, weight.tolist(), strict=True)]
+    assert average.values[0].tolist() == pytest.approx(expected)
+    assert min(0.6, 12 / 21) != 0.6  # the young average was tried
+    assert average.values[0].requires_grad is False
+
+
+def test_swapping_twice_changes_nothing():
+    weight = nn.Parameter(torch.randn(3, 2))
+    average = WeightAverage([weight], decay=0.9)
+    with torch.no_grad():
+        weight.mul_(2)
+    now, then = weight.detach().clone(), average.values[0].clone()
+    average.swap()
+    assert torch.equal(weight, then)
+    assert torch.equal(average.values[0], now)
+    average.swap()
+    assert torch.equal(weight, now)
+    assert torch.equal(average.values[0], then)
+    assert weight.requires_grad
+
+
+def test_the_gradient_of_the_regularisation_is_twice_the_weights():
+    weights = [nn.Parameter(torch.randn(3, 2)), nn.Parameter(torch.randn(4))]
+    norm = squared_norm(weights)
+    assert float(norm.detach()) == pytest.approx(sum(float(w.detach().square().sum()) for w in weights))
+    (0.01 * norm).backward()
+    for weight in weights:
+        torch.testing.assert_close(weight.grad, 0.02 * weight.detach())

@@ -1,0 +1,150 @@
+"""All pairs of sentences and pictures: the tree of prefixes by hand, the softmax against a plain loop."""
+
+import math
+
+import pytest
+import torch
+
+from limner.data.examples import SIGNS, Example, collate
+from limner.layers.pairs import PrefixTree, softmax_log_probs
+
+EOS = SIGNS.eos
+SENTENCES = [[5, 6], [5, 7], [5, 6], [8], []]
+VOCAB, UNITS, PICTURES = 40, 12, 7
+
+
+def tree_of(sentences):
+    return PrefixTree.of(collate([Example("", words) for words in sentences]))
+
+
+def test_the_tree_of_three_sentences():
+    """'5 6', '5 7' and '5': four prefixes ('', '5', '5 6', '5 7') and six edges."""
+    tree = tree_of([[5, 6], [5, 7], [5]])
+    assert list(zip(tree.row.tolist(), tree.column.tolist(), strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 2)]
+    edges = [tree.word[a:b].tolist() for a, b in zip(tree.first_edge, tree.first_edge[1:], strict=False)]
+    assert edges == [[5], [EOS, 6, 7], [EOS], [EOS]]
+    uses = [tree.sentence[a:b].tolist() for a, b in zip(tree.first_use, tree.first_use[1:], strict=False)]
+    assert uses == [[0, 1, 2], [2], [0], [1], [0], [1]]
+    assert tree.sentences == 3
+
+
+def test_every_word_of_every_sentence_is_used_once():
+    tree = tree_of(SENTENCES)
+    assert len(tree.sentence) == sum(len(sentence) + 1 for sentence in SENTENCES)
+    assert len(tree.row) == 5  # '', '5', '5 6', '5 7', '8'
+    assert tree.row.tolist() == sorted(tree.row.tolist())
+
+
+def parts(scale=1.0, bias=1.0):
+    torch.manual_seed(4)
+    tree = tree_of(SENTENCES)
+    language, picture = torch.randn(len(tree.row), UNITS), torch.randn(PICTURES, UNITS)
+    return tree, language, picture, scale * torch.randn(VOCAB, UNITS), bias * torch.randn(VOCAB)
+
+
+def plain_loop(tree, language, picture, weight, bias):
+    """Word by word in float64, every sentence and picture by itself."""
+    language, picture, weight, bias = (x.double() for x in (language, picture, weight, bias))
+    where = {}
+    for prefix, (row, column) in enumerate(zip(tree.row.tolist(), tree.column.tolist(), strict=True)):
+        where[tuple(SENTENCES[row][:column])] = prefix
+    scores = torch.zeros(len(SENTENCES), len(picture), dtype=torch.float64)
+    for s, sentence in enumerate(SENTENCES):
+        for i in range(len(picture)):
+            for t, word in enumerate([*sentence, EOS]):
+                hidden = torch.tanh(language[where[tuple(sentence[:t])]] + picture[i])
+                scores[s, i] += (weight @ hidden + bias).log_softmax(0)[word]
+    return scores
+
+
+@pytest.mark.parametrize("budget", [1, 4_000, 30_000, 1 << 26])
+def test_equals_a_plain_loop_whatever_the_budget(budget):
+    tree, *numbers = parts()
+    found = softmax_log_probs(*numbers, tree, budget)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), plain_loop(tree, *numbers), rtol=1e-5, atol=1e-5)
+
+
+def test_bfloat16_is_near():
+    """Eight bits of mantissa: logits up to about 12 err by up to 0.05, and a sentence has at most three words."""
+    tree, language, picture, weight, bias = parts()
+    found = softmax_log_probs(language, picture, weight.bfloat16(), bias, tree, 1 << 20)
+    expected = plain_loop(tree, language, picture, weight, bias)
+    assert (found - expected).abs().max() < 0.15
+    assert (found - expected).abs().mean() < 0.03
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shift", [300.0, -300.0, 88.0, -95.0])
+def test_powers_that_overflow_or_vanish_are_computed_again(shift, dtype):
+    tree, language, picture, weight, bias = parts(bias=0)
+    exact = plain_loop(tree, language, picture, weight, bias)  # a common shift changes no probability
+    found = softmax_log_probs(language, picture, weight.to(dtype), bias + shift, tree, 1 << 20)
+    # bfloat16 keeps multiples of 2 at 300 * log2(e), of a half at 88: the answer is coarse, but never infinite.
+    tolerance = 1e-3 if dtype == torch.float32 else 3 * 1.5
+    assert torch.isfinite(found).all()
+    assert (found - exact).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 20])
+def test_logits_of_300_both_ways_in_one_row(budget):
+    tree, language, picture, weight, bias = parts(bias=0)
+    bias[10], bias[11] = 300.0, -300.0
+    found = softmax_log_probs(language, picture, weight, bias, tree, budget)
+    exact = plain_loop(tree, language, picture, weight, bias)
+    assert exact.max() < -250  # every word of the sentences is improbable beside word 10
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-3)
+
+
+def test_only_some_rows_are_doubtful():
+    """Large weights make the powers of some (prefix, picture) pairs overflow, of others vanish, and leave the rest."""
+    tree, language, picture, weight, bias = parts(scale=60.0)
+    weight[:, 0] += 200.0  # moves all logits of a pair together
+    sums = torch.tensor(
+        [float((weight @ torch.tanh(a + b) + bias).double().logsumexp(0)) for a in language for b in picture]
+    )
+    assert (sums > 90).any()
+    assert (sums < 60).any()
+    found = softmax_log_probs(language, picture, weight, bias, tree, 1 << 20)
+    exact = plain_loop(tree, language, picture, weight, bias)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-2)
+
+
+def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
+    """The empty prefix has every first word after it: its logits are gathered, not multiplied once more each."""
+    peak = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal peak
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                peak = max(peak, out.untyped_storage().nbytes())
+            return out
+
+    vocab, units, pictures, budget = 300, 64, 200, 1 << 18
+    tree = tree_of([[word] for word in range(4, vocab)] * 3)
+    inputs = torch.randn(len(tree.row), units), torch.randn(pictures, units), torch.randn(vocab, units)
+    result = tree.sentences * pictures * 4
+    with Watch():
+        softmax_log_probs(*inputs, torch.zeros(vocab), tree, budget)
+    assert peak <= max(budget, result)
+
+
+def test_probabilities_of_all_next_words_sum_to_one():
+    sentences = [[word] for word in range(4, VOCAB)]
+    tree = tree_of([*sentences, []])
+    torch.manual_seed(2)
+    language, picture = torch.randn(len(tree.row), UNITS), torch.randn(3, UNITS)
+    weight, bias = torch.randn(VOCAB, UNITS), torch.randn(VOCAB)
+    weight[EOS], bias[EOS] = 0, 0
+    # After any word the end sign has the probability that a softmax gives it; dividing it out leaves the first words.
+    scores = softmax_log_probs(language, picture, weight, bias, tree, 1 << 20).double()
+    for i in range(3):
+        hidden = torch.tanh(language + picture[i]).double()
+        end = torch.log_softmax(hidden @ weight.double().t() + bias.double(), 1)[:, EOS]
+        first = scores[:-1, i] - end[1:]
+        signs = torch.log_softmax(hidden[0] @ weight.double().t() + bias.double(), 0)[[0, 1, 3]]
+        total = float(torch.cat([first, signs, scores[-1:, i]]).logsumexp(0))
+        assert total == pytest.approx(0, abs=1e-4)
+        assert math.isfinite(total)

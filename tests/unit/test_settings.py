@@ -1,0 +1,122 @@
+"""Settings: strict keys, messages that say where, changes from the command line, and recipes that parse."""
+
+import pytest
+import yaml
+
+from limner.errors import SettingsError
+from limner.recipe import Recipe, load_recipe, recipe_folder, recipe_names
+from limner.settings import override, read_yaml
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": {"hiden_dim": 5}}, "model.hiden_dim: Extra inputs are not permitted (got 5)"),
+        ({"trainning": {}, "model": {}}, "trainning: Extra inputs are not permitted"),
+        ({}, "model: Field required"),
+        ({"model": {"variant": "mRNN"}}, "model.variant: Input should be 'm-RNN', 'RNN-base'"),
+        ({"model": {"dropout": 1.0}}, "model.dropout: Input should be less than 1 (got 1.0)"),
+        ({"model": {}, "training": {"epochs": "many"}}, "training.epochs: Input should be a valid integer"),
+        ({"model": {}, "training": {"optimizer": {"lr": 1}}}, "training.optimizer: say which one is meant by training.opt"),
+        ({"model": {}, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
+        ({"model": {}, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),
+        ({"model": {"variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
+        ({"model": {}, "search": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
+    ],
+)
+def test_what_does_not_fit_is_named(values, message):
+    with pytest.raises(SettingsError) as caught:
+        Recipe.parse(values, where="my.yaml")
+    assert str(caught.value).startswith("my.yaml: ")
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(SettingsError, match=r"model\.a: .*; model\.b: "):
+        Recipe.parse({"model": {"a": 1, "b": 2}})
+
+
+def test_settings_are_frozen_and_survive_json():
+    recipe = load_recipe("scenes/mrnn", [])
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.model.dropout = 0.9
+    assert Recipe.parse(recipe.model_dump(mode="json")) == recipe
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("a.b=5", {"a": {"b": 5, "c": [1]}}),
+        ("a.c=[2, 3]", {"a": {"b": 1, "c": [2, 3]}}),
+        ("d.e.f=1e-3", {"a": {"b": 1, "c": [1]}, "d": {"e": {"f": "1e-3"}}}),  # YAML's text; settings read a number
+        ("a=null", {"a": None}),
+        ("a.b=x=y", {"a": {"b": "x=y", "c": [1]}}),
+        ("a.b=", {"a": {"b": None, "c": [1]}}),
+    ],
+)
+def test_changes(assignment, expected):
+    values = {"a": {"b": 1, "c": [1]}}
+    assert override(values, [assignment]) == expected
+    assert values == {"a": {"b": 1, "c": [1]}}
+
+
+def test_later_changes_win():
+    assert override({}, ["a=1", "a=2"]) == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("training.epochs", "'training.epochs': expected key=value, for example training.epochs=5"),
+        ("=5", "'=5': expected key=value"),
+        ("a.b.c=5", "'a.b.c=5': 'b' is a single value, it has no keys of its own"),
+        ("a={", "'a={': the value cannot be read as YAML"),
+    ],
+)
+def test_changes_that_cannot_be_made(assignment, message):
+    with pytest.raises(SettingsError, match="^" + message.replace("{", r"\{")):
+        override({"a": {"b": 1}}, [assignment])
+
+
+def test_a_change_of_a_recipe():
+    recipe = load_recipe("scenes/mrnn", ["training.optimizer.lr=1e-3", "model.variant=visInRnn", "training.patience=3", "training.precision=fp32"])
+    assert recipe.training.optimizer.lr == 0.001
+    assert (recipe.model.variant, recipe.training.patience) == ("visInRnn", 3)
+    with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.hiden_dim: Extra inputs are not permitted"):
+        load_recipe("scenes/mrnn", ["model.hiden_dim=5"])
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_parses(name):
+    recipe = load_recipe(name, [])
+    assert recipe.description
+    again = recipe_folder() / f"{name}.yaml"
+    assert load_recipe(str(again), []) == recipe
+
+
+def test_there_are_recipes_and_a_wrong_name_lists_them():
+    assert {"mao2015/flickr8k", "scenes/mrnn"} <= set(recipe_names())
+    with pytest.raises(SettingsError, match=r"no recipe 'mao/flickr'; there are: .*mao2015/flickr8k.*give a \.yaml file"):
+        load_recipe("mao/flickr", [])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"a: [", "cannot be read as YAML"), (b"- 1\n- 2\n", "found list"), (b"", "found NoneType"), (b"\xff\xfe\xff", "YAML")],
+)
+def test_files_that_are_no_recipe(tmp_path, content, message):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=f"bad.yaml: .*{message}"):
+        read_yaml(path)
+
+
+def test_a_missing_recipe_file(tmp_path):
+    with pytest.raises(SettingsError, match=r"none\.yaml: cannot be read"):
+        load_recipe(str(tmp_path / "none.yaml"), [])
+
+
+def test_a_recipe_of_one_s_own(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({"model": {"hidden_dim": 7}}))
+    assert load_recipe(str(path), ["model.embedding_dim=3"]).model.hidden_dim == 7

@@ -1,0 +1,164 @@
+"""A trained model at work on pictures it was never shown."""
+
+import math
+import shutil
+
+import pytest
+from PIL import Image
+
+import limner
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.errors import BackboneError, CheckpointError, CollectionError, FeatureError, PictureError, SettingsError
+from limner.training.loop import train
+
+COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
+
+
+@pytest.fixture(scope="module")
+def captioner(trained):
+    return limner.load(trained)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """New pictures of another size and format, one a colour."""
+    folder = tmp_path_factory.mktemp("photos")
+    for name, colour in COLOURS.items():
+        Image.new("RGB", (90, 70), colour).save(folder / f"{name}.jpg")
+    return {name: folder / f"{name}.jpg" for name in COLOURS}
+
+
+def test_new_pictures_are_described(captioner, photos):
+    found = captioner.describe(list(photos.values()))
+    assert [colour in descriptions[0].text for colour, descriptions in zip(photos, found, strict=True)] == [True] * 4
+
+
+def test_a_description_is_as_probable_as_scoring_says(captioner, photos):
+    best = captioner.describe([photos["red"]], beam_size=4, n_best=3)[0]
+    assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+    again = captioner.score([photos["red"]] * 3, [one.text for one in best])
+    assert [one.log_prob for one in again] == pytest.approx([one.log_prob for one in best], abs=1e-3)
+
+
+def test_descriptions_do_not_depend_on_their_neighbours(captioner, photos):
+    together = captioner.describe(list(photos.values()), beam_size=3)
+    alone = [captioner.describe([path], beam_size=3)[0] for path in photos.values()]
+    assert [one[0].text for one in together] == [one[0].text for one in alone]
+
+
+def test_first_words_are_kept(captioner, photos):
+    found = captioner.describe([photos["blue"]], first_words=["look , a"])
+    assert found[0][0].text.startswith("look, a blue")
+
+
+def test_a_search_setting_that_is_misspelt(captioner, photos):
+    with pytest.raises(SettingsError, match=r"search: beam_sise: Extra inputs are not permitted"):
+        captioner.describe([photos["red"]], beam_sise=3)
+
+
+def test_the_right_sentence_is_the_more_probable_one(captioner, photos):
+    sentences = [f"a {colour} wall" for colour in COLOURS]
+    for colour, path in photos.items():
+        scores = captioner.score([path] * 4, sentences)
+        assert max(scores, key=lambda one: one.log_prob) == scores[list(COLOURS).index(colour)]
+        assert scores[0].words == 4
+        assert scores[0].perplexity == pytest.approx(math.exp(-scores[0].log_prob / 4))
+
+
+def test_one_picture_a_sentence(captioner, photos):
+    with pytest.raises(SettingsError, match="1 pictures and 2 sentences"):
+        captioner.score([photos["red"]], ["a", "b"])
+
+
+def test_pictures_are_found_by_a_sentence(captioner, tiny):
+    found = captioner.find_pictures("a green wall", tiny, split="test", count=2)
+    assert {one.id for one in found} == {"test1", "test5"}  # the green ones
+    assert found[0].score >= found[1].score
+    assert found[0].image.endswith(f"{found[0].id}.png")
+    assert len(captioner.find_pictures("a wall", tiny, split="test", count=100)) == 8
+
+
+def test_sentences_are_found_by_a_picture(captioner, tiny, photos):
+    found = captioner.find_sentences(photos["blue"], tiny, split="test", count=3)
+    assert all("blue" in one.text for one in found)
+    assert all(one.image is None for one in found)
+
+
+def test_searching_where_there_is_nothing_to_find(captioner, own_tiny, photos):
+    write_items(
+        own_tiny.path,
+        [
+            Item("silent", "mute", image="train0.png"),
+            Item("blind", "words", sentences=(Sentence("en", "a red wall"),)),
+            Item("late", "late", image="late.png", sentences=(Sentence("en", "a red wall"),)),
+        ],
+    )
+    collection = Collection.open(own_tiny.path)
+    with pytest.raises(CollectionError, match="no picture to search"):
+        captioner.find_pictures("a wall", collection, split="words")
+    with pytest.raises(CollectionError, match="no sentence in 'en' to find, or no picture"):
+        captioner.find_sentences(photos["red"], collection, split="words")
+    with pytest.raises((CollectionError, FeatureError), match="mute|silent|no sentence in 'en'"):
+        captioner.find_sentences(photos["red"], collection, split="mute")
+    with pytest.raises(FeatureError, match="'late'"):
+        captioner.find_pictures("a wall", collection, split="late")
+    with pytest.raises(CollectionError, match="no items in split 'dev'"):
+        captioner.find_pictures("a wall", collection, split="dev")
+
+
+def test_nearest_words(captioner):
+    found = captioner.nearest_words("red", 3)
+    distances = [distance for _, distance in found]
+    assert distances == sorted(distances)
+    assert len(found) == 3
+    words = {word for word, _ in captioner.nearest_words("red", 1000)}
+    assert words == set(captioner.models[0].tokenizer.entries[4:]) - {"red"}
+    with pytest.raises(SettingsError, match=r"'purple' is not in the vocabulary of \d+ words"):
+        captioner.nearest_words("purple")
+
+
+def test_pictures_that_cannot_be_read(captioner, tmp_path):
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    for path in (tmp_path / "empty.jpg", tmp_path / "none.jpg"):
+        with pytest.raises(PictureError, match=path.name):
+            captioner.describe([path])
+        with pytest.raises(PictureError, match=path.name):
+            captioner.score([path], ["a red wall"])
+
+
+def test_a_model_of_stored_features_needs_its_network(trained_on_colours, tiny):
+    with pytest.raises(BackboneError, match="made by 'eye': say where it is"):
+        limner.load(trained_on_colours)
+    blind = limner.load(trained_on_colours, look=False)
+    assert blind.find_pictures("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")
+
+
+def test_an_ensemble_of_two_seeds_describes(trained, tiny, recipe_of, photos, tmp_path):
+    other = train(recipe_of("pixels16", epochs=8, validate_every=8, seed=2), tiny, tmp_path / "run")
+    both = limner.load(trained, other)
+    single, double = (one.describe([photos["red"]])[0][0] for one in (limner.load(trained), both))
+    assert double.log_prob != single.log_prob
+    mean = sum(math.exp(limner.load(run).score([photos["red"]], ["a"])[0].log_prob) for run in (trained, other)) / 2
+    assert 0 < mean < 1
+
+
+def test_models_that_do_not_fit_together(trained, trained_on_colours, own_tiny, recipe_of, tmp_path):
+    with pytest.raises(CheckpointError, match="must look at the same features"):
+        limner.load(trained, trained_on_colours, look=False)
+    write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a purple wall"),))])
+    other = train(recipe_of("pixels16", epochs=1), Collection.open(own_tiny.path), tmp_path / "run")
+    with pytest.raises(CheckpointError, match="must share one vocabulary"):
+        limner.load(trained, other)
+
+
+def test_a_model_that_looks_at_nothing(tiny, recipe_of, photos, tmp_path):
+    run = train(recipe_of(None, model={"variant": "RNN-base"}, epochs=3), tiny, tmp_path / "run")
+    model = limner.load(run)
+    texts = [found[0].text for found in model.describe(list(photos.values()))]
+    assert len(set(texts)) == 1
+    with pytest.raises(CollectionError, match="looks at no"):
+        model.find_sentences(photos["red"], tiny)
+    with pytest.raises(CollectionError, match="looks at none"):
+        model.find_pictures("a wall", tiny)
+    shutil.rmtree(run)

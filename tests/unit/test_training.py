@@ -1,0 +1,289 @@
+"""Training: it learns, keeps the best, stops in time, resumes, and refuses what does not belong together."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+
+from limner.checkpoint import load_checkpoint, load_tensors
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.errors import CheckpointError, FeatureError, SettingsError, TrainingError
+from limner.evaluation import validate as real_validate
+from limner.metrics import METRICS
+from limner.records import read_log
+from limner.training import loop, state
+from limner.training.loop import train
+from limner.vision.features import extract
+
+
+def lines_of(run, kind):
+    return [line for line in read_log(run / "log.jsonl") if line.kind == kind]
+
+
+def without_times(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "words_per_second")} for line in lines]
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Replace what validation finds by given values of the metric."""
+
+    def play(*values, metric="perplexity"):
+        script = iter(values)
+        monkeypatch.setattr(loop, "validate", lambda *_: {metric: next(script)})
+
+    return play
+
+
+def test_it_learns(trained_on_colours):
+    train_lines, val_lines = lines_of(trained_on_colours, "train"), lines_of(trained_on_colours, "val")
+    assert [line.epoch for line in train_lines] == list(range(1, 21))
+    assert train_lines[-1].loss < 0.5 * train_lines[0].loss
+    assert [line.epoch for line in val_lines] == [5, 10, 15, 20]
+    best = min(line.perplexity for line in val_lines)
+    assert best < 3
+    facts = load_checkpoint(trained_on_colours).config.provenance
+    assert facts["validation_perplexity"] == pytest.approx(best, abs=1e-3)
+
+
+def test_every_step_is_told_and_seen_once(tiny, recipe_of, tmp_path):
+    told = []
+    train(recipe_of(epochs=2), tiny, tmp_path / "run", progress=lambda news: told.append((news.place.step, news.steps)))
+    sentences = 2 * 32 + 1
+    steps = 2 * math.ceil(sentences / 16)
+    assert told == [(step, steps) for step in range(1, steps + 1)]
+
+
+def test_the_vocabulary_is_the_training_split_s(trained):
+    entries = load_checkpoint(trained).tokenizer.entries
+    assert "trainword" in entries
+    assert not {"val", "valword", "test", "testword", "eine", "wand"} & set(entries)
+
+
+def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
+    run = train(recipe_of(epochs=6, metric="bleu2", metrics=[]), tiny, tmp_path / "run")
+    values = [line.metrics["bleu2"] for line in lines_of(run, "val")]
+    kept = load_checkpoint(run)
+    assert kept.config.provenance["epochs"] == values.index(max(values)) + 1
+    assert max(values) > 40
+    pictures = loop.Pictures.open(tiny, ["colour"])
+    examples = loop.split_examples(tiny, "val", kept.tokenizer, "en", pictures, 80)
+    assert real_validate(kept, examples, ["bleu2"])["bleu2"] == pytest.approx(max(values))
+
+
+@pytest.mark.parametrize(("metric", "values", "epoch"), [("perplexity", (5, 3, 4), 2), ("bleu4", (5, 3, 9), 3)])
+def test_the_best_weights_are_kept(scripted, tiny, recipe_of, tmp_path, metric, values, epoch):
+    scripted(*values, metric=metric)
+    run = train(recipe_of(epochs=3, metric=metric, metrics=[]), tiny, tmp_path / "run")
+    assert load_checkpoint(run).config.provenance["epochs"] == epoch
+
+
+def test_patience_stops_and_a_stopped_run_stays_as_it_is(scripted, tiny, recipe_of, tmp_path):
+    scripted(5, 3, 4, 3, 1, 1, 1)  # an equal value is no better one
+    recipe = recipe_of(epochs=50, metrics=["perplexity"], patience=2)
+    run = train(recipe, tiny, tmp_path / "run")
+    assert [line.perplexity for line in lines_of(run, "val")] == [5, 3, 4, 3]
+    before = (run / "log.jsonl").read_text()
+    train(recipe, tiny, run, resume=True)
+    assert (run / "log.jsonl").read_text() == before
+
+
+def test_the_average_is_what_is_validated_and_kept(tiny, recipe_of, tmp_path):
+    run = train(recipe_of(epochs=2, average=0.9), tiny, tmp_path / "run")
+    kept = load_checkpoint(run).model.state_dict()
+    newest = state.find_state(run)
+    last, average = (load_tensors(newest / f"{name}.safetensors") for name in ("model", "average"))
+    for k, name in enumerate(kept):
+        torch.testing.assert_close(kept[name], average[str(k)], rtol=0, atol=0)
+        assert not torch.equal(kept[name], last[name])
+
+
+class Stop(Exception):
+    """The moment a test ends a training."""
+
+
+def stopping_at(step):
+    def progress(news):
+        if news.place.step == step:
+            raise Stop
+
+    return progress
+
+
+# 5 steps an epoch: 7 is in the middle, 5 and 10 are the end of an epoch that is not validated yet.
+@pytest.mark.parametrize("moment", [1, 5, 7, 10])
+@pytest.mark.parametrize("save_every", [1, 5])
+def test_a_stopped_run_ends_as_one_that_was_not(tiny, recipe_of, tmp_path, moment, save_every):
+    recipe = recipe_of(epochs=3, model={"dropout": 0.3}, average=0.9, save_every=save_every, bucket=2)
+    whole = train(recipe, tiny, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tiny, tmp_path / "run", progress=stopping_at(moment))
+    run = train(recipe, tiny, tmp_path / "run", resume=True)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert without_times(run) == without_times(whole)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{"name": "sgd", "lr": 0.1, "momentum_start": 0.0, "momentum_epochs": 2}, {"name": "adadelta"}]
+)
+def test_every_optimizer_resumes(tiny, recipe_of, tmp_path, optimizer):
+    recipe = recipe_of(epochs=3, optimizer=optimizer, save_every=3)
+    whole = train(recipe, tiny, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, tiny, tmp_path / "run", progress=stopping_at(4))
+    run = train(recipe, tiny, tmp_path / "run", resume=True)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_stopped_after_its_validation_was_logged(monkeypatch, tiny, recipe_of, tmp_path):
+    """The state is that of before the validation, so the validation comes again, and its lines only once."""
+    recipe = recipe_of(epochs=2, save_every=5)
+    whole = train(recipe, tiny, tmp_path / "whole")
+    save, saved = loop.save_state, []
+
+    def save_thrice(run, *rest):
+        saved.append(run)
+        if len(saved) == 2:
+            raise Stop
+        save(run, *rest)
+
+    monkeypatch.setattr(loop, "save_state", save_thrice)
+    with pytest.raises(Stop):
+        train(recipe, tiny, tmp_path / "run")
+    assert len(lines_of(tmp_path / "run", "val")) == 1
+    monkeypatch.setattr(loop, "save_state", save)
+    run = train(recipe, tiny, tmp_path / "run", resume=True)
+    assert without_times(run) == without_times(whole)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_there_is_a_whole_state_at_every_moment(monkeypatch, tiny, recipe_of, tmp_path):
+    """Whatever is removed, another state is whole by then."""
+    run, removed = tmp_path / "run", []
+    real = state.shutil.rmtree
+
+    def watched(folder, *args, **kwargs):
+        others = [other for other in run.glob("state-*") if other != folder]
+        assert any((other / "place.json").exists() for other in others), f"{folder} was the only one"
+        removed.append(folder)
+        real(folder, *args, **kwargs)
+
+    monkeypatch.setattr(state.shutil, "rmtree", watched)
+    train(recipe_of(epochs=2, save_every=5), tiny, run)
+    assert len(removed) == 3
+    assert len(list(run.glob("state-*"))) == 1
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_state(monkeypatch, tiny, recipe_of, tmp_path):
+    recipe, run, real = recipe_of(epochs=2, save_every=3), tmp_path / "run", loop.word_loss
+    calls = []
+
+    def broken(*args):
+        calls.append(None)
+        return real(*args) * (math.nan if len(calls) == 5 else 1)
+
+    monkeypatch.setattr(loop, "word_loss", broken)
+    with pytest.raises(TrainingError, match=r"the loss is nan at step 4 .*'train\d+'.*training\.optimizer\.lr"):
+        train(recipe, tiny, run)
+    monkeypatch.setattr(loop, "word_loss", real)
+    train(recipe, tiny, run, resume=True)
+    whole = train(recipe, tiny, tmp_path / "whole")
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_gradient_that_is_no_number_never_reaches_the_weights(monkeypatch, tiny, recipe_of, tmp_path):
+    class Poison(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * math.inf
+
+    real = loop.word_loss
+    monkeypatch.setattr(loop, "word_loss", lambda *args: Poison.apply(real(*args)))
+    with pytest.raises(TrainingError, match="the norm of the gradient is (nan|inf) at step 0"):
+        train(recipe_of(save_every=1), tiny, tmp_path / "run")
+    assert state.find_state(tmp_path / "run") is None
+
+
+def test_a_metric_that_is_no_number_keeps_nothing(scripted, tiny, recipe_of, tmp_path):
+    scripted(4.0, math.nan)
+    with pytest.raises(TrainingError, match="'perplexity' has no value after epoch 2"):
+        train(recipe_of(metrics=["perplexity"]), tiny, tmp_path / "run")
+    assert load_checkpoint(tmp_path / "run").config.provenance["validation_perplexity"] == 4
+
+
+def test_a_metric_nobody_knows_is_refused_before_training(recipe_of):
+    for changes in ({"metric": "blue4"}, {"metrics": ["blue4"]}):
+        with pytest.raises(SettingsError, match=r"training\.metrics?: .*no metric 'blue4'.*bleu4"):
+            recipe_of(**changes)
+    assert {recipe_of(metric=name).training.metric for name in METRICS} == set(METRICS)
+
+
+@pytest.fixture(scope="module")
+def short_run(tiny, recipe_of, tmp_path_factory):
+    return train(recipe_of(epochs=1), tiny, tmp_path_factory.mktemp("short") / "run")
+
+
+def test_a_run_is_not_written_over(short_run, tiny, recipe_of):
+    with pytest.raises(CheckpointError, match=r"holds a run already; add --resume"):
+        train(recipe_of(epochs=1), tiny, short_run)
+
+
+def test_a_folder_with_something_else_is_left_alone(tiny, recipe_of, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(CheckpointError, match="not empty and not a run"):
+        train(recipe_of(epochs=1), tiny, tmp_path, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_another_recipe_is_not_resumed(short_run, tiny, recipe_of):
+    with pytest.raises(CheckpointError, match=r"recipe\.model\.dropout was 0\.0 and is now 0\.5"):
+        train(recipe_of(epochs=1, model={"dropout": 0.5}), tiny, short_run, resume=True)
+
+
+def test_another_collection_is_not_resumed(short_run, own_tiny, recipe_of):
+    write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a new wall"),))])
+    with pytest.raises(CheckpointError, match="data was .* and is now"):
+        train(recipe_of(epochs=1), Collection.open(own_tiny.path), short_run, resume=True)
+
+
+def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, eye_of):
+    shutil.rmtree(own_tiny.path / "features" / "colour.lance")
+    extract(own_tiny, eye_of(version="2"))
+    with pytest.raises(CheckpointError, match="features was .* and is now"):
+        train(recipe_of(epochs=1), own_tiny, short_run, resume=True)
+
+
+def test_a_picture_without_features_is_named_before_training(own_tiny, recipe_of, tmp_path):
+    write_items(own_tiny.path, [Item("late", "train", image="late.png", sentences=(Sentence("en", "a wall"),))])
+    with pytest.raises(FeatureError, match=r"split 'train' have no features 'colour', the first is 'late'"):
+        train(recipe_of(), Collection.open(own_tiny.path), tmp_path / "run")
+
+
+def test_sentences_without_a_picture_are_learned_too(own_tiny, recipe_of, tmp_path):
+    """Text alone, one item a batch: there is nothing to look at, and that is no error."""
+    write_items(own_tiny.path, [Item("bare", "train", sentences=(Sentence("en", "a wall without a picture"),))])
+    run = train(recipe_of(epochs=1, batch_size=1, bucket=1), Collection.open(own_tiny.path), tmp_path / "run")
+    assert "without" in load_checkpoint(run).tokenizer.entries
+
+
+def test_two_tables_of_one_form_are_refused(own_tiny, recipe_of, eye_of, tmp_path):
+    extract(own_tiny, eye_of("again"))
+    recipe = recipe_of()
+    recipe = recipe.model_copy(update={"visual": recipe.visual.model_copy(update={"features": ("colour", "again")})})
+    with pytest.raises(SettingsError, match="'colour' and 'again' both are of the form 'vector'"):
+        train(recipe, own_tiny, tmp_path / "run")
+
+
+def test_a_language_that_is_not_there(tiny, recipe_of, tmp_path):
+    recipe = recipe_of()
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"lang": "fr"})})
+    with pytest.raises(TrainingError, match=r"no sentence .* in 'fr' \(languages there: de, en\)"):
+        train(recipe, tiny, tmp_path / "run")

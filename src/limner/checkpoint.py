@@ -73,13 +73,9 @@ def load_checkpoint(folder: Path | str, device: str = "cpu") -> Checkpoint:
     """
     folder = Path(folder)
     if not (folder / "config.json").exists():
-        raise CheckpointError(
-            f"{folder}: not a trained model (no config.json); expected the --out of 'limner train'"
-        )
+        raise CheckpointError(f"{folder}: not a trained model (no config.json); expected the --out of 'limner train'")
     if not (folder / "model.safetensors").exists():
-        raise CheckpointError(
-            f"{folder}: no model.safetensors; the training has not validated yet, resume it first"
-        )
+        raise CheckpointError(f"{folder}: no model.safetensors; the training has not validated yet, resume it first")
     config = Config.load(folder / "config.json")
     if sha256(folder / "tokenizer.json") != config.tokenizer_sha256:
         raise CheckpointError(
@@ -145,9 +141,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     """Write tensors as safetensors, beside and then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(
-            {name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside, metadata
-        )
+        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside, metadata)
         beside.chmod(0o644)  # safetensors makes files that only their owner may read
         os.replace(beside, path)
     finally:
@@ -159,7 +153,4 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: damaged or missing ({error}); train again or restore the file"
-        ) from None
-
+        raise CheckpointError(f"{path}: damaged or missing ({error}); train again or restore the file") from None

@@ -49,12 +49,8 @@ Backbone = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 BeamSize = Annotated[int | None, typer.Option(help="Sentences kept at every step; 1 is greedy search.")]
-LengthPenalty = Annotated[
-    float | None, typer.Option(help="0 ranks by log-probability; more favours longer sentences.")
-]
-Ensemble = Annotated[
-    list[Path] | None, typer.Option(help="Further models; all describe together. Repeatable.")
-]
+LengthPenalty = Annotated[float | None, typer.Option(help="0 ranks by log-probability; more favours longer sentences.")]
+Ensemble = Annotated[list[Path] | None, typer.Option(help="Further models; all describe together. Repeatable.")]
 
 
 def main() -> None:
@@ -87,9 +83,7 @@ def _common(
 
 @app.command("import")
 def import_(
-    kind: Annotated[
-        str, typer.Argument(help="flickr, multi30k, coco, karpathy, iapr, jsonl, csv or folder.")
-    ],
+    kind: Annotated[str, typer.Argument(help="flickr, multi30k, coco, karpathy, iapr, jsonl, csv or folder.")],
     source: Annotated[Path, typer.Argument(help="The folder or file to read.")],
     collection: Annotated[Path, typer.Argument(help="The collection to make, or to add to.")],
     images: Annotated[
@@ -97,7 +91,7 @@ def import_(
     ] = None,
     splits: Annotated[Path | None, typer.Option(help="Folder of lists train.txt, val.txt, test.txt.")] = None,
     lang: Annotated[str | None, typer.Option(help="Language of the sentences.")] = None,
-    split: Annotated[str | None, typer.Option(help="Split of all items.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of all items; auto deals them out 80/10/10.")] = None,
     strict: Annotated[bool, typer.Option(help="Refuse where something would be skipped.")] = False,
     copy: Annotated[bool, typer.Option(help="Copy the pictures into the collection.")] = False,
     as_json: AsJson = False,
@@ -131,9 +125,7 @@ def import_(
 def show(
     collection: Annotated[Path, typer.Argument(help="The collection.")],
     split: Annotated[str | None, typer.Option(help="Split of the contact sheet.")] = None,
-    sheet: Annotated[
-        Path | None, typer.Option(help="Write a contact sheet, a PNG of some pictures, here.")
-    ] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet, a PNG of some pictures, here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a collection holds: counts, missing pictures, feature tables, a contact sheet.
@@ -161,18 +153,12 @@ def features(
     collection: Annotated[Path, typer.Argument(help="The collection.")],
     backbone: Annotated[
         str,
-        typer.Option(
-            help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, or pixels:64 for none."
-        ),
+        typer.Option(help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, or pixels:64 for none."),
     ],
-    layer: Annotated[
-        str | None, typer.Option(help="Whose output to take (res4f, conv5_4, layer.12 …).")
-    ] = None,
+    layer: Annotated[str | None, typer.Option(help="Whose output to take (res4f, conv5_4, layer.12 …).")] = None,
     kind: Annotated[str, typer.Option(help="vector (pooled), grid (one a location) or both.")] = "vector",
     size: Annotated[int | None, typer.Option(help="Side of the network's input in pixels.")] = None,
-    resize: Annotated[
-        str | None, typer.Option(help="crop or squash; default: as the network was trained.")
-    ] = None,
+    resize: Annotated[str | None, typer.Option(help="crop or squash; default: as the network was trained.")] = None,
     views: Annotated[int, typer.Option(help="Views averaged: 1, 2 (and mirrored) or 10.")] = 1,
     name: Annotated[str | None, typer.Option(help="Name of the table.")] = None,
     split: Annotated[list[str] | None, typer.Option(help="Only these splits. Repeatable.")] = None,
@@ -216,9 +202,7 @@ def features(
         return
     for table in done.tables:
         typer.echo(f"{table.spec.name}: {table.spec}")
-    typer.echo(
-        f"{done.added:,} pictures looked at, {done.present:,} known before, {len(done.skipped):,} skipped"
-    )
+    typer.echo(f"{done.added:,} pictures looked at, {done.present:,} known before, {len(done.skipped):,} skipped")
     for item, reason in list(done.skipped.items())[:5]:
         typer.echo(f"  {item}: {reason}")
 
@@ -226,9 +210,7 @@ def features(
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (mao2015/flickr8k) or a .yaml file.")],
-    changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")
-    ] = None,
+    changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")] = None,
     data: Data = ...,  # type: ignore[assignment]
     to: Annotated[Path, typer.Option("--out", help="The run folder.")] = ...,  # type: ignore[assignment]
     resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped, bit for bit.")] = False,
@@ -261,12 +243,9 @@ def train(
         _print_json({"run": str(run), **facts})
         return
     kept = ", ".join(
-        f"{key.removeprefix('validation_')} {value}"
-        for key, value in facts.items()
-        if key.startswith("validation_")
+        f"{key.removeprefix('validation_')} {value}" for key, value in facts.items() if key.startswith("validation_")
     )
-    typer.echo(
-        f"{run}: kept the weights of epoch {facts['epochs']} ({kept}) after {facts['seconds']} s")
+    typer.echo(f"{run}: kept the weights of epoch {facts['epochs']} ({kept}) after {facts['seconds']} s")
 
 
 @app.command()
@@ -282,9 +261,7 @@ def describe(
     sample: Annotated[bool, typer.Option(help="Draw words at random instead of the most probable.")] = False,
     temperature: Annotated[float, typer.Option(help="With --sample: below 1 bolder words are rarer.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="With --sample: among this many words.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="With --sample: among words of this joint probability.")
-    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="With --sample: among words of this joint probability.")] = None,
     seed: Annotated[int, typer.Option(help="With --sample: decides the draws.")] = 0,
     ensemble: Ensemble = None,
     backbone: Backbone = None,
@@ -320,8 +297,7 @@ def describe(
         return
     for file, descriptions in zip(files, found, strict=True):
         for one in descriptions:
-            typer.echo(
-                f"{file}\t{one.text}" + (f"\t{one.log_prob:.2f}" if len(descriptions) > 1 else ""))
+            typer.echo(f"{file}\t{one.text}" + (f"\t{one.log_prob:.2f}" if len(descriptions) > 1 else ""))
 
 
 @app.command()
@@ -341,9 +317,7 @@ def score(
 
     scores = load(model, backbone=backbone, device=device).score([picture] * len(sentences), sentences)
     if as_json:
-        _print_json(
-            [{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)]
-        )
+        _print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])
         return
     typer.echo("log-prob\tperplexity\tsentence")
     for text, one in zip(sentences, scores, strict=True):
@@ -353,9 +327,7 @@ def score(
 @app.command()
 def search(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
-    query: Annotated[
-        str, typer.Argument(help="A sentence, to find pictures; or a picture file, to find sentences.")
-    ],
+    query: Annotated[str, typer.Argument(help="A sentence, to find pictures; or a picture file, to find sentences.")],
     data: Data,
     split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
     count: Annotated[int, typer.Option(help="How many to show.", min=1)] = 5,
@@ -388,15 +360,11 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
     data: Data,
     split: Annotated[str | None, typer.Option(help="Default: the recipe's test split.")] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option(help="Sentence metrics; default: all. Repeatable.")
-    ] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Sentence metrics; default: all. Repeatable.")] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     retrieval: Annotated[bool, typer.Option(help="Search both ways as well.")] = True,
-    marginal: Annotated[
-        int, typer.Option(help="Training pictures sampled for the normalised probability.")
-    ] = 1000,
+    marginal: Annotated[int, typer.Option(help="Training pictures sampled for the normalised probability.")] = 1000,
     memory: Annotated[int, typer.Option(help="Working memory of the search in MiB.", min=1)] = 64,
     ensemble: Ensemble = None,
     device: Device = "cpu",

@@ -30,9 +30,7 @@ class DemoResult(NamedTuple):
     seconds: float
 
 
-def run_demo(
-    folder: Path, *, seed: int, command: str, progress: Callable[[str, int, int], None]
-) -> DemoResult:
+def run_demo(folder: Path, *, seed: int, command: str, progress: Callable[[str, int, int], None]) -> DemoResult:
     """Draw scenes, look at them, train, evaluate on held-out scenes and write a report; stopped, it goes on.
 
     Args:
@@ -57,9 +55,7 @@ def run_demo(
         command=command,
         progress=lambda news: progress("training", news.place.step, news.steps),
     )
-    evaluation = evaluate(
-        [load_checkpoint(run)], scenes, metrics=METRICS, command=command, progress=progress
-    )
+    evaluation = evaluate([load_checkpoint(run)], scenes, metrics=METRICS, command=command, progress=progress)
     save_evaluation(evaluation, run)
     report = write_report(run, folder / "report.html")
     return DemoResult(run, report, evaluation, time.perf_counter() - began)

@@ -140,9 +140,7 @@ def _plain(text: str) -> str:
 def _line(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:
     if points:
         marker = "o" if len(points) < 30 else None
-        axes.plot(
-            *zip(*points, strict=True), label=label, color=colour, linewidth=1.8, marker=marker, markersize=3
-        )
+        axes.plot(*zip(*points, strict=True), label=label, color=colour, linewidth=1.8, marker=marker, markersize=3)
 
 
 def png(figure: Figure, dpi: int = 144) -> bytes:

@@ -71,9 +71,7 @@ def load_recipe(name: str, assignments: list[str]) -> Recipe:
     if path.suffix not in (".yaml", ".yml"):
         path = recipe_folder() / f"{name}.yaml"
         if not path.exists():
-            raise SettingsError(
-                f"no recipe '{name}'; there are: {', '.join(recipe_names())}; or give a .yaml file"
-            )
+            raise SettingsError(f"no recipe '{name}'; there are: {', '.join(recipe_names())}; or give a .yaml file")
     values: dict[str, Any] = override(read_yaml(path), assignments)
     return Recipe.parse(values, where=str(name))
 

@@ -48,9 +48,7 @@ class Record(BaseModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
-            raise CheckpointError(
-                f"{path}: cannot be read ({error.strerror}); is the run finished?"
-            ) from None
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror}); is the run finished?") from None
         except ValidationError as error:
             raise CheckpointError(f"{path}: not a {cls.__name__} record: {_first_problem(error)}") from None
 

@@ -265,9 +265,7 @@ class _Rules:
         return torch.where(word == SIGNS.pad, log_probs.index_fill_(-1, banned, -math.inf), only)
 
 
-def _given_words(
-    prefixes: Sequence[Sequence[int]] | None, batch: Batch, max_length: int, vocab_size: int
-) -> Tensor:
+def _given_words(prefixes: Sequence[Sequence[int]] | None, batch: Batch, max_length: int, vocab_size: int) -> Tensor:
     """Check the given first words and pad them, (B, P)."""
     prefixes = [()] * len(batch) if prefixes is None else prefixes
     if len(prefixes) != len(batch):

@@ -18,9 +18,7 @@ from limner.errors import SettingsError
 class Settings(BaseModel):
     """Base of all settings: frozen, and a key nobody declared is an error."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=()
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
     @classmethod
     def parse(cls, values: dict[str, Any], where: str = "") -> Self:
@@ -79,9 +77,7 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                raise SettingsError(
-                    f"'{assignment}': '{parent}' is a single value, it has no keys of its own"
-                )
+                raise SettingsError(f"'{assignment}': '{parent}' is a single value, it has no keys of its own")
         try:
             node[last] = yaml.safe_load(text)
         except yaml.YAMLError as error:

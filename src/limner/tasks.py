@@ -14,8 +14,8 @@ from limner.data.batching import Examples
 from limner.data.collection import Collection
 from limner.data.examples import SIGNS, Item, Seen, Sentence
 from limner.errors import CheckpointError, CollectionError, SettingsError
-from limner.evaluation import MARGINAL_PICTURES, describe_items, open_pictures
-from limner.retrieval import log_marginal, pair_log_probs
+from limner.evaluation import describe_items, open_pictures
+from limner.retrieval import MARGINAL_PICTURES, log_marginal, pair_log_probs
 from limner.scoring import score_examples
 from limner.search import SearchSettings
 from limner.vision.backbones import Backbone, load_like
@@ -65,9 +65,7 @@ class NewPictures:
         """Look at each item's picture; `image` is a path. PictureError names one that cannot be read."""
         side = self.backbone.preprocessing.short
         shown = [item for item in items if item.image is not None]
-        prepared = [
-            self.backbone.preprocess(open_picture(Path(str(item.image)), at_least=side)) for item in shown
-        ]
+        prepared = [self.backbone.preprocess(open_picture(Path(str(item.image)), at_least=side)) for item in shown]
         values = self.backbone(np.stack(prepared)) if prepared else {}
         rows: dict[str, Seen] = {
             item.id: {kind: seen[row] for kind, seen in values.items()} for row, item in enumerate(shown)
@@ -96,15 +94,11 @@ class Captioner:
                     "the models of an ensemble must share one vocabulary: train them on the same collection "
                     "with the same text settings (another training.seed is enough to make them differ)"
                 )
-            if [s.fingerprint for s in other.config.features] != [
-                s.fingerprint for s in first.config.features
-            ]:
+            if [s.fingerprint for s in other.config.features] != [s.fingerprint for s in first.config.features]:
                 raise CheckpointError("the models of an ensemble must look at the same features")
 
     @classmethod
-    def load(
-        cls, *runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True
-    ) -> Self:
+    def load(cls, *runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True) -> Self:
         """Load trained models.
 
         Args:
@@ -160,10 +154,7 @@ class Captioner:
         )
         tokenizer = self.models[0].tokenizer
         return [
-            [
-                Description(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score)
-                for one in hypotheses
-            ]
+            [Description(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score) for one in hypotheses]
             for hypotheses in found
         ]
 
@@ -174,9 +165,7 @@ class Captioner:
             SettingsError: there are not as many pictures as sentences.
         """
         if len(pictures) != len(sentences):
-            raise SettingsError(
-                f"{len(pictures)} pictures and {len(sentences)} sentences: give one picture a sentence"
-            )
+            raise SettingsError(f"{len(pictures)} pictures and {len(sentences)} sentences: give one picture a sentence")
         first = self.models[0]
         lang = first.recipe.data.lang
         items = [
@@ -267,9 +256,7 @@ class Captioner:
             distances = torch.linalg.vector_norm(vectors - vectors[row], dim=1)
             distances[[*SIGNS, row]] = torch.inf
         nearest = distances.topk(min(count, len(entries) - len(SIGNS) - 1), largest=False)
-        return [
-            (entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)
-        ]
+        return [(entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)]
 
     def _items(self, pictures: Sequence[Path | str]) -> list[Item]:
         return [Item(f"{row}", "new", image=str(path)) for row, path in enumerate(pictures)]

@@ -59,7 +59,11 @@ def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
     assert signature(found, "image_to_text_r1").endswith("marginal:32")
     assert "marginal" not in signature(found, "text_to_image_r1")
     other = evaluate(
-        [model], tiny, settings=SearchSettings(beam_size=2, length_penalty=0.5, max_length=12), metrics=("bleu4",), marginal=5
+        [model],
+        tiny,
+        settings=SearchSettings(beam_size=2, length_penalty=0.5, max_length=12),
+        metrics=("bleu4",),
+        marginal=5,
     )
     assert signature(other, "bleu4").endswith("search:beam2,penalty0.5")
     assert signature(other, "image_to_text_r1").endswith("marginal:5")

@@ -104,7 +104,9 @@ def test_weight_decay_by_the_first_pattern_that_fits():
 
 @pytest.mark.parametrize("patterns", [{"embeding*": 0.1}, {"*": 0.1, "*bias": 0.0}])
 def test_a_pattern_that_fits_nothing_is_an_error(patterns):
-    with pytest.raises(SettingsError, match=rf"'{list(patterns)[-1]}' fits no parameter that is left".replace("*", r"\*")):
+    with pytest.raises(
+        SettingsError, match=rf"'{list(patterns)[-1]}' fits no parameter that is left".replace("*", r"\*")
+    ):
         groups_of(patterns)
     with pytest.raises(SettingsError, match="there are: 0.weight, 0.bias, 1.weight"):
         groups_of(patterns)

@@ -1,5 +1,6 @@
 import gzip
 import json
+from collections import Counter
 
 import pytest
 from PIL import Image
@@ -445,3 +446,15 @@ def test_an_interrupted_import_leaves_nothing(flickr, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         import_collection("flickr", flickr, tmp_path / "c", copy=True, progress=interrupt)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_auto_deals_pictures_out_by_their_names() -> None:
+    from limner.data.readers.sources import Options, chosen_split
+
+    ids = [f"photo{number}" for number in range(2000)]
+    splits = Counter(chosen_split(id, Options(split="auto")) for id in ids)
+    assert splits.keys() == {"train", "val", "test"}
+    assert 0.77 < splits["train"] / 2000 < 0.83
+    assert min(splits["val"], splits["test"]) > 150
+    assert chosen_split("photo7", Options()) == "train"
+    assert chosen_split("photo7", Options(split="museum")) == "museum"

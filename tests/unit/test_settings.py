@@ -17,7 +17,10 @@ from limner.settings import override, read_yaml
         ({"model": {"variant": "mRNN"}}, "model.variant: Input should be 'm-RNN', 'RNN-base'"),
         ({"model": {"dropout": 1.0}}, "model.dropout: Input should be less than 1 (got 1.0)"),
         ({"model": {}, "training": {"epochs": "many"}}, "training.epochs: Input should be a valid integer"),
-        ({"model": {}, "training": {"optimizer": {"lr": 1}}}, "training.optimizer: say which one is meant by training.opt"),
+        (
+            {"model": {}, "training": {"optimizer": {"lr": 1}}},
+            "training.optimizer: say which one is meant by training.opt",
+        ),
         ({"model": {}, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
         ({"model": {}, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),
         ({"model": {"variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
@@ -79,7 +82,10 @@ def test_changes_that_cannot_be_made(assignment, message):
 
 
 def test_a_change_of_a_recipe():
-    recipe = load_recipe("scenes/mrnn", ["training.optimizer.lr=1e-3", "model.variant=visInRnn", "training.patience=3", "training.precision=fp32"])
+    recipe = load_recipe(
+        "scenes/mrnn",
+        ["training.optimizer.lr=1e-3", "model.variant=visInRnn", "training.patience=3", "training.precision=fp32"],
+    )
     assert recipe.training.optimizer.lr == 0.001
     assert (recipe.model.variant, recipe.training.patience) == ("visInRnn", 3)
     with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.hiden_dim: Extra inputs are not permitted"):
@@ -96,13 +102,20 @@ def test_every_recipe_parses(name):
 
 def test_there_are_recipes_and_a_wrong_name_lists_them():
     assert {"mao2015/flickr8k", "scenes/mrnn"} <= set(recipe_names())
-    with pytest.raises(SettingsError, match=r"no recipe 'mao/flickr'; there are: .*mao2015/flickr8k.*give a \.yaml file"):
+    with pytest.raises(
+        SettingsError, match=r"no recipe 'mao/flickr'; there are: .*mao2015/flickr8k.*give a \.yaml file"
+    ):
         load_recipe("mao/flickr", [])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"a: [", "cannot be read as YAML"), (b"- 1\n- 2\n", "found list"), (b"", "found NoneType"), (b"\xff\xfe\xff", "YAML")],
+    [
+        (b"a: [", "cannot be read as YAML"),
+        (b"- 1\n- 2\n", "found list"),
+        (b"", "found NoneType"),
+        (b"\xff\xfe\xff", "YAML"),
+    ],
 )
 def test_files_that_are_no_recipe(tmp_path, content, message):
     path = tmp_path / "bad.yaml"

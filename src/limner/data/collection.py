@@ -88,9 +88,7 @@ class Collection:
         except _LANCE_ERRORS as error:
             raise _damaged(path, error) from None
         if absent := set(SCHEMA.names) - set(dataset.schema.names):
-            raise CollectionError(
-                f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again"
-            )
+            raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
         return cls(path, dataset)
 
     def __len__(self) -> int:
@@ -115,6 +113,10 @@ class Collection:
 
     def image_path(self, item: Item) -> Path:
         return self._member(item, item.image, "picture")
+
+    def image_file(self, item: Item) -> str | None:
+        """Absolute path of an item's picture as text, for records; None where it has none."""
+        return None if item.image is None else str(self.image_path(item).resolve())
 
     def video_path(self, item: Item) -> Path:
         return self._member(item, item.video, "video")
@@ -192,9 +194,7 @@ def write_items(
     return changes
 
 
-def _write_into(
-    path: Path, items: list[Item], pictures: Mapping[str, Path], progress: Progress | None
-) -> Changes:
+def _write_into(path: Path, items: list[Item], pictures: Mapping[str, Path], progress: Progress | None) -> Changes:
     exists = (path / ITEMS).is_dir()
     united, changes = _unite_all(Collection.open(path).items() if exists else [], items)
     with _temporary(path / "pictures") as folder:
@@ -274,9 +274,7 @@ def _store(items: list[Item], table: Path, mode: str) -> None:
     lance.write_dataset(_table(items), str(table), mode=mode)
 
 
-def _copy_pictures(
-    pictures: Mapping[str, Path], stage: Path, target: Path, progress: Progress | None
-) -> None:
+def _copy_pictures(pictures: Mapping[str, Path], stage: Path, target: Path, progress: Progress | None) -> None:
     """Copy into `stage`, then rename each picture to its place in `target`; what is there already stays."""
     for done, (name, source) in enumerate(pictures.items(), start=1):
         place = target / name

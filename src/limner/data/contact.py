@@ -68,9 +68,7 @@ def summary(collection: Collection, *, examples: int = 3) -> Summary:
     )
 
 
-def contact_sheet(
-    collection: Collection, split: str | None = None, rows: int = 4, columns: int = 5
-) -> Image.Image:
+def contact_sheet(collection: Collection, split: str | None = None, rows: int = 4, columns: int = 5) -> Image.Image:
     """Thumbnails of pictures spread evenly over a split, each with its first caption.
 
     A picture that is missing or damaged becomes a grey tile with its file's name.

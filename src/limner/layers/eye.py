@@ -23,9 +23,7 @@ class Eye(nn.Module):
     learned together with the language model.
     """
 
-    def __init__(
-        self, forms: Mapping[str, tuple[int, ...]], scaling: Scaling, width: int, out_dim: int
-    ) -> None:
+    def __init__(self, forms: Mapping[str, tuple[int, ...]], scaling: Scaling, width: int, out_dim: int) -> None:
         """Choose the form.
 
         Args:

@@ -89,18 +89,34 @@ def softmax_log_probs(
     language, picture = language.float(), picture.float()
     for prefixes, pictures in _tiles(len(language), len(picture), weight, budget):
         hidden = torch.tanh(language[prefixes].unsqueeze(1) + picture[pictures]).to(kind)  # (p, i, M)
-        rows = hidden.flatten(0, 1)
-        logits = torch.addmm(bias2, rows, base2)  # (p * i, V), times log2(e)
         edges = slice(int(tree.first_edge[prefixes.start]), int(tree.first_edge[prefixes.stop]))
         owner = _owners(tree.first_edge[prefixes.start : prefixes.stop + 1])
-        gained = logits.view(*hidden.shape[:2], -1)[owner, :, tree.word[edges]].float()  # (n, i)
-        gained -= _log2_normaliser(logits, rows, base2, bias2).view(hidden.shape[:2])[owner]
+        gained = _log2_probs(hidden, base2, bias2, owner, tree.word[edges])
         users = _owners(tree.first_use[edges.start : edges.stop + 1])
         sentences = tree.sentence[int(tree.first_use[edges.start]) : int(tree.first_use[edges.stop])]
         at_once = max(1, budget // (gained.shape[1] * gained.element_size()))
         for some, theirs in zip(torch.split(users, at_once), torch.split(sentences, at_once), strict=True):
             scores[:, pictures].index_add_(0, theirs.to(scores.device), gained[some])
     return scores.div_(LOG2E)
+
+
+def _log2_probs(hidden: Tensor, base2: Tensor, bias2: Tensor, owner: Tensor, words: Tensor) -> Tensor:
+    """Binary logarithm of the probability of some words, each after one of the prefixes.
+
+    Args:
+        hidden: of each prefix with each picture, (p, i, M).
+        base2: softmax weights times log2(e), (M, V).
+        bias2: softmax biases times log2(e), (V,).
+        owner: the prefix of each word, (n,).
+        words: (n,).
+
+    Returns:
+        (n, i) in float32.
+    """
+    rows = hidden.flatten(0, 1)
+    logits = torch.addmm(bias2, rows, base2)  # (p * i, V)
+    gained = logits.view(*hidden.shape[:2], -1)[owner, :, words].float()
+    return gained.sub_(_log2_normaliser(logits, rows, base2, bias2).view(hidden.shape[:2])[owner])
 
 
 def _owners(first: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from limner.errors import CollectionError, MissingExtraError, SettingsError
 from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
@@ -37,6 +37,7 @@ __all__ = [
     "perplexity",
     "rank_all",
     "recall_at",
+    "require_metrics",
     "retrieval_curves",
     "retrieval_scores",
     "score_sentences",
@@ -46,6 +47,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 METRICS = {metric.name: metric for metric in (*BLEU_METRICS, SACREBLEU, CHRF2, CIDER, ROUGE_L, METEOR)}
+
+
+def require_metrics(names: Iterable[str]) -> None:
+    """Refuse unknown names before any work is done: SettingsError."""
+    unknown = [name for name in names if name not in METRICS]
+    if unknown:
+        raise SettingsError(f"no metric '{unknown[0]}': expected one of {', '.join(METRICS)}")
 
 
 def score_sentences(
@@ -71,9 +79,7 @@ def score_sentences(
         SettingsError: a metric is unknown.
         CollectionError: an item has no reference, or there are no items.
     """
-    unknown = [name for name in metrics if name not in METRICS]
-    if unknown:
-        raise SettingsError(f"no metric '{unknown[0]}': expected one of {', '.join(METRICS)}")
+    require_metrics(metrics)
     references = check_corpus(hypotheses, references)
     if texts is not None:
         texts = texts[0], check_corpus(*texts)

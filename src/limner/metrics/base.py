@@ -79,7 +79,5 @@ def check_corpus(hypotheses: Sequence[str], references: References) -> list[list
     kept = [[reference for reference in own if reference.strip()] for own in references]
     for position, own in enumerate(kept):
         if not own:
-            raise CollectionError(
-                f"item {position} has no reference sentence; leave such items out, or add references"
-            )
+            raise CollectionError(f"item {position} has no reference sentence; leave such items out, or add references")
     return kept

@@ -45,9 +45,7 @@ def meteor_statistics(hypotheses: Sequence[str], references: References) -> Stat
     package = Path(coco_module("meteor.meteor", "METEOR").__file__).resolve().parent
     java = shutil.which("java")
     if java is None:
-        raise MetricUnavailable(
-            "METEOR needs Java, and there is no 'java' on the PATH: install a Java runtime"
-        )
+        raise MetricUnavailable("METEOR needs Java, and there is no 'java' on the PATH: install a Java runtime")
     lines = [_line(hypothesis, own) for hypothesis, own in zip(hypotheses, references, strict=True)]
     # Java before 18 reads and writes in the locale's encoding unless told.
     command = [java, "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Xmx2G"]
@@ -56,9 +54,7 @@ def meteor_statistics(hypotheses: Sequence[str], references: References) -> Stat
     command += ["-a", str(package / "data" / "paraphrase-en.gz")]
     limit = START_SECONDS + SECONDS_PER_SEGMENT * len(lines)
     try:
-        answer = subprocess.run(
-            command, input="".join(lines).encode(), capture_output=True, timeout=limit, check=False
-        )
+        answer = subprocess.run(command, input="".join(lines).encode(), capture_output=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         raise MetricUnavailable(f"METEOR's Java program gave no answer in {limit:.0f} s") from None
     except OSError as error:
@@ -79,9 +75,7 @@ def _parse(answer: subprocess.CompletedProcess[bytes], segments: int) -> Statist
     except ValueError:
         said = answer.stderr.decode(errors="replace").strip().splitlines()
         why = said[0] if said else "it said nothing"
-        raise MetricUnavailable(
-            f"METEOR's Java program failed (exit status {answer.returncode}): {why}"
-        ) from None
+        raise MetricUnavailable(f"METEOR's Java program failed (exit status {answer.returncode}): {why}") from None
     lengths, matches, chunks = statistics[:, :2], statistics[:, 21:], statistics[:, 20]
     # A segment matched whole is in one piece and is not to be punished for it; the program sums it so too.
     whole = (lengths == matches).all(axis=1) & (chunks == 1)

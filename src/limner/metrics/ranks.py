@@ -148,9 +148,7 @@ def retrieval_scores(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.i
         where = f"queries:{len(asked)}|candidates:{curves[direction][2]}|ties:worst"
         scores += [Score(f"{direction}_r{k}", recall_at(asked, k), f"{where}|scale:0-100") for k in CUTOFFS]
         scores.append(Score(f"{direction}_median_rank", median_rank(asked), where))
-        scores.append(
-            Score(f"{direction}_curve_area", curve_area(*curves[direction]), f"{where}|scale:0-100")
-        )
+        scores.append(Score(f"{direction}_curve_area", curve_area(*curves[direction]), f"{where}|scale:0-100"))
     return scores
 
 
@@ -159,9 +157,7 @@ def retrieval_curves(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.i
     return {direction: recall_curve(*answers) for direction, answers in _answers(ranks, owners).items()}
 
 
-def _answers(
-    ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer]
-) -> dict[str, tuple[Ranks, Ranks, int]]:
+def _answers(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer]) -> dict[str, tuple[Ranks, Ranks, int]]:
     """By direction: the rank of every right answer, the query it answers, and the number of candidates."""
     sentences, pictures = len(ranks.text_to_image), len(ranks.image_to_text)
     return {

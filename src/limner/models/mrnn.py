@@ -85,9 +85,7 @@ class MRNN(nn.Module):
     one V_I can serve two layers only if they have one size, so there the multimodal layer has `hidden_dim` units.
     """
 
-    def __init__(
-        self, settings: MRNNSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]
-    ) -> None:
+    def __init__(self, settings: MRNNSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]) -> None:
         """Build with fresh weights.
 
         Args:

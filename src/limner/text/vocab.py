@@ -77,9 +77,7 @@ def split(text: str, settings: TextSettings) -> list[str]:
 
 
 def _is_punctuation(word: str) -> bool:
-    return not word.isalnum() and not any(
-        unicodedata.category(sign).startswith(_WORD_CATEGORIES) for sign in word
-    )
+    return not word.isalnum() and not any(unicodedata.category(sign).startswith(_WORD_CATEGORIES) for sign in word)
 
 
 class Tokenizer:
@@ -178,18 +176,14 @@ class Tokenizer:
         except (KeyError, TypeError, AttributeError):
             raise CheckpointError(f"{path}: not a tokenizer saved by Limner; train the model again") from None
         except Exception as error:  # the library raises nothing more specific on a damaged file
-            raise CheckpointError(
-                f"{path}: damaged ({error}); restore it from a copy of the checkpoint"
-            ) from None
+            raise CheckpointError(f"{path}: damaged ({error}); restore it from a copy of the checkpoint") from None
         return cls(inner, TextSettings.parse(settings, where=str(path)))
 
 
 def _build_words(sentences: Iterable[Sequence[str]], settings: TextSettings) -> tokenizers.Tokenizer:
     """A word vocabulary: the most frequent first, words of one frequency by their letters."""
     counts = Counter(word for words in sentences for word in words)
-    frequent = [
-        word for word, count in counts.items() if count >= settings.min_count and word not in SIGN_WORDS
-    ]
+    frequent = [word for word, count in counts.items() if count >= settings.min_count and word not in SIGN_WORDS]
     frequent.sort(key=lambda word: (-counts[word], word))
     entries = [*SIGN_WORDS, *frequent][: settings.max_size]
     vocab = {entry: id_ for id_, entry in enumerate(entries)}

@@ -132,9 +132,7 @@ def _prepare(
     data = recipe.data
     pictures = Pictures.open(collection, recipe.visual.features) if recipe.visual.features else None
     items = collection.items(data.train)
-    tokenizer = Tokenizer.train(
-        [text for item in items for text in item.texts(data.lang)], recipe.text, data.lang
-    )
+    tokenizer = Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text, data.lang)
     training_set, validation_set = (
         split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words)
         for split in (data.train, data.val)
@@ -173,16 +171,12 @@ def _claim(out: Path, config: Config, resume: bool) -> None:
         write_whole(recipe_file, json.dumps(mine, indent=1))
         return
     if not resume:
-        raise CheckpointError(
-            f"{out}: holds a run already; add --resume to go on with it, or name another --out"
-        )
+        raise CheckpointError(f"{out}: holds a run already; add --resume to go on with it, or name another --out")
     theirs = json.loads(recipe_file.read_text(encoding="utf-8"))
     for what in mine:
         if theirs.get(what) != mine[what]:
             difference = _first_difference(theirs.get(what), mine[what], what)
-            raise CheckpointError(
-                f"{out}: cannot resume, {difference}; use the same {what}, or name another --out"
-            )
+            raise CheckpointError(f"{out}: cannot resume, {difference}; use the same {what}, or name another --out")
 
 
 def _prints(config: Config) -> list[str]:

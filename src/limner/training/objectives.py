@@ -29,9 +29,7 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
 
 def sentence_log_probs(output: Output, batch: Batch) -> Tensor:
     """Natural log-probability of each sentence with its end sign: (B,)."""
-    log_probs = -cross_entropy(
-        _precise(output.logits.flatten(0, 1)), batch.target_out.flatten(), reduction="none"
-    )
+    log_probs = -cross_entropy(_precise(output.logits.flatten(0, 1)), batch.target_out.flatten(), reduction="none")
     return (log_probs.view(batch.target_out.shape) * batch.target_mask).sum(1)
 
 

@@ -49,9 +49,7 @@ def _decay_groups(
     unused = [pattern for pattern, fits in fitting.items() if not fits]
     if unused:
         names = ", ".join(name for name, _ in parameters)
-        raise SettingsError(
-            f"training.weight_decay: '{unused[0]}' fits no parameter that is left; there are: {names}"
-        )
+        raise SettingsError(f"training.weight_decay: '{unused[0]}' fits no parameter that is left; there are: {names}")
     groups: list[dict[str, list[nn.Parameter] | float]] = [
         {"params": fits, "weight_decay": patterns[pattern]} for pattern, fits in fitting.items()
     ]
@@ -77,9 +75,7 @@ def learning_rate_factor(schedule: ScheduleSettings, step: int, steps_per_epoch:
 
 def set_rates(optimizer: Optimizer, settings: TrainingSettings, step: int, steps_per_epoch: int) -> float:
     """Set learning rate and momentum for a step, and return the learning rate."""
-    rate = settings.optimizer.lr * learning_rate_factor(
-        settings.schedule, step, steps_per_epoch, settings.epochs
-    )
+    rate = settings.optimizer.lr * learning_rate_factor(settings.schedule, step, steps_per_epoch, settings.epochs)
     for group in optimizer.param_groups:
         group["lr"] = rate
         if isinstance(settings.optimizer, SGDSettings):

@@ -57,9 +57,7 @@ class Place:
         self.epoch_began, self.loss_sum, self.words = self.seconds, 0.0, 0
 
 
-def save_state(
-    run: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None, place: Place
-) -> None:
+def save_state(run: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None, place: Place) -> None:
     """Write RUN/state-STEP-EPOCH as a whole, then remove the one before.
 
     The end of an epoch may be saved twice, before and after it is validated: the epoch tells the two apart, so that
@@ -73,9 +71,7 @@ def save_state(
     save_tensors(partial / "optimizer.safetensors", tensors)
     save_tensors(partial / "chance.safetensors", _chance())
     if average is not None:
-        save_tensors(
-            partial / "average.safetensors", {str(k): value for k, value in enumerate(average.values)}
-        )
+        save_tensors(partial / "average.safetensors", {str(k): value for k, value in enumerate(average.values)})
     write_whole(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
     os.replace(partial, folder)
     for other in run.glob("state-*"):
@@ -97,9 +93,7 @@ def load_state(folder: Path, model: Model, optimizer: Optimizer, average: Weight
         stored = json.loads((folder / "place.json").read_text(encoding="utf-8"))
         place = Place(**stored["place"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{folder / 'place.json'}: damaged ({error}); remove {folder} and start again"
-        ) from None
+        raise CheckpointError(f"{folder / 'place.json'}: damaged ({error}); remove {folder} and start again") from None
     _restore_optimizer(optimizer, load_tensors(folder / "optimizer.safetensors"), stored["optimizer"])
     if average is not None:
         values = load_tensors(folder / "average.safetensors")

@@ -44,21 +44,15 @@ READERS: dict[str, Reader] = {
         frozenset({"images", "splits"}),
     ),
     "coco": Reader("COCO: captions_*.json and pictures", read_coco, frozenset({"images", "lang", "split"})),
-    "karpathy": Reader(
-        "Karpathy's splits: dataset_*.json and pictures", read_karpathy, frozenset({"images", "lang"})
-    ),
+    "karpathy": Reader("Karpathy's splits: dataset_*.json and pictures", read_karpathy, frozenset({"images", "lang"})),
     "iapr": Reader(
         "IAPR TC-12: annotations_complete_eng/, images/, lists of splits",
         read_iapr,
         frozenset({"images", "splits"}),
     ),
-    "jsonl": Reader(
-        "one JSON object a sentence: id, split, image, lang, text", read_jsonl, frozenset({"images"})
-    ),
+    "jsonl": Reader("one JSON object a sentence: id, split, image, lang, text", read_jsonl, frozenset({"images"})),
     "csv": Reader("one line a sentence: id,split,image,lang,text", read_csv, frozenset({"images"})),
-    "folder": Reader(
-        "a folder of pictures, sentences in .txt beside them", read_folder, frozenset({"lang", "split"})
-    ),
+    "folder": Reader("a folder of pictures, sentences in .txt beside them", read_folder, frozenset({"lang", "split"})),
 }
 
 

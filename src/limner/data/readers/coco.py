@@ -12,9 +12,7 @@ from limner.data.readers.sources import Options, Pictures, field, find_files, ke
 CAPTION_FILES = ("annotations/captions_*.json", "captions_*.json")
 KARPATHY_FILES = ("dataset_*.json", "dataset.json")
 SPLIT_OF_FILE = re.compile(r"captions_(train|val|test)?")
-SPLIT_NAMES = {
-    "restval": "train"
-}  # the rest of COCO's validation images: all who use these splits train on it
+SPLIT_NAMES = {"restval": "train"}  # the rest of COCO's validation images: all who use these splits train on it
 
 
 def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
@@ -48,9 +46,7 @@ def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
             key = keys.get(field(annotation, "image_id", int, place))
             text = field(annotation, "caption", str, place)
             if key is None:
-                gathering.skip(
-                    "captions of images the file does not list", str(annotation["image_id"]), place
-                )
+                gathering.skip("captions of images the file does not list", str(annotation["image_id"]), place)
             elif key in gathering:
                 gathering.sentence(key, place, options.lang or "en", text, groups[key])
                 groups[key] += 1

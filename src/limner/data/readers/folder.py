@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import SPLIT_ALIASES, Options, list_pictures, read_lines
+from limner.data.readers.sources import SPLIT_ALIASES, Options, chosen_split, list_pictures, read_lines
 
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
 
@@ -17,14 +17,15 @@ def read_folder(source: Path, options: Options, gathering: Gathering) -> None:
 
     Args:
         source: the folder. Pictures below its subfolders `train`, `val` and `test` belong to these splits.
-        options: `split` of all other pictures, `train` otherwise; `lang` of the sentences, English otherwise.
+        options: `split` of all other pictures (`auto` deals them out), `train` otherwise; `lang` of the sentences,
+            English otherwise.
         gathering: gets the items, in the order of their paths.
     """
     for picture in list_pictures(source):
         inner = picture.relative_to(source)
         id = inner.with_suffix("").as_posix()
         top = inner.parts[0] if len(inner.parts) > 1 else ""
-        split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else options.split or "train"
+        split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else chosen_split(id, options)
         gathering.item(id, Place(picture), split=split, image=picture)
         words = picture.with_suffix(".txt")
         if words.is_file():

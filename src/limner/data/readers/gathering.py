@@ -97,9 +97,7 @@ class Gathering:
             CollectionError: reading is strict.
         """
         if self._strict:
-            raise CollectionError(
-                f"{place}: '{name}': {reason}; mend the source, or read it without 'strict'"
-            )
+            raise CollectionError(f"{place}: '{name}': {reason}; mend the source, or read it without 'strict'")
         self._skipped[reason] += 1
         examples = self._examples[reason]
         if len(examples) < EXAMPLES_NAMED and name not in examples:
@@ -113,6 +111,4 @@ class Gathering:
             Item(id, draft.split, image=draft.image, sentences=tuple(draft.sentences), label=draft.label)
             for id, draft in self._drafts.items()
         ]
-        return Reading(
-            items, self._skipped, {reason: tuple(names) for reason, names in self._examples.items()}
-        )
+        return Reading(items, self._skipped, {reason: tuple(names) for reason, names in self._examples.items()})

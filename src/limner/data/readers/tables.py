@@ -109,9 +109,7 @@ def _gather(rows: Iterable[Row], folder: Path, gathering: Gathering) -> None:
             missing.add(id)
             gathering.skip("sentences whose picture is not there", str(image), place)
             continue
-        gathering.item(
-            id, place, split=row["split"].strip(), image=image, label=row.get("label", "").strip() or None
-        )
+        gathering.item(id, place, split=row["split"].strip(), image=image, label=row.get("label", "").strip() or None)
         if text.strip():
             gathering.sentence(id, place, lang, text, _group(row, place, turns[id, lang]))
             turns[id, lang] += 1

@@ -96,9 +96,7 @@ def generate(path: Path | str, settings: SceneSettings, progress: Progress | Non
                 f"{scratch}: cannot hold the drawings: {error}; make room, or set TMPDIR to another folder"
             ) from error
         if not items:
-            raise CollectionError(
-                f"{path}: the settings ask for no picture and no clip; set train, val or test"
-            )
+            raise CollectionError(f"{path}: the settings ask for no picture and no clip; set train, val or test")
         files[RECORD] = Path(scratch, RECORD)
         files[RECORD].write_text(record, encoding="utf-8")
         with suppress(OSError):
@@ -120,9 +118,7 @@ def _is_there(path: Path, record: str) -> bool:
     return True
 
 
-def _draw_all(
-    settings: SceneSettings, scratch: Path, progress: Progress | None
-) -> tuple[list[Item], dict[str, Path]]:
+def _draw_all(settings: SceneSettings, scratch: Path, progress: Progress | None) -> tuple[list[Item], dict[str, Path]]:
     """Draw everything into `scratch`, in threads: much of Pillow's work is done outside Python's lock."""
     jobs: list[Callable[[], Item]] = []
     for split in ("train", "val", "test"):
@@ -150,9 +146,7 @@ def _picture(settings: SceneSettings, scratch: Path, split: str, index: int) -> 
         split=split,
         image=image,
         sentences=tell(scene),
-        regions=tuple(
-            Region(box, english(thing, "a")) for box, thing in zip(boxes, scene.things, strict=True)
-        ),
+        regions=tuple(Region(box, english(thing, "a")) for box, thing in zip(boxes, scene.things, strict=True)),
         label=scene.label,
     )
 

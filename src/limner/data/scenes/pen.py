@@ -52,9 +52,7 @@ def ink_of(name: str) -> Ink:
     # White is shaded with a cool grey, or its shadows would look dirty.
     shadow = (70, 84, 128) if name == "white" else NIGHT
     accent = (188, 198, 220) if name == "white" else CREAM
-    return Ink(
-        base, mix(base, (255, 255, 255), 0.45), mix(base, shadow, 0.3), mix(base, shadow, 0.66), accent
-    )
+    return Ink(base, mix(base, (255, 255, 255), 0.45), mix(base, shadow, 0.3), mix(base, shadow, 0.66), accent)
 
 
 class Pen:
@@ -79,9 +77,7 @@ class Pen:
         """A smooth closed curve through the points."""
         self.poly(smooth([*points, *points[:3]])[:-1], fill, edge=edge)
 
-    def oval(
-        self, x: float, y: float, rx: float, ry: float, fill: Colour | None = None, *, edge: bool = True
-    ) -> None:
+    def oval(self, x: float, y: float, rx: float, ry: float, fill: Colour | None = None, *, edge: bool = True) -> None:
         """An ellipse about (x, y)."""
         u = self.unit
         self._draw.ellipse(
@@ -105,9 +101,7 @@ class Pen:
             width=self._edge if edge else 0,
         )
 
-    def line(
-        self, points: Sequence[Point], width: float, fill: Colour | None = None, *, edge: bool = False
-    ) -> None:
+    def line(self, points: Sequence[Point], width: float, fill: Colour | None = None, *, edge: bool = False) -> None:
         """A line with round ends through the points; with `edge`, one that has an outline of its own."""
         scaled = [(x * self.unit, y * self.unit) for x, y in points]
         passes = [(self.ink.edge, width * self.unit + 2 * self._edge)] if edge else []
@@ -117,9 +111,7 @@ class Pen:
                 r = thickness / 2
                 self._draw.ellipse((x - r, y - r, x + r, y + r), fill=colour)
 
-    def curve(
-        self, points: Sequence[Point], width: float, fill: Colour | None = None, *, edge: bool = False
-    ) -> None:
+    def curve(self, points: Sequence[Point], width: float, fill: Colour | None = None, *, edge: bool = False) -> None:
         """A smooth line through the points."""
         first, last = points[0], points[-1]
         self.line(smooth([first, *points, last]), width, fill, edge=edge)
@@ -132,9 +124,7 @@ class Pen:
 def smooth(points: Sequence[Point], steps: int = 7) -> list[Point]:
     """A Catmull-Rom spline through all points but the first and the last."""
     curve = []
-    for (ax, ay), (bx, by), (cx, cy), (dx, dy) in zip(
-        points, points[1:], points[2:], points[3:], strict=False
-    ):
+    for (ax, ay), (bx, by), (cx, cy), (dx, dy) in zip(points, points[1:], points[2:], points[3:], strict=False):
         for step in range(steps):
             t = step / steps
             curve.append((_spline(ax, bx, cx, dx, t), _spline(ay, by, cy, dy, t)))

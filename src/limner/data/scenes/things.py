@@ -49,9 +49,7 @@ def _tree(pen: Pen, variant: int) -> None:
 
 
 def _car(pen: Pen, variant: int) -> None:
-    pen.blob(
-        [(4, 66), (7, 53), (24, 49), (34, 33), (62, 32), (76, 49), (93, 54), (96, 68), (90, 72), (8, 72)]
-    )
+    pen.blob([(4, 66), (7, 53), (24, 49), (34, 33), (62, 32), (76, 49), (93, 54), (96, 68), (90, 72), (8, 72)])
     pen.poly([(31, 49), (38, 38), (48, 38), (48, 49)], (206, 234, 250))
     pen.poly([(53, 49), (53, 38), (61, 38), (69, 49)], (206, 234, 250))
     for x in (27, 74):
@@ -64,9 +62,7 @@ def _boat(pen: Pen, variant: int) -> None:
     pen.line([(50, 8), (50, 70)], 3.4, WOOD)
     pen.blob([(54, 12), (66, 30), (82, 56), (68, 60), (54, 60)], CREAM)
     pen.poly([(46, 20), (46, 60), (20, 60)], pen.ink.light)
-    pen.poly(
-        [*smooth([(0, 60), (4, 68), (50, 71), (96, 68), (100, 60)]), (84, 92), (78, 94), (22, 94), (16, 92)]
-    )
+    pen.poly([*smooth([(0, 60), (4, 68), (50, 71), (96, 68), (100, 60)]), (84, 92), (78, 94), (22, 94), (16, 92)])
     pen.poly([(9, 77), (91, 77), (89, 83), (12, 83)], pen.ink.accent, edge=False)
 
 
@@ -161,9 +157,7 @@ def _bat_animal(pen: Pen, variant: int) -> None:
 
 
 def _bat_club(pen: Pen, variant: int) -> None:
-    pen.blob(
-        [(12, 95), (24, 74), (50, 44), (74, 9), (86, 5), (95, 13), (91, 26), (58, 52), (28, 80), (17, 97)]
-    )
+    pen.blob([(12, 95), (24, 74), (50, 44), (74, 9), (86, 5), (95, 13), (91, 26), (58, 52), (28, 80), (17, 97)])
     for x, y in ((23, 82), (28, 76), (33, 70)):
         pen.line([(x - 4.5, y - 3), (x + 3.5, y + 4)], 2.8)
     pen.oval(13, 92, 7, 7, pen.ink.dark)
@@ -268,9 +262,7 @@ def _nut_screw(pen: Pen, variant: int) -> None:
 
 def _seal_animal(pen: Pen, variant: int) -> None:
     pen.blob([(10, 84), (2, 66), (10, 62), (16, 76), (24, 66), (28, 80)], pen.ink.dark)
-    pen.blob(
-        [(12, 84), (30, 66), (50, 52), (58, 24), (74, 12), (88, 22), (88, 42), (84, 66), (76, 88), (40, 92)]
-    )
+    pen.blob([(12, 84), (30, 66), (50, 52), (58, 24), (74, 12), (88, 22), (88, 42), (84, 66), (76, 88), (40, 92)])
     pen.blob([(62, 68), (66, 92), (52, 97), (46, 93), (56, 84)], pen.ink.dark)
     pen.oval(86, 35, 9, 7, pen.ink.light)
     pen.oval(92, 32, 3.4, 2.8, NIGHT, edge=False)
@@ -335,9 +327,7 @@ def draw_thing(thing: Thing, side: int) -> Image.Image:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     width, height = image.width * thing.stretch, float(image.height)
     scale = target / max(width, height)
-    small = image.resize(
-        (max(1, round(width * scale)), max(1, round(height * scale))), Image.Resampling.LANCZOS
-    )
+    small = image.resize((max(1, round(width * scale)), max(1, round(height * scale))), Image.Resampling.LANCZOS)
     shaded = Image.alpha_composite(small, _light().resize(small.size, Image.Resampling.BILINEAR))
     shaded.putalpha(small.getchannel("A"))
     return shaded

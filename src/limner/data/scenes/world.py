@@ -88,9 +88,7 @@ def make_scene(seed: int, split: str, index: int, ambiguous: float) -> Scene:
     if rng.random() < ambiguous:
         words[rng.randrange(count)] = rng.choice(tuple(SENSES))
     things = [
-        Thing(
-            word, colour, flip=rng.random() < 0.5, stretch=rng.uniform(0.92, 1.08), variant=rng.randrange(60)
-        )
+        Thing(word, colour, flip=rng.random() < 0.5, stretch=rng.uniform(0.92, 1.08), variant=rng.randrange(60))
         for word, colour in zip(words, rng.sample(COLOURS, count), strict=True)
     ]
     place = (_place_one, _place_pair, _place_row)[count - 1]
@@ -102,9 +100,7 @@ def make_scene(seed: int, split: str, index: int, ambiguous: float) -> Scene:
 def make_clip(seed: int, split: str, index: int) -> Scene:
     """Throw a scene with one thing that will move."""
     rng = Random(f"{seed}/{split}/clip/{index}")
-    thing = Thing(
-        rng.choice(ORDINARY), rng.choice(COLOURS), x=rng.uniform(0.3, 0.7), span=rng.uniform(0.36, 0.42)
-    )
+    thing = Thing(rng.choice(ORDINARY), rng.choice(COLOURS), x=rng.uniform(0.3, 0.7), span=rng.uniform(0.36, 0.42))
     scene = Scene(rng.choice(GROUNDS), (thing,), "middle", backdrop=rng.randrange(2**32))
     return replace(scene, motion=rng.choice(MOTIONS))
 

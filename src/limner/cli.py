@@ -5,28 +5,30 @@ Everything heavy is imported inside the commands, so that `limner --help` answer
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
 
-from limner.errors import LimnerError, SettingsError
-
-if TYPE_CHECKING:
-    from limner.data.contact import Summary
-    from limner.metrics import Score
-    from limner.training.loop import Progress as TrainingProgress
+from limner.errors import LimnerError, PictureError, SettingsError
+from limner.terminal import (
+    err,
+    print_error,
+    print_json,
+    print_scores,
+    print_summary,
+    progress_bar,
+    progress_bars,
+    training_bar,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,8 +40,6 @@ app = typer.Typer(
 )
 INTERRUPTED = 130
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
-out = Console(soft_wrap=True)
-err = Console(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Data = Annotated[Path, typer.Option("--data", help="The collection.")]
@@ -63,14 +63,14 @@ def main() -> None:
     try:
         app()
     except LimnerError as error:
-        err.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
+        print_error(error)
         sys.exit(1)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             err.print("stopped; nothing already written is lost, and the same command (train: with --resume) goes on")
         raise
     except OSError as error:
-        err.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
+        print_error(error)
         sys.exit(1)
 
 
@@ -103,10 +103,10 @@ def import_(
     from limner.data.readers import Options, import_collection
 
     options = Options(images=images, splits=splits, lang=lang, split=split)
-    with _bar("copying pictures") as bar:
+    with progress_bar("copying pictures") as bar:
         report = import_collection(kind, source, collection, options, strict=strict, copy=copy, progress=bar)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "collection": str(report.collection),
                 "items": report.items,
@@ -138,9 +138,9 @@ def show(
     opened = Collection.open(collection)
     found = summary(opened)
     if as_json:
-        _print_json({**asdict(found), "collection": str(collection)})
+        print_json({**asdict(found), "collection": str(collection)})
     else:
-        _print_summary(found)
+        print_summary(found)
     if sheet is not None:
         from limner.data.contact import contact_sheet
 
@@ -186,7 +186,7 @@ def features(
         precision=precision,
         device=device,
     )
-    with _bar("looking at pictures") as bar:
+    with progress_bar("looking at pictures") as bar:
         done = extract(
             Collection.open(collection),
             eye,
@@ -198,7 +198,7 @@ def features(
         )
     if as_json:
         tables = [table.spec.model_dump(mode="json") for table in done.tables]
-        _print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
+        print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
         return
     for table in done.tables:
         typer.echo(f"{table.spec.name}: {table.spec}")
@@ -226,7 +226,7 @@ def train(
     from limner.training.loop import train as train_model
 
     chosen = load_recipe(recipe, changes or [])
-    with _training_bar(chosen.training.metric) as bar:
+    with training_bar(chosen.training.metric) as bar:
         run = train_model(
             chosen,
             Collection.open(data),
@@ -240,7 +240,7 @@ def train(
 
     facts = RunConfig.load(run / "config.json").provenance
     if as_json:
-        _print_json({"run": str(run), **facts})
+        print_json({"run": str(run), **facts})
         return
     kept = ", ".join(
         f"{key.removeprefix('validation_')} {value}" for key, value in facts.items() if key.startswith("validation_")
@@ -286,18 +286,21 @@ def describe(
     )
     captioner = load(model, *(ensemble or []), backbone=backbone, device=device)
     first = [first_words] * len(files) if first_words else None
-    found = captioner.describe(files, first_words=first, **search)
+    told: list[dict[str, Any]] = []
+    unreadable = 0
+    for file, found in captioner.describe_each(files, first_words=first, **search):
+        if isinstance(found, PictureError):
+            unreadable += 1
+            print_error(found)
+        elif as_json:
+            told.append({"picture": str(file), "descriptions": [one._asdict() for one in found]})
+        else:
+            for one in found:
+                typer.echo(f"{file}\t{one.text}" + (f"\t{one.log_prob:.2f}" if len(found) > 1 else ""))
     if as_json:
-        _print_json(
-            [
-                {"picture": str(file), "descriptions": [one._asdict() for one in descriptions]}
-                for file, descriptions in zip(files, found, strict=True)
-            ]
-        )
-        return
-    for file, descriptions in zip(files, found, strict=True):
-        for one in descriptions:
-            typer.echo(f"{file}\t{one.text}" + (f"\t{one.log_prob:.2f}" if len(descriptions) > 1 else ""))
+        print_json(told)
+    if unreadable:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -317,7 +320,7 @@ def score(
 
     scores = load(model, backbone=backbone, device=device).score([picture] * len(sentences), sentences)
     if as_json:
-        _print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])
+        print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])
         return
     typer.echo("log-prob\tperplexity\tsentence")
     for text, one in zip(sentences, scores, strict=True):
@@ -349,7 +352,7 @@ def search(
     else:
         found = captioner.find_pictures(query, collection, split=split, count=count)
     if as_json:
-        _print_json([one._asdict() for one in found])
+        print_json([one._asdict() for one in found])
         return
     for one in found:
         typer.echo(f"{one.score:.2f}\t{one.image or ''}\t{one.text}")
@@ -383,7 +386,7 @@ def evaluate(
     models = [load_checkpoint(folder, device) for folder in (model, *(ensemble or []))]
     changed = _given(beam_size=beam_size, length_penalty=length_penalty)
     settings = SearchSettings.parse({**models[0].recipe.search.model_dump(), **changed}, where="search")
-    with _stages() as progress:
+    with progress_bars() as progress:
         found = evaluate_models(
             models,
             Collection.open(data),
@@ -398,7 +401,7 @@ def evaluate(
         )
     path = save_evaluation(found, model)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "file": str(path),
                 "seconds": found.seconds,
@@ -406,7 +409,7 @@ def evaluate(
             }
         )
         return
-    _print_scores(
+    print_scores(
         found.scores,
         found.published.values if found.published else {},
         found.published.name if found.published else "",
@@ -429,7 +432,7 @@ def words(
 
     found = load(model, look=False).nearest_words(word, count)
     if as_json:
-        _print_json([{"word": other, "distance": distance} for other, distance in found])
+        print_json([{"word": other, "distance": distance} for other, distance in found])
         return
     for other, distance in found:
         typer.echo(f"{distance:.3f}\t{other}")
@@ -448,7 +451,7 @@ def report(
     from limner.report import write_report
 
     path = write_report(run, to or run / "report.html")
-    _print_json({"report": str(path)}) if as_json else typer.echo(str(path))
+    print_json({"report": str(path)}) if as_json else typer.echo(str(path))
 
 
 @app.command()
@@ -463,11 +466,11 @@ def demo(
     """
     from limner.demo import run_demo
 
-    with _stages() as progress:
+    with progress_bars() as progress:
         result = run_demo(to, seed=seed, command=_command(), progress=progress)
     if as_json:
         scores = [score._asdict() for score in result.evaluation.scores]
-        _print_json(
+        print_json(
             {
                 "report": str(result.report),
                 "run": str(result.run),
@@ -476,7 +479,7 @@ def demo(
             }
         )
         return
-    _print_scores(result.evaluation.scores, {}, "")
+    print_scores(result.evaluation.scores, {}, "")
     for item in result.evaluation.items[:5]:
         typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
     typer.echo(f"{result.seconds:.0f} s of work; the report: {result.report}")
@@ -488,10 +491,6 @@ def _command() -> str:
 
 def _given(**values: Any) -> dict[str, Any]:  # noqa: ANN401
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 def _pictures(paths: Sequence[Path]) -> list[Path]:
@@ -506,99 +505,3 @@ def _pictures(paths: Sequence[Path]) -> list[Path]:
         else:
             files.append(path)
     return files
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1, default=str) + "\n")
-
-
-def _print_summary(found: Summary) -> None:
-    from rich.table import Table
-
-    langs = sorted({lang for counts in found.sentences.values() for lang in counts})
-    table = Table(box=None, pad_edge=False)
-    table.add_column("split")
-    for column in ("items", "pictures", *(f"sentences {lang}" for lang in langs)):
-        table.add_column(column, justify="right")
-    for split, count in found.splits.items():
-        sentences = (f"{found.sentences[split].get(lang, 0):,}" for lang in langs)
-        table.add_row(split, f"{count:,}", f"{found.pictures.get(split, 0):,}", *sentences)
-    out.print(table)
-    typer.echo(f"{found.items:,} items, {found.videos:,} clips, {found.regions:,} regions")
-    typer.echo(f"features: {', '.join(found.features) or 'none yet'}")
-    if found.missing:
-        named = "; ".join(found.missing_examples)
-        typer.echo(f"{found.missing:,} pictures are not where they were, for example {named}")
-
-
-def _print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    if published:
-        table.add_column(row, justify="right")
-    table.add_column("signature", style="dim", overflow="fold")
-    for one in scores:
-        beside = [f"{published[one.name]:.2f}" if one.name in published else ""] if published else []
-        table.add_row(one.name, f"{one.value:.2f}", *beside, one.signature)
-    out.print(table)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar that appears with the first news."""
-    with _stages() as stages:
-        yield lambda done, total: stages(what, done, total)
-
-
-@contextmanager
-def _stages() -> Iterator[Callable[[str, int, int], None]]:
-    """One progress bar for each part of the work; nothing is drawn before there is news."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    progress = Progress(TextColumn("{task.description}"), *columns, console=err)
-    tasks: dict[str, Any] = {}
-
-    def note(what: str, done: int, total: int) -> None:
-        progress.start()
-        if what not in tasks:
-            tasks[what] = progress.add_task(what, total=total)
-        progress.update(tasks[what], completed=done, total=total)
-
-    try:
-        yield note
-    finally:
-        if tasks:
-            progress.stop()
-
-
-@contextmanager
-def _training_bar(metric: str) -> Iterator[Callable[[TrainingProgress], None]]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=err)
-    task = progress.add_task("training", total=None)
-
-    def note(news: TrainingProgress) -> None:
-        progress.start()
-        place = news.place
-        best = "" if place.best is None else f", best {metric} {place.best:.2f}"
-        told = f"epoch {place.epoch + 1}, loss {place.loss:.3f}, {place.words_per_second:,.0f} words/s{best}"
-        progress.update(task, description=told, completed=place.step, total=news.steps)
-
-    try:
-        yield note
-    finally:
-        if progress.live.is_started:
-            progress.stop()

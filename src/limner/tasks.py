@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -13,13 +13,15 @@ from limner.checkpoint import Checkpoint, load_checkpoint
 from limner.data.batching import Examples
 from limner.data.collection import Collection
 from limner.data.examples import SIGNS, Item, Seen, Sentence
-from limner.errors import CheckpointError, CollectionError, SettingsError
+from limner.errors import CheckpointError, CollectionError, PictureError, SettingsError
 from limner.evaluation import describe_items, open_pictures
 from limner.retrieval import MARGINAL_PICTURES, log_marginal, pair_log_probs
 from limner.scoring import score_examples
 from limner.search import SearchSettings
 from limner.vision.backbones import Backbone, load_like
 from limner.vision.images import open_picture
+
+PICTURES_AT_ONCE = 32
 
 
 class Description(NamedTuple):
@@ -150,13 +152,41 @@ class Captioner:
             self._source(),
             settings,
             first_words=first_words,
-            batch_size=32,
+            batch_size=PICTURES_AT_ONCE,
         )
         tokenizer = self.models[0].tokenizer
         return [
             [Description(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score) for one in hypotheses]
             for hypotheses in found
         ]
+
+    def describe_each(
+        self,
+        pictures: Sequence[Path | str],
+        **options: Any,  # noqa: ANN401
+    ) -> Iterator[tuple[Path | str, list[Description] | PictureError]]:
+        """Describe pictures a few at a time, as they come; one that cannot be read does not keep the others waiting.
+
+        Args:
+            pictures: files.
+            options: as of `describe`.
+
+        Yields:
+            Each picture, with its descriptions or with why it cannot be read.
+        """
+        first_words = options.pop("first_words", None)
+        for start in range(0, len(pictures), PICTURES_AT_ONCE):
+            some = pictures[start : start + PICTURES_AT_ONCE]
+            given = None if first_words is None else first_words[start : start + PICTURES_AT_ONCE]
+            try:
+                yield from zip(some, self.describe(some, first_words=given, **options), strict=True)
+            except PictureError:
+                for row, picture in enumerate(some):
+                    words = None if given is None else [given[row]]
+                    try:
+                        yield picture, self.describe([picture], first_words=words, **options)[0]
+                    except PictureError as error:
+                        yield picture, error
 
     def score(self, pictures: Sequence[Path | str], sentences: Sequence[str]) -> list[SentenceScore]:
         """Score sentences, each with the picture at its place.
@@ -173,7 +203,7 @@ class Captioner:
             for item, text in zip(self._items(pictures), sentences, strict=True)
         ]
         examples = Examples(items, first.tokenizer, lang, self._source(), max_words=1 << 30)
-        scored = score_examples(first.model, examples, batch_size=32)
+        scored = score_examples(first.model, examples, batch_size=PICTURES_AT_ONCE)
         return [
             SentenceScore(log_prob, words, float(np.exp(min(-log_prob / words, 700))))
             for log_prob, words in zip(scored.log_probs.tolist(), scored.words.tolist(), strict=True)

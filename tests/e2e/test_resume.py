@@ -94,7 +94,6 @@ def test_killed_twice_and_resumed(settings, scenes, tmp_path):
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         resume, known = ["--resume"], frozenset(path.name for path in run.glob("state-*"))
-    assert log_without_times(run) != log_without_times(whole) if (run / "log.jsonl").exists() else True
     limner("train", recipe, "--data", scenes, "--out", run, "--resume")
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert (run / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def test_one_bucket_sorts_everything_by_length():
         assert lengths == sorted(lengths)
         spans.append((lengths[0], lengths[-1]))
     ordered = sorted(spans)
-    assert all(before[1] <= after[0] for before, after in zip(ordered, ordered[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in pairwise(ordered))
     assert spans != ordered  # the batches themselves are shuffled
 
 

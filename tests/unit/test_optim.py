@@ -108,7 +108,7 @@ def test_a_pattern_that_fits_nothing_is_an_error(patterns):
         SettingsError, match=rf"'{list(patterns)[-1]}' fits no parameter that is left".replace("*", r"\*")
     ):
         groups_of(patterns)
-    with pytest.raises(SettingsError, match="there are: 0.weight, 0.bias, 1.weight"):
+    with pytest.raises(SettingsError, match=r"there are: 0\.weight, 0\.bias, 1\.weight"):
         groups_of(patterns)
 
 

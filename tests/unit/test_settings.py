@@ -19,7 +19,7 @@ from limner.settings import override, read_yaml
         ({"model": {}, "training": {"epochs": "many"}}, "training.epochs: Input should be a valid integer"),
         (
             {"model": {}, "training": {"optimizer": {"lr": 1}}},
-            "training.optimizer: say which one is meant by training.opt",
+            "training.optimizer: say which one is meant by",
         ),
         ({"model": {}, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
         ({"model": {}, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),

@@ -99,7 +99,7 @@ def test_searching_where_there_is_nothing_to_find(captioner, own_tiny, photos):
         captioner.find_pictures("a wall", collection, split="words")
     with pytest.raises(CollectionError, match="no sentence in 'en' to find, or no picture"):
         captioner.find_sentences(photos["red"], collection, split="words")
-    with pytest.raises((CollectionError, FeatureError), match="mute|silent|no sentence in 'en'"):
+    with pytest.raises((CollectionError, FeatureError), match=r"mute|silent|no sentence in 'en'"):
         captioner.find_sentences(photos["red"], collection, split="mute")
     with pytest.raises(FeatureError, match="'late'"):
         captioner.find_pictures("a wall", collection, split="late")
@@ -162,3 +162,12 @@ def test_a_model_that_looks_at_nothing(tiny, recipe_of, photos, tmp_path):
     with pytest.raises(CollectionError, match="looks at none"):
         model.find_pictures("a wall", tiny)
     shutil.rmtree(run)
+
+
+def test_one_unreadable_picture_does_not_keep_the_others_waiting(captioner, photos, tmp_path):
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"")
+    found = dict(captioner.describe_each([photos["red"], bad, photos["blue"]]))
+    assert isinstance(found[bad], PictureError)
+    for name in ("red", "blue"):
+        assert [one.text for one in found[photos[name]]] == [one.text for one in captioner.describe([photos[name]])[0]]

@@ -207,7 +207,7 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(monkeypatch, tin
 
     real = loop.word_loss
     monkeypatch.setattr(loop, "word_loss", lambda *args: Poison.apply(real(*args)))
-    with pytest.raises(TrainingError, match="the norm of the gradient is (nan|inf) at step 0"):
+    with pytest.raises(TrainingError, match=r"the norm of the gradient is (nan|inf) at step 0"):
         train(recipe_of(save_every=1), tiny, tmp_path / "run")
     assert state.find_state(tmp_path / "run") is None
 
@@ -250,14 +250,14 @@ def test_another_recipe_is_not_resumed(short_run, tiny, recipe_of):
 
 def test_another_collection_is_not_resumed(short_run, own_tiny, recipe_of):
     write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a new wall"),))])
-    with pytest.raises(CheckpointError, match="data was .* and is now"):
+    with pytest.raises(CheckpointError, match=r"data was .* and is now"):
         train(recipe_of(epochs=1), Collection.open(own_tiny.path), short_run, resume=True)
 
 
 def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, eye_of):
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
     extract(own_tiny, eye_of(version="2"))
-    with pytest.raises(CheckpointError, match="features was .* and is now"):
+    with pytest.raises(CheckpointError, match=r"features was .* and is now"):
         train(recipe_of(epochs=1), own_tiny, short_run, resume=True)
 
 

@@ -202,8 +202,9 @@ def _out_of_patience(place: Place, settings: TrainingSettings) -> bool:
 def _require_finite(what: str, value: Tensor, place: Place, ids: tuple[str, ...]) -> None:
     if not torch.isfinite(value):
         raise TrainingError(
-            f"the {what} is {float(value.detach())} at step {place.step} (epoch {place.epoch}; the batch begins with item "
-            f"'{ids[0]}'): lower training.optimizer.lr or set training.clip_norm; the last saved state is untouched"
+            f"the {what} is {float(value.detach())} at step {place.step} (epoch {place.epoch}; "
+            f"the batch begins with item '{ids[0]}'): lower training.optimizer.lr "
+            "or set training.clip_norm; the last saved state is untouched"
         )
 
 

@@ -14,7 +14,7 @@ class SGDSettings(Settings):
     """Stochastic gradient descent whose momentum may rise over the first epochs."""
 
     name: Literal["sgd"] = "sgd"
-    lr: float = Field(default=0.1, gt=0)
+    lr: float = Field(default=0.1, gt=0, le=1e4)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     momentum_start: float | None = Field(default=None, ge=0, lt=1)
     """Momentum of the first epoch; it rises linearly to `momentum` over `momentum_epochs`."""
@@ -26,7 +26,7 @@ class AdadeltaSettings(Settings):
     """Adadelta, Zeiler (2012)."""
 
     name: Literal["adadelta"] = "adadelta"
-    lr: float = Field(default=1.0, gt=0)
+    lr: float = Field(default=1.0, gt=0, le=1e4)
     rho: float = Field(default=0.95, gt=0, lt=1)
     eps: float = Field(default=1e-6, gt=0)
 
@@ -35,7 +35,7 @@ class AdamSettings(Settings):
     """Adam, and with decoupled weight decay AdamW."""
 
     name: Literal["adam", "adamw"] = "adamw"
-    lr: float = Field(default=1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0, le=1e4)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
 

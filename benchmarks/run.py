@@ -40,7 +40,9 @@ def hardware() -> str:
         (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")),
         platform.machine(),
     )
-    return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bf16 {'yes' if native_bf16(CPU) else 'no'}"
+    return (
+        f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, bf16 {'yes' if native_bf16(CPU) else 'no'}"
+    )
 
 
 def _cpuinfo() -> list[str]:
@@ -231,9 +233,7 @@ def train() -> None:
 
     def make(rows: list[int]) -> Batch:
         seen = stored.take([row % 1000 for row in rows])
-        return collate(
-            [Example("", targets[row], visual=value) for row, value in zip(rows, seen, strict=True)]
-        )
+        return collate([Example("", targets[row], visual=value) for row, value in zip(rows, seen, strict=True)])
 
     def waits(batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
         while True:

@@ -37,8 +37,6 @@ class Config(RunConfig):
     vocab_size: int
     tokenizer_sha256: str = ""
     """Filled in when saved."""
-    backbone: str | None = None
-    """Where the network that made the features was, when it was known: hub id or folder."""
 
 
 class Checkpoint(NamedTuple):

@@ -214,7 +214,6 @@ def train(
     data: Data = ...,  # type: ignore[assignment]
     to: Annotated[Path, typer.Option("--out", help="The run folder.")] = ...,  # type: ignore[assignment]
     resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped, bit for bit.")] = False,
-    backbone: Backbone = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model.
@@ -232,7 +231,6 @@ def train(
             Collection.open(data),
             to,
             resume=resume,
-            backbone=backbone,
             command=_command(),
             progress=bar,
         )

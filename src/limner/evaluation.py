@@ -115,7 +115,9 @@ def evaluate(
     split, settings = split or recipe.data.test, settings or recipe.search
     note = progress or (lambda part, done, total: None)
     pictures = open_pictures(first, collection)
-    examples = split_examples(collection, split, first.tokenizer, recipe.data.lang, pictures, max_words=1 << 30)
+    examples = split_examples(
+        collection, split, first.tokenizer, recipe.data.lang, pictures, 1 << 30, recipe.visual.missing == "leave_out"
+    )
     items = examples.items
     found = describe_items(models, items, pictures, settings, progress=lambda d, n: note("describing", d, n))
     best = [hypotheses[0] for hypotheses in found]
@@ -151,7 +153,8 @@ def open_pictures(model: Checkpoint, collection: Collection) -> Pictures | None:
     """The collection's features for a model; FeatureError where another backbone made them."""
     if not model.config.features:
         return None
-    pictures = Pictures.open(collection, [spec.name for spec in model.config.features])
+    names = [spec.name for spec in model.config.features]
+    pictures = Pictures.open(collection, names, model.recipe.visual.cache_mib)
     for table, spec in zip(pictures.tables, model.config.features, strict=True):
         require_same(table.spec, spec, f"{collection.path}/features/{spec.name}")
     return pictures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,10 @@ class VisualSettings(Settings):
 
     features: tuple[str, ...] = ()
     """Names of the feature tables, one for each form of picture; none for a model without pictures."""
+    missing: Literal["refuse", "leave_out"] = "refuse"
+    """What is done about a picture that has no features, because it could not be read, say."""
+    cache_mib: int = Field(default=2048, ge=0)
+    """Feature tables of up to this size are held in memory; larger ones are read from disk batch by batch."""
 
 
 class Published(Settings):

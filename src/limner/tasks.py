@@ -117,7 +117,7 @@ class Captioner:
         config = models[0].config
         eye = None
         if config.features and look:
-            eye = load_like(config.features, backbone or config.backbone, device=device)
+            eye = load_like(config.features, backbone, device=device)
         return cls(models, eye)
 
     def describe(

@@ -55,9 +55,7 @@ def example(seed: int, length: int, visual: dict[str, tuple[int, ...]], picture:
         form: (random.integers(0, 256, shape) if form == "maps" else random.normal(size=shape)).astype(np.float16)
         for form, shape in visual.items()
     }
-    return Example(
-        f"item{seed}", random.integers(4, VOCAB, length).tolist(), visual=values if picture else None
-    )
+    return Example(f"item{seed}", random.integers(4, VOCAB, length).tolist(), visual=values if picture else None)
 
 
 def batch(case: Case, lengths: tuple[int, ...] = (3, 1, 5, 0)) -> Batch:

@@ -52,9 +52,7 @@ def collection(tmp_path):
         pixels = random.integers(0, 256, (40, 50, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{n}.jpg")
         items.append(Item(f"p{n}", "train", image=f"{n}.jpg"))
-    (folder / "13.jpg").write_bytes(
-        b""
-    )  # a damaged one, so that the batches of the second run fall elsewhere
+    (folder / "13.jpg").write_bytes(b"")  # a damaged one, so that the batches of the second run fall elsewhere
     write_items(folder, items)
     return Collection.open(folder)
 
@@ -65,9 +63,7 @@ def test_killed_extraction_is_continued_to_the_same_content(tmp_path, collection
 
     log = tmp_path / "log"
     with log.open("w") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(collection.path), str(network)], stdout=stream
-        )
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(collection.path), str(network)], stdout=stream)
         deadline = time.monotonic() + 120
         while len(log.read_text().split()) < 7 and time.monotonic() < deadline:
             assert process.poll() is None
@@ -82,6 +78,4 @@ def test_killed_extraction_is_continued_to_the_same_content(tmp_path, collection
     assert set(second.skipped) == {"p13"}
     for one, two in zip(whole, second.tables, strict=True):
         assert one.ids() == two.ids()
-        np.testing.assert_array_equal(
-            one.take(one.ids()).view(np.uint16), two.take(one.ids()).view(np.uint16)
-        )
+        np.testing.assert_array_equal(one.take(one.ids()).view(np.uint16), two.take(one.ids()).view(np.uint16))

@@ -134,9 +134,7 @@ def recurrent_layer(theta: Parameters, previous: Array, w: Array) -> Array:
     return relu(theta["recurrent"] @ previous + w)
 
 
-def multimodal_layer(
-    theta: Parameters, settings: OracleSettings, word: int, w: Array, r: Array, image: Array
-) -> Array:
+def multimodal_layer(theta: Parameters, settings: OracleSettings, word: int, w: Array, r: Array, image: Array) -> Array:
     """m(t), eq. 3, less the connections that the variant cuts (section 9.1)."""
     total = theta["multimodal_recurrent"] @ r + theta["multimodal_bias"]
     if settings.variant == "EmbOneInput":
@@ -175,9 +173,7 @@ def next_word_log_probs(theta: Parameters, settings: OracleSettings, words: Word
     return np.array(rows)
 
 
-def next_word_distributions(
-    theta: Parameters, settings: OracleSettings, sentence: Words, image: Array
-) -> Array:
+def next_word_distributions(theta: Parameters, settings: OracleSettings, sentence: Words, image: Array) -> Array:
     """P(w_n | w_{1:n-1}, I) over all words, for n = 1 ... L and the end sign, (len(sentence) - 1, V)."""
     return np.exp(next_word_log_probs(theta, settings, sentence[:-1], image))
 

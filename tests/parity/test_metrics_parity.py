@@ -82,9 +82,7 @@ def test_bleu_is_coco_captions():
     for hypothesis, own in zip(hypotheses, references, strict=True):
         scorer += (hypothesis, own)
     theirs, _ = scorer.compute_score(option="closest", verbose=0)
-    ours = [
-        score.value for score in score_sentences(hypotheses, references, ["bleu1", "bleu2", "bleu3", "bleu4"])
-    ]
+    ours = [score.value for score in score_sentences(hypotheses, references, ["bleu1", "bleu2", "bleu3", "bleu4"])]
     assert ours == pytest.approx([100 * score for score in theirs], rel=1e-6)
 
 
@@ -96,9 +94,7 @@ def test_sacrebleu_and_chrf_are_sacrebleus():
     assert ours == pytest.approx(theirs, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "scorer"), [("cider", "cider", "Cider"), ("rouge_l", "rouge", "Rouge")]
-)
+@pytest.mark.parametrize(("name", "module", "scorer"), [("cider", "cider", "Cider"), ("rouge_l", "rouge", "Rouge")])
 def test_cider_and_rouge_are_coco_captions(name, module, scorer):
     theirs = getattr(pytest.importorskip(f"pycocoevalcap.{module}.{module}"), scorer)()
     hypotheses, references = corpus(60)
@@ -149,7 +145,5 @@ def test_meteor_is_coco_captions():
     rows = metric.statistics(hypotheses, references)
     assert rows.shape == (len(hypotheses), meteor_module.FIELDS)
     assert metric.value(rows.sum(axis=0)) == pytest.approx(100 * score, rel=1e-9)
-    assert [metric.value(row) for row in rows] == pytest.approx(
-        [100 * segment for segment in segments], rel=1e-9
-    )
+    assert [metric.value(row) for row in rows] == pytest.approx([100 * segment for segment in segments], rel=1e-9)
     assert segments[40] == 0.0 and segments[41] == 1.0

@@ -53,9 +53,7 @@ def theta_of(model: MRNN, settings: oracle.OracleSettings) -> dict[str, np.ndarr
         "multimodal_word.weight": "multimodal_word",
         "multimodal_recurrent.weight": "multimodal_recurrent",
         "multimodal_visual.weight": "multimodal_visual",
-        "visual_in_rnn.weight": "visual_shared"
-        if settings.variant == "visInRnn-both-shared"
-        else "visual_in_rnn",
+        "visual_in_rnn.weight": "visual_shared" if settings.variant == "visInRnn-both-shared" else "visual_in_rnn",
     }
     theta = {renamed.get(name, name): value.detach().numpy() for name, value in model.named_parameters()}
     oracle.check_parameters(theta, settings)
@@ -68,10 +66,7 @@ def pictures(count: int) -> np.ndarray:
 
 def batch_of(sentences, images):
     return collate(
-        [
-            Example(str(k), s, visual={"vector": i})
-            for k, (s, i) in enumerate(zip(sentences, images, strict=True))
-        ]
+        [Example(str(k), s, visual={"vector": i}) for k, (s, i) in enumerate(zip(sentences, images, strict=True))]
     )
 
 
@@ -101,9 +96,7 @@ def test_perplexity_eq_5(pair) -> None:
     words = batch.target_mask.sum(1)
     ours = (-sentence_log_probs(model(batch), batch) / words / math.log(2)).tolist()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
-        assert ours[row] == pytest.approx(
-            oracle.log2_perplexity(theta, settings, with_signs(sentence), image)
-        )
+        assert ours[row] == pytest.approx(oracle.log2_perplexity(theta, settings, with_signs(sentence), image))
 
 
 def test_cost_eq_6(pair) -> None:

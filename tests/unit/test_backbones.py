@@ -114,6 +114,7 @@ def network_backbone(network):
         forms="grid",
         preprocessing=Preprocessing(resize="squash", size=8, short=8),
         weights_sha256="",
+        source="",
         own_pooler=True,
         bf16=False,
         device=torch.device("cpu"),
@@ -169,9 +170,7 @@ def test_neighbours_in_a_batch_change_nothing(resnet, picture):
 
 
 def test_bf16_agrees_with_fp32(resnet, picture):
-    low, full = (
-        only_values(load_backbone(str(resnet), size=64, precision=p), picture) for p in ("bf16", "fp32")
-    )
+    low, full = (only_values(load_backbone(str(resnet), size=64, precision=p), picture) for p in ("bf16", "fp32"))
     cosine = (low * full).sum() / np.linalg.norm(low) / np.linalg.norm(full)
     assert cosine > 0.999
 
@@ -204,9 +203,7 @@ def test_size_that_the_network_cannot_read_is_refused(vit):
 
 
 def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
-    with pytest.raises(
-        BackboneError, match=r"no layer 'res9z'; it has .*res4f.*encoder\.stages\.2 \(1024x14x14\)"
-    ):
+    with pytest.raises(BackboneError, match=r"no layer 'res9z'; it has .*res4f.*encoder\.stages\.2 \(1024x14x14\)"):
         load_backbone(str(resnet), layer="res9z")
 
 
@@ -297,9 +294,7 @@ def test_classic_networks_give_fc7_and_their_last_convolution(tmp_path, name, ne
 def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, picture):
     file = tmp_path / "alexnet.pth"
     torch.save(thin_weights(AlexNet), file)
-    default, named = (
-        load_backbone(f"alexnet:{file}", layer=layer, precision="fp32") for layer in (None, "fc7")
-    )
+    default, named = (load_backbone(f"alexnet:{file}", layer=layer, precision="fp32") for layer in (None, "fc7"))
     np.testing.assert_array_equal(look(default, picture)["vector"], look(named, picture)["vector"])
     with pytest.raises(BackboneError, match="gives a vector, no grid"):
         load_backbone(f"alexnet:{file}", layer="fc7", kind="grid")
@@ -308,9 +303,7 @@ def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, picture):
 def test_classic_weights_are_read_from_safetensors_too(tmp_path):
     file = tmp_path / "alexnet.safetensors"
     save_file({"features.0.weight": torch.zeros(64, 3, 11, 11)}, file)
-    with pytest.raises(
-        BackboneError, match=r"'features\.0\.bias' of shape \(64,\), found nothing \(15 of 16"
-    ):
+    with pytest.raises(BackboneError, match=r"'features\.0\.bias' of shape \(64,\), found nothing \(15 of 16"):
         load_backbone(f"alexnet:{file}")
 
 
@@ -321,9 +314,7 @@ class Bomb:
 def test_classic_weights_of_another_network_or_with_code_are_refused(tmp_path):
     file = tmp_path / "w.pth"
     torch.save(thin_weights(AlexNet), file)
-    with pytest.raises(
-        BackboneError, match=r"not the weights of vgg19: expected 'features\.0\.weight' of shape"
-    ):
+    with pytest.raises(BackboneError, match=r"not the weights of vgg19: expected 'features\.0\.weight' of shape"):
         load_backbone(f"vgg19:{file}")
     torch.save({"features.0.weight": Bomb()}, file)
     with pytest.raises(BackboneError, match="cannot be read as a weight file"):
@@ -357,8 +348,11 @@ def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture
     other = load_backbone(str(vit), size=32)
     with pytest.raises(FeatureError, match=r"small-resnet vector .*vit vector"):
         load_like(other.specs, str(saved_at_size(resnet, tmp_path)))
-    with pytest.raises(BackboneError, match="'small-resnet': say where it is"):
-        load_like(made.specs)
+    for kind, values in look(load_like(made.specs), picture).items():  # it knows where the network was
+        np.testing.assert_array_equal(values, look(again, picture)[kind])
+    moved = [spec.model_copy(update={"source": str(tmp_path / "gone")}) for spec in made.specs]
+    with pytest.raises(BackboneError, match=r"'small-resnet', which is not where it was .*gone.*--backbone"):
+        load_like(moved)
     assert load_like(load_backbone("pixels:8").specs).specs[0].shape == (3, 8, 8)
 
 
@@ -375,7 +369,5 @@ def test_fingerprint_knows_the_network_not_its_folder(tmp_path, resnet):
     there = load_backbone(str(saved_at_size(resnet, tmp_path)), size=64).specs[0]
     assert here.fingerprint == there.fingerprint
     others = [{"size": 96}, {"resize": "squash"}, {"views": 2}, {"layer": "res4f"}, {"kind": "grid"}]
-    prints = {
-        load_backbone(str(resnet), **({"size": 64} | options)).specs[0].fingerprint for options in others
-    }
+    prints = {load_backbone(str(resnet), **({"size": 64} | options)).specs[0].fingerprint for options in others}
     assert len(prints | {here.fingerprint}) == 6

@@ -9,7 +9,7 @@ import pytest
 
 from limner.data.batching import Examples, Pictures, epoch_order, prefetch, split_examples
 from limner.data.examples import Item, Sentence
-from limner.errors import CollectionError, TrainingError
+from limner.errors import CollectionError, FeatureError, TrainingError
 from limner.text.vocab import TextSettings, Tokenizer
 
 LENGTHS = np.random.default_rng(0).integers(1, 20, 103).tolist()
@@ -142,7 +142,7 @@ def test_order_is_by_length_and_whole():
 
 
 def test_pictures_give_what_is_stored(tiny):
-    pictures = Pictures.open(tiny, ["colour", "pixels16"])
+    pictures = Pictures.open(tiny, ["colour", "pixels16"], 64)
     assert pictures.forms == {"vector": (3,), "maps": (3, 16, 16)}
     shown, bare = tiny.items("test")[0], Item("bare", "test")
     first, second, third = pictures.take([shown, bare, shown])
@@ -162,3 +162,19 @@ def test_splits(tiny):
         split_examples(tiny, "dev", tokenizer, "en", None, 80)
     with pytest.raises(TrainingError, match=r"split 'val' has no sentence of at most 80 words in 'fr'"):
         split_examples(tiny, "val", tokenizer, "fr", None, 80)
+
+
+def test_pictures_without_features_are_left_out_when_asked(tiny, caplog) -> None:
+    class Half:
+        tables = ()
+
+        def knows(self, item) -> bool:
+            return item.id != kept[0].id
+
+    kept = tiny.items("val")
+    tokenizer = Tokenizer.train(["a"], TextSettings())
+    with pytest.raises(FeatureError, match=kept[0].id):
+        split_examples(tiny, "val", tokenizer, "en", Half(), 80)
+    examples = split_examples(tiny, "val", tokenizer, "en", Half(), 80, leave_out=True)
+    assert [item.id for item in examples.items] == [item.id for item in kept[1:]]
+    assert "1 pictures without features are left out" in caplog.text

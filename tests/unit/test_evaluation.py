@@ -77,7 +77,7 @@ def test_validation_measures_the_same(found, model, tiny):
 
 
 def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
-    pictures = Pictures.open(tiny, ["colour"])
+    pictures = Pictures.open(tiny, ["colour"], 64)
     examples = split_examples(tiny, "test", model.tokenizer, "en", pictures, 80)
     matrix = pair_log_probs(model.model, examples.targets, examples.items, pictures, budget=5000)
     scored = score_examples(model.model, examples, batch_size=3)
@@ -86,7 +86,7 @@ def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
 
 
 def test_batch_size_changes_no_description(model, tiny):
-    pictures, items = Pictures.open(tiny, ["colour"]), tiny.items("test")
+    pictures, items = Pictures.open(tiny, ["colour"], 64), tiny.items("test")
     one, all_ = (
         describe_items([model], items, pictures, SearchSettings(beam_size=3, max_length=12), batch_size=size)
         for size in (1, 8)

@@ -96,9 +96,7 @@ def test_one_pass_fills_two_tables(collection):
 def test_name_is_chosen_and_is_no_part_of_the_fingerprint(collection):
     tables = extract(collection, Eye(("vector", "grid")), name="mine").tables
     assert [table.spec.name for table in tables] == ["mine", "mine.grid"]
-    assert [table.spec.fingerprint for table in tables] == [
-        spec.fingerprint for spec in Eye(("vector", "grid")).specs
-    ]
+    assert [table.spec.fingerprint for table in tables] == [spec.fingerprint for spec in Eye(("vector", "grid")).specs]
 
 
 def test_second_run_looks_only_at_what_is_missing(collection):
@@ -159,9 +157,7 @@ def test_strict_stops_at_the_first_damaged_picture(collection):
 
 def test_features_of_another_backbone_are_refused_and_kept(collection):
     extract(collection, Eye(version="1"))
-    with pytest.raises(
-        FeatureError, match=r"eye\.lance: holds eye vector.*weights_sha256: 1 / 2.*another name"
-    ):
+    with pytest.raises(FeatureError, match=r"eye\.lance: holds eye vector.*weights_sha256: 1 / 2.*another name"):
         extract(collection, Eye(version="2"))
     assert len(FeatureTable.open(collection, "eye")) == COUNT
 

@@ -75,9 +75,7 @@ def test_resampled_statistics_score_the_resampled_corpus(name):
 
 @pytest.mark.parametrize("name", [name for name in METRICS if name != "meteor"])
 def test_every_metric_bears_odd_sentences_and_prints_its_settings(name):
-    score = METRICS[name].score(
-        ["", "a  dog ", "ein Hündchen"], [["a dog", ""], ["a dog"], ["  ", "x", "y z"]]
-    )
+    score = METRICS[name].score(["", "a  dog ", "ein Hündchen"], [["a dog", ""], ["a dog"], ["  ", "x", "y z"]])
     assert score.value >= 0
     assert "nrefs:1-2|" in score.signature and "scale:" in score.signature
     assert score.name in str(score) and score.signature in str(score)
@@ -86,9 +84,7 @@ def test_every_metric_bears_odd_sentences_and_prints_its_settings(name):
 @pytest.mark.parametrize("name", ["bleu1", "sacrebleu", "chrf", "rouge_l"])
 def test_perfect_sentences_score_100(name):
     sentences = ["a dog runs on the grass", "two men talk to each other"]
-    assert value(name, sentences, [[sentence, "something else"] for sentence in sentences]) == pytest.approx(
-        100
-    )
+    assert value(name, sentences, [[sentence, "something else"] for sentence in sentences]) == pytest.approx(100)
 
 
 def test_blank_references_count_for_nothing():

@@ -28,9 +28,7 @@ def table(reading):
     return {item.id: (item.split, [tuple(sentence) for sentence in item.sentences]) for item in reading.items}
 
 
-TOKENS = "".join(
-    f"{name}.jpg#{n}\t{name} says {n} .\n" for name in ("b", "a", "gone", "loose") for n in range(2)
-)
+TOKENS = "".join(f"{name}.jpg#{n}\t{name} says {n} .\n" for name in ("b", "a", "gone", "loose") for n in range(2))
 
 
 @pytest.fixture
@@ -74,17 +72,13 @@ def test_flickr30k_by_its_file_with_lists_without_endings(tmp_path):
 
 
 def test_strict_refuses_the_first_thing_skipped(flickr):
-    with pytest.raises(
-        CollectionError, match=r"Flickr8k\.token\.txt:5: 'gone\.jpg': sentences whose picture"
-    ):
+    with pytest.raises(CollectionError, match=r"Flickr8k\.token\.txt:5: 'gone\.jpg': sentences whose picture"):
         read("flickr", flickr, strict=True)
 
 
 def test_a_picture_in_two_splits_names_both_lines(flickr):
     write(flickr / "splits" / "test.txt", "a.jpg\nb.jpg\n")
-    with pytest.raises(
-        CollectionError, match=r"test\.txt:2: 'b\.jpg' is in .*'test'.*'train' in .*train\.txt:1"
-    ):
+    with pytest.raises(CollectionError, match=r"test\.txt:2: 'b\.jpg' is in .*'test'.*'train' in .*train\.txt:1"):
         read("flickr", flickr)
 
 
@@ -110,9 +104,7 @@ def test_flickr_refuses(flickr, file, text, message):
 
 def test_wrong_encoding_names_the_line_and_the_remedy(flickr):
     write(flickr / "Flickr8k.token.txt", "a.jpg#0\tone\na.jpg#1\tein süßer Hund\n", "latin-1")
-    with pytest.raises(
-        CollectionError, match=r"token\.txt:2: byte 0xfc is not UTF-8; save the file as UTF-8"
-    ):
+    with pytest.raises(CollectionError, match=r"token\.txt:2: byte 0xfc is not UTF-8; save the file as UTF-8"):
         read("flickr", flickr)
 
 
@@ -185,9 +177,7 @@ def test_multi30k_with_the_splits_of_its_pictures(multi30k, tmp_path):
 
 def test_multi30k_files_of_different_length(multi30k):
     write(multi30k / "task1" / "train.de.gz", "Ein Hund.\n")
-    with pytest.raises(
-        CollectionError, match=r"train\.de\.gz:1: this file ends here.*train\.images\.txt.*line 2"
-    ):
+    with pytest.raises(CollectionError, match=r"train\.de\.gz:1: this file ends here.*train\.images\.txt.*line 2"):
         read("multi30k", multi30k / "task1")
 
 
@@ -255,9 +245,7 @@ def test_karpathy(tmp_path):
     }
     assert reading.skipped == {"pictures that are not there": 1}
     write(path, json.dumps({"images": [*images, image("b.jpg", "val", "Four.")]}))
-    with pytest.raises(
-        CollectionError, match=r"images\[3\]: id 'b' occurs twice: its split .* in .*images\[1\]"
-    ):
+    with pytest.raises(CollectionError, match=r"images\[3\]: id 'b' occurs twice: its split .* in .*images\[1\]"):
         read("karpathy", tmp_path)
     write(path, '{"images": [\n{"filename": }]}')
     with pytest.raises(CollectionError, match=r"dataset_coco\.json:2: not valid JSON"):
@@ -307,9 +295,7 @@ def dog(tmp_path):
 
 
 def test_csv(dog):
-    text = rows(
-        "1,train,p/dog.png,en,a dog", '1,train,p/dog.png,de,"ein Hund, süß"', "1,train,p/dog.png,en,a pet"
-    )
+    text = rows("1,train,p/dog.png,en,a dog", '1,train,p/dog.png,de,"ein Hund, süß"', "1,train,p/dog.png,en,a pet")
     text += "2,val,,fr,un chat\n\n3,val,p/gone.png,en,gone\n4,val,,,\n"
     reading = read("csv", write(dog / "t.csv", "\ufeff" + text))
     assert table(reading) == {

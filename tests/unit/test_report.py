@@ -255,9 +255,7 @@ def test_log_passes_over_an_unfinished_last_line_only(tmp_path):
 
 
 def test_drawings_are_pictures_and_the_same_every_time():
-    log = [
-        LogLine(step=s, epoch=0, kind="val", loss=3.0, perplexity=20.0, metrics={"bleu4": s}) for s in (1, 2)
-    ]
+    log = [LogLine(step=s, epoch=0, kind="val", loss=3.0, perplexity=20.0, metrics={"bleu4": s}) for s in (1, 2)]
     for draw in (
         lambda: plots.loss_curves(log),
         lambda: plots.metric_curves("Validation", log, {"bleu4": "BLEU-4", "perplexity": "Perplexity"}),

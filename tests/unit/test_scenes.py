@@ -34,9 +34,7 @@ from limner.data.scenes.world import (
 )
 from limner.errors import CollectionError, MissingExtraError, SettingsError
 
-SMALL = SceneSettings(
-    seed=3, train=5, val=2, test=2, size=64, clips=ClipSettings(train=2, size=48, frames=5, rate=5)
-)
+SMALL = SceneSettings(seed=3, train=5, val=2, test=2, size=64, clips=ClipSettings(train=2, size=48, frames=5, rate=5))
 BALL, HOUSE, TREE, STAR = (
     Thing("ball", "red", big=True),
     Thing("house", "blue"),
@@ -196,12 +194,7 @@ def test_sentences_are_of_ordinary_length_and_end_properly(scenes):
 
 def test_training_covers_every_word_of_the_test_scenes(scenes):
     def words(some):
-        return {
-            (s.lang, word)
-            for scene in some
-            for s in tell(scene)
-            for word in re.findall(r"\w+", s.text.lower())
-        }
+        return {(s.lang, word) for scene in some for s in tell(scene) for word in re.findall(r"\w+", s.text.lower())}
 
     known = words(scenes)
     assert words(make_scene(0, "test", index, 0.4) for index in range(200)) <= known
@@ -289,9 +282,7 @@ def test_boxes_hold_the_things_and_are_tight(index):
     scene = make_scene(5, "train", index, 0.5)
     side = 128
     _, boxes = drawing.draw_scene(scene, side)
-    things = [
-        drawing.stand(thing, draw_thing(thing, side), side)._replace(floor=None) for thing in scene.things
-    ]
+    things = [drawing.stand(thing, draw_thing(thing, side), side)._replace(floor=None) for thing in scene.things]
     ground = drawing.draw_ground(scene.ground, scene.backdrop, side)
     for thing, box in zip(things, boxes, strict=True):
         changed = np.any(np.asarray(drawing.compose(ground, [thing])) != np.asarray(ground), axis=2)
@@ -383,9 +374,7 @@ def test_encoding_a_clip_again_gives_the_same_bytes(tmp_path):
 
 def test_another_seed_gives_another_collection(collection, tmp_path):
     other = generate(tmp_path / "other", SceneSettings(seed=4, train=5, val=0, test=0, size=64))
-    assert {item.sentences for item in other.items()} != {
-        item.sentences for item in collection.items("train")[:5]
-    }
+    assert {item.sentences for item in other.items()} != {item.sentences for item in collection.items("train")[:5]}
 
 
 def test_more_pictures_leave_the_first_ones_as_they_are(collection, tmp_path):

@@ -162,8 +162,7 @@ def test_neighbours_and_order_change_nothing(chosen):
     seeds, prefixes = [3, 1, 4, 15, 9, 2], [(), (4,), (5, 6, 3), (), (6,), (4, 4)]
     together = search([Chain()], pictures(*seeds), settings, prefixes)
     alone = [
-        search([Chain()], pictures(seed), settings, [prefix])[0]
-        for seed, prefix in zip(seeds, prefixes, strict=True)
+        search([Chain()], pictures(seed), settings, [prefix])[0] for seed, prefix in zip(seeds, prefixes, strict=True)
     ]
     backwards = search([Chain()], pictures(*seeds[::-1]), settings, prefixes[::-1])[::-1]
     assert together == alone == backwards

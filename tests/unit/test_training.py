@@ -70,7 +70,7 @@ def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
     kept = load_checkpoint(run)
     assert kept.config.provenance["epochs"] == values.index(max(values)) + 1
     assert max(values) > 40
-    pictures = loop.Pictures.open(tiny, ["colour"])
+    pictures = loop.Pictures.open(tiny, ["colour"], 64)
     examples = loop.split_examples(tiny, "val", kept.tokenizer, "en", pictures, 80)
     assert real_validate(kept, examples, ["bleu2"])["bleu2"] == pytest.approx(max(values))
 

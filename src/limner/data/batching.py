@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,8 @@ from limner.text.vocab import Tokenizer
 from limner.vision.features import FeatureTable
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class PictureSource(Protocol):
@@ -42,9 +45,19 @@ class Pictures:
                 )
 
     @classmethod
-    def open(cls, collection: Collection, names: Sequence[str]) -> Pictures:
-        """Open the named feature tables of a collection (FeatureError when there is none of that name)."""
-        return cls([FeatureTable.open(collection, name) for name in names])
+    def open(cls, collection: Collection, names: Sequence[str], cache_mib: int) -> Pictures:
+        """Open the named feature tables of a collection.
+
+        Args:
+            collection: where they are.
+            names: one for each form of picture.
+            cache_mib: tables of up to this size are held in memory.
+
+        Raises:
+            FeatureError: there is none of that name.
+            SettingsError: two tables give the same form.
+        """
+        return cls([FeatureTable.open(collection, name, cache_bytes=cache_mib << 20) for name in names])
 
     @property
     def forms(self) -> dict[str, tuple[int, ...]]:
@@ -185,8 +198,18 @@ def split_examples(
     lang: str,
     pictures: Pictures | None,
     max_words: int,
+    leave_out: bool = False,
 ) -> Examples:
     """The pairs of one split; items without a sentence in that language are passed over.
+
+    Args:
+        collection: where the split is.
+        split: its name.
+        tokenizer: turns sentences into ids.
+        lang: language of the sentences.
+        pictures: where features come from; None for a model without pictures.
+        max_words: longer sentences are left out.
+        leave_out: whether items whose picture has no features are left out as well, instead of refused.
 
     Raises:
         CollectionError: the collection has no such split.
@@ -196,11 +219,16 @@ def split_examples(
     everything = collection.items(split)
     items = [item for item in everything if item.texts(lang)]
     unseen = [item.id for item in items if pictures is not None and not pictures.knows(item)]
-    if pictures is not None and unseen:
+    if unseen and leave_out:
+        logger.warning("split '%s': %d pictures without features are left out", split, len(unseen))
+        without = set(unseen)
+        items = [item for item in items if item.id not in without]
+    elif pictures is not None and unseen:
         names = ", ".join(table.spec.name for table in pictures.tables)
         raise FeatureError(
             f"{collection.path}: {len(unseen)} pictures of split '{split}' have no features '{names}', the first "
-            f"is '{unseen[0]}'; 'limner features' adds them, and says which pictures cannot be read and why"
+            f"is '{unseen[0]}'; 'limner features' adds them, and says which pictures cannot be read and why; "
+            "visual.missing=leave_out trains without them"
         )
     examples = Examples(items, tokenizer, lang, pictures, max_words)
     if not len(examples):

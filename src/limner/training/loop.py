@@ -50,7 +50,6 @@ def train(
     out: Path,
     *,
     resume: bool = False,
-    backbone: str | None = None,
     command: str = "limner.train",
     progress: Callable[[Progress], None] | None = None,
 ) -> Path:
@@ -61,7 +60,6 @@ def train(
         collection: its train split is learned from, its val split decides.
         out: the run folder: the model, its log, and the state to resume from.
         resume: go on with a run that was stopped; the result is bit for bit that of one that was not.
-        backbone: where the network that made the features is, remembered for describing new pictures.
         command: how this was called, for the records.
         progress: told after every step.
 
@@ -75,7 +73,7 @@ def train(
     settings = recipe.training
     fabric = Fabric(accelerator="auto", devices=1, precision=precision(settings))
     fabric.seed_everything(settings.seed, verbose=False)
-    learner, training_set, validation_set = _prepare(recipe, collection, backbone, command)
+    learner, training_set, validation_set = _prepare(recipe, collection, command)
     _claim(out, learner.config, resume)
     optimizer = build_optimizer(learner.model.named_parameters(), settings)
     model, optimizer = fabric.setup(learner.model, optimizer)
@@ -125,16 +123,18 @@ def precision(settings: TrainingSettings) -> Literal["32-true", "bf16-mixed"]:
     return "bf16-mixed" if settings.precision == "bf16" else "32-true"
 
 
-def _prepare(
-    recipe: Recipe, collection: Collection, backbone: str | None, command: str
-) -> tuple[Checkpoint, Examples, Examples]:
+def _prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Checkpoint, Examples, Examples]:
     """Vocabulary from the training split, a fresh model, and the examples of both splits."""
     data = recipe.data
-    pictures = Pictures.open(collection, recipe.visual.features) if recipe.visual.features else None
+    pictures = (
+        Pictures.open(collection, recipe.visual.features, recipe.visual.cache_mib) if recipe.visual.features else None
+    )
     items = collection.items(data.train)
     tokenizer = Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text, data.lang)
     training_set, validation_set = (
-        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words)
+        split_examples(
+            collection, split, tokenizer, data.lang, pictures, data.max_words, recipe.visual.missing == "leave_out"
+        )
         for split in (data.train, data.val)
     )
     if training_set.left_out:
@@ -151,7 +151,6 @@ def _prepare(
         },
         features=tuple(table.spec for table in pictures.tables) if pictures else (),
         vocab_size=len(tokenizer),
-        backbone=backbone,
     )
     return Checkpoint(model, tokenizer, config, recipe), training_set, validation_set
 

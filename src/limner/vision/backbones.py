@@ -66,11 +66,13 @@ def load_backbone(
         base, own_pooler = family, True
         network: nn.Module = load_classic(family, Path(rest))
         weights, recipe = [Path(rest)], read_recipe({})
+        source = f"{family}:{Path(rest).resolve()}"
     else:
         folder = _find_folder(name)
         base = Path(name).resolve().name
         network, own_pooler = _load_transformer(name, folder)
         weights, recipe = sorted(folder.glob("*.safetensors")), _read_preprocessor(folder)
+        source = str(Path(name).resolve()) if Path(name).is_dir() else name
     torch_device = _device(device)
     return NetworkBackbone(
         base,
@@ -79,6 +81,7 @@ def load_backbone(
         forms=kind,
         preprocessing=adapt(recipe, size, resize, views),
         weights_sha256=_hash_files(weights),
+        source=source,
         own_pooler=own_pooler,
         bf16=_wants_bf16(precision, torch_device),
         device=torch_device,
@@ -92,7 +95,7 @@ def load_like(
 
     Args:
         specs: of the features a model was trained on; a vector and a grid may come from one network.
-        name: where that network is on this machine, see `load_backbone`; pixels need none.
+        name: where that network is, if it has moved since; see `load_backbone`.
         precision: see `load_backbone`.
         device: see `load_backbone`.
 
@@ -104,10 +107,14 @@ def load_like(
     recipe = Preprocessing.parse(first.preprocessing, f"features '{first.name}'")
     if first.kind == "maps":
         return PixelBackbone(recipe.size, recipe.resize)
-    if name is None:
-        raise BackboneError(f"the features were made by '{first.backbone}': say where it is (--backbone)")
+    where = name or first.source
+    if where is None or (name is None and Path(where).is_absolute() and not Path(where).exists()):
+        raise BackboneError(
+            f"the features were made by '{first.backbone}', which is not where it was ({where}): "
+            "say where it is (--backbone)"
+        )
     backbone = load_backbone(
-        name,
+        where,
         layer=first.layer,
         kind="both" if len(specs) > 1 else first.kind,
         size=recipe.size,
@@ -118,7 +125,7 @@ def load_like(
     )
     made = {spec.kind: spec for spec in backbone.specs}
     for spec in specs:
-        require_same(made[spec.kind], spec, name)
+        require_same(made[spec.kind], spec, where)
     return backbone
 
 

@@ -54,11 +54,13 @@ class FeatureSpec(Settings):
     preprocessing: dict[str, Any]
     weights_sha256: str
     """Of the weight file, empty for raw pixels."""
+    source: str | None = None
+    """Where the network was when it looked, as `load_backbone` takes it; not part of the fingerprint."""
 
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with anything that changes the values."""
-        content = json.dumps(self.model_dump(mode="json", exclude={"name"}), sort_keys=True)
+        content = json.dumps(self.model_dump(mode="json", exclude={"name", "source"}), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:

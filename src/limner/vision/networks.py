@@ -85,6 +85,7 @@ class NetworkBackbone:
         forms: vector (mean over a layer's locations, or the network's own pooler), grid, or both.
         preprocessing: how pictures become pixels.
         weights_sha256: of the weight file.
+        source: where the network is, as `load_backbone` takes it.
         own_pooler: false when the network's pooler has no trained weights.
         bf16: whether matrix products run in bfloat16.
         device: where the network runs.
@@ -102,6 +103,7 @@ class NetworkBackbone:
         forms: Forms,
         preprocessing: Preprocessing,
         weights_sha256: str,
+        source: str,
         own_pooler: bool,
         bf16: bool,
         device: torch.device,
@@ -118,7 +120,7 @@ class NetworkBackbone:
         self._layer = None if layer is None else self._find(name, layer)
         self._fuse(name)
         self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.specs = self._specify(name, weights_sha256)
+        self.specs = self._specify(name, weights_sha256, source)
 
     def preprocess(self, image: Image.Image) -> Pixels:
         return prepare(image, self.preprocessing)
@@ -211,7 +213,7 @@ class NetworkBackbone:
                 setattr(parent, first, convolution)
                 setattr(parent, second, norm)
 
-    def _specify(self, name: str, weights_sha256: str) -> tuple[FeatureSpec, ...]:
+    def _specify(self, name: str, weights_sha256: str, source: str) -> tuple[FeatureSpec, ...]:
         seen = self._try(name, self._look, self._empty())
         specs = []
         for kind in self._kinds:
@@ -226,6 +228,7 @@ class NetworkBackbone:
                     grid_size=(sides[0], sides[1]) if kind == "grid" else None,
                     preprocessing=self.preprocessing.model_dump(mode="json"),
                     weights_sha256=weights_sha256,
+                    source=source,
                 )
             )
         return tuple(specs)

@@ -135,12 +135,13 @@ def evaluate(
         )  # fmt: skip
     return Evaluation(
         split=split,
+        search="" if settings == recipe.search else _searched(settings),
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
         seconds=time.perf_counter() - began,
         scores=tuple(
-            score._replace(signature=f"{score.signature}|{_searched(settings)}") if score.name in METRICS else score
+            score._replace(signature=f"{score.signature}|search:{_searched(settings)}") if score.name in METRICS else score
             for score in (*scores, *searched.scores)
         ),
         items=tuple(_evaluated(first.tokenizer, best, items, examples.lang, collection)),
@@ -182,8 +183,8 @@ def _sentence_scores(
 
 def _searched(settings: SearchSettings) -> str:
     if settings.sample is not None:
-        return f"search:sample(t={settings.sample.temperature},seed={settings.sample.seed})"
-    return f"search:beam{settings.beam_size},penalty{settings.length_penalty:g}"
+        return f"sample{settings.sample.temperature:g},seed{settings.sample.seed}"
+    return f"beam{settings.beam_size},penalty{settings.length_penalty:g}"
 
 
 def _evaluated(
@@ -203,7 +204,7 @@ def _evaluated(
 
 
 def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
-    """Write RUN/evaluation/SPLIT.json, where the report finds it."""
-    path = run / "evaluation" / f"{evaluation.split}.json"
+    """Write RUN/evaluation/SPLIT.json (or SPLIT-SEARCH.json), where the report finds it."""
+    path = run / "evaluation" / f"{evaluation.name}.json"
     evaluation.save(path)
     return path

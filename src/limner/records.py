@@ -2,7 +2,7 @@
 
     RUN/config.json               RunConfig
     RUN/log.jsonl                 one LogLine a line
-    RUN/evaluation/SPLIT.json     Evaluation
+    RUN/evaluation/SPLIT.json     Evaluation, SPLIT-SEARCH.json where the search was not the recipe's
 
 Training and evaluation write these classes, the report and any later tool read the same ones.
 """
@@ -212,6 +212,8 @@ class Evaluation(Record):
     """Everything one `limner evaluate` found on one split."""
 
     split: str
+    search: str = ""
+    """How sentences were found, where it was not as the recipe says."""
     collection: str
     fingerprint: str
     command: str
@@ -220,6 +222,12 @@ class Evaluation(Record):
     items: tuple[EvaluatedItem, ...] = ()
     retrieval: Retrieval | None = None
     published: Published | None = None
+
+
+    @property
+    def name(self) -> str:
+        """Split and search, as headings and file names have it."""
+        return f"{self.split}-{self.search}" if self.search else self.split
 
 
 def read_evaluations(run_folder: Path) -> list[Evaluation]:

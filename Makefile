@@ -23,13 +23,13 @@ demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
 test: $(VENV)/.limner-dev
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.limner-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract tests/parity $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/contract tests/parity $(ARGS)
 
 bench: $(VENV)/.limner-dev
 	$(BIN)/python benchmarks/run.py $(ONLY)

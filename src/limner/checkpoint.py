@@ -19,10 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from limner.errors import CheckpointError
+from limner.files import write_whole, written_beside
 from limner.hardware import find_device
 from limner.models import Model, build_model
 from limner.recipe import Recipe
-from limner.records import RunConfig, write_whole
+from limner.records import RunConfig
 from limner.text.vocab import Tokenizer
 from limner.vision.features import FeatureSpec
 
@@ -54,8 +55,7 @@ def forms_of(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]]:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a model; each file is written beside and renamed, the weights last."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a model; each file appears whole, the weights last. CheckpointError where the disk refuses."""
     checkpoint.tokenizer.save(folder / "tokenizer.json")
     config = checkpoint.config.model_copy(update={"tokenizer_sha256": sha256(folder / "tokenizer.json")})
     config.save(folder / "config.json")
@@ -116,12 +116,12 @@ def provenance(seed: int, command: str) -> dict[str, Any]:
 
 def model_card(config: Config) -> str:
     """The README.md of a saved model."""
-    recipe = config.recipe
+    recipe, name = config.recipe, config.recipe["model"]["name"]
     facts = "\n".join(f"| {key} | {value} |" for key, value in config.provenance.items())
     seen = "\n".join(f"- {spec}" for spec in config.features) or "- nothing: this model reads no pictures"
     return (
-        f"# {recipe.get('description') or config.model.get('name')}\n\n"
-        f"A Limner model `{config.model.get('name')}` (vocabulary of {config.vocab_size}). Use it with "
+        f"# {recipe.get('description') or name}\n\n"
+        f"A Limner model `{name}` (vocabulary of {config.vocab_size}). Use it with "
         f"`limner describe`, `limner score` and `limner evaluate`, or `limner.load` in Python.\n\n"
         f"## What it looks at\n\n{seen}\n\n## Where it comes from\n\n| | |\n|---|---|\n{facts}\n"
     )
@@ -135,15 +135,11 @@ def sha256(path: Path) -> str:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write tensors as safetensors, beside and then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside, metadata)
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors as safetensors, whole or not at all; CheckpointError where the disk refuses."""
+    with written_beside(path, SafetensorError) as beside:
+        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside)
         beside.chmod(0o644)  # safetensors makes files that only their owner may read
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

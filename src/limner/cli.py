@@ -39,7 +39,6 @@ app = typer.Typer(
     "Begin with `limner demo`, which draws a collection, learns from it and writes a report.",
 )
 INTERRUPTED = 130
-PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Data = Annotated[Path, typer.Option("--data", help="The collection.")]
@@ -333,6 +332,7 @@ def search(
     split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
     count: Annotated[int, typer.Option(help="How many to show.", min=1)] = 5,
     backbone: Backbone = None,
+    device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Find pictures of a collection by a sentence, or sentences by a picture.
@@ -341,9 +341,10 @@ def search(
     """
     from limner.data.collection import Collection
     from limner.tasks import load
+    from limner.vision.images import PICTURE_SUFFIXES
 
     by_picture = Path(query).suffix.lower() in PICTURE_SUFFIXES
-    captioner = load(model, backbone=backbone, look=by_picture)
+    captioner = load(model, backbone=backbone, device=device, look=by_picture)
     collection = Collection.open(data)
     if by_picture:
         found = captioner.find_sentences(query, collection, split=split, count=count)
@@ -366,7 +367,8 @@ def evaluate(
     length_penalty: LengthPenalty = None,
     retrieval: Annotated[bool, typer.Option(help="Search both ways as well.")] = True,
     marginal: Annotated[int, typer.Option(help="Training pictures sampled for the normalised probability.")] = 1000,
-    memory: Annotated[int, typer.Option(help="Working memory of the search in MiB.", min=1)] = 64,
+    memory: Annotated[int, typer.Option(help="Working memory of the search in MiB.", min=1)] = 128,
+    leave_out: Annotated[bool, typer.Option(help="Go on without pictures that have no features.")] = False,
     ensemble: Ensemble = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -393,6 +395,7 @@ def evaluate(
             metrics=metric or DEFAULT_METRICS,
             retrieval=retrieval,
             marginal=marginal,
+            leave_out=leave_out,
             budget=memory << 20,
             command=_command(),
             progress=progress,
@@ -403,16 +406,15 @@ def evaluate(
             {
                 "file": str(path),
                 "seconds": found.seconds,
+                "left_out": found.left_out,
                 "scores": [score._asdict() for score in found.scores],
             }
         )
         return
-    print_scores(
-        found.scores,
-        found.published.values if found.published else {},
-        found.published.name if found.published else "",
-    )
-    typer.echo(f"{path} ({found.seconds:.1f} s)")
+    published = models[0].recipe.published
+    print_scores(found.scores, published.values if published else {}, published.row if published else "")
+    without = f", without {found.left_out:,} items whose picture has no features" if found.left_out else ""
+    typer.echo(f"{path} ({found.seconds:.1f} s{without})")
 
 
 @app.command()
@@ -493,12 +495,14 @@ def _given(**values: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def _pictures(paths: Sequence[Path]) -> list[Path]:
     """Files as they are, folders as the pictures in them."""
+    from limner.vision.images import PICTURE_SUFFIXES
+
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES)
             if not inside:
-                raise SettingsError(f"{path}: no pictures in this folder ({', '.join(PICTURE_SUFFIXES)})")
+                raise SettingsError(f"{path}: no pictures in this folder ({', '.join(sorted(PICTURE_SUFFIXES))})")
             files += inside
         else:
             files.append(path)

@@ -18,6 +18,7 @@ from limner.vision.backbones import load_backbone
 from limner.vision.features import extract
 
 RECIPE = "scenes/mrnn"
+TRAINING_PICTURES = 4000
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra and no Java
 
 
@@ -44,7 +45,9 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Callable[[str, 
         CheckpointError: `folder` holds a run of another seed.
     """
     began = time.perf_counter()
-    scenes = generate(folder / "scenes", SceneSettings(seed=seed), lambda d, n: progress("drawing", d, n))
+    scenes = generate(
+        folder / "scenes", SceneSettings(seed=seed, train=TRAINING_PICTURES), lambda d, n: progress("drawing", d, n)
+    )
     recipe = load_recipe(RECIPE, [f"training.seed={seed}"])
     extract(scenes, load_backbone("pixels:64"), progress=lambda d, n: progress("looking", d, n))
     run = train(

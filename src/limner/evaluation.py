@@ -10,10 +10,11 @@ from limner.checkpoint import Checkpoint
 from limner.data.batching import Examples, Pictures, PictureSource, prefetch, split_examples
 from limner.data.collection import Collection
 from limner.data.examples import Batch, Example, Item, collate
-from limner.metrics import METRICS, Score, novelty, perplexity, require_metrics, score_sentences, sentence_scores
-from limner.records import EvaluatedItem, Evaluation, Published
-from limner.retrieval import BUDGET, MARGINAL_PICTURES, Searched, measure_search, sampled_items
-from limner.scoring import score_examples
+from limner.errors import CheckpointError
+from limner.metrics import METRICS, Score, novelty, require_metrics, score_sentences, sentence_scores
+from limner.records import EvaluatedItem, Evaluation
+from limner.retrieval import MARGINAL_PICTURES, Searched, measure_search, sampled_items
+from limner.scoring import BUDGET, score_examples
 from limner.search import Hypothesis, SearchSettings, search
 from limner.text.vocab import Tokenizer
 from limner.vision.features import require_same
@@ -41,7 +42,11 @@ def describe_items(
         first_words: for each item, words its sentence has to begin with.
         batch_size: items at once; it changes no result.
         progress: told the items that are done, and how many there are.
+
+    Raises:
+        CheckpointError: the models cannot describe together.
     """
+    require_ensemble(models)
     tokenizer = models[0].tokenizer
     prefixes = [tokenizer.encode(text) for text in first_words] if first_words is not None else None
     starts = range(0, len(items), batch_size)
@@ -66,7 +71,7 @@ def validate(learner: Checkpoint, examples: Examples, metrics: Iterable[str]) ->
     wanted = list(metrics)
     values: dict[str, float] = {}
     if "perplexity" in wanted:
-        values["perplexity"] = score_examples(learner.model, examples).perplexity
+        values["perplexity"] = score_examples(learner.model, examples).perplexity.value
     decoded = [name for name in wanted if name != "perplexity"]
     if decoded:
         training = learner.model.training
@@ -88,6 +93,7 @@ def evaluate(
     metrics: Sequence[str] = DEFAULT_METRICS,
     retrieval: bool = True,
     marginal: int = MARGINAL_PICTURES,
+    leave_out: bool = False,
     seed: int = 1,
     budget: int = BUDGET,
     command: str = "limner.evaluate",
@@ -103,51 +109,71 @@ def evaluate(
         metrics: names of sentence metrics.
         retrieval: whether to search both ways as well (every sentence is scored with every picture).
         marginal: training pictures sampled for the normalisation of Mao et al. (2015), eq. 7.
+        leave_out: go on without the pictures that have no features, as the recipe may say too; they are counted.
         seed: of that sample, and of the examples shown.
         budget: bytes of working memory of the search.
         command: how this was called, for the record.
         progress: told the part of the work, what is done of it and how much it is.
+
+    Raises:
+        CheckpointError: the models cannot describe together.
+        CollectionError: there is no such split.
+        FeatureError: a picture has no features, and `leave_out` is false.
     """
     began = time.perf_counter()
     require_metrics(metrics)
-    first = models[0]
-    recipe = first.recipe
-    split, settings = split or recipe.data.test, settings or recipe.search
+    require_ensemble(models)
+    first, data = models[0], models[0].recipe.data
+    split, settings = split or data.test, settings or first.recipe.search
     note = progress or (lambda part, done, total: None)
     pictures = open_pictures(first, collection)
-    examples = split_examples(
-        collection, split, first.tokenizer, recipe.data.lang, pictures, 1 << 30, recipe.visual.missing == "leave_out"
-    )
+    leave_out = leave_out or first.recipe.visual.missing == "leave_out"
+    examples = split_examples(collection, split, first.tokenizer, data.lang, pictures, 1 << 30, leave_out)
     items = examples.items
     found = describe_items(models, items, pictures, settings, progress=lambda d, n: note("describing", d, n))
     best = [hypotheses[0] for hypotheses in found]
-    scores = _sentence_scores(first.tokenizer, best, items, examples.lang, metrics)
-    scored = score_examples(first.model, examples)
-    scores.append(perplexity(float(scored.log_probs.double().sum()), int(scored.words.sum())))
-    training = _training_texts(first, collection)
-    scores += novelty([first.tokenizer.decode(one.tokens) for one in best], training)
     searched = Searched((), None)
     if retrieval and pictures is not None:
-        others = sampled_items(collection, recipe.data.train, pictures, marginal, seed)
+        others = sampled_items(collection, data.train, pictures, marginal, seed)
         searched = measure_search(
             first, examples, collection, others, budget=budget, seed=seed,
             progress=lambda d, n: note("searching", d, n),
         )  # fmt: skip
+    how = settings.signature + (f",models{len(models)}" if len(models) > 1 else "")
+    scores = [
+        *_described_scores(first, best, examples, metrics, _training_texts(first, collection), how),
+        score_examples(first.model, examples).perplexity,
+        *searched.scores,
+    ]
     return Evaluation(
         split=split,
-        search="" if settings == recipe.search else _searched(settings),
+        search="" if settings == first.recipe.search and len(models) == 1 else how,
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
         seconds=time.perf_counter() - began,
-        scores=tuple(
-            score._replace(signature=f"{score.signature}|search:{_searched(settings)}") if score.name in METRICS else score
-            for score in (*scores, *searched.scores)
-        ),
+        left_out=sum(bool(item.texts(data.lang)) for item in collection.items(split)) - len(items),
+        scores=tuple(scores),
         items=tuple(_evaluated(first.tokenizer, best, items, examples.lang, collection)),
         retrieval=searched.shown,
-        published=Published(name=recipe.published.row, values=recipe.published.values) if recipe.published else None,
     )
+
+
+def require_ensemble(models: Sequence[Checkpoint]) -> None:
+    """Refuse models that cannot describe together.
+
+    Raises:
+        CheckpointError: their vocabularies or features differ.
+    """
+    first = models[0].config
+    for other in (model.config for model in models[1:]):
+        if other.tokenizer_sha256 != first.tokenizer_sha256:
+            raise CheckpointError(
+                "the models of an ensemble must share one vocabulary: train them on the same collection "
+                "with the same text settings (another training.seed is enough to make them differ)"
+            )
+        if [spec.fingerprint for spec in other.features] != [spec.fingerprint for spec in first.features]:
+            raise CheckpointError("the models of an ensemble must look at the same features")
 
 
 def open_pictures(model: Checkpoint, collection: Collection) -> Pictures | None:
@@ -181,10 +207,18 @@ def _sentence_scores(
     return score_sentences(hypotheses, references, metrics, texts=texts)
 
 
-def _searched(settings: SearchSettings) -> str:
-    if settings.sample is not None:
-        return f"sample{settings.sample.temperature:g},seed{settings.sample.seed}"
-    return f"beam{settings.beam_size},penalty{settings.length_penalty:g}"
+def _described_scores(
+    model: Checkpoint,
+    best: Sequence[Hypothesis],
+    examples: Examples,
+    metrics: Sequence[str],
+    training: Sequence[str],
+    how: str,
+) -> list[Score]:
+    """What the sentences found are worth, and how new they are; signed with how they were searched for."""
+    scores = _sentence_scores(model.tokenizer, best, examples.items, examples.lang, metrics)
+    scores += novelty([model.tokenizer.decode(one.tokens) for one in best], training)
+    return [score._replace(signature=f"{score.signature}|search:{how}") for score in scores]
 
 
 def _evaluated(

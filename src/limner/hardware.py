@@ -11,10 +11,12 @@ def find_device(name: str) -> torch.device:
     """The device of a name (cpu, cuda, cuda:1 …); SettingsError where this machine has none such."""
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise SettingsError(f"device '{name}': expected cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SettingsError(f"device '{name}': this torch sees no GPU here; use cpu")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(
+            f"device '{name}' cannot be used here ({reason}); say cpu, or cuda or cuda:N where torch sees a GPU"
+        ) from None
     return device
 
 

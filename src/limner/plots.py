@@ -1,7 +1,7 @@
-"""Drawings: learning curves, recall curves, a picture with its sentence.
+"""Drawings: learning curves and recall curves.
 
 Every function returns a matplotlib `Figure` that belongs to no window and to no global list, so drawing needs
-no display and leaves nothing behind. `png` and `svg` turn one into bytes and into markup.
+no display and leaves nothing behind. `svg` turns one into markup.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import io
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -17,7 +16,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from PIL import Image
 
 from limner.records import LogLine, Point
 
@@ -51,8 +49,8 @@ def _axes(figure: Figure, title: str, across: str) -> Axes:
     return axes
 
 
-def _figure(size: tuple[float, float] = SIZE) -> Figure:
-    figure = Figure(figsize=size, layout="constrained")
+def _figure() -> Figure:
+    figure = Figure(figsize=SIZE, layout="constrained")
     figure.patch.set_alpha(0)
     return figure
 
@@ -114,41 +112,10 @@ def recall_curves(title: str, curves: Mapping[str, Sequence[Point]]) -> Figure:
     return figure
 
 
-def picture_with_caption(picture: Image.Image, caption: str, note: str = "") -> Figure:
-    """Draw a picture above its sentence, with an optional fainter line below."""
-    lines = textwrap.wrap(caption, 46) or [""]
-    notes = textwrap.wrap(note, 54)
-    width = 4.0
-    height = width * picture.height / picture.width
-    text = 0.2 + 0.2 * len(lines) + 0.17 * len(notes)
-    figure = Figure(figsize=(width, height + text))
-    axes = figure.add_axes((0, text / (height + text), 1, height / (height + text)))
-    axes.imshow(picture)
-    axes.set_axis_off()
-    top = (text - 0.08) / (height + text)
-    figure.text(0.02, top, _plain("\n".join(lines)), va="top", fontsize=11, color="#1f2329")
-    below = top - 0.2 * len(lines) / (height + text)
-    figure.text(0.02, below, _plain("\n".join(notes)), va="top", fontsize=9, color=INK)
-    return figure
-
-
-def _plain(text: str) -> str:
-    """A dollar sign would begin a formula."""
-    return text.replace("$", r"\$")
-
-
 def _line(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:
     if points:
         marker = "o" if len(points) < 30 else None
         axes.plot(*zip(*points, strict=True), label=label, color=colour, linewidth=1.8, marker=marker, markersize=3)
-
-
-def png(figure: Figure, dpi: int = 144) -> bytes:
-    """The figure as a PNG file."""
-    target = io.BytesIO()
-    with _style():
-        figure.savefig(target, format="png", dpi=dpi, facecolor="white")
-    return target.getvalue()
 
 
 def svg(figure: Figure, description: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from limner.errors import SettingsError
 from limner.models import ModelSettings
@@ -28,7 +28,7 @@ class DataSettings(Settings):
     test: str = "test"
     """Split that is evaluated unless another is named."""
     max_words: int = Field(default=80, ge=1)
-    """Training sentences with more tokens are left out."""
+    """Sentences with more tokens are left out of training and of the validation's perplexity."""
 
 
 class VisualSettings(Settings):
@@ -47,7 +47,7 @@ class Published(Settings):
 
     row: str
     values: dict[str, float]
-    """Value by metric, in the scale Limner prints."""
+    """By the names of our scores and on their scale (BLEU and recall 0-100)."""
 
 
 class Recipe(Settings):
@@ -63,6 +63,25 @@ class Recipe(Settings):
     search: SearchSettings = SearchSettings()
     """How sentences are written when the command names nothing else, and while validating."""
     published: Published | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_the_language_once(cls, values: Any) -> Any:  # noqa: ANN401  (whatever YAML holds)
+        if not isinstance(values, dict):
+            return values
+        data, text = values.get("data"), values.get("text", {})
+        if isinstance(data, dict) and "lang" in data and isinstance(text, dict):
+            return {**values, "text": {"lang": data["lang"], **text}}
+        return values
+
+    @model_validator(mode="after")
+    def _one_language(self) -> Self:
+        if self.text.lang != self.data.lang:
+            raise ValueError(
+                f"text.lang is '{self.text.lang}' and data.lang is '{self.data.lang}'; sentences are cut by the rules "
+                "of their own language: leave text.lang out"
+            )
+        return self
 
 
 def load_recipe(name: str, assignments: list[str]) -> Recipe:

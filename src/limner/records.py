@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from limner.errors import CheckpointError
+from limner.files import write_whole
 from limner.metrics.base import Score
 
 logger = logging.getLogger(__name__)
@@ -58,21 +58,9 @@ def _first_problem(error: ValidationError) -> str:
     return f"{'.'.join(str(part) for part in problem['loc']) or 'file'}: {problem['msg']}"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it there: whoever looks sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 class RunConfig(Record):
     """What was trained, by which recipe, and where it came from."""
 
-    model: dict[str, Any] = Field(default_factory=dict)
     recipe: dict[str, Any] = Field(default_factory=dict)
     provenance: dict[str, Any] = Field(default_factory=dict)
     """Free facts worth printing: collection, fingerprints, seed, versions, machine, seconds, command."""
@@ -200,29 +188,21 @@ class Retrieval(Record):
     curves: RecallCurves = RecallCurves()
 
 
-class Published(Record):
-    """A row of a paper to stand beside ours."""
-
-    name: str
-    values: dict[str, float]
-    """By the names of our scores and on their scale (BLEU and recall 0-100)."""
-
-
 class Evaluation(Record):
     """Everything one `limner evaluate` found on one split."""
 
     split: str
     search: str = ""
-    """How sentences were found, where it was not as the recipe says."""
+    """How sentences were found, where it was not by one model and as its recipe says."""
     collection: str
     fingerprint: str
     command: str
     seconds: float
+    left_out: int = 0
+    """Items of the split whose picture has no features."""
     scores: tuple[StoredScore, ...] = ()
     items: tuple[EvaluatedItem, ...] = ()
     retrieval: Retrieval | None = None
-    published: Published | None = None
-
 
     @property
     def name(self) -> str:

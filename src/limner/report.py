@@ -10,6 +10,7 @@ import base64
 import io
 import logging
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from PIL import Image
 
 from limner import plots
 from limner.errors import PictureError
+from limner.files import write_whole
 from limner.metrics.base import Score
 from limner.records import (
     EvaluatedItem,
@@ -28,7 +30,6 @@ from limner.records import (
     RunConfig,
     read_evaluations,
     read_log,
-    write_whole,
 )
 from limner.vision.images import open_picture
 
@@ -99,12 +100,16 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    recipe = {key: value for key, value in config.recipe.items() if key != "model"}  # which has a place of its own
     html = pages.get_template("report.html").render(
         title=config.recipe.get("description") or run_folder.resolve().name,
         facts=_facts(config, log),
-        settings={"Model": list(_flatten(config.model)), "Recipe": list(_flatten(config.recipe))},
+        settings={"Model": list(_flatten(config.recipe.get("model") or {})), "Recipe": list(_flatten(recipe))},
         curves=_learning_curves(log),
-        evaluations=[_section(evaluation, thumbnails, seed) for evaluation in read_evaluations(run_folder)],
+        evaluations=[
+            _section(evaluation, config.recipe.get("published") or {}, thumbnails, seed)
+            for evaluation in read_evaluations(run_folder)
+        ],
         seed=seed,
     )
     write_whole(out, html)
@@ -148,7 +153,7 @@ class Thumbnails:
 
 
 def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
-    facts = list(_flatten(config.provenance))
+    facts = [(key, _without_folders(value)) for key, value in _flatten(config.provenance)]
     if log:
         facts.append(("updates", f"{log[-1].step:,}"))
         facts.append(("epochs", f"{log[-1].epoch:g}"))
@@ -158,6 +163,11 @@ def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
     if speeds:
         facts.append(("words a second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
     return facts
+
+
+def _without_folders(text: str) -> str:
+    """Absolute paths become their last part: where things lie on a machine is nobody else's business."""
+    return re.sub(r"(?<![\w.~])/(?:[^/\s]+/)+", "", text)
 
 
 def _flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -195,12 +205,12 @@ def _learning_curves(log: Sequence[LogLine]) -> list[Markup]:
     return [Markup(plots.svg(figure, description)) for figure, description in figures]
 
 
-def _section(evaluation: Evaluation, thumbnails: Thumbnails, seed: int) -> dict[str, Any]:
-    """Everything the template shows of one evaluation."""
-    published = evaluation.published.values if evaluation.published else {}
+def _section(evaluation: Evaluation, published: Mapping[str, Any], thumbnails: Thumbnails, seed: int) -> dict[str, Any]:
+    """Everything the template shows of one evaluation, beside the row of a paper that the recipe names."""
+    theirs = published.get("values", {})
     searches = {
         title: [
-            _row(SEARCH_LABELS.get(score.name.removeprefix(f"{direction}_"), score.name), score, published)
+            _row(SEARCH_LABELS.get(score.name.removeprefix(f"{direction}_"), score.name), score, theirs)
             for score in evaluation.scores
             if score.name.startswith(f"{direction}_")
         ]
@@ -208,11 +218,12 @@ def _section(evaluation: Evaluation, thumbnails: Thumbnails, seed: int) -> dict[
     }
     return {
         "evaluation": evaluation,
-        "collection": Path(evaluation.collection).name,  # the rest of the path is nobody's business
+        "collection": _without_folders(evaluation.collection),
+        "command": _without_folders(evaluation.command),
         "duration": _duration(evaluation.seconds),
-        "published": evaluation.published.name if evaluation.published else None,
+        "published": published.get("row"),
         "rows": [
-            _row(LABELS.get(score.name, score.name), score, published)
+            _row(LABELS.get(score.name, score.name), score, theirs)
             for score in evaluation.scores
             if not score.name.startswith(tuple(DIRECTIONS))
         ],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,150 +13,107 @@ from torch import Tensor
 from limner.checkpoint import Checkpoint
 from limner.data.batching import Examples, Pictures, PictureSource
 from limner.data.collection import Collection
-from limner.data.examples import Batch, Example, Item, Visual, collate, collate_visual
+from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.hardware import native_bf16
 from limner.metrics.base import Score
 from limner.metrics.ranks import RetrievalRanks, rank_all, retrieval_curves, retrieval_scores
-from limner.models.protocols import Model, PairScorer
+from limner.models.protocols import Model
 from limner.records import FoundPicture, FoundSentence, PictureQuery, RecallCurves, Retrieval, SentenceQuery
+from limner.scoring import BUDGET, Progress, room_for, score_tiles
 from limner.text.vocab import Tokenizer
-from limner.training.objectives import sentence_log_probs
 
-BUDGET = 64 << 20
-"""Default working memory of a tile, in bytes: small enough for the caches, large enough for fast products."""
-
-PICTURES_AT_ONCE = 1024
 MARGINAL_PICTURES = 1000
 SHOWN_QUERIES = 12
 SHOWN_FOUND = 5
-
-Progress = Callable[[int, int], None]
 
 logger = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
-def pair_log_probs(
+def log_marginal(
     model: Model,
     targets: Sequence[Sequence[int]],
-    items: Sequence[Item],
+    others: Sequence[Item],
     pictures: PictureSource | None,
     *,
     budget: int = BUDGET,
-    bf16: bool = False,
-    progress: Progress | None = None,
 ) -> Tensor:
-    """Log-probability of every sentence given every picture, exactly.
+    """Log of the mean of P(w|I') over some pictures, (S,): the denominator of Mao et al. (2015), eq. 7.
 
-    Args:
-        model: any model; one that is a `PairScorer` is asked, others score tile after tile by `forward`.
-        targets: S sentences as ids, without signs.
-        items: I items, whose pictures they are.
-        pictures: where their features are; None for a model that looks at none.
-        budget: bytes of working memory; what is read of the pictures comes on top, a thousand at a time.
-        bf16: whether matrix products may be made in bfloat16.
-        progress: told the pictures that are done, and how many there are.
-
-    Returns:
-        (S, I), natural logarithm, on the CPU.
+    Their sum instead of the mean changes no ranking.
     """
-    training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    sentences = collate([Example("", target) for target in targets]).to(device)
-    dtype = torch.bfloat16 if bf16 else torch.float32
-    columns = []
-    for begin in range(0, len(items), PICTURES_AT_ONCE):
-        some = items[begin : begin + PICTURES_AT_ONCE]
-        visual = collate_visual(pictures.take(some) if pictures else [None] * len(some)).to(device)
-        if isinstance(model, PairScorer) and model.separable:
-            columns.append(model.pair_log_probs(visual, sentences, budget, dtype).cpu())
-        else:
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                columns.append(tiled_log_probs(model, visual, sentences, budget).cpu())
-        if progress is not None:
-            progress(begin + len(some), len(items))
-    model.train(training)
-    return torch.cat(columns, 1)
+    marginal = Marginal(len(targets))
+    for rows, _, found in score_tiles(model, targets, others, pictures, budget=budget):
+        marginal.add(rows, found)
+    return marginal.log_probs()
 
 
-def tiled_log_probs(model: Model, visual: Visual, sentences: Batch, budget: int) -> Tensor:
-    """The general way: (sentence, picture) pairs through `forward`, as many at once as the budget allows.
+class Marginal:
+    """Sums up the mean of P(w|I') while the pictures pass by, so that no (S, I') matrix is kept."""
 
-    Arguments and result as those of `PairScorer.pair_log_probs`.
-    """
-    count = len(visual.present)
-    length = sentences.target_in.shape[1]
-    rows = max(1, budget // (length * model.vocab_size * 4 * 3))  # logits, their softmax and a copy
-    width = min(count, rows)
-    height = max(1, rows // width)
-    scores = torch.empty(len(sentences), count, device=visual.present.device)
-    for top in range(0, len(sentences), height):
-        chosen = torch.arange(top, min(top + height, len(sentences)), device=scores.device)
-        for left in range(0, count, width):
-            seen = torch.arange(left, min(left + width, count), device=scores.device)
-            pairs = _pairs(sentences, visual, chosen, seen)
-            found = sentence_log_probs(model(pairs), pairs)
-            scores[chosen[:, None], seen] = found.view(len(chosen), len(seen)).float()
-    return scores
+    def __init__(self, sentences: int) -> None:
+        self._total = torch.full((sentences,), -torch.inf, dtype=torch.float64)
+        self._count = torch.zeros(sentences)
+
+    def add(self, rows: Sequence[int], log_probs: Tensor) -> None:
+        """Take in log P(w|I') of some sentences with some pictures, (rows, I')."""
+        if log_probs.shape[1]:
+            more = torch.logsumexp(log_probs.double(), 1)
+            self._total[rows] = torch.logaddexp(self._total[rows], more)
+            self._count[rows] += log_probs.shape[1]
+
+    def log_probs(self) -> Tensor:
+        """Log P(w) of each sentence, (S,)."""
+        return (self._total - self._count.log()).float()
 
 
-def _pairs(sentences: Batch, visual: Visual, chosen: Tensor, seen: Tensor) -> Batch:
-    left = chosen.repeat_interleave(len(seen))
-    length = int(sentences.target_mask[chosen].sum(1).max())
-    return replace(
-        sentences,
-        ids=("",) * len(left),
-        visual=visual.select(seen.repeat(len(chosen))),
-        target_in=sentences.target_in[left, :length],
-        target_out=sentences.target_out[left, :length],
-        target_mask=sentences.target_mask[left, :length],
-    )
-
-
-def log_marginal(scores: Tensor) -> Tensor:
-    """Log of the mean of P(w|I') over sampled pictures: (S, I') to (S,).
-
-    The denominator of Mao et al. (2015), eq. 7; their sum instead of the mean changes no ranking.
-    """
-    return torch.logsumexp(scores.double(), 1).float() - float(np.log(scores.shape[1]))
-
-
+@torch.inference_mode()
 def normalised_log_probs(
     model: Checkpoint,
-    examples: Examples,
+    targets: Sequence[Sequence[int]],
+    items: Sequence[Item],
+    pictures: PictureSource,
     others: Sequence[Item],
     *,
-    budget: int,
+    budget: int = BUDGET,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Log P(w|I) - log P(w) of every sentence with every picture of the examples, (S, I).
+    """Log P(w|I) - log P(w) of every sentence with every picture, (S, I).
 
     For a given picture this ranks sentences by eq. 7 of Mao et al. (2015); for a given sentence it ranks pictures
     by P(w|I), since P(w) is the same for all of them.
 
     Args:
         model: gives the probabilities.
-        examples: S sentences about I items.
-        others: the pictures of the marginal P(w); none for the examples' own.
-        budget: bytes of working memory.
-        progress: told the pictures that are done, and how many there are.
+        targets: S sentences as ids, without signs.
+        items: I items with a picture.
+        pictures: where the features are.
+        others: the pictures of the marginal P(w); none for the items' own.
+        budget: bytes of working memory; a larger matrix lies in a file.
+        progress: told the pairs that are done, and how many there are.
 
     Raises:
         CollectionError: an item has no picture.
     """
-    missing = [item.id for item in examples.items if item.image is None]
+    missing = [item.id for item in items if item.image is None]
     if missing:
         raise CollectionError(f"item '{missing[0]}' has no picture; search needs one for every item of the split")
-    device = next(model.model.parameters()).device
-    bf16 = native_bf16(device) and model.recipe.training.precision != "fp32"
-    items = [*examples.items, *others]
-    scores = pair_log_probs(
-        model.model, examples.targets, items, examples.pictures, budget=budget, bf16=bf16, progress=progress
-    )
-    own, marginal = scores[:, : len(examples.items)], scores[:, len(examples.items) :]
-    return own - log_marginal(marginal if others else own).unsqueeze(1)
+    matrix, marginal = room_for((len(targets), len(items)), budget), Marginal(len(targets))
+    shown = [*items, *others]
+    for rows, columns, found in score_tiles(
+        model.model, targets, shown, pictures, budget=budget, bf16=in_bf16(model), progress=progress
+    ):
+        own = found[:, : max(0, len(items) - columns.start)]
+        matrix[rows, columns.start : columns.start + own.shape[1]] = own.numpy()
+        marginal.add(rows, found[:, own.shape[1] :] if others else own)
+    matrix -= marginal.log_probs().numpy()[:, None]
+    return torch.from_numpy(matrix)
+
+
+def in_bf16(model: Checkpoint) -> bool:
+    """Whether all pairs are scored in bfloat16: where the hardware does so by itself and the recipe allows it."""
+    return native_bf16(next(model.model.parameters()).device) and model.recipe.training.precision != "fp32"
 
 
 def sampled_items(collection: Collection, split: str, pictures: Pictures, count: int, seed: int) -> list[Item]:
@@ -202,11 +157,17 @@ def measure_search(
     searched = _with_pictures(examples, model.tokenizer)
     if searched is None:
         return Searched((), None)
-    matrix = normalised_log_probs(model, searched, others, budget=budget, progress=progress)
+    assert searched.pictures is not None, "whoever searches has asked for pictures"
+    matrix = normalised_log_probs(
+        model, searched.targets, searched.items, searched.pictures, others, budget=budget, progress=progress
+    )
     ranks = rank_all(matrix.numpy(), searched.owners)
+    arithmetic = "|bf16" if in_bf16(model) else "|fp32"
     normalised = f"|marginal:{len(others) or 'own'}"
     scores = tuple(
-        score._replace(signature=score.signature + normalised) if score.name.startswith("image_to_text") else score
+        score._replace(
+            signature=score.signature + arithmetic + (normalised if score.name.startswith("image_to_text") else "")
+        )
         for score in retrieval_scores(ranks, searched.owners)
     )
     curves = RecallCurves(**retrieval_curves(ranks, searched.owners))
@@ -233,38 +194,41 @@ def _shown(
     curves: RecallCurves,
     seed: int,
 ) -> Retrieval:
+    """Some queries both ways with what is found first, drawn by the seed."""
     random = np.random.default_rng(seed)
-    items = examples.items
-
-    def found_sentences(picture: int) -> tuple[FoundSentence, ...]:
-        best = matrix[:, picture].topk(min(SHOWN_FOUND, len(matrix))).indices.tolist()
-        return tuple(FoundSentence(text=examples.texts[row], right=examples.owners[row] == picture) for row in best)
-
-    def found_pictures(sentence: int) -> tuple[FoundPicture, ...]:
-        best = matrix[sentence].topk(min(SHOWN_FOUND, matrix.shape[1])).indices.tolist()
-        right = examples.owners[sentence]
-        return tuple(
-            FoundPicture(id=items[row].id, image=collection.image_file(items[row]), right=row == right) for row in best
-        )
-
+    items, owners = examples.items, examples.owners
+    asked = random.permutation(len(items))[:SHOWN_QUERIES].tolist()
+    said = random.permutation(len(examples))[:SHOWN_QUERIES].tolist()
+    image = {row: collection.image_file(items[row]) for row in {*asked, *_first(matrix[said]).flatten().tolist()}}
     return Retrieval(
         image_to_text=tuple(
             PictureQuery(
                 id=items[row].id,
-                image=collection.image_file(items[row]),
+                image=image[row],
                 rank=int(ranks.image_to_text[row]),
-                top=found_sentences(row),
+                top=tuple(
+                    FoundSentence(text=examples.texts[found], right=owners[found] == row)
+                    for found in _first(matrix[:, row]).tolist()
+                ),
             )
-            for row in islice(random.permutation(len(items)).tolist(), SHOWN_QUERIES)
+            for row in asked
         ),
         text_to_image=tuple(
             SentenceQuery(
                 text=examples.texts[row],
                 rank=int(ranks.text_to_image[row]),
-                image_id=items[examples.owners[row]].id,
-                top=found_pictures(row),
+                image_id=items[owners[row]].id,
+                top=tuple(
+                    FoundPicture(id=items[found].id, image=image[found], right=found == owners[row])
+                    for found in _first(matrix[row]).tolist()
+                ),
             )
-            for row in islice(random.permutation(len(examples)).tolist(), SHOWN_QUERIES)
+            for row in said
         ),
         curves=curves,
     )
+
+
+def _first(scores: Tensor) -> Tensor:
+    """Where the highest scores of the last dimension are, the best first."""
+    return scores.topk(min(SHOWN_FOUND, scores.shape[-1])).indices

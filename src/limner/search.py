@@ -18,7 +18,7 @@ from torch import Tensor
 
 from limner.data.examples import SIGNS, Batch
 from limner.errors import CheckpointError, SettingsError
-from limner.models.protocols import ConditionalLM, Memory, State
+from limner.models.protocols import ConditionalLM, Memory, State, precise
 from limner.settings import Settings
 
 
@@ -63,6 +63,17 @@ class SearchSettings(Settings):
         if self.min_length > self.max_length:
             raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
         return self
+
+    @property
+    def signature(self) -> str:
+        """Beam and penalty, and whatever else is not as usual: what a score and a file are told apart by."""
+        parts = [f"beam{self.beam_size}", f"penalty{self.length_penalty:g}"]
+        others = self.model_dump(exclude_defaults=True, exclude={"beam_size", "length_penalty", "sample"})
+        parts += [key if value is True else f"{key}{value}" for key, value in others.items()]
+        if self.sample is not None:
+            drawn = self.sample.model_dump(exclude_none=True)
+            parts += ["sample", *(f"{key}{value:g}" for key, value in drawn.items())]
+        return ",".join(parts)
 
 
 class Hypothesis(NamedTuple):
@@ -164,8 +175,7 @@ def _predict(
     log_probs, after = [], []
     for model, memory, state in zip(models, memories, states, strict=True):
         logits, next_state = model.step(tokens, memory, state)
-        precise = torch.promote_types(logits.dtype, torch.float32)
-        log_probs.append(logits.log_softmax(dim=-1, dtype=precise))
+        log_probs.append(precise(logits).log_softmax(dim=-1))
         after.append(next_state)
     if len(models) == 1:
         return log_probs[0], after

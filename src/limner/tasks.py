@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -10,18 +11,21 @@ import numpy as np
 import torch
 
 from limner.checkpoint import Checkpoint, load_checkpoint
-from limner.data.batching import Examples
+from limner.data.batching import Examples, Pictures
 from limner.data.collection import Collection
 from limner.data.examples import SIGNS, Item, Seen, Sentence
-from limner.errors import CheckpointError, CollectionError, PictureError, SettingsError
-from limner.evaluation import describe_items, open_pictures
-from limner.retrieval import MARGINAL_PICTURES, log_marginal, pair_log_probs
-from limner.scoring import score_examples
+from limner.errors import CollectionError, PictureError, SettingsError
+from limner.evaluation import describe_items, open_pictures, require_ensemble
+from limner.metrics import perplexity
+from limner.retrieval import MARGINAL_PICTURES, log_marginal
+from limner.scoring import pair_log_probs, score_examples
 from limner.search import SearchSettings
 from limner.vision.backbones import Backbone, load_like
 from limner.vision.images import open_picture
 
-PICTURES_AT_ONCE = 32
+DESCRIBED_AT_ONCE = 32
+
+logger = logging.getLogger(__name__)
 
 
 class Description(NamedTuple):
@@ -64,15 +68,20 @@ class NewPictures:
         self.backbone = backbone
 
     def take(self, items: Sequence[Item]) -> list[Seen | None]:
-        """Look at each item's picture; `image` is a path. PictureError names one that cannot be read."""
+        """Look at each item's picture; `image` is a path, and what several items share is looked at once.
+
+        Raises:
+            PictureError: names one that cannot be read.
+        """
         side = self.backbone.preprocessing.short
-        shown = [item for item in items if item.image is not None]
-        prepared = [self.backbone.preprocess(open_picture(Path(str(item.image)), at_least=side)) for item in shown]
+        paths = dict.fromkeys(item.image for item in items if item.image is not None)
+        prepared = [self.backbone.preprocess(open_picture(Path(path), at_least=side)) for path in paths]
         values = self.backbone(np.stack(prepared)) if prepared else {}
-        rows: dict[str, Seen] = {
-            item.id: {kind: seen[row] for kind, seen in values.items()} for row, item in enumerate(shown)
-        }
-        return [rows.get(item.id) for item in items]
+        rows = {path: row for row, path in enumerate(paths)}
+        return [
+            None if item.image is None else {kind: seen[rows[item.image]] for kind, seen in values.items()}
+            for item in items
+        ]
 
 
 class Captioner:
@@ -88,16 +97,8 @@ class Captioner:
         Raises:
             CheckpointError: the models' vocabularies or features differ.
         """
+        require_ensemble(models)
         self.models, self.backbone = tuple(models), backbone
-        first = models[0]
-        for other in models[1:]:
-            if other.config.tokenizer_sha256 != first.config.tokenizer_sha256:
-                raise CheckpointError(
-                    "the models of an ensemble must share one vocabulary: train them on the same collection "
-                    "with the same text settings (another training.seed is enough to make them differ)"
-                )
-            if [s.fingerprint for s in other.config.features] != [s.fingerprint for s in first.config.features]:
-                raise CheckpointError("the models of an ensemble must look at the same features")
 
     @classmethod
     def load(cls, *runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True) -> Self:
@@ -152,7 +153,7 @@ class Captioner:
             self._source(),
             settings,
             first_words=first_words,
-            batch_size=PICTURES_AT_ONCE,
+            batch_size=DESCRIBED_AT_ONCE,
         )
         tokenizer = self.models[0].tokenizer
         return [
@@ -175,9 +176,9 @@ class Captioner:
             Each picture, with its descriptions or with why it cannot be read.
         """
         first_words = options.pop("first_words", None)
-        for start in range(0, len(pictures), PICTURES_AT_ONCE):
-            some = pictures[start : start + PICTURES_AT_ONCE]
-            given = None if first_words is None else first_words[start : start + PICTURES_AT_ONCE]
+        for start in range(0, len(pictures), DESCRIBED_AT_ONCE):
+            some = pictures[start : start + DESCRIBED_AT_ONCE]
+            given = None if first_words is None else first_words[start : start + DESCRIBED_AT_ONCE]
             try:
                 yield from zip(some, self.describe(some, first_words=given, **options), strict=True)
             except PictureError:
@@ -203,16 +204,16 @@ class Captioner:
             for item, text in zip(self._items(pictures), sentences, strict=True)
         ]
         examples = Examples(items, first.tokenizer, lang, self._source(), max_words=1 << 30)
-        scored = score_examples(first.model, examples, batch_size=PICTURES_AT_ONCE)
+        scored = score_examples(first.model, examples, batch_size=DESCRIBED_AT_ONCE)
         return [
-            SentenceScore(log_prob, words, float(np.exp(min(-log_prob / words, 700))))
+            SentenceScore(log_prob, words, perplexity(log_prob, words).value)
             for log_prob, words in zip(scored.log_probs.tolist(), scored.words.tolist(), strict=True)
         ]
 
     def find_pictures(
         self, sentence: str, collection: Collection, *, split: str | None = None, count: int = 5
     ) -> list[Found]:
-        """Pictures of a collection for a sentence, by P(w|I); their features must be in the collection.
+        """Pictures of a collection for a sentence, by P(w|I); those without features there are left out.
 
         Raises:
             FeatureError: the collection has no features of the kind the model looks at.
@@ -221,9 +222,13 @@ class Captioner:
         """
         first = self.models[0]
         pictures = open_pictures(first, collection)
-        items = [item for item in collection.items(split) if item.image is not None]
-        if not items or pictures is None:
-            raise CollectionError(f"{collection.path}: no picture to search, or a model that looks at none")
+        if pictures is None:
+            raise CollectionError("this model looks at no pictures, so it cannot search among them")
+        items = [item for item in _known(collection, split, pictures) if item.image is not None]
+        if not items:
+            raise CollectionError(
+                f"{collection.path}: no picture with features to search; name another split, or run 'limner features'"
+            )
         query = first.tokenizer.encode(sentence)
         if all(word == SIGNS.unk for word in query):
             raise SettingsError(f"'{sentence}': the model knows none of these words; say it in words of its training")
@@ -250,7 +255,7 @@ class Captioner:
         source, pictures = self._source(), open_pictures(first, collection)
         if source is None or pictures is None:
             raise CollectionError("this model looks at no pictures, so it cannot search with one")
-        items = collection.items(split)
+        items = _known(collection, split, pictures)
         examples = Examples(items, first.tokenizer, first.recipe.data.lang, pictures, max_words=1 << 30)
         others = [item for item in items if item.image is not None][:MARGINAL_PICTURES]
         if not len(examples) or not others:
@@ -258,7 +263,7 @@ class Captioner:
                 f"{collection.path}: no sentence in '{examples.lang}' to find, or no picture to compare with"
             )
         scores = pair_log_probs(first.model, examples.targets, self._items([picture]), source)[:, 0]
-        scores = scores - log_marginal(pair_log_probs(first.model, examples.targets, others, pictures))
+        scores = scores - log_marginal(first.model, examples.targets, others, pictures)
         best = scores.topk(min(count, len(examples)))
         return [
             Found(items[examples.owners[row]].id, None, examples.texts[row], score)
@@ -274,7 +279,7 @@ class Captioner:
         first = self.models[0]
         vectors_of = getattr(first.model, "word_vectors", None)
         if vectors_of is None:
-            raise SettingsError(f"a model '{first.config.model.get('name')}' has no word vectors")
+            raise SettingsError(f"a model '{first.recipe.model.name}' has no word vectors")
         entries = first.tokenizer.entries
         if word not in entries:
             raise SettingsError(
@@ -289,10 +294,23 @@ class Captioner:
         return [(entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)]
 
     def _items(self, pictures: Sequence[Path | str]) -> list[Item]:
-        return [Item(f"{row}", "new", image=str(path)) for row, path in enumerate(pictures)]
+        return [Item(str(path), "new", image=str(path)) for path in pictures]
 
     def _source(self) -> NewPictures | None:
         return NewPictures(self.backbone) if self.backbone is not None else None
+
+
+def _known(collection: Collection, split: str | None, pictures: Pictures) -> list[Item]:
+    """The items that can be searched: without those whose picture has no features, which are counted in the log."""
+    items = collection.items(split)
+    known = [item for item in items if pictures.knows(item)]
+    if len(known) < len(items):
+        logger.warning(
+            "%s: search goes without %d pictures that have no features; 'limner features' adds them, or says why not",
+            collection.path,
+            len(items) - len(known),
+        )
+    return known
 
 
 def load(*runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True) -> Captioner:

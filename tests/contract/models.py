@@ -1,24 +1,14 @@
 """The one list of what the contract checks: a new model adds its cases here and nowhere else."""
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from limner.data.examples import Batch, Example, collate
 from limner.models import ModelSettings
-from limner.models.mrnn import MRNNSettings
+from limner.models.mrnn import MRNNSettings, Variant
 
 VOCAB = 11
-VARIANTS = (
-    "m-RNN",
-    "RNN-base",
-    "NoEmbInput",
-    "OneLayerEmb",
-    "EmbOneInput",
-    "visInRnn",
-    "visInRnn-both",
-    "visInRnn-both-shared",
-)
 
 
 class Case(NamedTuple):
@@ -41,7 +31,7 @@ def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
 
 
 CASES = [
-    *(Case(f"mrnn-{name}", _mrnn(name), {"vector": (4,)}, name != "RNN-base") for name in VARIANTS),
+    *(Case(f"mrnn-{name}", _mrnn(name), {"vector": (4,)}, name != "RNN-base") for name in get_args(Variant)),
     Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"vector": (4,)}),
     Case("mrnn-l2", _mrnn(visual_scaling="l2"), {"vector": (4,)}),
     Case("mrnn-grid", _mrnn(), {"grid": (3, 4)}),

@@ -9,21 +9,21 @@ from models import CASES, VOCAB, Case, batch, example
 from limner.data.examples import SIGNS, collate
 from limner.models import Model, build_model
 from limner.models.protocols import PairScorer
-from limner.retrieval import tiled_log_probs
+from limner.scoring import sentence_log_probs, tiled_log_probs
 from limner.search import SearchSettings, search
-from limner.training.objectives import sentence_log_probs, word_loss
+from limner.training.objectives import word_loss
 from limner.training.optim import build_optimizer
 from limner.training.settings import AdamSettings, TrainingSettings
 
 pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-def build(case: Case) -> Model:
+def build(case: Case, noise: float = 0.1) -> Model:
     torch.manual_seed(1)
     model = build_model(case.settings, VOCAB, case.visual).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # fresh biases are zero and would hide mistakes
-            parameter.add_(0.1 * torch.randn_like(parameter))
+            parameter.add_(noise * torch.randn_like(parameter))
     return model.double()
 
 
@@ -131,34 +131,36 @@ def test_every_pair_is_scored_as_one_by_one(case: Case) -> None:
             )
         if isinstance(model, PairScorer) and model.separable:
             for budget in (1, 3000, 1 << 20):
-                fast = model.pair_log_probs(pictures, data, budget, torch.float64)
+                halves = [pictures.select(torch.tensor(rows)) for rows in ([0, 1], [2])]
+                fast = torch.cat(list(model.pair_log_probs(halves, data, budget, torch.float64)), 1)
                 torch.testing.assert_close(fast.float(), general, rtol=1e-5, atol=1e-5)
 
 
 def test_a_full_beam_finds_what_brute_force_finds(case: Case) -> None:
-    model = build_model(case.settings, 6, case.visual).double().eval()
-    data = double(collate([example(0, 0, case.visual)]))
-    length = 2
-    settings = SearchSettings(beam_size=6**length, max_length=length, n_best=1)
-    best = search([model], data, settings)[0][0]
+    model = build(case, noise=0.7)
+    data = double(collate([example(3, 0, case.visual)]))
+    longest = 3
+    everything: dict[tuple[tuple[int, ...], bool], float] = {}  # by words and whether they end
+    words = [word for word in range(VOCAB) if word not in (SIGNS.pad, SIGNS.bos, SIGNS.eos)]
 
-    def enumerate_all(words: tuple[int, ...], total: float, memory, state):
-        logits, after = model.step(torch.tensor([words[-1] if words else SIGNS.bos]), memory, state)
-        log_probs = logits.log_softmax(1)[0]
-        yield total + float(log_probs[SIGNS.eos]), words
-        if len(words) == length:
+    def enumerate_all(before: tuple[int, ...], total: float, memory, state) -> None:
+        if len(before) == longest:
+            everything[before, False] = total  # cut off
             return
-        for word in range(6):
-            if word not in (SIGNS.pad, SIGNS.bos, SIGNS.eos):
-                yield from enumerate_all((*words, word), total + float(log_probs[word]), memory, after)
+        logits, after = model.step(torch.tensor([before[-1] if before else SIGNS.bos]), memory, state)
+        log_probs = logits.log_softmax(1)[0].tolist()
+        if before:
+            everything[before, True] = total + log_probs[SIGNS.eos]
+        for word in words:
+            enumerate_all((*before, word), total + log_probs[word], memory, after)
 
     with torch.no_grad():
         memory = model.encode(data)
-        everything = list(enumerate_all((), 0.0, memory, model.start(memory)))
-    ended = {words: value for value, words in everything}
-    expected = max((value, words) for words, value in ended.items() if len(words) < length)
-    if best.ended:
-        assert best.tokens == expected[1]
-        assert best.log_prob == pytest.approx(expected[0])
-    else:
-        assert best.log_prob >= expected[0]
+        enumerate_all((), 0.0, memory, model.start(memory))
+    count = len(everything)
+    settings = SearchSettings(beam_size=count, n_best=count, min_length=1, max_length=longest)
+    found = search([model], data, settings)[0]
+    assert (found[0].tokens, found[0].ended) == max(everything, key=everything.__getitem__)
+    assert {(one.tokens, one.ended): one.log_prob for one in found} == pytest.approx(everything)
+    greedy = search([model], data, SearchSettings(min_length=1, max_length=longest))[0][0]
+    assert greedy.log_prob <= found[0].log_prob + 1e-6

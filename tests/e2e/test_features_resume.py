@@ -34,6 +34,22 @@ features.extract(Collection.open(collection), backbone, name="killed", batch_siz
 """
 
 
+COMMAND = """
+import sys, time
+from limner.vision import features
+from limner import cli
+
+look = features._decoded
+def slowly(*given):
+    for batch in look(*given):
+        yield batch
+        time.sleep(0.1)
+features._decoded, features._CHUNK_ROWS = slowly, 8
+sys.argv[0] = "limner"
+cli.main()
+"""
+
+
 @pytest.fixture
 def network(tmp_path):
     torch.manual_seed(0)
@@ -79,3 +95,25 @@ def test_killed_extraction_is_continued_to_the_same_content(tmp_path, collection
     for one, two in zip(whole, second.tables, strict=True):
         assert one.ids() == two.ids()
         np.testing.assert_array_equal(one.take(one.ids()).view(np.uint16), two.take(one.ids()).view(np.uint16))
+
+
+def test_control_c_is_a_clear_line_and_the_same_command_goes_on(collection):
+    arguments = ["features", str(collection.path), "--backbone", "pixels:8", "--batch-size", "4"]
+    process = subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
+    table = collection.path / "features" / "pixels8.lance"
+    deadline = time.monotonic() + 120
+    while len(list(table.glob("data/*"))) < 2 and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert "stopped; nothing already written is lost" in told
+    stored = len(FeatureTable.open(collection, "pixels8"))
+    assert 0 < stored < COUNT - 1
+    subprocess.run([sys.executable, "-c", COMMAND, *arguments], check=True, capture_output=True)
+    table = FeatureTable.open(collection, "pixels8")
+    assert table.ids() == [item.id for item in collection.items() if item.id != "p13"]
+    again = extract(collection, load_backbone("pixels:8"), name="whole").tables[0]
+    np.testing.assert_array_equal(table.take(table.ids()), again.take(table.ids()))

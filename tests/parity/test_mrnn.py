@@ -10,9 +10,10 @@ import torch
 
 from limner.data.examples import SIGNS, Example, collate
 from limner.models.mrnn import MRNN, MRNNSettings, Variant
-from limner.retrieval import log_marginal
+from limner.retrieval import Marginal
+from limner.scoring import sentence_log_probs
 from limner.search import SearchSettings, search
-from limner.training.objectives import sentence_log_probs, word_loss
+from limner.training.objectives import word_loss
 from limner.training.optim import squared_norm
 
 VOCAB, EMBEDDING, HIDDEN, MULTIMODAL, PICTURE = 13, 5, 7, 9, 6
@@ -138,7 +139,10 @@ def test_normalised_probability_eq_7(pair) -> None:
     for sentence in SENTENCES:
         repeated = doubled(batch_of([sentence] * len(images), images))
         log_probs = sentence_log_probs(model(repeated), repeated).detach()
-        ours = float(log_probs[0] - log_marginal(log_probs[None, 1:])[0]) - math.log(len(samples))
+        marginal = Marginal(1)
+        for some in log_probs[1:].split(2):
+            marginal.add([0], some[None])
+        ours = float(log_probs[0] - marginal.log_probs()[0]) - math.log(len(samples))
         expected = oracle.normalised_log_prob(
             theta, settings, with_signs(sentence), query.astype(float), samples.astype(float)
         )

@@ -1,5 +1,7 @@
 """Networks that look at pictures: layers, shapes, views, and what is refused."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -211,7 +213,7 @@ def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
     ("options", "error", "words"),
     [
         ({"kind": "maps"}, BackboneError, "'vector', 'grid' or 'both'"),
-        ({"device": "abacus"}, BackboneError, "device 'abacus' cannot be used here"),
+        ({"device": "abacus"}, SettingsError, "device 'abacus' cannot be used here"),
         ({"precision": "int3"}, BackboneError, "'auto', 'bf16' or 'fp32'"),
         ({"views": 3}, SettingsError, "views"),
         ({"resize": "stretch"}, SettingsError, "resize"),
@@ -354,6 +356,33 @@ def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture
     with pytest.raises(BackboneError, match=r"'small-resnet', which is not where it was .*gone.*--backbone"):
         load_like(moved)
     assert load_like(load_backbone("pixels:8").specs).specs[0].shape == (3, 8, 8)
+
+
+def test_features_of_two_layers_are_seen_by_both(tmp_path, resnet, picture):
+    near = load_backbone(str(resnet), layer="res3d", kind="grid", size=64)
+    far = load_backbone(str(resnet), kind="vector", size=64)
+    both = load_like([*near.specs, *far.specs])
+    assert [spec.fingerprint for spec in both.specs] == [near.specs[0].fingerprint, far.specs[0].fingerprint]
+    seen = look(both, picture)
+    np.testing.assert_array_equal(seen["grid"], look(near, picture)["grid"])
+    np.testing.assert_array_equal(seen["vector"], look(far, picture)["vector"])
+    larger = load_backbone(str(resnet), kind="vector", size=96)
+    with pytest.raises(BackboneError, match=r"cut or scaled differently, so the model cannot look at a new picture"):
+        load_like([*near.specs, *larger.specs])
+
+
+def test_a_picture_that_fails_leaves_torch_its_threads(resnet, picture, monkeypatch):
+    backbone = load_backbone(str(resnet), size=64)
+    monkeypatch.setattr(backbone, "_see", lambda pixels: 1 / 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            backbone(np.stack([backbone.preprocess(picture)] * 2))
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def saved_at_size(resnet, tmp_path):

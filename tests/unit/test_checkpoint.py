@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -106,21 +108,35 @@ def test_a_folder_that_is_no_model(tmp_path):
         load_checkpoint(tmp_path)
 
 
-def test_a_failed_write_leaves_the_old_model(monkeypatch, run):
-    """A disk that is full while the weights are written."""
-    from limner import checkpoint
+FULL = """
+import resource, sys
+from pathlib import Path
+from limner.checkpoint import load_checkpoint, save_checkpoint
+from limner.errors import CheckpointError
 
-    loaded = load_checkpoint(run)
+run, limit = Path(sys.argv[1]), int(sys.argv[2])
+loaded = load_checkpoint(run)
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    save_checkpoint(run, loaded)
+except CheckpointError as error:
+    print(error)
+"""
 
-    def full(tensors, path, metadata):
-        path.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(OSError, match="No space left"):
-        save_checkpoint(run, loaded)
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the size of files")
+@pytest.mark.parametrize(("name", "share"), [("tokenizer.json", 0.5), ("model.safetensors", 0.9)])
+def test_a_disk_that_is_full_is_a_clear_error_and_leaves_the_old_model(run, name, share):
+    """No file may grow beyond a limit, which the system refuses as it refuses a full disk."""
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    limit = int(share * (run / name).stat().st_size)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(run), str(limit)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{name}: cannot be written (" in done.stdout and "make room" in done.stdout and "--resume" in done.stdout
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
     load_checkpoint(run)
-    assert not list(run.glob(".*"))
 
 
 def test_nothing_in_a_run_is_a_pickle(run):

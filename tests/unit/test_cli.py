@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,3 +125,21 @@ def test_ctrl_c_ends_without_a_traceback(collection, capsys, monkeypatch):
     status, printed, told = run(capsys, monkeypatch, "show", collection)
     assert (status, printed) == (130, "")
     assert "Traceback" not in told
+
+
+def test_search_runs_where_it_is_told_to(trained, tiny, capsys, monkeypatch):
+    arguments = ["search", trained, "a green wall", "--data", tiny.path, "--split", "test", "--json"]
+    status, printed, _ = run(capsys, monkeypatch, *arguments, "--device", "cpu")
+    assert status == 0 and json.loads(printed)[0]["id"] in ("test1", "test5")
+    status, _, told = run(capsys, monkeypatch, *arguments, "--device", "abacus")
+    assert status == 1 and "abacus" in told
+
+
+def test_evaluate_goes_on_without_a_broken_picture_when_told_to(trained, own_tiny, tmp_path, capsys, monkeypatch):
+    write_items(own_tiny.path, [Item("broken", "test", image="none.png", sentences=(Sentence("en", "a wall"),))])
+    model = shutil.copytree(trained, tmp_path / "run")
+    arguments = ["evaluate", model, "--data", own_tiny.path, "--metric", "bleu1", "--no-retrieval", "--json"]
+    status, _, told = run(capsys, monkeypatch, *arguments)
+    assert status == 1 and "broken" in told
+    status, printed, _ = run(capsys, monkeypatch, *arguments, "--leave-out")
+    assert status == 0 and json.loads(printed)["left_out"] == 1

@@ -3,16 +3,16 @@
 import shutil
 
 import pytest
+import torch
 
 from limner.checkpoint import load_checkpoint
 from limner.data.batching import Pictures, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.errors import CollectionError, FeatureError, SettingsError, TrainingError
+from limner.errors import CheckpointError, CollectionError, FeatureError, SettingsError, TrainingError
 from limner.evaluation import describe_items, evaluate, open_pictures, save_evaluation, validate
 from limner.records import read_evaluations
-from limner.retrieval import pair_log_probs
-from limner.scoring import score_examples
+from limner.scoring import pair_log_probs, score_examples, sentence_log_probs
 from limner.search import SearchSettings
 from limner.vision.features import extract
 
@@ -55,8 +55,10 @@ def test_it_describes_well_what_it_learned(found):
 
 
 def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
-    assert signature(found, "bleu4").endswith("search:beam1,penalty0")
-    assert signature(found, "image_to_text_r1").endswith("marginal:32")
+    assert signature(found, "bleu4").endswith("|search:beam1,penalty0,max_length12")
+    assert signature(found, "novel").endswith("|search:beam1,penalty0,max_length12")
+    assert "search:" not in signature(found, "perplexity") + signature(found, "image_to_text_r1")
+    assert signature(found, "image_to_text_r1").endswith("|fp32|marginal:32")
     assert "marginal" not in signature(found, "text_to_image_r1")
     other = evaluate(
         [model],
@@ -65,7 +67,9 @@ def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
         metrics=("bleu4",),
         marginal=5,
     )
-    assert signature(other, "bleu4").endswith("search:beam2,penalty0.5")
+    assert signature(other, "bleu4").endswith("|search:beam2,penalty0.5,max_length12")
+    assert other.search == "beam2,penalty0.5,max_length12"
+    assert found.search == ""
     assert signature(other, "image_to_text_r1").endswith("marginal:5")
 
 
@@ -139,6 +143,44 @@ def test_features_of_another_network_are_refused_by_name(model, own_tiny, eye_of
     extract(own_tiny, eye_of(version="2"))
     with pytest.raises(FeatureError, match=r"features/colour: holds eye .*weights_sha256: 2 / 1"):
         evaluate([model], own_tiny)
+
+
+def test_an_evaluation_may_leave_out_what_was_never_looked_at(found, model, own_tiny):
+    write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
+    again = evaluate([model], Collection.open(own_tiny.path), metrics=METRICS, leave_out=True)
+    assert (again.left_out, found.left_out) == (1, 0)
+    assert values(again) == pytest.approx(values(found))
+
+
+def test_models_of_other_words_are_no_ensemble(model, tiny):
+    """Of one size, so that nothing but the words tells them apart."""
+    other = model._replace(config=model.config.model_copy(update={"tokenizer_sha256": "0" * 64}))
+    with pytest.raises(CheckpointError, match="must share one vocabulary"):
+        evaluate([model, other], tiny, metrics=METRICS)
+    with pytest.raises(CheckpointError, match="must share one vocabulary"):
+        describe_items([model, other], tiny.items("test"), open_pictures(model, tiny), SearchSettings())
+
+
+def test_an_ensemble_s_evaluation_stands_beside_that_of_one_model(found, model, tiny, tmp_path):
+    both = evaluate([model, model], tiny, metrics=("bleu4",), retrieval=False)
+    assert both.search == "beam1,penalty0,max_length12,models2"
+    assert signature(both, "bleu4").endswith(f"|search:{both.search}")
+    for evaluation in (found, both):
+        save_evaluation(evaluation, tmp_path)
+    assert len(read_evaluations(tmp_path)) == 2
+
+
+def test_long_sentences_are_scored_a_few_at_a_time(model, tiny, monkeypatch):
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    whole = score_examples(model.model, examples)
+    sizes = []
+    monkeypatch.setattr("limner.scoring.WORDS_AT_ONCE", 12)
+    monkeypatch.setattr(
+        "limner.scoring.sentence_log_probs",
+        lambda output, batch: (sizes.append(batch.target_out.numel()), sentence_log_probs(output, batch))[1],
+    )
+    torch.testing.assert_close(score_examples(model.model, examples).log_probs, whole.log_probs)
+    assert max(sizes) <= 12
 
 
 def test_a_picture_that_was_never_looked_at_is_named(model, own_tiny):

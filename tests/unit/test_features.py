@@ -8,7 +8,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import FeatureError, PictureError
 from limner.vision import features
-from limner.vision.features import FeatureSpec, FeatureTable, extract
+from limner.vision.features import FeatureSpec, FeatureTable, extract, require_same
 from limner.vision.images import Preprocessing, prepare
 
 COUNT = 23
@@ -160,6 +160,13 @@ def test_features_of_another_backbone_are_refused_and_kept(collection):
     with pytest.raises(FeatureError, match=r"eye\.lance: holds eye vector.*weights_sha256: 1 / 2.*another name"):
         extract(collection, Eye(version="2"))
     assert len(FeatureTable.open(collection, "eye")) == COUNT
+
+
+def test_a_model_s_features_are_refused_with_a_remedy_and_without_what_makes_no_difference():
+    spec = Eye(version="1").specs[0].model_copy(update={"source": "/here/eye"})
+    other = Eye(version="2").specs[0].model_copy(update={"source": "/there/eye"})
+    with pytest.raises(FeatureError, match=r"\(weights_sha256: 1 / 2\); remove that table and run 'limner features'"):
+        require_same(spec, other, "features/eye")
 
 
 def test_refusal_leaves_no_table_behind(collection):

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from limner.errors import PictureError, SettingsError
+from limner.vision import images
 from limner.vision.images import (
     MAX_PIXELS,
     Preprocessing,
@@ -215,3 +216,10 @@ def test_recipe_refuses_what_it_does_not_know():
         adapt(read_recipe({}), None, None, 3)
     with pytest.raises(SettingsError, match="square"):
         read_recipe({"size": {"height": 224, "width": 320}})
+
+
+def test_a_file_is_taken_for_a_picture_by_the_endings_of_what_can_be_opened():
+    Image.init()
+    of_ending = Image.registered_extensions()
+    assert {of_ending.get(suffix, "AVIF") for suffix in images.PICTURE_SUFFIXES} == set(images._FORMATS)
+    assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif"} <= images.PICTURE_SUFFIXES

@@ -189,6 +189,10 @@ def test_novelty_compares_words_not_blanks():
     assert "2 distinct training sentences" in novel.signature
 
 
+def test_nothing_is_novel_where_there_is_nothing_to_compare_with():
+    assert [score.name for score in novelty(["a dog"], [])] == ["distinct_words"]
+
+
 def naive_ranks(scores, owners):
     """The definitions, word by word; every tie goes to the other."""
     sentences, pictures = scores.shape

@@ -223,6 +223,97 @@ def test_coco(tmp_path):
         read("coco", tmp_path)
 
 
+CATS_AND_DOGS = ("cats/001.jpg", "dogs/001.jpg")
+
+
+def coco_of(tmp_path, *names):
+    contents = {
+        "images": [{"id": number, "file_name": name} for number, name in enumerate(names)],
+        "annotations": [{"image_id": number, "caption": f"From {name}."} for number, name in enumerate(names)],
+    }
+    return write(tmp_path / "captions_val2014.json", json.dumps(contents))
+
+
+def karpathy_of(tmp_path, *names):
+    images = [{"filename": name, "split": "val", "sentences": [{"raw": f"From {name}."}]} for name in names]
+    return write(tmp_path / "dataset_x.json", json.dumps({"images": images}))
+
+
+def karpathy_with_folders_of(tmp_path, *names):
+    apart = [name.rpartition("/") for name in names]
+    images = [
+        {"filepath": folder, "filename": name, "split": "val", "sentences": [{"raw": f"From {folder}/{name}."}]}
+        for folder, _, name in apart
+    ]
+    return write(tmp_path / "dataset_x.json", json.dumps({"images": images}))
+
+
+def flickr_of(tmp_path, *names):
+    write(tmp_path / "splits" / "val.txt", "\n".join(names))
+    return write(tmp_path / "x.token.txt", "\n".join(f"{name}#0\tFrom {name}." for name in names))
+
+
+def multi30k_of(tmp_path, *names):
+    write(tmp_path / "val.images.txt", "\n".join(names))
+    write(tmp_path / "val.en", "\n".join(f"From {name}." for name in names))
+    return tmp_path
+
+
+def iapr_of(tmp_path, *names):
+    for name in names:
+        place = tmp_path / "annotations_complete_eng" / name.replace(".jpg", ".eng")
+        write(place, ANNOTATION.format(number=name.removesuffix(".jpg"), text=f"From {name}."))
+    write(tmp_path / "iaprtc12_val_list.txt", "\n".join(name.removesuffix(".jpg") for name in names))
+    return tmp_path
+
+
+SOURCES = {
+    "coco": coco_of,
+    "karpathy": karpathy_of,
+    "karpathy with folders": karpathy_with_folders_of,
+    "flickr": flickr_of,
+    "multi30k": multi30k_of,
+    "iapr": iapr_of,
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_two_pictures_of_one_name_are_refused_by_both_names(tmp_path, kind):
+    draw(tmp_path / "images", *CATS_AND_DOGS)
+    source = SOURCES[kind](tmp_path, *CATS_AND_DOGS)
+    message = r"'\S*dogs/001\S*' is called '001' like '\S*cats/001\S*' in .*; rename one"
+    with pytest.raises(CollectionError, match=message):
+        read(kind.partition(" ")[0], source)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SOURCES if kind != "multi30k"])
+def test_a_name_with_its_folder_finds_the_picture_there(tmp_path, kind):
+    draw(tmp_path / "images", *CATS_AND_DOGS)
+    (item,) = read(kind.partition(" ")[0], SOURCES[kind](tmp_path, "dogs/001.jpg")).items
+    assert item.image == str(tmp_path / "images" / "dogs" / "001.jpg")
+    assert item.texts("en")[0].startswith("From dogs/001.jpg")
+
+
+@pytest.mark.parametrize("kind", ["coco", "karpathy", "flickr", "multi30k"])
+def test_a_bare_name_that_fits_two_pictures_is_refused(tmp_path, kind):
+    draw(tmp_path / "images", *CATS_AND_DOGS)
+    source, options = SOURCES[kind](tmp_path, "001.jpg"), Options(images=tmp_path / "images")
+    with pytest.raises(CollectionError, match=r"'001\.jpg' may be \S*cats/001\.jpg or \S*dogs/001\.jpg; name"):
+        read(kind, source, options)
+    draw(tmp_path / "images", "001.jpg")  # right where the name leads
+    (item,) = read(kind, source, options).items
+    assert item.image == str(tmp_path / "images" / "001.jpg")
+
+
+def test_a_name_with_another_folder_finds_nothing(tmp_path):
+    draw(tmp_path / "images", "cats/001.jpg")
+    source = coco_of(tmp_path, "dogs/001.jpg", "val2014/002.jpg")
+    draw(tmp_path / "images", "002.jpg")  # below the folder that the name begins with
+    reading = read("coco", source)
+    assert [item.id for item in reading.items] == ["002"]
+    assert reading.examples["pictures that are not there"] == ("dogs/001.jpg",)
+
+
 def test_karpathy(tmp_path):
     def image(name, split, *texts):
         return {

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from limner import plots, report
@@ -65,9 +66,18 @@ def make_run(folder):
     """A finished run on forty pictures; item k scores k."""
     pictures = [picture(folder.parent, f"p{k}", (6 * k, 100, 200 - 5 * k)) for k in range(6)]
     RunConfig(
-        model={"mrnn": {"recurrent": 256, "note": EVIL}},
-        recipe={"training": {"epochs": 3, "betas": [0.9, 0.99]}},
-        provenance={"seed": 7, "versions": {"limner": "0.1.0"}, "host": None},
+        recipe={
+            "model": {"name": "mrnn", "recurrent": 256, "note": EVIL},
+            "training": {"epochs": 3, "betas": [0.9, 0.99]},
+            "published": {"row": "Mao et al. (2015)", "values": {"bleu4": 17.0}},
+        },
+        provenance={
+            "collection": "/home/me/data/toy",
+            "command": "limner train x --data=/home/me/data/toy",
+            "seed": 7,
+            "versions": {"limner": "0.1.0"},
+            "host": None,
+        },
     ).save(folder / "config.json")
     lines = [
         LogLine(step=step, epoch=step / 10, kind="train", loss=5 - step / 20, words_per_second=900)
@@ -91,9 +101,10 @@ def make_run(folder):
     Evaluation.model_validate(
         {
             "split": "test",
-            "collection": "collections/toy",
+            "collection": "/home/me/data/toy",
+            "left_out": 3,
             "fingerprint": "0123456789abcdef",
-            "command": f"limner evaluate {EVIL}",
+            "command": f"limner evaluate /home/me/run {EVIL}",
             "seconds": 75,
             "scores": [
                 {"name": "bleu4", "value": 21.26, "signature": "n:4|scale:0-100"},
@@ -109,7 +120,6 @@ def make_run(folder):
                 "text_to_image": [{"text": EVIL, "rank": 3, "image_id": "item-02", "top": found}],
                 "curves": {"image_to_text": [[0, 0], [0.1, 0.7], [1, 1]], "text_to_image": []},
             },
-            "published": {"name": "Mao et al. (2015)", "values": {"bleu4": 17.0}},
         }
     ).save(folder / "evaluation" / "test.json")
     return folder
@@ -146,8 +156,25 @@ def test_scores_stand_with_signature_and_published_row(page):
     assert "Mao et al. (2015)" in page.text
 
 
+def test_folders_of_the_machine_are_not_told(page):
+    assert "collection toy" in page.text and "limner train x --data=toy" in page.text
+    assert "pictures of toy (contents" in " ".join(page.text.split())
+    assert "limner evaluate run" in page.text
+    assert "/home" not in page.text
+
+
+def test_what_was_left_out_is_told(page):
+    assert "3 more are left out" in page.text
+
+
+def test_the_model_s_settings_are_told_once(tmp_path):
+    RunConfig(model={"hidden_dim": 77}, recipe={"model": {"hidden_dim": 77}}).save(tmp_path / "run" / "config.json")
+    text = Page(report.write_report(tmp_path / "run", tmp_path / "r.html").read_text(encoding="utf-8")).text
+    assert text.count("77") == 1
+
+
 def test_facts_and_settings_are_told(page):
-    for words in ("seed 7", "versions.limner 0.1.0", "host none", "mrnn.recurrent 256", "betas 0.9, 0.99"):
+    for words in ("seed 7", "versions.limner 0.1.0", "host none", "recurrent 256", "betas 0.9, 0.99"):
         assert words in page.text
     assert "training time 2 min 10 s" in page.text and "900 (median)" in page.text
 
@@ -260,11 +287,10 @@ def test_drawings_are_pictures_and_the_same_every_time():
         lambda: plots.loss_curves(log),
         lambda: plots.metric_curves("Validation", log, {"bleu4": "BLEU-4", "perplexity": "Perplexity"}),
         lambda: plots.recall_curves("Found", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
-        lambda: plots.picture_with_caption(Image.new("RGB", (64, 48)), "a $5 dog with $ signs", "note"),
     ):
-        png = plots.png(draw(), dpi=50)
-        assert png == plots.png(draw(), dpi=50)
-        assert np.asarray(Image.open(io.BytesIO(png)).convert("L")).std() > 1
+        figure = draw()
+        FigureCanvasAgg(figure).draw()
+        assert np.asarray(figure.canvas.buffer_rgba())[..., :3].std() > 1
         markup = plots.svg(draw(), 'a "drawing" & <more>')
         assert markup == plots.svg(draw(), 'a "drawing" & <more>')
         assert "var(--ink)" in markup and "font-family" not in markup
@@ -274,5 +300,5 @@ def test_drawings_are_pictures_and_the_same_every_time():
 def test_drawing_leaves_no_global_figure():
     from matplotlib._pylab_helpers import Gcf
 
-    plots.png(plots.recall_curves("Found", {"x": [(0, 0), (1, 1)]}))
+    plots.svg(plots.recall_curves("Found", {"x": [(0, 0), (1, 1)]}), "a curve")
     assert Gcf.get_all_fig_managers() == []

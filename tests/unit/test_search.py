@@ -362,3 +362,19 @@ def test_select_keeps_the_form_of_a_tree():
     memory, state = select(tree, rows)
     assert isinstance(memory, Memory) and memory.table.tolist() == [2, 0, 0] and memory.unused is None
     assert isinstance(state, State) and state.before[0].tolist() == [[4, 5], [0, 1], [0, 1]]
+
+
+def test_the_signature_names_whatever_is_not_as_usual():
+    assert SearchSettings().signature == "beam1,penalty0"
+    usual = {"n_best": 1, "min_length": 0, "max_length": 50, "ban_unknown": False, "sample": None}
+    assert SearchSettings(beam_size=3, length_penalty=0.7, **usual).signature == "beam3,penalty0.7"
+    changed = SearchSettings(beam_size=2, n_best=2, min_length=3, max_length=9, ban_unknown=True)
+    assert changed.signature == "beam2,penalty0,n_best2,min_length3,max_length9,ban_unknown"
+    sampled = SearchSettings(beam_size=2, sample=SampleSettings(top_k=5, top_p=0.9, seed=3))
+    assert sampled.signature == "beam2,penalty0,sample,temperature1,top_k5,top_p0.9,seed3"
+
+
+def test_half_precision_logits_are_normalised_in_single():
+    logits = torch.tensor([0.0, 0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
+    found = search([Fixed(logits)], pictures(1), SearchSettings(max_length=1, min_length=1))[0][0]
+    assert found.log_prob == pytest.approx(float(logits.float().log_softmax(0).max()), abs=1e-6)

@@ -24,6 +24,9 @@ from limner.settings import override, read_yaml
         ({"model": {}, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
         ({"model": {}, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),
         ({"model": {"variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
+        ({"model": {}, "text": {"lang": "de"}}, "text.lang is 'de' and data.lang is 'en'"),
+        ({"model": {}, "text": {"lang": "en"}, "data": {"lang": "de"}}, "text.lang is 'en' and data.lang is 'de'"),
+        ({"model": {}, "data": {"lang": "klingon"}}, "klingon"),
         ({"model": {}, "search": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
     ],
 )
@@ -32,6 +35,12 @@ def test_what_does_not_fit_is_named(values, message):
         Recipe.parse(values, where="my.yaml")
     assert str(caught.value).startswith("my.yaml: ")
     assert message in str(caught.value)
+
+
+def test_the_language_of_the_data_is_the_language_of_the_words():
+    recipe = load_recipe("scenes/mrnn", ["data.lang=de"])
+    assert recipe.text.lang == recipe.data.lang == "de"
+    assert Recipe.parse({"model": {}, "data": {"lang": "ja"}, "text": {"tokenise": "space"}}).text.lang == "ja"
 
 
 def test_all_mistakes_are_told_at_once():

@@ -12,6 +12,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import CheckpointError, FeatureError, SettingsError, TrainingError
 from limner.evaluation import validate as real_validate
+from limner.files import locked
 from limner.metrics import METRICS
 from limner.records import read_log
 from limner.training import loop, state
@@ -48,6 +49,14 @@ def test_it_learns(trained_on_colours):
     assert best < 3
     facts = load_checkpoint(trained_on_colours).config.provenance
     assert facts["validation_perplexity"] == pytest.approx(best, abs=1e-3)
+
+
+def test_it_computes_where_a_resumed_run_is_known_to_be_the_same(monkeypatch, tiny, recipe_of, tmp_path):
+    """On cuda or cpu: what else Fabric would find has a state of chance that is not saved."""
+    made, real = [], loop.Fabric
+    monkeypatch.setattr(loop, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
+    train(recipe_of(epochs=1), tiny, tmp_path / "run")
+    assert made == ["cuda" if torch.cuda.is_available() else "cpu"]
 
 
 def test_every_step_is_told_and_seen_once(tiny, recipe_of, tmp_path):
@@ -234,6 +243,60 @@ def short_run(tiny, recipe_of, tmp_path_factory):
 def test_a_run_is_not_written_over(short_run, tiny, recipe_of):
     with pytest.raises(CheckpointError, match=r"holds a run already; add --resume"):
         train(recipe_of(epochs=1), tiny, short_run)
+
+
+def test_a_run_that_another_process_trains_is_left_alone(tiny, recipe_of, tmp_path):
+    recipe, run = recipe_of(epochs=1), tmp_path / "run"
+    train(recipe, tiny, run)
+    partial = run / ".state-000000099-00009.4711"  # what the other one is just writing
+    partial.mkdir()
+    with locked(run, CheckpointError):
+        with pytest.raises(CheckpointError, match=r"run: another process is writing to it"):
+            train(recipe, tiny, run, resume=True)
+        assert partial.exists()
+    train(recipe, tiny, run, resume=True)
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1, 2]", "null"])
+def test_a_damaged_record_of_the_recipe_is_named(tiny, recipe_of, tmp_path, content):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"recipe\.json: damaged .*restore it, or name another --out"):
+        train(recipe_of(epochs=1), tiny, run, resume=True)
+
+
+def test_a_disk_that_refuses_the_state_leaves_the_one_before(monkeypatch, short_run, tmp_path, tiny, recipe_of):
+    run = shutil.copytree(short_run, tmp_path / "run")
+    before = state.find_state(run)
+
+    def full(path, tensors):
+        path.write_bytes(b"half")
+        raise CheckpointError(f"{path}: cannot be written")
+
+    monkeypatch.setattr(state, "save_tensors", full)
+    learner = load_checkpoint(run)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        state.save_state(run, learner.model, torch.optim.SGD(learner.model.parameters()), None, state.Place(step=999))
+    assert not list(run.glob(".*"))
+    assert state.find_state(run) == before
+
+
+def test_a_metric_that_cannot_be_measured_is_refused_before_training(monkeypatch, tiny, recipe_of, tmp_path):
+    monkeypatch.setattr("shutil.which", lambda _: None)  # no Java
+    with pytest.raises(TrainingError, match="'meteor' cannot be measured on this machine"):
+        train(recipe_of(metric="meteor"), tiny, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_too_long_is_told_of_both_splits(caplog, tiny, recipe_of, tmp_path):
+    recipe = recipe_of(epochs=1)
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_words": 3})})
+    with caplog.at_level("INFO", "limner"):
+        train(recipe, tiny, tmp_path / "run")
+    assert "split 'train': 33 sentences of over 3 tokens are left out" in caplog.text
+    assert "split 'val': 9 sentences of over 3 tokens are left out" in caplog.text
 
 
 def test_a_folder_with_something_else_is_left_alone(tiny, recipe_of, tmp_path):

@@ -64,10 +64,6 @@ class Pictures:
         """Shape by form, as `build_model` wants it."""
         return {table.spec.kind: table.spec.shape for table in self.tables}
 
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        return {table.spec.name: table.spec.fingerprint for table in self.tables}
-
     def take(self, items: Sequence[Item]) -> list[Seen | None]:
         """Features of each item's picture, None for items without one."""
         seen = [row for row, item in enumerate(items) if item.image is not None]

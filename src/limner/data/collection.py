@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,9 +27,7 @@ import pyarrow as pa
 
 from limner.data.examples import Item, Region, Sentence
 from limner.errors import CollectionError
-
-if sys.platform != "win32":
-    import fcntl
+from limner.files import locked
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +101,11 @@ class Collection:
         rows = self._read(SCHEMA.names, wanted).to_pylist()
         if split is not None and not rows:
             there = ", ".join(f"'{name}' ({count})" for name, count in self.splits().items())
-            raise CollectionError(f"{self.path}: no items in split '{split}'; the splits are {there}")
+            raise CollectionError(
+                f"{self.path}: no items in split '{split}'; the splits are {there}: name one of "
+                "them (in a recipe data.train, data.val, data.test), or import with --split auto, which deals items "
+                "out to train, val and test"
+            )
         return [_item(row) for row in rows]
 
     def splits(self) -> dict[str, int]:
@@ -183,7 +184,7 @@ def write_items(
     copies = pictures or {}
     with _explained(path):
         if path.is_dir():
-            with _locked(path):
+            with locked(path, CollectionError):
                 return _write_into(path, wanted, copies, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         with _temporary(path) as folder:
@@ -299,7 +300,7 @@ def _temporary(place: Path) -> Iterator[Path]:
     prefix = f".{place.name}.partial-"
     for left in place.parent.glob(f"{glob.escape(prefix)}*"):
         try:
-            with _locked(left):
+            with locked(left, CollectionError):
                 logger.info("%s: removing what an interrupted write left", left)
                 shutil.rmtree(left)
         except (CollectionError, FileNotFoundError):
@@ -307,32 +308,10 @@ def _temporary(place: Path) -> Iterator[Path]:
     folder = place.parent / f"{prefix}{uuid4().hex[:8]}"
     folder.mkdir()
     try:
-        with _locked(folder):
+        with locked(folder, CollectionError):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Only one process writes to a folder; the lock ends with its process, however that ends.
-
-    Where folders cannot be locked (Windows, some network disks) it is up to the user to write one at a time.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CollectionError(f"{folder}: another process is writing to it; wait for it to end") from None
-        except OSError as error:
-            logger.warning("%s: cannot be locked (%s); let only one process write to it", folder, error)
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager

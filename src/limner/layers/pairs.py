@@ -139,7 +139,8 @@ def _log2_normaliser(logits: Tensor, rows: Tensor, base2: Tensor, bias2: Tensor)
     """log2 of sum over v of 2^logits_v in float32, where logits = rows · base2 + bias2, which are overwritten.
 
     Powers of two are summed without shifting, which is exact while they neither overflow nor vanish; the rows where
-    they do are found and computed again by logsumexp.
+    they do are found and computed again by logsumexp. A sum of bfloat16 is rounded to bfloat16 once, by at most
+    0.003 bits, a tenth of what the rounding of one logit of 10 costs; a float32 sum takes as long as the product.
     """
     sums = logits.exp2_().sum(1).float()
     result = sums.log2()

@@ -16,7 +16,7 @@ def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
         training: every sentence of the training split, normalised the same way.
 
     Returns:
-        `novel` in percent, and `distinct_words`.
+        `novel` in percent, unless there is no training sentence to compare with, and `distinct_words`.
 
     Raises:
         CollectionError: there are no hypotheses.
@@ -25,10 +25,10 @@ def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
         raise CollectionError("there is no generated sentence: the split is empty")
     known = {tuple(sentence.split()) for sentence in training}
     said = [tuple(sentence.split()) for sentence in hypotheses]
-    novel = sum(sentence not in known for sentence in said) / len(said)
-    words = {word for sentence in said for word in sentence}
     where = f"sentences:{len(said)}|tok:given"
-    return [
-        Score("novel", 100 * novel, f"against:{len(known)} distinct training sentences|{where}|scale:0-100"),
-        Score("distinct_words", float(len(words)), where),
-    ]
+    scores = [Score("distinct_words", float(len({word for sentence in said for word in sentence})), where)]
+    if known:
+        novel = 100 * sum(sentence not in known for sentence in said) / len(said)
+        against = f"against:{len(known)} distinct training sentences|{where}|scale:0-100"
+        scores.insert(0, Score("novel", novel, against))
+    return scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -80,9 +80,11 @@ class MRNN(nn.Module):
     """The m-RNN of section 3.2 and the seven other models of Table 8 and section 7.3.
 
     Departures from the paper, each where it is silent: r(0) is zero; biases are added to word embedding layer II,
-    the multimodal layer and the softmax; dropout (off by default) and the scaling of the feature vector are
-    settings; recurrent weights start orthogonal, the others as `nn.Linear` starts them. In visInRnn-both-shared
-    one V_I can serve two layers only if they have one size, so there the multimodal layer has `hidden_dim` units.
+    the multimodal layer and the softmax; the activation of word embedding layer II, dropout (off by default) and
+    the scaling of the feature vector are settings; recurrent weights start orthogonal, word embedding layer I
+    normal with standard deviation 0.1, the biases of the multimodal layer and the softmax at zero, the others as
+    `nn.Linear` starts them. In visInRnn-both-shared one V_I can serve two layers only if they have one size, so
+    there the multimodal layer has `hidden_dim` units.
     """
 
     def __init__(self, settings: MRNNSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]) -> None:
@@ -198,22 +200,25 @@ class MRNN(nn.Module):
         """The final word representation, the activation of word embedding layer II without a picture: (V, H)."""
         return self._embed(torch.arange(self.vocab_size, device=self.embedding_1.weight.device), None)[1]
 
-    def pair_log_probs(self, visual: Visual, sentences: Batch, budget: int, dtype: torch.dtype) -> Tensor:
+    @property
+    def word_bytes(self) -> int:
+        """Bytes that `pair_log_probs` keeps of each word: its place in the tree and what it does to eq. 3."""
+        return 256 + self.settings.multimodal_dim * self.softmax.weight.element_size()
+
+    def pair_log_probs(
+        self, visuals: Iterable[Visual], sentences: Batch, budget: int, dtype: torch.dtype
+    ) -> Iterator[Tensor]:
         """Every sentence given every picture, (S, I); see `PairScorer`.
 
         The recurrent states do not depend on the picture, so each prefix that the sentences share is read once;
         the multimodal layer and the softmax are tiled over (prefix, picture) pairs.
         """
         tree = PrefixTree.of(sentences)
-        language = self._prefixes(sentences.target_in, tree, budget)
-        return softmax_log_probs(
-            language * SLOPE,
-            self._look(visual).multimodal * SLOPE,
-            (self.softmax.weight * SCALE).to(dtype),
-            self.softmax.bias,
-            tree,
-            budget,
-        )
+        language = self._prefixes(sentences.target_in, tree, budget).mul_(SLOPE)
+        weight = (self.softmax.weight * SCALE).to(dtype)
+        for visual in visuals:
+            picture = self._look(visual).multimodal * SLOPE
+            yield softmax_log_probs(language, picture, weight, self.softmax.bias, tree, budget)
 
     def _prefixes(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
         """V_w w(t) + V_r r(t) after each prefix of a tree, (P, M), reading some sentences (S, T) at a time."""

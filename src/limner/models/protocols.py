@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -23,6 +23,11 @@ class Output(NamedTuple):
     logits: Tensor  # (B, T, V)
     attention: Tensor | None = None  # (B, T, L)
     penalty: Tensor | None = None  # scalar, added to the loss
+
+
+def precise(logits: Tensor) -> Tensor:
+    """Logits in at least float32, in which every softmax is taken."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 class ConditionalLM(Protocol):
@@ -71,16 +76,23 @@ class PairScorer(Protocol):
         """Whether the model as it is set up can do so."""
         ...
 
-    def pair_log_probs(self, visual: Visual, sentences: Batch, budget: int, dtype: torch.dtype) -> Tensor:
-        """Log-probability of every sentence given every picture.
+    @property
+    def word_bytes(self) -> int:
+        """Bytes kept of each word of the sentences while the pictures pass by."""
+        ...
+
+    def pair_log_probs(
+        self, visuals: Iterable[Visual], sentences: Batch, budget: int, dtype: torch.dtype
+    ) -> Iterator[Tensor]:
+        """Log-probability of every sentence given every picture; the sentences alone are read once.
 
         Args:
-            visual: the pictures, I of them.
+            visuals: the pictures, some at a time.
             sentences: S sentences; their own pictures are not looked at.
-            budget: bytes of working memory to stay within.
+            budget: bytes of working memory to stay within, besides `word_bytes` a word.
             dtype: type of the large matrix products, float32 or bfloat16.
 
-        Returns:
-            (S, I), natural logarithm.
+        Yields:
+            For each of `visuals`, of I pictures, (S, I), natural logarithm.
         """
         ...

@@ -7,7 +7,6 @@ vocabulary built from the sentences it is given, which should be those of the tr
 from __future__ import annotations
 
 import json
-import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from limner.data.examples import SIGNS
 from limner.errors import CheckpointError
+from limner.files import write_whole
 from limner.settings import Settings
 from limner.text import moses
 
@@ -38,7 +38,8 @@ class TextSettings(Settings):
     """How sentences become words, and words a vocabulary."""
 
     lang: str = "en"
-    """Language whose Moses rules apply: en, de, fr, cs, …; one Moses does not know needs tokenise 'space'."""
+    """Language whose Moses rules apply: en, de, fr, cs, …; one Moses does not know needs tokenise 'space'.
+    In a recipe it is `data.lang`, and need not be said again."""
     tokenise: Literal["moses", "space"] = "moses"
     """'moses' normalises and cuts by the rules of the language; 'space' takes the text as already cut."""
     lowercase: bool = True
@@ -97,19 +98,13 @@ class Tokenizer:
         self._known = dict.fromkeys(SIGN_WORDS, (SIGNS.unk,))
 
     @classmethod
-    def train(cls, sentences: Iterable[str], settings: TextSettings, lang: str | None = None) -> Self:
+    def train(cls, sentences: Iterable[str], settings: TextSettings) -> Self:
         """Build the vocabulary; the order of the sentences does not matter.
 
         Args:
             sentences: those of the training split; for a joint vocabulary, of all its languages.
             settings: how they become words, and how many words are kept.
-            lang: the language, where it is another than the settings' own.
-
-        Raises:
-            SettingsError: there are no rules for the language.
         """
-        if lang is not None:
-            settings = TextSettings.parse(settings.model_dump() | {"lang": lang})
         sentences_as_words = (split(sentence, settings) for sentence in sentences)
         build = _build_words if settings.level == "word" else _build_pieces
         inner = build(sentences_as_words, settings)
@@ -152,12 +147,10 @@ class Tokenizer:
         return " ".join(entries)
 
     def save(self, path: Path) -> None:
-        """Write `tokenizer.json`, beside and then renamed."""
+        """Write `tokenizer.json`, whole or not at all."""
         content = json.loads(self._inner.to_str())
         content["pre_tokenizer"][_SETTINGS_KEY] = self.settings.model_dump()
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-        os.replace(beside, path)
+        write_whole(path, json.dumps(content, ensure_ascii=False, indent=1))
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -8,7 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from limner.records import LogLine, read_log, write_whole
+from limner.files import unwritable, write_whole
+from limner.records import LogLine, read_log
 from limner.training.state import Place
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,11 @@ class RunLog:
             self.board.close()
 
     def _write(self, line: LogLine) -> None:
-        with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(line.model_dump_json(exclude_none=True) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(line.model_dump_json(exclude_none=True) + "\n")
+        except OSError as error:
+            raise unwritable(self.path, error) from None
         logger.info("%s", json.dumps(line.model_dump(exclude_none=True)))
         if self.board is not None:
             numbers = {

@@ -20,10 +20,11 @@ from limner.data.batching import Examples, Pictures, epoch_order, prefetch, spli
 from limner.data.collection import Collection
 from limner.errors import CheckpointError, TrainingError
 from limner.evaluation import validate
+from limner.files import locked, write_whole
 from limner.hardware import native_bf16
+from limner.metrics import score_sentences
 from limner.models import build_model
 from limner.recipe import Recipe
-from limner.records import write_whole
 from limner.text.vocab import Tokenizer
 from limner.training.logs import RunLog
 from limner.training.objectives import word_loss
@@ -59,7 +60,7 @@ def train(
         recipe: all settings.
         collection: its train split is learned from, its val split decides.
         out: the run folder: the model, its log, and the state to resume from.
-        resume: go on with a run that was stopped; the result is bit for bit that of one that was not.
+        resume: go on with a run that was stopped; on a CPU the result is bit for bit that of one that was not.
         command: how this was called, for the records.
         progress: told after every step.
 
@@ -67,18 +68,37 @@ def train(
         `out`.
 
     Raises:
-        CheckpointError: `out` holds a run and `resume` is false, or a run of another recipe or other data.
-        TrainingError: there is nothing to learn from, or the loss stopped being a number.
+        CheckpointError: `out` holds a run and `resume` is false, or a run of another recipe or other data, or one that
+            another process is training; or the disk refuses.
+        TrainingError: there is nothing to learn from, the metric that decides cannot be measured here, or the loss
+            stopped being a number.
     """
-    settings = recipe.training
-    fabric = Fabric(accelerator="auto", devices=1, precision=precision(settings))
-    fabric.seed_everything(settings.seed, verbose=False)
+    _require_measurable(recipe.training.metric)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    fabric = Fabric(accelerator=device, devices=1, precision=precision(recipe.training, device))
+    fabric.seed_everything(recipe.training.seed, verbose=False)
     learner, training_set, validation_set = _prepare(recipe, collection, command)
-    _claim(out, learner.config, resume)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out, CheckpointError):
+        _claim(out, learner.config, resume)
+        _learn(fabric, learner, training_set, validation_set, out, find_state(out) if resume else None, progress)
+    return out
+
+
+def _learn(
+    fabric: Fabric,
+    learner: Checkpoint,
+    training_set: Examples,
+    validation_set: Examples,
+    out: Path,
+    stored: Path | None,
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    """Step by step through all epochs, from the beginning or from a stored state."""
+    settings = learner.recipe.training
     optimizer = build_optimizer(learner.model.named_parameters(), settings)
     model, optimizer = fabric.setup(learner.model, optimizer)
     average = WeightAverage(learner.model.parameters(), settings.average) if settings.average else None
-    stored = find_state(out) if resume else None
     place = load_state(stored, learner.model, optimizer.optimizer, average) if stored else Place()
     log = RunLog(out, place)
     lengths = [len(target) for target in training_set.targets]
@@ -112,14 +132,22 @@ def train(
             model.train()
         save_state(out, learner.model, optimizer.optimizer, average, place)
     log.close()
-    return out
 
 
-def precision(settings: TrainingSettings) -> Literal["32-true", "bf16-mixed"]:
+def _require_measurable(metric: str) -> None:
+    """Find out before the first step, not after the first epoch, that the metric which decides cannot run here."""
+    sentences = ["a dog runs", "a cat sleeps"]
+    if metric != "perplexity" and not score_sentences(sentences, [[text] for text in sentences], [metric]):
+        raise TrainingError(
+            f"training.metric: '{metric}' cannot be measured on this machine (the log says why); mend that, or choose "
+            "another metric"
+        )
+
+
+def precision(settings: TrainingSettings, device: str) -> Literal["32-true", "bf16-mixed"]:
     """The precision Fabric is given."""
     if settings.precision == "auto":
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return "bf16-mixed" if native_bf16(device) else "32-true"
+        return "bf16-mixed" if native_bf16(torch.device(device)) else "32-true"
     return "bf16-mixed" if settings.precision == "bf16" else "32-true"
 
 
@@ -130,18 +158,20 @@ def _prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Chec
         Pictures.open(collection, recipe.visual.features, recipe.visual.cache_mib) if recipe.visual.features else None
     )
     items = collection.items(data.train)
-    tokenizer = Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text, data.lang)
+    tokenizer = Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text)
     training_set, validation_set = (
         split_examples(
             collection, split, tokenizer, data.lang, pictures, data.max_words, recipe.visual.missing == "leave_out"
         )
         for split in (data.train, data.val)
     )
-    if training_set.left_out:
-        logger.info("%d sentences of over %d tokens are left out", training_set.left_out, data.max_words)
+    for split, examples in ((data.train, training_set), (data.val, validation_set)):
+        if examples.left_out:
+            logger.info(
+                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
+            )
     model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {})
     config = Config(
-        model=recipe.model.model_dump(mode="json"),
         recipe=recipe.model_dump(mode="json"),
         provenance={
             "collection": str(collection.path.resolve()),
@@ -164,14 +194,18 @@ def _claim(out: Path, config: Config, resume: bool) -> None:
         "features": _prints(config),
     }
     if not recipe_file.exists():
-        if out.exists() and any(not file.name.startswith(".") for file in out.iterdir()):
+        if any(not file.name.startswith(".") for file in out.iterdir()):
             raise CheckpointError(f"{out}: not empty and not a run of Limner; name another --out")
-        out.mkdir(parents=True, exist_ok=True)
         write_whole(recipe_file, json.dumps(mine, indent=1))
         return
     if not resume:
         raise CheckpointError(f"{out}: holds a run already; add --resume to go on with it, or name another --out")
-    theirs = json.loads(recipe_file.read_text(encoding="utf-8"))
+    try:
+        theirs = dict(json.loads(recipe_file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{recipe_file}: damaged ({error}), so nobody knows what to resume; restore it, or name another --out"
+        ) from None
     for what in mine:
         if theirs.get(what) != mine[what]:
             difference = _first_difference(theirs.get(what), mine[what], what)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from limner.data.examples import Batch
-from limner.models.protocols import Output
+from limner.models.protocols import Output, precise
 
 IGNORED = -100
 
@@ -19,20 +18,9 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
     """
     targets = batch.target_out.masked_fill(~batch.target_mask, IGNORED)  # spares a copy of the real rows
     loss = cross_entropy(
-        _precise(output.logits.flatten(0, 1)),
+        precise(output.logits.flatten(0, 1)),
         targets.flatten(),
         ignore_index=IGNORED,
         label_smoothing=label_smoothing,
     )
     return loss if output.penalty is None else loss + output.penalty
-
-
-def sentence_log_probs(output: Output, batch: Batch) -> Tensor:
-    """Natural log-probability of each sentence with its end sign: (B,)."""
-    log_probs = -cross_entropy(_precise(output.logits.flatten(0, 1)), batch.target_out.flatten(), reduction="none")
-    return (log_probs.view(batch.target_out.shape) * batch.target_mask).sum(1)
-
-
-def _precise(logits: Tensor) -> Tensor:
-    """At least float32, in which the softmax is taken."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))

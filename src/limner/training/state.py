@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from limner.checkpoint import load_tensors, load_weights, save_tensors
 from limner.errors import CheckpointError
+from limner.files import sync, unwritable, write_whole
 from limner.models.protocols import Model
-from limner.records import write_whole
 from limner.training.optim import WeightAverage
 
 
@@ -62,18 +62,28 @@ def save_state(run: Path, model: Model, optimizer: Optimizer, average: WeightAve
 
     The end of an epoch may be saved twice, before and after it is validated: the epoch tells the two apart, so that
     nothing has to give way before the new state is whole.
+
+    Raises:
+        CheckpointError: the disk refuses; the state before is as it was.
     """
     folder = run / f"state-{place.step:09d}-{place.epoch:05d}"
     partial = run / f".{folder.name}.{os.getpid()}"
-    partial.mkdir(parents=True)
     tensors, plain = _flatten_optimizer(optimizer)
-    save_tensors(partial / "model.safetensors", model.state_dict())
-    save_tensors(partial / "optimizer.safetensors", tensors)
-    save_tensors(partial / "chance.safetensors", _chance())
-    if average is not None:
-        save_tensors(partial / "average.safetensors", {str(k): value for k, value in enumerate(average.values)})
-    write_whole(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
-    os.replace(partial, folder)
+    try:
+        partial.mkdir(parents=True)
+        save_tensors(partial / "model.safetensors", model.state_dict())
+        save_tensors(partial / "optimizer.safetensors", tensors)
+        save_tensors(partial / "chance.safetensors", _chance())
+        if average is not None:
+            save_tensors(partial / "average.safetensors", {str(k): value for k, value in enumerate(average.values)})
+        write_whole(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
+        os.replace(partial, folder)
+        sync(run)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    finally:
+        if partial.exists():
+            shutil.rmtree(partial)
     for other in run.glob("state-*"):
         if other != folder:
             shutil.rmtree(other)

@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from limner.errors import BackboneError
-from limner.hardware import native_bf16
+from limner.hardware import find_device, native_bf16
 from limner.vision.classic import CLASSIC, load_classic
 from limner.vision.features import FeatureSpec, require_same
 from limner.vision.images import Preprocessing, adapt, read_recipe
-from limner.vision.networks import Backbone, Forms, NetworkBackbone, PixelBackbone
+from limner.vision.networks import Backbone, Forms, JoinedBackbone, NetworkBackbone, PixelBackbone
 
 __all__ = ["Backbone", "load_backbone", "load_like"]
 
@@ -53,7 +53,7 @@ def load_backbone(
 
     Raises:
         BackboneError: there is no such network, file or layer, or it cannot look at this size.
-        SettingsError: `resize` or `views` is none of the above.
+        SettingsError: `resize` or `views` is none of the above, or the device cannot be used.
     """
     if kind not in ("vector", "grid", "both"):
         raise BackboneError(f"kind '{kind}': expected 'vector', 'grid' or 'both'")
@@ -73,7 +73,7 @@ def load_backbone(
         network, own_pooler = _load_transformer(name, folder)
         weights, recipe = sorted(folder.glob("*.safetensors")), _read_preprocessor(folder)
         source = str(Path(name).resolve()) if Path(name).is_dir() else name
-    torch_device = _device(device)
+    torch_device = find_device(device)
     return NetworkBackbone(
         base,
         network,
@@ -94,15 +94,32 @@ def load_like(
     """Load the network that made some features, so that a new picture is seen the way the stored ones were.
 
     Args:
-        specs: of the features a model was trained on; a vector and a grid may come from one network.
-        name: where that network is, if it has moved since; see `load_backbone`.
+        specs: of the features a model was trained on; they may be of several layers or networks, as long as all see
+            a picture cut and scaled alike.
+        name: where the network is, if it has moved since; see `load_backbone`.
         precision: see `load_backbone`.
         device: see `load_backbone`.
 
     Raises:
-        BackboneError: the network is needed and not given, or cannot be loaded.
+        BackboneError: the network is needed and not given, cannot be loaded, or the features differ in how a picture
+            is cut and scaled for them.
         FeatureError: what is loaded from `name` is another network than the one that made the features.
     """
+    for spec in specs[1:]:
+        if spec.preprocessing != specs[0].preprocessing:
+            raise BackboneError(
+                f"the features '{specs[0].name}' and '{spec.name}' were made from pictures cut or scaled differently, "
+                "so the model cannot look at a new picture; make both with the same size, resize and views"
+            )
+    apart: dict[tuple[str | None, str | None], list[FeatureSpec]] = {}
+    for spec in specs:
+        apart.setdefault((spec.source, spec.layer), []).append(spec)
+    eyes = [_load_one(group, name, precision, device) for group in apart.values()]
+    return eyes[0] if len(eyes) == 1 else JoinedBackbone(eyes)
+
+
+def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, device: str) -> Backbone:
+    """One layer of one network, for its vector, its grid or both."""
     first = specs[0]
     recipe = Preprocessing.parse(first.preprocessing, f"features '{first.name}'")
     if first.kind == "maps":
@@ -125,7 +142,7 @@ def load_like(
     )
     made = {spec.kind: spec for spec in backbone.specs}
     for spec in specs:
-        require_same(made[spec.kind], spec, where)
+        require_same(made[spec.kind], spec, where, "say where the network of the model's features is (--backbone)")
     return backbone
 
 
@@ -220,16 +237,6 @@ def _hash_files(files: Sequence[Path]) -> str:
             while block := stream.read(2**20):
                 digest.update(block)
     return digest.hexdigest()
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise BackboneError(f"device '{name}' cannot be used here ({reason}); leave it out or say 'cpu'") from None
-    return device
 
 
 def _wants_bf16(precision: str, device: torch.device) -> bool:

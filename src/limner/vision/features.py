@@ -350,28 +350,32 @@ def _open_or_create(tables: dict[Path, FeatureSpec]) -> None:
     absent = {path: spec for path, spec in tables.items() if not any(path.glob("_versions/*"))}
     for path, spec in tables.items():
         if path not in absent:
-            require_same(_read_spec(path, _open_dataset(path).schema), spec, str(path))
+            stored = _read_spec(path, _open_dataset(path).schema)
+            require_same(stored, spec, str(path), "use the same settings, or another name for the new features")
     for path, spec in absent.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         lance.write_dataset(_schema(spec).empty_table(), path, mode="create")
 
 
-def require_same(stored: FeatureSpec, wanted: FeatureSpec, where: str) -> None:
+def require_same(
+    stored: FeatureSpec,
+    wanted: FeatureSpec,
+    where: str,
+    remedy: str = "remove that table and run 'limner features' with the settings of the model's own features",
+) -> None:
     """Refuse features that were made differently.
 
     Args:
         stored: of the table, or of the features at hand.
         wanted: what is needed instead.
-        where: the table or model, named in the error.
+        where: the table or network, named in the error.
+        remedy: what the user can do about it.
 
     Raises:
         FeatureError: names both and what differs.
     """
     if stored.fingerprint == wanted.fingerprint:
         return
-    have, want = (spec.model_dump(exclude={"name"}) for spec in (stored, wanted))
+    have, want = (spec.model_dump(exclude={"name", "source"}) for spec in (stored, wanted))
     differing = "; ".join(f"{key}: {have[key]} / {want[key]}" for key in have if have[key] != want[key])
-    raise FeatureError(
-        f"{where}: holds {stored}, but {wanted} was asked for ({differing}); "
-        "use the same settings, or another name for the new features"
-    )
+    raise FeatureError(f"{where}: holds {stored}, but {wanted} was asked for ({differing}); {remedy}")

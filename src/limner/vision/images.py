@@ -17,21 +17,23 @@ MAX_PIXELS = 89_478_485
 """More pixels than this are not decoded: 256 MiB at three bytes a pixel, Pillow's own line."""
 
 # Formats that hold pictures and nothing else: EPS, for one, would start another program.
-_FORMATS = (
-    "JPEG",
-    "MPO",
-    "PNG",
-    "GIF",
-    "WEBP",
-    "AVIF",
-    "TIFF",
-    "BMP",
-    "PPM",
-    "JPEG2000",
-    "ICO",
-    "TGA",
-    "PCX",
-)
+_FORMATS = {
+    "JPEG": (".jpg", ".jpeg"),
+    "MPO": (".mpo",),
+    "PNG": (".png",),
+    "GIF": (".gif",),
+    "WEBP": (".webp",),
+    "AVIF": (".avif",),
+    "TIFF": (".tif", ".tiff"),
+    "BMP": (".bmp",),
+    "PPM": (".ppm", ".pgm", ".pbm"),
+    "JPEG2000": (".jp2",),
+    "ICO": (".ico",),
+    "TGA": (".tga",),
+    "PCX": (".pcx",),
+}
+PICTURE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
+"""By these a file is taken for a picture where nothing else says so."""
 
 Pixels = NDArray[np.uint8]
 
@@ -127,14 +129,14 @@ def open_picture(path: Path, *, at_least: int | None = None) -> Image.Image:
     except PictureError:
         raise
     except FileNotFoundError:
-        raise PictureError(f"{path}: no such picture; put the file there or remove the item") from None
+        raise PictureError(f"{path}: no such picture; put the file there or leave it out") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(path, str(error)) from None
     except UnidentifiedImageError:
         raise PictureError(_not_a_picture(path)) from None
     except Exception as error:  # a damaged file can raise almost anything in the decoders
         raise PictureError(
-            f"{path}: damaged picture ({error}); copy it again from its source or remove the item"
+            f"{path}: damaged picture ({error}); copy it again from its source or leave it out"
         ) from None
 
 
@@ -152,8 +154,8 @@ def _too_large(path: Path, size: str) -> PictureError:
 
 def _not_a_picture(path: Path) -> str:
     if path.stat().st_size == 0:
-        return f"{path}: the file is empty (0 bytes); copy it again from its source or remove the item"
-    return f"{path}: not a picture ({', '.join(_formats())} are read); convert it or remove the item"
+        return f"{path}: the file is empty (0 bytes); copy it again from its source or leave it out"
+    return f"{path}: not a picture ({', '.join(_formats())} are read); convert it or leave it out"
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol, TypeVar
 
@@ -75,6 +75,21 @@ class PixelBackbone:
         return {"maps": pixels[:, 0].transpose(0, 3, 1, 2).astype(np.float16)}
 
 
+class JoinedBackbone:
+    """Several layers or networks that look at one picture, prepared alike for all; each gives other forms."""
+
+    def __init__(self, backbones: Sequence[Backbone]) -> None:
+        self._backbones = tuple(backbones)
+        self.specs = tuple(spec for backbone in backbones for spec in backbone.specs)
+        self.preprocessing = backbones[0].preprocessing
+
+    def preprocess(self, image: Image.Image) -> Pixels:
+        return self._backbones[0].preprocess(image)
+
+    def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
+        return {kind: values for backbone in self._backbones for kind, values in backbone(pixels).items()}
+
+
 class NetworkBackbone:
     """A network under evaluation, read at one layer.
 
@@ -130,10 +145,11 @@ class NetworkBackbone:
         if self._device.type == "cuda" or threads == 1 or len(pixels) == 1:
             return self._see_all(pixels, map)
         # A thread for each few pictures: threads inside a layer would wait for each other a hundred times a pass.
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            seen = self._see_all(pixels, pool.map)
-        torch.set_num_threads(threads)  # the workers' number became that of every new thread
-        return seen
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return self._see_all(pixels, pool.map)
+        finally:
+            torch.set_num_threads(threads)  # the workers' number became that of every new thread
 
     def _see_all(self, pixels: Pixels, apply: Callable[..., Iterable[dict[Kind, Values]]]) -> dict[Kind, Values]:
         step = len(pixels) if self._device.type == "cuda" else _CPU_BATCH[self._bf16]

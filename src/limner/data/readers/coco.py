@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Pictures, field, find_files, key_of, read_json
+from limner.data.readers.sources import Options, Pictures, field, find_files, read_json
 
 CAPTION_FILES = ("annotations/captions_*.json", "captions_*.json")
 KARPATHY_FILES = ("dataset_*.json", "dataset.json")
@@ -35,29 +35,29 @@ def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
         for number, image in enumerate(field(contents, "images", list, Place(path))):
             place = Place(path, f"images[{number}]")
             name = field(image, "file_name", str, place)
-            keys[field(image, "id", int, place)] = key_of(name)
+            key = keys[field(image, "id", int, place)] = gathering.key(name, place)
             if picture := pictures.find(name):
-                gathering.item(key_of(name), place, split=split, image=picture)
+                gathering.item(key, place, split=split, image=picture)
             else:
                 gathering.skip("pictures that are not there", name, place)
         groups: Counter[str] = Counter()
         for number, annotation in enumerate(field(contents, "annotations", list, Place(path))):
             place = Place(path, f"annotations[{number}]")
-            key = keys.get(field(annotation, "image_id", int, place))
+            told = keys.get(field(annotation, "image_id", int, place))
             text = field(annotation, "caption", str, place)
-            if key is None:
+            if told is None:
                 gathering.skip("captions of images the file does not list", str(annotation["image_id"]), place)
-            elif key in gathering:
-                gathering.sentence(key, place, options.lang or "en", text, groups[key])
-                groups[key] += 1
+            elif told in gathering:
+                gathering.sentence(told, place, options.lang or "en", text, groups[told])
+                groups[told] += 1
             else:
-                gathering.skip("sentences whose picture is not there", key, place)
+                gathering.skip("sentences whose picture is not there", told, place)
 
 
 def read_karpathy(source: Path, options: Options, gathering: Gathering) -> None:
     """Read `dataset_*.json`: `images` with `filename`, `split` and `sentences`, of which `raw` is kept.
 
-    `restval` becomes `train`.
+    `restval` becomes `train`. COCO's files also tell the folder, `filepath`.
 
     Args:
         source: the folder of the corpus, or the file.
@@ -70,11 +70,13 @@ def read_karpathy(source: Path, options: Options, gathering: Gathering) -> None:
             place = Place(path, f"images[{number}]")
             name, split = field(image, "filename", str, place), field(image, "split", str, place)
             sentences = field(image, "sentences", list, place)
-            picture = pictures.find(name)
+            if folder := image.get("filepath"):
+                name = f"{folder}/{name}"
+            key, picture = gathering.key(name, place), pictures.find(name)
             if picture is None:
                 gathering.skip("pictures that are not there", name, place)
                 continue
-            gathering.item(key_of(name), place, split=SPLIT_NAMES.get(split, split), image=picture)
+            gathering.item(key, place, split=SPLIT_NAMES.get(split, split), image=picture)
             for group, sentence in enumerate(sentences):
                 text = field(sentence, "raw", str, place)
-                gathering.sentence(key_of(name), place, options.lang or "en", text, group)
+                gathering.sentence(key, place, options.lang or "en", text, group)

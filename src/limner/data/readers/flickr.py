@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Pictures, Splits, find_files, key_of, read_lines
+from limner.data.readers.sources import Options, Pictures, Splits, find_files, read_lines
 from limner.errors import CollectionError
 
 TOKEN_FILES = ("*.token.txt", "*.token", "*/*.token.txt", "*/*.token")
@@ -25,9 +25,9 @@ def read_flickr(source: Path, options: Options, gathering: Gathering) -> None:
     if others:
         both = f"{path.name}, {others[0].name}"
         raise CollectionError(f"{source}: several files of sentences ({both}); name the one to read")
-    pictures, splits = Pictures.of(source, options), Splits.of(source, options)
-    for key, (split, place) in splits.names.items():
-        if picture := pictures.find(key):
+    pictures, splits = Pictures.of(source, options), Splits.of(source, options, gathering)
+    for key, (name, split, place) in splits.listed.items():
+        if picture := pictures.find(name):
             gathering.item(key, place, split=split, image=picture)
         else:
             gathering.skip("pictures of a split that are not there", key, place)
@@ -35,14 +35,14 @@ def read_flickr(source: Path, options: Options, gathering: Gathering) -> None:
     for number, line in enumerate(read_lines(path), start=1):
         place = Place(path, number)
         name, group, text = _parse(line, place)
-        key = key_of(name)
+        key = gathering.key(name, place)
         if key in gathering:
             gathering.sentence(key, place, options.lang or "en", text, group)
             told.add(key)
         else:
             reason = "in no split" if pictures.find(name) else "not there"
             gathering.skip(f"sentences whose picture is {reason}", name, place)
-    for key, (_, place) in splits.names.items():
+    for key, (_, _, place) in splits.listed.items():
         if key in gathering and key not in told:
             gathering.skip("pictures without sentences (the pictures are kept)", key, place)
 

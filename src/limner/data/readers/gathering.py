@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.examples import Item, Sentence
+from limner.data.readers.names import key_of, may_be_one
 from limner.errors import CollectionError
 
 EXAMPLES_NAMED = 3
@@ -51,9 +52,25 @@ class Gathering:
 
     def __init__(self, strict: bool) -> None:
         self._strict = strict
+        self._names: dict[str, tuple[str, Place]] = {}
         self._drafts: dict[str, _Draft] = {}
         self._skipped: Counter[str] = Counter()
         self._examples: defaultdict[str, list[str]] = defaultdict(list)
+
+    def key(self, name: str, place: Place) -> str:
+        """The id of an item that is named by its picture: the name without folders and ending.
+
+        Raises:
+            CollectionError: it was the key of another picture before; names both.
+        """
+        key = key_of(name)
+        known, where = self._names.setdefault(key, (name, place))
+        if not may_be_one(known, name):
+            raise CollectionError(
+                f"{place}: '{name}' is called '{key}' like '{known}' in {where}, and items are named so; rename one "
+                "of the two pictures"
+            )
+        return key
 
     def item(
         self, id: str, place: Place, *, split: str, image: Path | str | None = None, label: str | None = None

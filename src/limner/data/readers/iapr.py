@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Splits, find_files, key_of
+from limner.data.readers.sources import Options, Splits, find_files
 from limner.errors import CollectionError
 
 ANNOTATIONS = {"en": ("eng", "annotations_complete_eng"), "de": ("ger", "annotations_complete_ger")}
@@ -30,13 +30,13 @@ def read_iapr(source: Path, options: Options, gathering: Gathering) -> None:
     """
     if not source.is_dir():
         raise CollectionError(f"{source}: expected the folder of the corpus, found a file")
-    splits = Splits.of(source, options)
+    splits = Splits.of(source, options, gathering)
     for path in find_files(source, [f"{ANNOTATIONS['en'][1]}/**/*.eng"], "English annotations"):
         place = Place(path)
         tags = _read_tags(path)
-        key = key_of(tags["IMAGE"])
+        key = gathering.key(tags["IMAGE"], place)
         image = _picture(source, options, tags["IMAGE"])
-        split = splits.find(key)
+        split = splits.split_of(key)
         if split is None:
             gathering.skip("pictures in none of the lists of splits", key, place)
         elif not image.is_file():

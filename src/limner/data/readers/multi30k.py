@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Pictures, Splits, key_of, read_lines
+from limner.data.readers.names import key_of
+from limner.data.readers.sources import Options, Pictures, Splits, read_lines
 from limner.errors import CollectionError
 
 LANGUAGES = ("en", "de", "fr", "cs")
@@ -46,11 +47,11 @@ def read_multi30k(source: Path, options: Options, gathering: Gathering) -> None:
         gathering: gets the items, in the order of the image lists.
     """
     pictures = Pictures(options.images) if options.images else None
-    splits = Splits.of(source, options) if options.splits else None
+    splits = Splits.of(source, options, gathering) if options.splits else None
     announced: set[tuple[str, str]] = set()  # both tasks list the same pictures, which are skipped once
     for part in _find_parts(source):
         names = [name.strip().partition("#")[0] for name in read_lines(part.images)]
-        keys = [key_of(name) for name in names]
+        keys = [gathering.key(name, Place(part.images, number)) for number, name in enumerate(names, start=1)]
         for number, (name, key) in enumerate(zip(names, keys, strict=True), start=1):
             if (key, part.split) not in announced:
                 announced.add((key, part.split))
@@ -76,7 +77,7 @@ def _announce(
 ) -> None:
     picture = pictures.find_flickr(name) if pictures else None
     if splits:
-        listed = splits.find(name) or (splits.find(picture.name) if picture else None)
+        listed = splits.split_of(key_of(name)) or (splits.split_of(key_of(picture.name)) if picture else None)
         if listed is None:
             gathering.skip("pictures in none of the lists of splits", name, place)
             return

@@ -11,12 +11,13 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from limner.data.readers.gathering import Place
+from limner.data.readers.gathering import Gathering, Place
+from limner.data.readers.names import key_of, may_be_one
 from limner.errors import CollectionError
+from limner.vision.images import PICTURE_SUFFIXES
 
-PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 PICTURE_FOLDERS = (
     "images",
     "Images",
@@ -118,13 +119,6 @@ def find_files(source: Path, patterns: Iterable[str], what: str) -> list[Path]:
     raise CollectionError(f"{source}: no {what} found; looked for {', '.join(patterns)}")
 
 
-def key_of(name: str) -> str:
-    """The name of a picture without folders and ending: what it is called in every file of a corpus."""
-    last = name.rpartition("/")[2]
-    stem, suffix = os.path.splitext(last)
-    return stem if suffix.lower() in PICTURE_SUFFIXES else last
-
-
 class Pictures:
     """The pictures below a folder, found by name.
 
@@ -133,12 +127,12 @@ class Pictures:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._paths: dict[str, Path] = {}
+        self._paths: dict[str, dict[str, Path]] = {}  # by key, then by path below the folder
         self._numbered: dict[str, list[Path]] = {}
         for path in list_pictures(folder):
-            self._paths.setdefault(path.name, path)
-            self._paths.setdefault(key_of(path.name), path)
-            if match := FLICKR_NAME.fullmatch(key_of(path.name)):
+            key = key_of(path.name)
+            self._paths.setdefault(key, {})[path.relative_to(folder).as_posix()] = path
+            if match := FLICKR_NAME.fullmatch(key):
                 self._numbered.setdefault(match[1], []).append(path)
 
     @classmethod
@@ -149,7 +143,21 @@ class Pictures:
         return cls(options.images or next((folder for folder in usual if folder.is_dir()), root))
 
     def find(self, name: str) -> Path | None:
-        return self._paths.get(name.rpartition("/")[2])
+        """The picture at that path below the folder, or else the one whose path the name leads to.
+
+        Raises:
+            CollectionError: several pictures fit; names two.
+        """
+        paths = self._paths.get(key_of(name), {})
+        if name in paths:
+            return paths[name]
+        fits = [path for below, path in paths.items() if may_be_one(below, name)]
+        if len(fits) > 1:
+            raise CollectionError(
+                f"'{name}' may be {fits[0]} or {fits[1]}; name the folder of the right ones with the option 'images', "
+                "or rename one"
+            )
+        return fits[0] if fits else None
 
     def find_flickr(self, name: str) -> Path | None:
         """By name, or by Flickr's number: `1000268201.jpg` is `1000268201_693b08cb0e.jpg` in Flickr8k."""
@@ -177,6 +185,14 @@ def list_pictures(folder: Path) -> list[Path]:
     return found
 
 
+class Listed(NamedTuple):
+    """A line of a list."""
+
+    name: str
+    split: str
+    place: Place
+
+
 class Splits:
     """Which split a picture belongs to, from lists with one name a line.
 
@@ -184,39 +200,39 @@ class Splits:
         CollectionError: no lists are found, one is empty, or two name the same picture.
     """
 
-    def __init__(self, lists: dict[str, Path]) -> None:
-        self.names: dict[str, tuple[str, Place]] = {}  # in the lists' order
+    def __init__(self, lists: dict[str, Path], gathering: Gathering) -> None:
+        self.listed: dict[str, Listed] = {}  # by key, in the lists' order
         for split, path in lists.items():
             for number, line in enumerate(read_lines(path), start=1):
                 if name := line.strip():
-                    self._add(name, split, Place(path, number))
+                    self._add(Listed(name, split, Place(path, number)), gathering)
 
     @classmethod
-    def of(cls, source: Path, options: Options) -> Splits:
+    def of(cls, source: Path, options: Options, gathering: Gathering) -> Splits:
         """The lists of a corpus: in the folder the user names, in `splits/`, or by the files' names."""
         root = source if source.is_dir() else source.parent
         folder = options.splits or root / "splits"
         if folder.is_dir() or options.splits:
             files = find_files(folder, ["*.txt"], "lists of splits")
-            return cls(_in_order([(_split_of(path) or path.stem, path) for path in files]))
+            return cls(_in_order([(_split_of(path) or path.stem, path) for path in files]), gathering)
         lists = [(split, path) for path in sorted(root.glob("*.txt")) if (split := _split_of(path))]
         if not lists:
             raise CollectionError(
                 f"{root}: no lists of splits found; write the pictures' names, one a line, to train.txt, "
                 f"val.txt and test.txt in {root / 'splits'}, or name their folder with the option 'splits'"
             )
-        return cls(_in_order(lists))
+        return cls(_in_order(lists), gathering)
 
-    def find(self, name: str) -> str | None:
-        found = self.names.get(key_of(name))
-        return found[0] if found else None
+    def split_of(self, key: str) -> str | None:
+        found = self.listed.get(key)
+        return found.split if found else None
 
-    def _add(self, name: str, split: str, place: Place) -> None:
-        before = self.names.setdefault(key_of(name), (split, place))
-        if before[0] != split:
+    def _add(self, line: Listed, gathering: Gathering) -> None:
+        before = self.listed.setdefault(gathering.key(line.name, line.place), line)
+        if before.split != line.split:
             raise CollectionError(
-                f"{place}: '{name}' is in the split '{split}' here and in '{before[0]}' in {before[1]}; "
-                "a picture belongs to one split"
+                f"{line.place}: '{line.name}' is in the split '{line.split}' here and in '{before.split}' in "
+                f"{before.place}; a picture belongs to one split"
             )
 
 

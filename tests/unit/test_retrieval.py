@@ -1,0 +1,151 @@
+"""All pairs within bounded memory: however it is cut, the numbers are those of the whole."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import split_examples
+from limner.data.examples import Item
+from limner.errors import CollectionError
+from limner.evaluation import open_pictures
+from limner.models.mrnn import MRNN, MRNNSettings
+from limner.retrieval import log_marginal, measure_search, normalised_log_probs
+from limner.scoring import pair_log_probs, room_for, score_tiles
+
+
+@pytest.fixture(scope="module")
+def model(trained_on_colours):
+    return load_checkpoint(trained_on_colours)
+
+
+@pytest.fixture(scope="module")
+def examples(model, tiny):
+    return split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+
+
+@pytest.fixture(scope="module")
+def whole(model, examples):
+    return pair_log_probs(model.model, examples.targets, examples.items, examples.pictures)
+
+
+class Stored:
+    """Vectors by the item's id."""
+
+    def __init__(self, count, size):
+        self.values = np.random.default_rng(0).random((count, size), dtype=np.float32).astype(np.float16)
+
+    def items(self):
+        return [Item(str(row), "test", image="x.png") for row in range(len(self.values))]
+
+    def take(self, items):
+        return [{"vector": self.values[int(item.id)]} for item in items]
+
+
+@pytest.mark.parametrize("budget", [1, 3_000, 20_000, 200_000])
+@pytest.mark.parametrize("at_once", [3, 1000])
+def test_no_budget_changes_a_number(model, examples, whole, budget, at_once, monkeypatch):
+    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", at_once)
+    told = []
+    arguments = model.model, examples.targets, examples.items, examples.pictures
+    found = pair_log_probs(*arguments, budget=budget, progress=lambda done, total: told.append((done, total)))
+    torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
+    assert told[-1] == (whole.numel(), whole.numel())
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_a_matrix_above_the_budget_lies_in_a_file():
+    inside, outside = room_for((10, 10), 400), room_for((10, 10), 399)
+    assert [isinstance(matrix, np.memmap) for matrix in (inside, outside)] == [False, True]
+    outside[3] = 7
+    assert outside.sum() == 70
+
+
+def test_sentences_are_read_once_however_many_pictures_pass(model, examples, monkeypatch):
+    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", 1)
+    read, language = [], MRNN._language
+    monkeypatch.setattr(
+        MRNN, "_language", lambda self, tokens, visual: (read.append(len(tokens)), language(self, tokens, visual))[1]
+    )
+    arguments = model.model, examples.targets, examples.items, examples.pictures
+    blocks = {tuple(tile.rows) for tile in score_tiles(*arguments, budget=10_000)}
+    assert len(blocks) > 2
+    assert sorted(row for rows in blocks for row in rows) == list(range(len(examples)))
+    assert sum(read) == len(examples)
+
+
+@pytest.mark.parametrize("others", [0, 5, 32])
+def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny, others, monkeypatch):
+    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", 3)  # 8 pictures of the split: some come together
+    sampled = tiny.items("train")[:others]
+    found = normalised_log_probs(model, examples.targets, examples.items, examples.pictures, sampled, budget=9_000)
+    matrix = whole
+    if others:
+        matrix = pair_log_probs(model.model, examples.targets, sampled, examples.pictures)
+        alone = log_marginal(model.model, examples.targets, sampled, examples.pictures, budget=9_000)
+        torch.testing.assert_close(alone, matrix.exp().mean(1).log(), rtol=1e-4, atol=1e-4)
+    expected = whole - matrix.exp().mean(1).log().unsqueeze(1)  # eq. 7, with the mean in place of the sum
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_mode_of_the_model_is_left_alone(model, examples):
+    model.model.train()
+    tiles = score_tiles(model.model, examples.targets, examples.items, examples.pictures)
+    with torch.no_grad():
+        next(tiles)
+    assert not model.model.training
+    tiles.close()
+    assert model.model.training
+    model.model.eval()
+
+
+def test_memory_does_not_grow_with_the_sentences():
+    """What exists at any moment beside the weights, the ids of the sentences and the matrix itself."""
+    settings = MRNNSettings(embedding_dim=16, hidden_dim=32, multimodal_dim=64)
+    torch.manual_seed(0)
+    model, source, budget = MRNN(settings, 200, {"vector": (8,)}), Stored(20, 8), 1 << 20
+    random = np.random.default_rng(1)
+
+    def peak(sentences):
+        targets = [random.integers(4, 200, 12).tolist() for _ in range(sentences)]
+        with Watch() as watch, torch.inference_mode():
+            for _ in score_tiles(model, targets, source.items(), source, budget=budget):
+                pass
+        return watch.peak
+
+    few, many = peak(100), peak(3000)  # prefixes of 3,000 sentences: 9 MiB
+    assert many <= budget
+    assert few < budget
+
+
+class Watch(TorchDispatchMode):
+    """The bytes of all tensors that were made and still live, at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.live, self.peak = {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for one in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(one, torch.Tensor):
+                storage = one.untyped_storage()
+                self.live[storage._cdata] = torch.multiprocessing.reductions.StorageWeakRef(storage), storage.nbytes()
+        self.live = {key: entry for key, entry in self.live.items() if not entry[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self.live.values()))
+        return out
+
+
+def test_the_arithmetic_is_part_of_the_signature(model, examples, tiny, monkeypatch):
+    def signatures():
+        return [score.signature for score in measure_search(model, examples, tiny, [], budget=1 << 20, seed=1).scores]
+
+    assert all("|fp32" in signature for signature in signatures())
+    monkeypatch.setattr("limner.retrieval.in_bf16", lambda model: True)
+    assert all("|bf16" in signature for signature in signatures())
+
+
+def test_an_item_without_a_picture_is_named(model, examples):
+    with pytest.raises(CollectionError, match="item 'blind' has no picture"):
+        normalised_log_probs(model, [[4]], [Item("blind", "test")], examples.pictures, [])

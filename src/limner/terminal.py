@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from limner.metrics import Score
     from limner.training.loop import Progress as TrainingProgress
 
-out = Console(soft_wrap=True)
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 250)  # a file has room for whole lines
 err = Console(stderr=True)
 
 
@@ -52,7 +52,7 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str)
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("metric")
+    table.add_column("metric", no_wrap=True, min_width=max(len(score.name) for score in scores))
     table.add_column("value", justify="right")
     if published:
         table.add_column(row, justify="right")

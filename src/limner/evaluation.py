@@ -238,7 +238,14 @@ def _evaluated(
 
 
 def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
-    """Write RUN/evaluation/SPLIT.json (or SPLIT-SEARCH.json), where the report finds it."""
+    """Write RUN/evaluation/SPLIT.json (or SPLIT-SEARCH.json), where the report finds it.
+
+    One of fewer figures does not take the place of one of more: it becomes …-part.json.
+    """
     path = run / "evaluation" / f"{evaluation.name}.json"
+    if path.exists():
+        there = {score.name for score in Evaluation.load(path).scores}
+        if {score.name for score in evaluation.scores} < there:
+            path = path.with_name(f"{evaluation.name}-part.json")
     evaluation.save(path)
     return path

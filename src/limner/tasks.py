@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -147,6 +147,7 @@ class Captioner:
             if "n_best" in search and "beam_size" not in search:
                 search["beam_size"] = max(settings.beam_size, search["n_best"])
             settings = SearchSettings.parse({**settings.model_dump(), **search}, where="search")
+        self._warn_of_unknown(first_words or ())
         found = describe_items(
             self.models,
             self._items(pictures),
@@ -197,6 +198,7 @@ class Captioner:
         """
         if len(pictures) != len(sentences):
             raise SettingsError(f"{len(pictures)} pictures and {len(sentences)} sentences: give one picture a sentence")
+        self._warn_of_unknown(sentences)
         first = self.models[0]
         lang = first.recipe.data.lang
         items = [
@@ -270,6 +272,15 @@ class Captioner:
             for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]
 
+    def _warn_of_unknown(self, sentences: Iterable[str]) -> None:
+        """Say which words the model cannot tell from each other: it takes all of them for <unk>."""
+        tokenizer = self.models[0].tokenizer
+        words = {word for sentence in sentences for word in tokenizer.words(sentence)}
+        unknown = sorted(word for word in words if SIGNS.unk in tokenizer.encode(word))
+        if unknown:
+            shown = ", ".join(f"'{word}'" for word in unknown[:5]) + (", …" if len(unknown) > 5 else "")
+            logger.warning("the model does not know %s and takes it for <unk>; probabilities mean little then", shown)
+
     def nearest_words(self, word: str, count: int = 10) -> list[tuple[str, float]]:
         """Words whose vectors are nearest to a word's, with their Euclidean distances, the nearest first.
 
@@ -281,9 +292,13 @@ class Captioner:
         if vectors_of is None:
             raise SettingsError(f"a model '{first.recipe.model.name}' has no word vectors")
         entries = first.tokenizer.entries
+        folded = first.tokenizer.words(word)  # lowercase, say, where the model's vocabulary is
+        if len(folded) == 1:
+            word = folded[0]
         if word not in entries:
             raise SettingsError(
-                f"'{word}' is not in the vocabulary of {len(entries)} words; words seen too rarely are not"
+                f"'{word}' is not among the {len(entries)} words of the model: its training sentences have it too "
+                "seldom or not at all"
             )
         with torch.inference_mode():
             vectors = vectors_of()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from limner.metrics import Score
     from limner.training.loop import Progress as TrainingProgress
 
+PLAIN_SECONDS = 10
 out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 250)  # a file has room for whole lines
 err = Console(stderr=True)
 
@@ -83,6 +85,9 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     )
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    if not err.is_terminal:
+        yield _plain_progress()
+        return
     progress = Progress(TextColumn("{task.description}"), *columns, console=err)
     tasks: dict[str, Any] = {}
 
@@ -99,10 +104,27 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             progress.stop()
 
 
+def _plain_progress() -> Callable[[str, int, int], None]:
+    """A line every ten seconds, for logs and pipes."""
+    told = time.monotonic()
+
+    def note(what: str, done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= PLAIN_SECONDS:
+            told = time.monotonic()
+            err.print(f"{what}: {done:,} of {total:,}", markup=False, highlight=False)
+
+    return note
+
+
 @contextmanager
 def training_bar(metric: str) -> Iterator[Callable[[TrainingProgress], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+    if not err.is_terminal:
+        plain = _plain_progress()
+        yield lambda news: plain(f"training, best {metric} {news.place.best}", news.place.step, news.steps)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=err)
     task = progress.add_task("training", total=None)

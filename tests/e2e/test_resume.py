@@ -112,3 +112,4 @@ def test_control_c_is_a_clear_line_and_status_130(scenes, tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in told
     assert "stopped; nothing already written is lost" in told
+    assert list(run.glob("state-*")), "the state of the step under way is kept"

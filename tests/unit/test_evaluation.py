@@ -187,3 +187,11 @@ def test_a_picture_that_was_never_looked_at_is_named(model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
     with pytest.raises(FeatureError, match=r"1 pictures of split 'test' .*'late'; 'limner features' adds them"):
         evaluate([model], Collection.open(own_tiny.path))
+
+
+def test_fewer_figures_do_not_take_the_place_of_more(found, tmp_path):
+    whole = save_evaluation(found, tmp_path)
+    fewer = found.model_copy(update={"scores": found.scores[:1]})
+    assert save_evaluation(fewer, tmp_path).name == f"{found.name}-part.json"
+    assert len(read_evaluations(tmp_path)) == 2
+    assert save_evaluation(found, tmp_path) == whole

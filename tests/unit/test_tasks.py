@@ -117,7 +117,7 @@ def test_nearest_words(captioner):
     assert len(found) == 3
     words = {word for word, _ in captioner.nearest_words("red", 1000)}
     assert words == set(captioner.models[0].tokenizer.entries[4:]) - {"red"}
-    with pytest.raises(SettingsError, match=r"'purple' is not in the vocabulary of \d+ words"):
+    with pytest.raises(SettingsError, match=r"'purple' is not among the \d+ words"):
         captioner.nearest_words("purple")
 
 
@@ -218,3 +218,15 @@ def test_one_unreadable_picture_does_not_keep_the_others_waiting(captioner, phot
     assert isinstance(found[bad], PictureError)
     for name in ("red", "blue"):
         assert [one.text for one in found[photos[name]]] == [one.text for one in captioner.describe([photos[name]])[0]]
+
+
+def test_words_are_folded_as_the_model_folds_them(captioner):
+    assert captioner.nearest_words("RED") == captioner.nearest_words("red")
+
+
+def test_unknown_words_are_named(captioner, photos, caplog):
+    captioner.score([photos["red"]], ["Hund and Katze"])
+    assert "'hund', 'katze'" in caplog.text
+    caplog.clear()
+    captioner.score([photos["red"]], ["red"])
+    assert "does not know" not in caplog.text

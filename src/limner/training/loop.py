@@ -26,6 +26,7 @@ from limner.metrics import score_sentences
 from limner.models import build_model
 from limner.recipe import Recipe
 from limner.text.vocab import Tokenizer
+from limner.training.interruption import Interruption
 from limner.training.logs import RunLog
 from limner.training.objectives import word_loss
 from limner.training.optim import WeightAverage, build_optimizer, set_rates, squared_norm
@@ -104,34 +105,50 @@ def _learn(
     lengths = [len(target) for target in training_set.targets]
     steps_per_epoch = math.ceil(len(lengths) / settings.batch_size)
     model.train()
-    while place.epoch < settings.epochs and not _out_of_patience(place, settings):
-        batches = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, place.epoch)
-        for batch in prefetch(training_set.batch, batches[place.batch :], settings.prefetch):
-            began = time.perf_counter()
-            set_rates(optimizer, settings, place.step, steps_per_epoch)
-            batch = batch.to(fabric.device)
-            loss = word_loss(model(batch), batch, settings.label_smoothing)
-            _require_finite("loss", loss, place, batch.ids)
-            cost = loss + settings.l2 * squared_norm(model.parameters()) if settings.l2 else loss
-            optimizer.zero_grad()
-            fabric.backward(cost)
-            norm = clip_grad_norm_(model.parameters(), settings.clip_norm or math.inf)
-            _require_finite("norm of the gradient", norm, place, batch.ids)
-            optimizer.step()
-            if average is not None:
-                average.update(place.step)
-            _advance(place, float(loss.detach()), int(batch.target_mask.sum()), time.perf_counter() - began)
-            if place.step % settings.save_every == 0:
-                save_state(out, learner.model, optimizer.optimizer, average, place)
-            if progress is not None:
-                progress(Progress(place, steps_per_epoch * settings.epochs))
-        log.epoch(place)
-        place.begin_epoch()
-        if place.epoch % settings.validate_every == 0 or place.epoch == settings.epochs:
-            _validate(learner, validation_set, average, place, log, out)
-            model.train()
-        save_state(out, learner.model, optimizer.optimizer, average, place)
+    _warn_of_few_updates(settings, steps_per_epoch)
+    with Interruption() as interruption:
+        while place.epoch < settings.epochs and not _out_of_patience(place, settings):
+            batches = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, place.epoch)
+            for batch in prefetch(training_set.batch, batches[place.batch :], settings.prefetch):
+                began = time.perf_counter()
+                set_rates(optimizer, settings, place.step, steps_per_epoch)
+                batch = batch.to(fabric.device)
+                loss = word_loss(model(batch), batch, settings.label_smoothing)
+                _require_finite("loss", loss, place, batch.ids)
+                cost = loss + settings.l2 * squared_norm(model.parameters()) if settings.l2 else loss
+                optimizer.zero_grad()
+                fabric.backward(cost)
+                norm = clip_grad_norm_(model.parameters(), settings.clip_norm or math.inf)
+                _require_finite("norm of the gradient", norm, place, batch.ids)
+                optimizer.step()
+                if average is not None:
+                    average.update(place.step)
+                _advance(place, float(loss.detach()), int(batch.target_mask.sum()), time.perf_counter() - began)
+                if place.step % settings.save_every == 0 or interruption.asked:
+                    save_state(out, learner.model, optimizer.optimizer, average, place)
+                interruption.obey()
+                if progress is not None:
+                    progress(Progress(place, steps_per_epoch * settings.epochs))
+            log.epoch(place)
+            place.begin_epoch()
+            if place.epoch % settings.validate_every == 0 or place.epoch == settings.epochs:
+                _validate(learner, validation_set, average, place, log, out)
+                model.train()
+            save_state(out, learner.model, optimizer.optimizer, average, place)
+            interruption.obey()
     log.close()
+
+
+def _warn_of_few_updates(settings: TrainingSettings, steps_per_epoch: int) -> None:
+    """A recipe made for thousands of sentences teaches nothing to a model that is shown a few dozen."""
+    steps, warmup = steps_per_epoch * settings.epochs, settings.schedule.warmup_steps
+    if steps < 2 * warmup:
+        logger.warning(
+            "only %d updates, and the learning rate rises over the first %d: lower training.schedule.warmup_steps "
+            "and training.batch_size, or raise training.epochs (the recipe own/photos suits small collections)",
+            steps,
+            warmup,
+        )
 
 
 def _require_measurable(metric: str) -> None:

@@ -1,0 +1,24 @@
+import os
+import signal
+
+import pytest
+
+from limner.training.interruption import Interruption
+
+
+def test_the_first_is_put_off_and_the_second_is_not() -> None:
+    with Interruption() as interruption:
+        interruption.obey()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.asked
+        with pytest.raises(KeyboardInterrupt):
+            interruption.obey()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_handler_of_before_comes_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interruption():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before

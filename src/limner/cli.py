@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,9 +74,18 @@ def main() -> None:
         sys.exit(1)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"limner {metadata.version('limner')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _common(
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell more about what is done.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell the version.", callback=_tell_version, is_eager=True)
+    ] = False,
 ) -> None:
     logging.getLogger("limner").setLevel(logging.INFO if verbose else logging.WARNING)
 
@@ -90,7 +100,7 @@ def import_(
     ] = None,
     splits: Annotated[Path | None, typer.Option(help="Folder of lists train.txt, val.txt, test.txt.")] = None,
     lang: Annotated[str | None, typer.Option(help="Language of the sentences.")] = None,
-    split: Annotated[str | None, typer.Option(help="Split of all items; auto deals them out 80/10/10.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of items without one; auto deals them out 80/10/10.")] = None,
     strict: Annotated[bool, typer.Option(help="Refuse where something would be skipped.")] = False,
     copy: Annotated[bool, typer.Option(help="Copy the pictures into the collection.")] = False,
     as_json: AsJson = False,
@@ -132,19 +142,17 @@ def show(
     Example: `limner show collections/flickr8k --sheet sheet.png`
     """
     from limner.data.collection import Collection
-    from limner.data.contact import summary
+    from limner.data.contact import contact_sheet, save_sheet, summary
 
     opened = Collection.open(collection)
+    if sheet is not None:
+        save_sheet(contact_sheet(opened, split), sheet)
+        err.print(f"contact sheet: {sheet}")
     found = summary(opened)
     if as_json:
         print_json({**asdict(found), "collection": str(collection)})
     else:
         print_summary(found)
-    if sheet is not None:
-        from limner.data.contact import contact_sheet
-
-        contact_sheet(opened, split).save(sheet)
-        err.print(f"contact sheet: {sheet}", markup=False)
 
 
 @app.command()
@@ -223,6 +231,8 @@ def train(
     from limner.recipe import load_recipe
     from limner.training.loop import train as train_model
 
+    if to.is_file():
+        raise SettingsError(f"{to}: is a file; name a folder")
     chosen = load_recipe(recipe, changes or [])
     with training_bar(chosen.training.metric) as bar:
         run = train_model(
@@ -366,7 +376,12 @@ def evaluate(
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     retrieval: Annotated[bool, typer.Option(help="Search both ways as well.")] = True,
-    marginal: Annotated[int, typer.Option(help="Training pictures sampled for the normalised probability.")] = 1000,
+    marginal: Annotated[
+        int,
+        typer.Option(
+            help="Training pictures sampled for the normalised probability; 0: the split's own pictures.", min=0
+        ),
+    ] = 1000,
     memory: Annotated[int, typer.Option(help="Working memory of the search in MiB.", min=1)] = 128,
     leave_out: Annotated[bool, typer.Option(help="Go on without pictures that have no features.")] = False,
     ensemble: Ensemble = None,

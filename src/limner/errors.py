@@ -40,4 +40,7 @@ class MissingExtraError(LimnerError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, need: str, extra: str) -> None:
-        super().__init__(f"{need} needs the optional extra '{extra}': pip install 'limner[{extra}]'")
+        super().__init__(
+            f"{need} needs the optional extra '{extra}': pip install 'limner[{extra}]', "
+            f"or from a checkout: pip install -c constraints.txt '.[{extra}]'"
+        )

@@ -9,6 +9,8 @@ from limner.errors import SettingsError
 
 def find_device(name: str) -> torch.device:
     """The device of a name (cpu, cuda, cuda:1 …); SettingsError where this machine has none such."""
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise SettingsError(f"device '{name}': no such device; say cpu, cuda or cuda:N")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

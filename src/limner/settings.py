@@ -40,13 +40,13 @@ class Settings(BaseModel):
 def _explain(error: ValidationError, where: str) -> str:
     lines = []
     for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"]) or "(top level)"
+        key = ".".join(str(part) for part in problem["loc"])
         given = problem.get("input")
         shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | None) else ""
-        message = problem["msg"]
+        message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "union_tag_not_found":
             message = f"say which one is meant by {key}.name"
-        lines.append(f"{key}: {message}{shown}")
+        lines.append((f"{key}: " if key else "") + message + shown)
     return (f"{where}: " if where else "") + "; ".join(lines)
 
 
@@ -54,6 +54,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read one YAML mapping, or raise SettingsError naming the file."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(values, dict):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
     from limner.data.contact import Summary
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from limner.training.loop import Progress as TrainingProgress
 
 PLAIN_SECONDS = 10
-out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 250)  # a file has room for whole lines
-err = Console(stderr=True)
+# A file has room for whole lines.
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 250, markup=False, emoji=False)
+err = Console(stderr=True, markup=False, emoji=False)  # what users called things is shown as it is
 
 
 def print_error(error: Exception) -> None:
     """One line on standard error."""
-    err.print("[bold red]error:[/]", str(error).replace("[", "\\["), highlight=False, soft_wrap=True)
+    err.print(Text.assemble(("error:", "bold red"), " ", str(error)), soft_wrap=True)
 
 
 def print_json(value: object) -> None:

@@ -352,6 +352,8 @@ def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture
         load_like(other.specs, str(saved_at_size(resnet, tmp_path)))
     for kind, values in look(load_like(made.specs), picture).items():  # it knows where the network was
         np.testing.assert_array_equal(values, look(again, picture)[kind])
+    with pytest.raises(FeatureError, match=r"pixels:64: holds maps of pixels, but small-resnet .*--backbone"):
+        load_like(made.specs, "pixels:64")
     moved = [spec.model_copy(update={"source": str(tmp_path / "gone")}) for spec in made.specs]
     with pytest.raises(BackboneError, match=r"'small-resnet', which is not where it was .*gone.*--backbone"):
         load_like(moved)

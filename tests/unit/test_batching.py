@@ -160,8 +160,10 @@ def test_splits(tiny):
     assert (len(german), len(german.items)) == (8, 8)
     with pytest.raises(CollectionError, match="no items in split 'dev'; the splits are 'train'"):
         split_examples(tiny, "dev", tokenizer, "en", None, 80)
-    with pytest.raises(TrainingError, match=r"split 'val' has no sentence of at most 80 words in 'fr'"):
+    with pytest.raises(TrainingError, match=r"'val' has no sentence in 'fr' \(.*: de, en\); train with data\.lang=de$"):
         split_examples(tiny, "val", tokenizer, "fr", None, 80)
+    with pytest.raises(TrainingError, match=r"'val' has no sentence of at most 1 words in 'en' \(.*: de, en\)$"):
+        split_examples(tiny, "val", tokenizer, "en", None, 1)
 
 
 def test_pictures_without_features_are_left_out_when_asked(tiny, caplog) -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,48 @@ def test_evaluate_goes_on_without_a_broken_picture_when_told_to(trained, own_tin
     assert status == 1 and "broken" in told
     status, printed, _ = run(capsys, monkeypatch, *arguments, "--leave-out")
     assert status == 0 and json.loads(printed)["left_out"] == 1
+
+
+@pytest.mark.parametrize("name", ["folder.png", "sheet", "sheet.txt"])
+def test_a_contact_sheet_needs_the_name_of_a_picture(tiny, name, capsys, monkeypatch, tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    status, _, told = run(capsys, monkeypatch, "show", tiny.path, "--sheet", tmp_path / name)
+    assert status == 1
+    assert re.fullmatch(rf"error: .*{name}: .*; name a \.png\n", told)
+
+
+def test_names_are_shown_as_they_are(capsys, monkeypatch, tmp_path):
+    status, _, told = run(capsys, monkeypatch, "show", tmp_path / ":dog:")
+    assert status == 1
+    assert ":dog:" in told
+
+
+def test_features_of_no_picture_end_in_an_error(capsys, monkeypatch, tmp_path):
+    write_items(tmp_path / "c", [Item("gone", "train", image="gone.png")])
+    status, _, told = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "pixels:8")
+    assert status == 1
+    assert "none of 1 pictures could be looked at" in told and "gone.png" in told
+
+
+def test_a_run_is_a_folder(capsys, monkeypatch, tmp_path):
+    (tmp_path / "run").write_text("mine")
+    status, _, told = run(capsys, monkeypatch, "train", "scenes/mrnn", "--data", tmp_path, "--out", tmp_path / "run")
+    assert status == 1
+    assert told.strip().endswith("run: is a file; name a folder")
+
+
+def test_the_devices_there_are(trained, capsys, monkeypatch):
+    status, _, told = run(capsys, monkeypatch, "score", trained, "x.png", "a wall", "--device", "gpu")
+    assert status == 1
+    assert told == "error: device 'gpu': no such device; say cpu, cuda or cuda:N\n"
+
+
+def test_fewer_than_no_pictures_of_the_marginal(trained, tiny, capsys, monkeypatch):
+    status, _, told = run(capsys, monkeypatch, "evaluate", trained, "--data", tiny.path, "--marginal", -1)
+    assert status == 2
+    assert "--marginal" in told
+
+
+def test_the_version_is_told_and_the_module_runs():
+    done = subprocess.run([sys.executable, "-m", "limner", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"limner {metadata.version('limner')}\n")

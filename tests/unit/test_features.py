@@ -6,7 +6,7 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.errors import FeatureError, PictureError
+from limner.errors import CollectionError, FeatureError, PictureError
 from limner.vision import features
 from limner.vision.features import FeatureSpec, FeatureTable, extract, require_same
 from limner.vision.images import Preprocessing, prepare
@@ -247,3 +247,22 @@ def test_few_pictures_are_decoded_ahead(collection, monkeypatch):
 
     extract(collection, Watching(), batch_size=2)
     assert max(ahead) <= 4 * 2
+
+
+def test_a_refusal_leaves_no_empty_table(collection):
+    with pytest.raises(CollectionError, match="foo"):
+        extract(collection, Eye(), splits=["foo"])
+    for picture in collection.path.glob("*.png"):
+        picture.write_bytes(b"")
+    with pytest.raises(FeatureError, match=rf"none of {COUNT} pictures could be looked at; the first, 'p0': .*empty"):
+        extract(collection, Eye(("vector", "grid")))
+    assert collection.features() == ()
+    assert not (collection.path / "features").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", "", ".hidden", "/x"])
+def test_a_name_that_leads_elsewhere_is_refused(collection, name):
+    before = sorted(collection.path.parent.rglob("*"))
+    with pytest.raises(FeatureError, match=r"features are stored under their name"):
+        extract(collection, Eye(), name=name)
+    assert sorted(collection.path.parent.rglob("*")) == before

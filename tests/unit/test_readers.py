@@ -8,7 +8,10 @@ from PIL import Image
 from limner.data.collection import Changes, Collection
 from limner.data.examples import Sentence
 from limner.data.readers import READERS, Options, import_collection, read
+from limner.data.readers.sources import chosen_split
 from limner.errors import CollectionError
+
+AUTO = Options(split="auto")
 
 
 def write(path, text, encoding="utf-8"):
@@ -217,6 +220,7 @@ def test_coco(tmp_path):
     reading = read("coco", tmp_path)
     assert table(reading) == {"COCO_val2014_07": ("val", [("en", "A cup.", 0), ("en", "A white cup.", 1)])}
     assert sorted(reading.skipped.values()) == [1, 1, 1]
+    assert read("coco", tmp_path, AUTO).items[0].split == chosen_split("COCO_val2014_07", AUTO)
     del contents["annotations"][2]["caption"]
     write(tmp_path / "annotations" / "captions_val2014.json", json.dumps(contents))
     with pytest.raises(CollectionError, match=r"annotations\[2\]: 'caption' is missing"):
@@ -425,7 +429,8 @@ def test_tables_agree(dog):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,split,image,text\n1,train,,x\n", r"t\.csv:1: the column 'lang' is missing; expected id, split"),
+        ("id,split,image,text\n1,train,,x\n", r"t\.csv:1: columns are missing: lang; expected split, image"),
+        ("id,text\n1,x\n", r"columns are missing: split, image, lang; .*; without a column 'split' .* --split auto"),
         ("id,split,image,lang,text,id\n", r"t\.csv:1: the column 'id' occurs twice"),
         (rows("1,train,,en,a dog, brown"), r"t\.csv:2: 6 values for 5 columns"),
         (
@@ -445,10 +450,31 @@ def test_csv_refuses(tmp_path, text, message):
         read("csv", write(tmp_path / "t.csv", text))
 
 
+def test_a_table_without_ids_and_splits_is_named_by_its_pictures_and_dealt_out(dog):
+    path = write(dog / "t.csv", "image,lang,text\np/dog.png,en,a dog\np/dog.png,en,a pet\n")
+    told = [("en", "a dog", 0), ("en", "a pet", 1)]
+    assert table(read("csv", path, Options(split="val"))) == {"p/dog": ("val", told)}
+    lines = (
+        '{"image": "p/dog.png", "lang": "en", "text": "a dog"}\n{"image": "p/dog.png", "lang": "en", "text": "a pet"}'
+    )
+    path = write(dog / "t.jsonl", lines)
+    assert table(read("jsonl", path, Options(split="auto"))) == {"p/dog": (chosen_split("p/dog", AUTO), told)}
+    path = write(dog / "own.csv", rows("1,val,,en,a", "2,,,en,b"))
+    assert table(read("csv", path, Options(split="test"))) == {
+        "1": ("val", [("en", "a", 0)]),
+        "2": ("test", [("en", "b", 0)]),
+    }
+
+
+def test_a_table_parted_by_semicolons(tmp_path):
+    path = write(tmp_path / "t.csv", "id;split;image;lang;text\n1;train;;en;A dog, running.\n")
+    assert table(read("csv", path)) == {"1": ("train", [("en", "A dog, running.", 0)])}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "1"}', r"t\.jsonl:2: the column 'split' is missing"),
+        ('{"id": "1"}', r"t\.jsonl:2: columns are missing: split, image"),
         ("[1]", r"t\.jsonl:2: expected an object"),
         ("{", r"t\.jsonl:2: not valid JSON"),
         ('{"id":"2","split":"x","image":"","lang":"en","text":["a"]}', r"t\.jsonl:2: 'text' is \['a'\]"),
@@ -470,8 +496,24 @@ def test_folder(tmp_path):
         "train/a": ("train", [("de", "ein Tier", 0), ("de", "noch eines", 1)]),
     }
     draw(tmp_path, "b.jpg")
-    with pytest.raises(CollectionError, match=r"b\.png: id 'b' occurs twice: its picture"):
+    with pytest.raises(CollectionError, match=r"b\.png: is called 'b' like .*b\.jpg; rename one of them"):
         read("folder", tmp_path)
+
+
+def test_an_empty_file_beside_a_picture_says_nothing_about_it(tmp_path):
+    draw(tmp_path, "a.png", "b.png")
+    write(tmp_path / "a.txt", " \n")
+    write(tmp_path / "b.txt", "a dog\n")
+    reading = read("folder", tmp_path)
+    assert table(reading) == {"a": ("train", []), "b": ("train", [("en", "a dog", 0)])}
+    assert reading.skipped == {"empty files of sentences (the pictures are kept)": 1}
+
+
+def test_dealing_out_what_was_not_dealt_out_before_names_the_remedy(tmp_path):
+    draw(tmp_path / "p", *(f"{n}.png" for n in range(20)))
+    import_collection("folder", tmp_path / "p", tmp_path / "c", AUTO)
+    with pytest.raises(CollectionError, match=r"its split is .*\(give --split auto again if it was given before\)"):
+        import_collection("folder", tmp_path / "p", tmp_path / "c")
 
 
 def test_kinds_sources_and_options_are_checked(tmp_path):
@@ -526,10 +568,8 @@ def test_an_interrupted_import_leaves_nothing(flickr, tmp_path):
 
 
 def test_auto_deals_pictures_out_by_their_names() -> None:
-    from limner.data.readers.sources import Options, chosen_split
-
     ids = [f"photo{number}" for number in range(2000)]
-    splits = Counter(chosen_split(id, Options(split="auto")) for id in ids)
+    splits = Counter(chosen_split(id, AUTO) for id in ids)
     assert splits.keys() == {"train", "val", "test"}
     assert 0.77 < splits["train"] / 2000 < 0.83
     assert min(splits["val"], splits["test"]) > 150

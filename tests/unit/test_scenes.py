@@ -436,7 +436,7 @@ def test_clips_without_the_extra_say_what_to_install(tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_av)
-    with pytest.raises(MissingExtraError, match=r"limner\[video\]"):
+    with pytest.raises(MissingExtraError, match=r"limner\[video\].*-c constraints\.txt '\.\[video\]'"):
         generate(tmp_path / "clips", SMALL)
     assert not (tmp_path / "clips").exists()
 

@@ -5,6 +5,7 @@ import yaml
 
 from limner.errors import SettingsError
 from limner.recipe import Recipe, load_recipe, recipe_folder, recipe_names
+from limner.search import SearchSettings
 from limner.settings import override, read_yaml
 
 
@@ -35,6 +36,11 @@ def test_what_does_not_fit_is_named(values, message):
         Recipe.parse(values, where="my.yaml")
     assert str(caught.value).startswith("my.yaml: ")
     assert message in str(caught.value)
+
+
+def test_what_no_single_key_is_wrong_about_is_told_plainly():
+    with pytest.raises(SettingsError, match=r"^search: n_best 4 is above beam_size 1"):
+        SearchSettings.parse({"n_best": 4}, where="search")
 
 
 def test_the_language_of_the_data_is_the_language_of_the_words():
@@ -134,7 +140,7 @@ def test_files_that_are_no_recipe(tmp_path, content, message):
 
 
 def test_a_missing_recipe_file(tmp_path):
-    with pytest.raises(SettingsError, match=r"none\.yaml: cannot be read"):
+    with pytest.raises(SettingsError, match=r"none\.yaml: no such file$"):
         load_recipe(str(tmp_path / "none.yaml"), [])
 
 

@@ -229,8 +229,10 @@ def split_examples(
     examples = Examples(items, tokenizer, lang, pictures, max_words)
     if not len(examples):
         known = sorted({sentence.lang for item in everything for sentence in item.sentences})
+        length = f" of at most {max_words} words" if examples.left_out else ""
+        remedy = f"; train with data.lang={known[0]}" if known and lang not in known else ""
         raise TrainingError(
-            f"{collection.path}: split '{split}' has no sentence of at most {max_words} words in '{lang}' "
-            f"(languages there: {', '.join(known) or 'none'})"
+            f"{collection.path}: split '{split}' has no sentence{length} in '{lang}' "
+            f"(languages there: {', '.join(known) or 'none'}){remedy}"
         )
     return examples

@@ -227,9 +227,10 @@ def _unite(old: Item, new: Item) -> Item:
     files = ("picture", _name(old.image), _name(new.image)), ("video", _name(old.video), _name(new.video))
     for what, ours, theirs in (*told, *files):
         if ours != theirs and ours is not None and theirs is not None:
+            again = " (give --split auto again if it was given before)" if what == "split" else ""
             raise CollectionError(
                 f"item '{old.id}': its {what} is '{ours}' in the collection and '{theirs}' in what is "
-                "being added; use another collection, or mend the source"
+                f"being added; use another collection, or mend the source{again}"
             )
     return replace(
         old,

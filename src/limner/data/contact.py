@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from limner.data.collection import Collection
 from limner.data.examples import Item
-from limner.errors import CollectionError, PictureError
-from limner.vision.images import open_picture
+from limner.errors import CollectionError, PictureError, SettingsError
+from limner.vision.images import PICTURE_SUFFIXES, open_picture
 
 THUMBNAIL = (240, 180)  # pixels
 MARGIN, GAP = 28, 20
@@ -102,6 +102,18 @@ def contact_sheet(collection: Collection, split: str | None = None, rows: int = 
         for number, line in enumerate(_wrap(_first_caption(item), font, THUMBNAIL[0], CAPTION_LINES)):
             draw.text((left, top + THUMBNAIL[1] + 8 + number * LINE_HEIGHT), line, INK, font)
     return sheet
+
+
+def save_sheet(sheet: Image.Image, path: Path) -> None:
+    """Write a contact sheet as the kind of picture that the file's name says.
+
+    Raises:
+        SettingsError: the file is not named like a picture, or is a folder.
+    """
+    if path.is_dir() or path.suffix.lower() not in PICTURE_SUFFIXES:
+        is_what = "is a folder" if path.is_dir() else "does not end like the name of a picture"
+        raise SettingsError(f"{path}: {is_what}; name a .png")
+    sheet.save(path)
 
 
 def _thumbnail(path: Path, font: ImageFont.FreeTypeFont) -> Image.Image:

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from limner.errors import BackboneError
+from limner.errors import BackboneError, FeatureError
 from limner.hardware import find_device, native_bf16
 from limner.vision.classic import CLASSIC, load_classic
 from limner.vision.features import FeatureSpec, require_same
@@ -129,6 +129,11 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
         raise BackboneError(
             f"the features were made by '{first.backbone}', which is not where it was ({where}): "
             "say where it is (--backbone)"
+        )
+    if where.partition(":")[0] == "pixels":
+        raise FeatureError(
+            f"{where}: holds maps of pixels, but {first} was asked for; "
+            "say where the network of the model's features is (--backbone)"
         )
     backbone = load_backbone(
         where,

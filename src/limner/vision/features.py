@@ -184,15 +184,16 @@ def extract(
         progress: called with the pictures that are done and all there are.
 
     Raises:
-        FeatureError: the tables exist and were made by another backbone, layer or preprocessing.
+        FeatureError: the tables exist and were made by another backbone, layer or preprocessing; the name is none for
+            a file; or not one picture could be looked at. No table is made then.
+        CollectionError: there is no such split.
         PictureError: under `strict`, the first picture that cannot be read.
     """
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
-    _open_or_create(dict(zip(paths, specs, strict=True)))
-    known = [set(FeatureTable(path, cache_bytes=0).ids()) for path in paths]
-    complete = set.intersection(*known)
     items = [item for item in _items(collection, splits) if item.image is not None]
+    known = [_known_ids(path, spec) for path, spec in zip(paths, specs, strict=True)]
+    complete = set.intersection(*known)
     missing = [item for item in items if item.id not in complete]
     skipped: dict[str, str] = {}
     done = present = len(items) - len(missing)
@@ -208,6 +209,9 @@ def extract(
         chunk.commit()
     if progress is not None:
         progress(len(items), len(items))
+    if not done:
+        first = "".join(f"; the first, '{item_id}': {reason}" for item_id, reason in list(skipped.items())[:1])
+        raise FeatureError(f"{collection.path}: none of {len(items)} pictures could be looked at{first}")
     if skipped:
         item_id, reason = next(iter(skipped.items()))
         logger.warning("%d pictures were skipped; the first, '%s': %s", len(skipped), item_id, reason)
@@ -223,6 +227,11 @@ def _items(collection: Collection, splits: Sequence[str] | None) -> list[Item]:
 def _table_name(spec: FeatureSpec, name: str | None) -> str:
     if name is None:
         return spec.name
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
+        raise FeatureError(
+            f"'{name}': features are stored under their name, so it is not empty, does not begin with '.' and has no "
+            "'/' or '\\'; call them 'mobilenet_v2', for example"
+        )
     return f"{name}.grid" if spec.kind == "grid" else name
 
 
@@ -252,7 +261,8 @@ class _Chunk:
         values = pa.FixedSizeListArray.from_arrays(pa.array(flat), int(np.prod(self.spec.shape)))
         table = pa.Table.from_arrays([pa.array(self._ids), values], schema=_schema(self.spec))
         try:
-            lance.write_dataset(table, self.path, mode="append")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lance.write_dataset(table, self.path, mode="append" if _exists(self.path) else "create")
         except _LANCE_ERRORS as error:
             raise FeatureError(
                 f"{self.path}: cannot be written ({error}); what was stored before is safe: "
@@ -345,16 +355,17 @@ def _read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
     return FeatureSpec.parse(json.loads(written), str(path))
 
 
-def _open_or_create(tables: dict[Path, FeatureSpec]) -> None:
-    """Make the tables that are absent or were killed before their first commit; if one does not fit, none."""
-    absent = {path: spec for path, spec in tables.items() if not any(path.glob("_versions/*"))}
-    for path, spec in tables.items():
-        if path not in absent:
-            stored = _read_spec(path, _open_dataset(path).schema)
-            require_same(stored, spec, str(path), "use the same settings, or another name for the new features")
-    for path, spec in absent.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lance.write_dataset(_schema(spec).empty_table(), path, mode="create")
+def _exists(path: Path) -> bool:
+    return any(path.glob("_versions/*"))
+
+
+def _known_ids(path: Path, spec: FeatureSpec) -> set[str]:
+    """What a table holds, if it was made alike; nothing where it is absent or was killed before its first commit."""
+    if not _exists(path):
+        return set()
+    table = FeatureTable(path, cache_bytes=0)
+    require_same(table.spec, spec, str(path), "use the same settings, or another name for the new features")
+    return set(table.ids())
 
 
 def require_same(

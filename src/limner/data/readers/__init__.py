@@ -50,8 +50,10 @@ READERS: dict[str, Reader] = {
         read_iapr,
         frozenset({"images", "splits"}),
     ),
-    "jsonl": Reader("one JSON object a sentence: id, split, image, lang, text", read_jsonl, frozenset({"images"})),
-    "csv": Reader("one line a sentence: id,split,image,lang,text", read_csv, frozenset({"images"})),
+    "jsonl": Reader(
+        "one JSON object a sentence: id, split, image, lang, text", read_jsonl, frozenset({"images", "split"})
+    ),
+    "csv": Reader("one line a sentence: id,split,image,lang,text", read_csv, frozenset({"images", "split"})),
     "folder": Reader("a folder of pictures, sentences in .txt beside them", read_folder, frozenset({"lang", "split"})),
 }
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Pictures, field, find_files, read_json
+from limner.data.readers.sources import Options, Pictures, chosen_split, field, find_files, read_json
 
 CAPTION_FILES = ("annotations/captions_*.json", "captions_*.json")
 KARPATHY_FILES = ("dataset_*.json", "dataset.json")
@@ -29,7 +29,7 @@ def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
     pictures = Pictures.of(source, options)
     for path in find_files(source, CAPTION_FILES, "captions"):
         match = SPLIT_OF_FILE.match(path.name)
-        split = options.split or (match and match[1]) or "train"
+        told_split = (match and match[1]) or "train"
         contents = read_json(path)
         keys: dict[int, str] = {}
         for number, image in enumerate(field(contents, "images", list, Place(path))):
@@ -37,6 +37,7 @@ def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
             name = field(image, "file_name", str, place)
             key = keys[field(image, "id", int, place)] = gathering.key(name, place)
             if picture := pictures.find(name):
+                split = chosen_split(key, options) if options.split else told_split
                 gathering.item(key, place, split=split, image=picture)
             else:
                 gathering.skip("pictures that are not there", name, place)

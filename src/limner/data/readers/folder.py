@@ -6,6 +6,7 @@ from pathlib import Path
 
 from limner.data.readers.gathering import Gathering, Place
 from limner.data.readers.sources import SPLIT_ALIASES, Options, chosen_split, list_pictures, read_lines
+from limner.errors import CollectionError
 
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
 
@@ -20,14 +21,22 @@ def read_folder(source: Path, options: Options, gathering: Gathering) -> None:
         options: `split` of all other pictures (`auto` deals them out), `train` otherwise; `lang` of the sentences,
             English otherwise.
         gathering: gets the items, in the order of their paths.
+
+    Raises:
+        CollectionError: two pictures have one name, but for the ending.
     """
+    named: dict[str, Path] = {}
     for picture in list_pictures(source):
         inner = picture.relative_to(source)
         id = inner.with_suffix("").as_posix()
+        if (other := named.setdefault(id, picture)) != picture:
+            raise CollectionError(f"{picture}: is called '{id}' like {other}; rename one of them")
         top = inner.parts[0] if len(inner.parts) > 1 else ""
         split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else chosen_split(id, options)
         gathering.item(id, Place(picture), split=split, image=picture)
         words = picture.with_suffix(".txt")
-        if words.is_file():
+        if words.is_file() and not words.read_bytes().strip():
+            gathering.skip("empty files of sentences (the pictures are kept)", id, Place(words))
+        elif words.is_file():
             for number, line in enumerate(read_lines(words), start=1):
                 gathering.sentence(id, Place(words, number), options.lang or "en", line, number - 1)

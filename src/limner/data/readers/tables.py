@@ -11,32 +11,34 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, read_lines, read_text
+from limner.data.readers.sources import Options, chosen_split, read_lines, read_text
 from limner.errors import CollectionError
 
 logger = logging.getLogger(__name__)
 
-REQUIRED = ("id", "split", "image", "lang", "text")
-OPTIONAL = ("group", "label")
+REQUIRED = ("image", "lang", "text")
+COLUMNS = ("id", "split", *REQUIRED, "group", "label")
 
 Row = tuple[Place, dict[str, str]]
 
 
 def read_csv(source: Path, options: Options, gathering: Gathering) -> None:
-    """Read a table with a header, separated by commas, or by tabs when the file's name ends in `.tsv`.
+    """Read a table with a header, separated by commas or semicolons, or by tabs when the file's name ends in `.tsv`.
 
-    An empty `image` means no picture, an empty `text` no sentence. Without a `group`, the n-th sentences of
-    an item in each language translate each other.
+    An empty `image` means no picture, an empty `text` no sentence. Without an `id`, an item is named by its picture's
+    path without the ending. Without a `group`, the n-th sentences of an item in each language translate each other.
 
     Args:
         source: the file.
-        options: `images`, the folder the `image` column is relative to; the file's own folder otherwise.
+        options: `images`, the folder the `image` column is relative to, the file's own folder otherwise; `split` of
+            the items that have none in the table (`auto` deals them out).
         gathering: gets the items, in the order of the lines.
     """
-    lines = io.StringIO(read_text(source), newline="")
-    reader = csv.reader(lines, delimiter="\t" if source.suffix == ".tsv" else ",", strict=True)
+    text = read_text(source)
+    delimiter = _delimiter(source, text)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header = [name.strip() for name in next(reader)]
-    _check_columns(header, Place(source, 1))
+    _check_columns(header, Place(source, 1), options)
 
     def rows() -> Iterable[Row]:
         try:
@@ -44,13 +46,13 @@ def read_csv(source: Path, options: Options, gathering: Gathering) -> None:
                 place = Place(source, reader.line_num)
                 if len(values) != len(header) and values:
                     wrong = f"{len(values)} values for {len(header)} columns"
-                    raise CollectionError(f"{place}: {wrong}; put texts with commas in double quotes")
+                    raise CollectionError(f"{place}: {wrong}; put texts with {delimiter!r} in double quotes")
                 if values:
                     yield place, dict(zip(header, values, strict=True))
         except csv.Error as error:
             raise CollectionError(f"{Place(source, reader.line_num)}: not valid CSV: {error}") from None
 
-    _gather(rows(), options.images or source.parent, gathering)
+    _gather(rows(), options.images or source.parent, options, gathering)
 
 
 def read_jsonl(source: Path, options: Options, gathering: Gathering) -> None:
@@ -58,58 +60,71 @@ def read_jsonl(source: Path, options: Options, gathering: Gathering) -> None:
 
     Args:
         source: the file.
-        options: `images`, the folder `image` is relative to; the file's own folder otherwise.
+        options: see `read_csv`.
         gathering: gets the items, in the order of the lines.
     """
 
     def rows() -> Iterable[Row]:
         for number, line in enumerate(read_lines(source), start=1):
             if line.strip():
-                yield Place(source, number), _parse_object(line, Place(source, number))
+                yield Place(source, number), _parse_object(line, Place(source, number), options)
 
-    _gather(rows(), options.images or source.parent, gathering)
+    _gather(rows(), options.images or source.parent, options, gathering)
 
 
-def _parse_object(line: str, place: Place) -> dict[str, str]:
+def _delimiter(source: Path, text: str) -> str:
+    """What parts the columns; spreadsheets of many countries save 'CSV' with semicolons."""
+    header = text.partition("\n")[0]
+    if source.suffix == ".tsv":
+        return "\t"
+    return ";" if ";" in header and "," not in header else ","
+
+
+def _parse_object(line: str, place: Place, options: Options) -> dict[str, str]:
     try:
         values = json.loads(line)
     except json.JSONDecodeError as error:
         raise CollectionError(f"{place}: not valid JSON: {error.msg}") from None
     if not isinstance(values, dict):
         raise CollectionError(f"{place}: expected an object with the keys {', '.join(REQUIRED)}")
-    _check_columns(values, place)
-    for key in REQUIRED + OPTIONAL:
+    _check_columns(values, place, options)
+    for key in COLUMNS:
         if not isinstance(values.get(key), str | int | None):
             raise CollectionError(f"{place}: '{key}' is {values[key]!r}; expected a text")
     return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
-def _check_columns(names: Iterable[str], place: Place) -> None:
+def _check_columns(names: Iterable[str], place: Place, options: Options) -> None:
     found = list(names)
-    if lacking := [name for name in REQUIRED if name not in found]:
+    required = REQUIRED if options.split else ("split", *REQUIRED)
+    if lacking := [name for name in required if name not in found]:
+        remedy = "; without a column 'split' give the option 'split', for example --split auto"
         raise CollectionError(
-            f"{place}: the column '{lacking[0]}' is missing; expected {', '.join(REQUIRED)} "
-            f"(and, where wanted, {', '.join(OPTIONAL)}), found {', '.join(found)}"
+            f"{place}: columns are missing: {', '.join(lacking)}; expected {', '.join(required)} (and, where wanted, "
+            f"{', '.join(name for name in COLUMNS if name not in required)}), found {', '.join(found)}"
+            f"{remedy if 'split' in lacking else ''}"
         )
     if twice := [name for name, count in Counter(found).items() if count > 1]:
         raise CollectionError(f"{place}: the column '{twice[0]}' occurs twice")
 
 
-def _gather(rows: Iterable[Row], folder: Path, gathering: Gathering) -> None:
+def _gather(rows: Iterable[Row], folder: Path, options: Options, gathering: Gathering) -> None:
     turns: Counter[tuple[str, str]] = Counter()
     missing: set[str] = set()
     unknown: set[str] = set()
     for place, row in rows:
-        unknown |= row.keys() - {*REQUIRED, *OPTIONAL}
-        id, lang, text = row["id"].strip(), row["lang"].strip(), row["text"]
-        image = folder / row["image"].strip() if row["image"].strip() else None
+        unknown |= row.keys() - {*COLUMNS}
+        name, lang, text = row["image"].strip(), row["lang"].strip(), row["text"]
+        id = row.get("id", "").strip() or (Path(name).with_suffix("").as_posix() if name else "")
+        split = row.get("split", "").strip() or (chosen_split(id, options) if options.split else "")
+        image = folder / name if name else None
         if image and id not in gathering and (id in missing or not image.is_file()):
             if id not in missing:
                 gathering.skip("pictures that are not there", str(image), place)
             missing.add(id)
             gathering.skip("sentences whose picture is not there", str(image), place)
             continue
-        gathering.item(id, place, split=row["split"].strip(), image=image, label=row.get("label", "").strip() or None)
+        gathering.item(id, place, split=split, image=image, label=row.get("label", "").strip() or None)
         if text.strip():
             gathering.sentence(id, place, lang, text, _group(row, place, turns[id, lang]))
             turns[id, lang] += 1

@@ -1,0 +1,5 @@
+"""`python -m limner`: the command line."""
+
+from limner.cli import main
+
+main()

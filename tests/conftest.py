@@ -1,8 +1,14 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
+
+
+def pytest_configure() -> None:
+    # A shell that runs the tests in the background lets them ignore Ctrl-C; those that send it need it heard.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ def test_looking_describing_scoring_and_searching(place):
     assert (place / "sheet.png").stat().st_size > 0
     assert len(re.findall(rf"^{picture}\s.*\s-\d", printed, re.MULTILINE)) == 3  # --n-best 3
     assert len(re.findall(r"^-[\d.]+\s+[\d.]+\s+There is a ", printed, re.MULTILINE)) == 2
-    assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a red ball", printed, re.MULTILINE)) == 5
+    assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a purple umbrella", printed, re.MULTILINE)) == 5
 
 
 def test_training_measuring_and_reporting(place):

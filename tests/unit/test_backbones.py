@@ -213,7 +213,7 @@ def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
     ("options", "error", "words"),
     [
         ({"kind": "maps"}, BackboneError, "'vector', 'grid' or 'both'"),
-        ({"device": "abacus"}, SettingsError, "device 'abacus' cannot be used here"),
+        ({"device": "abacus"}, SettingsError, "device 'abacus': no such device"),
         ({"precision": "int3"}, BackboneError, "'auto', 'bf16' or 'fp32'"),
         ({"views": 3}, SettingsError, "views"),
         ({"resize": "stretch"}, SettingsError, "resize"),

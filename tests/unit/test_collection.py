@@ -224,3 +224,11 @@ def test_contact_sheet_without_pictures(path):
         contact_sheet(Collection.open(path), "val")
     with pytest.raises(CollectionError, match="at least 1"):
         contact_sheet(Collection.open(path), "train", rows=0)
+
+
+def test_what_a_killed_write_of_the_table_left_is_removed(path):
+    left = path / ITEMS / "data" / ".tmpAbCdEf"
+    left.write_bytes(b"half a file")
+    write_items(path, [replace(TEXT, sentences=(Sentence("fr", "un chien", 4),))])
+    assert not left.exists()
+    assert len(Collection.open(path)) == 3

@@ -348,5 +348,5 @@ def test_two_tables_of_one_form_are_refused(own_tiny, recipe_of, eye_of, tmp_pat
 def test_a_language_that_is_not_there(tiny, recipe_of, tmp_path):
     recipe = recipe_of()
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"lang": "fr"})})
-    with pytest.raises(TrainingError, match=r"no sentence .* in 'fr' \(languages there: de, en\)"):
+    with pytest.raises(TrainingError, match=r"no sentence in 'fr' \(languages there: de, en\)"):
         train(recipe, tiny, tmp_path / "run")

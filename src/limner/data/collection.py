@@ -197,6 +197,8 @@ def write_items(
 
 def _write_into(path: Path, items: list[Item], pictures: Mapping[str, Path], progress: Progress | None) -> Changes:
     exists = (path / ITEMS).is_dir()
+    for left in (path / ITEMS).glob("**/.tmp*"):  # of a write of Lance that was killed; we hold the lock
+        left.unlink(missing_ok=True)
     united, changes = _unite_all(Collection.open(path).items() if exists else [], items)
     with _temporary(path / "pictures") as folder:
         _copy_pictures(pictures, folder, path, progress)

@@ -32,7 +32,8 @@ from limner.scoring import BUDGET, pair_log_probs, tiled_log_probs
 from limner.search import SearchSettings, search
 from limner.training.loop import Progress
 from limner.vision.features import FeatureSpec
-from limner.vision.images import Pixels, Preprocessing, open_picture, prepare
+from limner.vision.images import Pixels, Preprocessing
+from limner.vision.networks import read_picture
 
 VOCAB, FEATURES, WORDS = 2800, 1280, 11
 CPU = torch.device("cpu")
@@ -197,7 +198,7 @@ def features() -> None:
             file.read_bytes()  # from here on all are in the cache of the file system
         for precision in ("fp32", "auto"):
             eye = load_backbone(network, precision=precision)
-            eye(np.stack([eye.preprocess(open_picture(file)) for file in files[:32]]))  # what runs first is slower
+            eye(np.stack([eye.read(file) for file in files[:32]]))  # what runs first is slower
             began = time.perf_counter()
             extract(Collection.open(folder / "c"), eye, name=precision)
             rates[precision] = len(files) / (time.perf_counter() - began)
@@ -287,8 +288,8 @@ class _Noise:
         )
         self.random = np.random.default_rng(0)
 
-    def preprocess(self, image: Image.Image) -> Pixels:
-        return prepare(image, self.preprocessing)
+    def read(self, path: Path) -> Pixels:
+        return read_picture(path, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[str, np.ndarray]:
         return {"vector": self.random.random((len(pixels), FEATURES), dtype=np.float32).astype(np.float16)}

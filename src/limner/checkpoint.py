@@ -88,15 +88,15 @@ def load_checkpoint(folder: Path | str, device: str = "cpu") -> Checkpoint:
 
 
 def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
-    """Copy weights by name; all must be there and fit."""
-    own = model.state_dict()
+    """Copy weights by name; all must be there and fit (tables that were counted, not learned, may be of any size)."""
+    own, learned = model.state_dict(), dict(model.named_parameters())
     unknown, missing = sorted(set(weights) - set(own)), sorted(set(own) - set(weights))
     if unknown or missing:
         raise CheckpointError(
             f"{where}: weights do not fit the model: missing {missing or 'none'}, unknown {unknown or 'none'}"
         )
     for name, weight in weights.items():
-        if weight.shape != own[name].shape:
+        if name in learned and weight.shape != own[name].shape:
             raise CheckpointError(
                 f"{where}: weight '{name}' has shape {tuple(weight.shape)}, the model expects {tuple(own[name].shape)}"
             )

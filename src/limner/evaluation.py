@@ -12,6 +12,7 @@ from limner.data.collection import Collection
 from limner.data.examples import Batch, Example, Item, collate
 from limner.errors import CheckpointError
 from limner.metrics import METRICS, Score, novelty, require_metrics, score_sentences, sentence_scores
+from limner.models.protocols import device_of
 from limner.records import EvaluatedItem, Evaluation
 from limner.retrieval import MARGINAL_PICTURES, Searched, measure_search, sampled_items
 from limner.scoring import BUDGET, score_examples
@@ -56,7 +57,7 @@ def describe_items(
         visuals = pictures.take(some) if pictures else [None] * len(some)
         return collate([Example(item.id, visual=seen) for item, seen in zip(some, visuals, strict=True)])
 
-    device = next(models[0].model.parameters()).device
+    device = device_of(models[0].model)
     found: list[list[Hypothesis]] = []
     for start, batch in zip(starts, prefetch(make, starts, 2), strict=True):
         given = prefixes[start : start + batch_size] if prefixes is not None else None

@@ -18,7 +18,7 @@ from limner.errors import CollectionError
 from limner.hardware import native_bf16
 from limner.metrics.base import Score
 from limner.metrics.ranks import RetrievalRanks, rank_all, retrieval_curves, retrieval_scores
-from limner.models.protocols import Model
+from limner.models.protocols import Model, device_of
 from limner.records import FoundPicture, FoundSentence, PictureQuery, RecallCurves, Retrieval, SentenceQuery
 from limner.scoring import BUDGET, Progress, room_for, score_tiles
 from limner.text.vocab import Tokenizer
@@ -96,9 +96,11 @@ def normalised_log_probs(
     Raises:
         CollectionError: an item has no picture.
     """
-    missing = [item.id for item in items if item.image is None]
+    missing = [item.id for item in items if item.medium is None]
     if missing:
-        raise CollectionError(f"item '{missing[0]}' has no picture; search needs one for every item of the split")
+        raise CollectionError(
+            f"item '{missing[0]}' has no picture and no sound; search needs one for every item of the split"
+        )
     matrix, marginal = room_for((len(targets), len(items)), budget), Marginal(len(targets))
     shown = [*items, *others]
     for rows, columns, found in score_tiles(
@@ -113,14 +115,14 @@ def normalised_log_probs(
 
 def in_bf16(model: Checkpoint) -> bool:
     """Whether all pairs are scored in bfloat16: where the hardware does so by itself and the recipe allows it."""
-    return native_bf16(next(model.model.parameters()).device) and model.recipe.training.precision != "fp32"
+    return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
 
 
 def sampled_items(collection: Collection, split: str, pictures: Pictures, count: int, seed: int) -> list[Item]:
     """Up to `count` items of a split that have a picture, drawn by the seed; none if there is no such split."""
     if split not in collection.splits():
         return []
-    items = [item for item in collection.items(split) if item.image is not None and pictures.knows(item)]
+    items = [item for item in collection.items(split) if item.medium is not None and pictures.knows(item)]
     order = np.random.default_rng(seed).permutation(len(items))[:count]
     return [items[row] for row in sorted(order)]
 
@@ -176,7 +178,7 @@ def measure_search(
 
 def _with_pictures(examples: Examples, tokenizer: Tokenizer) -> Examples | None:
     """Those about items that have a picture; the others cannot be searched."""
-    items = [item for item in examples.items if item.image is not None]
+    items = [item for item in examples.items if item.medium is not None]
     if len(items) == len(examples.items):
         return examples
     absent = len(examples.items) - len(items)

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from limner.data.batching import Examples, PictureSource, prefetch
 from limner.data.examples import Batch, Example, Item, Visual, collate, collate_visual
 from limner.metrics import Score, perplexity
-from limner.models.protocols import Model, Output, PairScorer, precise
+from limner.models.protocols import Model, Output, PairScorer, device_of, precise
 
 WORDS_AT_ONCE = 1 << 13
 """Words of a batch, padding included: it bounds the logits, however long the sentences are."""
@@ -50,7 +50,7 @@ def score_examples(model: Model, examples: Examples, batch_size: int = 256) -> S
     """Score every (picture, sentence) pair, at most `batch_size` at once; the model is left in the mode it was in."""
     training = model.training
     model.eval()
-    device = next(model.parameters()).device
+    device = device_of(model)
     log_probs, words = torch.zeros(len(examples)), torch.zeros(len(examples), dtype=torch.long)
     order = [some for rows in examples.order(batch_size) for some in _cut(rows, examples.targets)]
     for rows, batch in zip(order, prefetch(examples.batch, order, 4), strict=True):
@@ -106,7 +106,7 @@ def score_tiles(
         bf16: whether matrix products may be made in bfloat16.
         progress: told the pairs that are done, and how many there are.
     """
-    training, device = model.training, next(model.parameters()).device
+    training, device = model.training, device_of(model)
     fast = model if isinstance(model, PairScorer) and model.separable else None
     half, dtype = budget // 2, torch.bfloat16 if bf16 else torch.float32
     pairs = 0

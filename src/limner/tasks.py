@@ -21,7 +21,6 @@ from limner.retrieval import MARGINAL_PICTURES, log_marginal
 from limner.scoring import pair_log_probs, score_examples
 from limner.search import SearchSettings
 from limner.vision.backbones import Backbone, load_like
-from limner.vision.images import open_picture
 
 DESCRIBED_AT_ONCE = 32
 
@@ -73,9 +72,8 @@ class NewPictures:
         Raises:
             PictureError: names one that cannot be read.
         """
-        side = self.backbone.preprocessing.short
         paths = dict.fromkeys(item.image for item in items if item.image is not None)
-        prepared = [self.backbone.preprocess(open_picture(Path(path), at_least=side)) for path in paths]
+        prepared = [self.backbone.read(Path(path)) for path in paths]
         values = self.backbone(np.stack(prepared)) if prepared else {}
         rows = {path: row for row, path in enumerate(paths)}
         return [
@@ -226,7 +224,7 @@ class Captioner:
         pictures = open_pictures(first, collection)
         if pictures is None:
             raise CollectionError("this model looks at no pictures, so it cannot search among them")
-        items = [item for item in _known(collection, split, pictures) if item.image is not None]
+        items = [item for item in _known(collection, split, pictures) if item.medium is not None]
         if not items:
             raise CollectionError(
                 f"{collection.path}: no picture with features to search; name another split, or run 'limner features'"
@@ -237,7 +235,7 @@ class Captioner:
         scores = pair_log_probs(first.model, [query], items, pictures)[0]
         best = scores.topk(min(count, len(items)))
         return [
-            Found(items[row].id, str(collection.image_path(items[row])), sentence, score)
+            Found(items[row].id, str(collection.medium_path(items[row])), sentence, score)
             for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]
 
@@ -259,7 +257,7 @@ class Captioner:
             raise CollectionError("this model looks at no pictures, so it cannot search with one")
         items = _known(collection, split, pictures)
         examples = Examples(items, first.tokenizer, first.recipe.data.lang, pictures, max_words=1 << 30)
-        others = [item for item in items if item.image is not None][:MARGINAL_PICTURES]
+        others = [item for item in items if item.medium is not None][:MARGINAL_PICTURES]
         if not len(examples) or not others:
             raise CollectionError(
                 f"{collection.path}: no sentence in '{examples.lang}' to find, or no picture to compare with"

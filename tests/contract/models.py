@@ -5,7 +5,9 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from limner.data.examples import Batch, Example, collate
+from limner.layers.eye import COLOURS
 from limner.models import ModelSettings
+from limner.models.lbl import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
 
 VOCAB = 11
@@ -30,19 +32,31 @@ def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
     return MRNNSettings.model_validate({"variant": variant, **sizes, **changes})
 
 
+def _lbl(variant: str, **changes: object) -> LBLSettings:
+    sizes = {"word_dim": 6, "factors": 8, "context": 3, "convnet_dim": 7, "convnet_width": 4, "init_std": 0.3}
+    return LBLSettings.model_validate({"variant": variant, **sizes, **changes})
+
+
 CASES = [
     *(Case(f"mrnn-{name}", _mrnn(name), {"vector": (4,)}, name != "RNN-base") for name in get_args(Variant)),
     Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"vector": (4,)}),
     Case("mrnn-l2", _mrnn(visual_scaling="l2"), {"vector": (4,)}),
-    Case("mrnn-grid", _mrnn(), {"grid": (3, 4)}),
+    Case("mrnn-grid", _mrnn(), {"grid": (2, 4)}),
     Case("mrnn-pixels", _mrnn(), {"maps": (3, 16, 16)}),
+    Case("mrnn-maps", _mrnn(), {"maps": (5, 9, 9)}),
+    Case("lbl", _lbl("LBL"), {"vector": (4,)}, looks=False),
+    Case("mlbl-b", _lbl("MLBL-B"), {"vector": (4,)}),
+    Case("mlbl-b-unit", _lbl("MLBL-B", visual_scaling="unit"), {"vector": (4,)}),
+    Case("mlbl-b-conv", _lbl("MLBL-B"), {"maps": (5, 9, 9)}),
+    Case("mlbl-f", _lbl("MLBL-F"), {"vector": (4,)}),
+    Case("mlbl-f-conv", _lbl("MLBL-F"), {"maps": (5, 9, 9)}),
 ]
 
 
 def example(seed: int, length: int, visual: dict[str, tuple[int, ...]], picture: bool = True) -> Example:
     random = np.random.default_rng(seed)
     values = {
-        form: (random.integers(0, 256, shape) if form == "maps" else random.normal(size=shape)).astype(np.float16)
+        form: (random.integers(0, 256, shape) if shape[0] == COLOURS else random.normal(size=shape)).astype(np.float16)
         for form, shape in visual.items()
     }
     return Example(f"item{seed}", random.integers(4, VOCAB, length).tolist(), visual=values if picture else None)

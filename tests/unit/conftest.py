@@ -12,7 +12,8 @@ from limner.recipe import Recipe
 from limner.training.loop import train
 from limner.vision.backbones import load_backbone
 from limner.vision.features import FeatureSpec, extract
-from limner.vision.images import Preprocessing, prepare
+from limner.vision.images import Preprocessing
+from limner.vision.networks import read_picture
 
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
 SIZES = {"train": 32, "val": 8, "test": 8}
@@ -34,8 +35,8 @@ class ColourEye:
             ),
         )
 
-    def preprocess(self, image):
-        return prepare(image, self.preprocessing)
+    def read(self, path):
+        return read_picture(path, self.preprocessing)
 
     def __call__(self, pixels):
         colours = pixels[:, 0].reshape(len(pixels), 16, 3).mean(1) / 255
@@ -84,7 +85,7 @@ def tiny_recipe(features="colour", model=None, **training):
     return Recipe.parse(
         {
             "visual": {"features": [features] if features else []},
-            "model": {**sizes, **(model or {})},
+            "model": {"name": "mrnn", **sizes, **(model or {})},
             "training": {**chosen, **training},
             "search": {"max_length": 12},
         }

@@ -1,6 +1,8 @@
 """Networks that look at pictures: layers, shapes, views, and what is refused."""
 
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,8 +58,14 @@ def picture():
     return picture
 
 
+def ready(backbone, picture):
+    with tempfile.TemporaryDirectory() as folder:
+        picture.save(path := Path(folder, "picture.png"))
+        return backbone.read(path)
+
+
 def look(backbone, *pictures):
-    return backbone(np.stack([backbone.preprocess(picture) for picture in pictures]))
+    return backbone(np.stack([ready(backbone, picture) for picture in pictures]))
 
 
 def only_values(backbone, *pictures):
@@ -72,7 +80,7 @@ def test_res4f_is_the_output_of_the_third_stage(resnet, picture):
         "small-resnet.grid", "grid", (196, 1024), (14, 14),
     )  # fmt: skip
     assert spec.layer == "encoder.stages.2"
-    pixels = torch.from_numpy(backbone.preprocess(picture)).permute(0, 3, 1, 2) / 255
+    pixels = torch.from_numpy(ready(backbone, picture)).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     with torch.no_grad():
         states = ResNetModel.from_pretrained(resnet).eval()((pixels - mean) / std, output_hidden_states=True)
@@ -131,7 +139,7 @@ def test_normalisation_is_folded_where_it_follows_the_convolution(resnet):
 def test_normalisation_is_not_folded_where_that_would_change_the_answer(picture):
     backbone = network_backbone(network := Backwards().eval())
     recipe = backbone.preprocessing
-    pixels = torch.from_numpy(backbone.preprocess(picture)).permute(0, 3, 1, 2) / 255
+    pixels = torch.from_numpy(ready(backbone, picture)).permute(0, 3, 1, 2) / 255
     mean, std = torch.tensor(recipe.mean).view(3, 1, 1), torch.tensor(recipe.std).view(3, 1, 1)
     expected = network((pixels - mean) / std)[0].detach().flatten(1).T.numpy()
     np.testing.assert_allclose(only_values(backbone, picture)[0], expected, atol=5e-3)
@@ -156,7 +164,7 @@ def only_values_of(backbone, picture):
 def test_ten_views_are_the_mean_of_five_cuts_and_their_mirror_images(resnet, picture):
     ten = load_backbone(str(resnet), views=10, size=64, precision="fp32")
     two = load_backbone(str(resnet), views=2, size=64, precision="fp32")
-    cuts = ten.preprocess(picture)
+    cuts = ready(ten, picture)
     assert cuts.shape == (5, 64, 64, 3)
     each = two(cuts[:, None])["vector"].astype(np.float32)
     np.testing.assert_allclose(ten(cuts[None])["vector"][0], each.mean(0), rtol=2e-3, atol=2e-3)
@@ -380,7 +388,7 @@ def test_a_picture_that_fails_leaves_torch_its_threads(resnet, picture, monkeypa
     torch.set_num_threads(2)
     try:
         with pytest.raises(ZeroDivisionError):
-            backbone(np.stack([backbone.preprocess(picture)] * 2))
+            backbone(np.stack([ready(backbone, picture)] * 2))
         with ThreadPoolExecutor(1) as later:
             assert later.submit(torch.get_num_threads).result() == 2
     finally:

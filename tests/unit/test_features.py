@@ -9,7 +9,8 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError, PictureError
 from limner.vision import features
 from limner.vision.features import FeatureSpec, FeatureTable, extract, require_same
-from limner.vision.images import Preprocessing, prepare
+from limner.vision.images import Preprocessing
+from limner.vision.networks import read_picture
 
 COUNT = 23
 
@@ -44,8 +45,8 @@ class Eye:
         )
         self.batches = []
 
-    def preprocess(self, image):
-        return prepare(image, self.preprocessing)
+    def read(self, path):
+        return read_picture(path, self.preprocessing)
 
     def __call__(self, pixels):
         self.batches.append(len(pixels))
@@ -233,14 +234,16 @@ def test_progress_rises_to_the_number_of_pictures(collection):
     assert calls[-1] == (COUNT, COUNT)
 
 
-def test_few_pictures_are_decoded_ahead(collection, monkeypatch):
+def test_few_pictures_are_decoded_ahead(collection):
     """Memory stays bounded: decoding waits for the network."""
     decoded = []
-    opened = features.open_picture
-    monkeypatch.setattr(features, "open_picture", lambda *a, **k: (decoded.append(a), opened(*a, **k))[1])
     ahead = []
 
     class Watching(Eye):
+        def read(self, path):
+            decoded.append(path)
+            return super().read(path)
+
         def __call__(self, pixels):
             ahead.append(len(decoded) - 2 * len(self.batches))
             return super().__call__(pixels)

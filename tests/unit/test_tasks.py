@@ -172,7 +172,7 @@ def test_a_picture_is_opened_once_for_all_its_sentences(captioner, photos, monke
         opened.append(path)
         return open_picture(path, **options)
 
-    monkeypatch.setattr("limner.tasks.open_picture", watched)
+    monkeypatch.setattr("limner.vision.networks.open_picture", watched)
     both = [photos["red"], photos["blue"]]
     scores = captioner.score([both[k % 2] for k in range(10)], ["a red wall"] * 10)
     assert opened == both

@@ -65,8 +65,8 @@ class Pictures:
         return {table.spec.kind: table.spec.shape for table in self.tables}
 
     def take(self, items: Sequence[Item]) -> list[Seen | None]:
-        """Features of each item's picture, None for items without one."""
-        seen = [row for row, item in enumerate(items) if item.image is not None]
+        """Features of each item's picture or sound, None for items without one."""
+        seen = [row for row, item in enumerate(items) if item.medium is not None]
         result: list[Seen | None] = [None] * len(items)
         for table in self.tables:
             values = table.take([items[row].id for row in seen])
@@ -75,8 +75,8 @@ class Pictures:
         return result
 
     def knows(self, item: Item) -> bool:
-        """Whether the item has no picture, or one that every table holds."""
-        return item.image is None or all(item.id in table for table in self.tables)
+        """Whether the item has no picture and no sound, or one that every table holds."""
+        return item.medium is None or all(item.id in table for table in self.tables)
 
 
 class Examples:

@@ -41,11 +41,14 @@ SCHEMA = pa.schema(
         pa.field("split", pa.string(), nullable=False),
         pa.field("image", pa.string()),
         pa.field("video", pa.string()),
+        pa.field("audio", pa.string()),
         pa.field("sentences", pa.list_(_SENTENCE)),
         pa.field("regions", pa.list_(_REGION)),
         pa.field("label", pa.string()),
     ]
 )
+LATER = {"audio"}
+"""Columns that collections made before there were any do not have."""
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # what Lance and Arrow raise for files they cannot handle
 
 Progress = Callable[[int, int], None]
@@ -84,7 +87,7 @@ class Collection:
             dataset = lance.dataset(str(path / ITEMS))
         except _LANCE_ERRORS as error:
             raise _damaged(path, error) from None
-        if absent := set(SCHEMA.names) - set(dataset.schema.names):
+        if absent := set(SCHEMA.names) - set(dataset.schema.names) - LATER:
             raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
         return cls(path, dataset)
 
@@ -98,7 +101,7 @@ class Collection:
             CollectionError: the split has no items, or the table is damaged.
         """
         wanted = None if split is None else "split = '" + split.replace("'", "''") + "'"
-        rows = self._read(SCHEMA.names, wanted).to_pylist()
+        rows = self._read([name for name in SCHEMA.names if name in self._dataset.schema.names], wanted).to_pylist()
         if split is not None and not rows:
             there = ", ".join(f"'{name}' ({count})" for name, count in self.splits().items())
             raise CollectionError(
@@ -122,6 +125,10 @@ class Collection:
     def video_path(self, item: Item) -> Path:
         return self._member(item, item.video, "video")
 
+    def medium_path(self, item: Item) -> Path:
+        """Where the picture or the sound is that features are made of."""
+        return self._member(item, item.medium, "picture and no sound")
+
     def features(self) -> tuple[str, ...]:
         """Names of the feature tables there are."""
         return tuple(sorted(table.stem for table in (self.path / FEATURES).glob("*.lance")))
@@ -140,6 +147,7 @@ class Collection:
                 item.sentences,
                 item.regions,
                 item.label,
+                *([_name(item.audio)] if item.audio else []),
             )
             digest.update(json.dumps((item.id, *contents)).encode())
         return digest.hexdigest()
@@ -226,8 +234,8 @@ def _unite_all(old: list[Item], new: list[Item]) -> tuple[list[Item], Changes]:
 def _unite(old: Item, new: Item) -> Item:
     """`new` may move picture and video to another folder and fill what was empty, but contradict nothing."""
     told = ("split", old.split, new.split), ("label", old.label, new.label)
-    files = ("picture", _name(old.image), _name(new.image)), ("video", _name(old.video), _name(new.video))
-    for what, ours, theirs in (*told, *files):
+    files = ("picture", old.image, new.image), ("video", old.video, new.video), ("sound", old.audio, new.audio)
+    for what, ours, theirs in (*told, *((what, _name(ours), _name(theirs)) for what, ours, theirs in files)):
         if ours != theirs and ours is not None and theirs is not None:
             again = " (give --split auto again if it was given before)" if what == "split" else ""
             raise CollectionError(
@@ -238,6 +246,7 @@ def _unite(old: Item, new: Item) -> Item:
         old,
         image=new.image or old.image,
         video=new.video or old.video,
+        audio=new.audio or old.audio,
         label=old.label if new.label is None else new.label,
         sentences=tuple(dict.fromkeys(old.sentences + new.sentences)),
         regions=tuple(dict.fromkeys(old.regions + new.regions)),
@@ -250,6 +259,7 @@ def _item(row: dict[str, Any]) -> Item:
         split=row["split"],
         image=row["image"],
         video=row["video"],
+        audio=row.get("audio"),
         sentences=tuple([Sentence(s["lang"], s["text"], s["group"]) for s in row["sentences"] or ()]),
         regions=tuple([Region(tuple(r["box"]), r["text"]) for r in row["regions"] or ()]),
         label=row["label"],
@@ -264,6 +274,7 @@ def _table(items: list[Item]) -> Any:  # noqa: ANN401
                 "split": item.split,
                 "image": item.image,
                 "video": item.video,
+                "audio": item.audio,
                 "sentences": [sentence._asdict() for sentence in item.sentences],
                 "regions": [region._asdict() for region in item.regions],
                 "label": item.label,

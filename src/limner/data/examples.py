@@ -33,15 +33,21 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One row of a collection. `image` and `video` are paths relative to the collection's folder."""
+    """One row of a collection. `image`, `video` and `audio` are paths relative to the collection's folder."""
 
     id: str
     split: str
     image: str | None = None
     video: str | None = None
+    audio: str | None = None
     sentences: tuple[Sentence, ...] = ()
     regions: tuple[Region, ...] = ()
     label: str | None = None
+
+    @property
+    def medium(self) -> str | None:
+        """What features are made of and sentences are about: the picture or the sound; None for text alone."""
+        return self.image or self.audio
 
     def texts(self, lang: str) -> list[str]:
         return [sentence.text for sentence in self.sentences if sentence.lang == lang]

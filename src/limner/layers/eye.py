@@ -13,24 +13,26 @@ from torch import Tensor, nn
 from limner.data.examples import Visual
 from limner.errors import SettingsError
 
-Scaling = Literal["none", "l2", "layer"]
+Scaling = Literal["none", "unit", "l2", "layer"]
+COLOURS = 3
 
 
 class Eye(nn.Module):
     """Reads the form of picture the model was built for; a missing picture becomes zeros.
 
-    A pooled vector is taken as it is, a grid is averaged over its locations, maps go through a `Convnet` that is
-    learned together with the language model.
+    A pooled vector is taken as it is, a grid is averaged over its locations, maps go through a convnet that is
+    learned together with the language model: a `Convnet` for pixels, a `MapConvnet` for feature maps.
     """
 
     def __init__(self, forms: Mapping[str, tuple[int, ...]], scaling: Scaling, width: int, out_dim: int) -> None:
         """Choose the form.
 
         Args:
-            forms: shape of each form there is, `vector` (D,), `grid` (L, D) or `maps` (C, H, W).
-            scaling: what is done to stored features first: nothing, length 1 times sqrt(D), or zero mean and
-                unit variance of each vector.
-            width: channels of the convnet's first layer (only for maps).
+            forms: shape of each form there is, `vector` (D,), `grid` (L, D) or `maps` (C, H, W); maps of three
+                channels are pixels.
+            scaling: what is done to stored features first: nothing, 'unit' length, 'l2': length 1 times sqrt(D), or
+                'layer': zero mean and unit variance of each vector.
+            width: channels of the convnet's first layer (only for pixels).
             out_dim: size of the convnet's vector (only for maps).
 
         Raises:
@@ -38,15 +40,15 @@ class Eye(nn.Module):
         """
         super().__init__()
         self.scaling = scaling
-        self.convnet: Convnet | None = None
+        self.convnet: Convnet | MapConvnet | None = None
         if "vector" in forms:
             self.form, self.dim = "vector", forms["vector"][0]
         elif "grid" in forms:
             self.form, self.dim = "grid", forms["grid"][1]
         elif "maps" in forms:
-            channels, height, width_of_map = forms["maps"]
             self.form, self.dim = "maps", out_dim
-            self.convnet = Convnet((channels, height, width_of_map), width, out_dim)
+            pixels = forms["maps"][0] == COLOURS
+            self.convnet = Convnet(forms["maps"], width, out_dim) if pixels else MapConvnet(forms["maps"], out_dim)
         else:
             raise SettingsError(
                 "visual.features: this model looks at pictures and the recipe names no features for it; "
@@ -70,9 +72,9 @@ class Eye(nn.Module):
         return seen * visual.present.unsqueeze(1)
 
     def _scale(self, features: Tensor) -> Tensor:
-        if self.scaling == "l2":
+        if self.scaling in ("unit", "l2"):
             length_one: Tensor = nn.functional.normalize(features, dim=1)
-            return length_one * math.sqrt(self.dim)
+            return length_one * (math.sqrt(self.dim) if self.scaling == "l2" else 1)
         if self.scaling == "layer":
             standard: Tensor = nn.functional.layer_norm(features, (self.dim,))
             return standard
@@ -85,7 +87,7 @@ class Convnet(nn.Module):
     The last maps are flattened, not averaged, because sentences speak of left and right.
     """
 
-    def __init__(self, shape: tuple[int, int, int], width: int, out_dim: int) -> None:
+    def __init__(self, shape: tuple[int, ...], width: int, out_dim: int) -> None:
         """Build for maps (C, H, W) of one size; the layers have 1, 2, 3 and 4 times `width` channels."""
         super().__init__()
         channels, height, breadth = shape
@@ -101,3 +103,40 @@ class Convnet(nn.Module):
         """Maps (B, C, H, W) with values of 0 to 255 to vectors (B, out_dim)."""
         centred = (maps / 127.5 - 1).to(memory_format=torch.channels_last)
         return torch.relu(self.project(self.layers(centred).flatten(1)))
+
+
+class MapConvnet(nn.Module):
+    """Feature maps to one vector: the network of Kiros et al. (2014), section 5.
+
+    64 filters of 3x3, ReLU, response normalisation across channels (Krizhevsky et al., 2012, with their constants),
+    3x3 max-pooling of stride 2, and a fully-connected ReLU layer.
+    """
+
+    FILTERS = 64
+
+    def __init__(self, shape: tuple[int, ...], out_dim: int) -> None:
+        """Build for maps (C, H, W) of one size.
+
+        Raises:
+            SettingsError: the maps are too small to be pooled.
+        """
+        super().__init__()
+        channels, height, breadth = shape
+        pooled = [(side - 2 - 3) // 2 + 1 for side in (height, breadth)]
+        if min(pooled) < 1:
+            raise SettingsError(
+                f"visual.features: maps of {height}x{breadth} are too small for the convnet that reads feature maps, "
+                "which needs 5x5 at least"
+            )
+        self.filters = nn.Conv2d(channels, self.FILTERS, 3)
+        self.normalise = nn.LocalResponseNorm(5, alpha=5 * 1e-4, beta=0.75, k=2.0)  # torch divides alpha by the 5
+        self.pool = nn.MaxPool2d(3, stride=2)
+        self.project = nn.Linear(self.FILTERS * pooled[0] * pooled[1], out_dim)
+        for layer in (self.filters, self.project):
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (B, C, H, W) to vectors (B, out_dim)."""
+        pooled = self.pool(self.normalise(torch.relu(self.filters(maps))))
+        return torch.relu(self.project(pooled.flatten(1)))

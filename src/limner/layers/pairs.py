@@ -7,7 +7,7 @@ matrix product each, within a memory budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 from limner.data.examples import Batch
 
 LOG2E = math.log2(math.e)
+FAINT = 1e-20
+"""Sums of exponentials below this are taken again: what has vanished among their terms might count."""
 
 
 class PrefixTree(NamedTuple):
@@ -65,19 +67,45 @@ class PrefixTree(NamedTuple):
             sentences=len(words),
         )
 
+    def edges(self, prefixes: slice) -> tuple[Tensor, Tensor]:
+        """The edges of some prefixes: which of these each goes out from, (n,), and its word, (n,)."""
+        owner = _owners(self.first_edge[prefixes.start : prefixes.stop + 1])
+        return owner, self.word[int(self.first_edge[prefixes.start]) : int(self.first_edge[prefixes.stop])]
+
+    def credit(self, scores: Tensor, prefixes: slice, gained: Tensor, budget: int) -> None:
+        """Add the log-probabilities of the edges of some prefixes, (n, i), to their sentences' scores, (S, i)."""
+        first, last = int(self.first_edge[prefixes.start]), int(self.first_edge[prefixes.stop])
+        users = _owners(self.first_use[first : last + 1])
+        sentences = self.sentence[int(self.first_use[first]) : int(self.first_use[last])]
+        at_once = max(1, budget // (gained.shape[1] * gained.element_size()))
+        for some, theirs in zip(torch.split(users, at_once), torch.split(sentences, at_once), strict=True):
+            scores.index_add_(0, theirs.to(scores.device), gained[some])
+
+
+def tanh_of_sum(language: Tensor, picture: Tensor) -> Tensor:
+    """The hidden units of every pair where the two are added: (p, M) and (i, M) to (p, i, M)."""
+    return torch.tanh(language.unsqueeze(1) + picture)
+
 
 def softmax_log_probs(
-    language: Tensor, picture: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
+    language: Tensor,
+    picture: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    tree: PrefixTree,
+    budget: int,
+    meet: Callable[[Tensor, Tensor], Tensor] = tanh_of_sum,
 ) -> Tensor:
-    """Log-probability of every sentence given every picture where logits = weight · tanh(language + picture) + bias.
+    """Log-probability of every sentence given every picture where logits = weight · meet(language, picture) + bias.
 
     Args:
         language: what each prefix of the tree contributes, (P, M).
-        picture: what each picture contributes, (I, M).
+        picture: what each picture contributes, (I, N).
         weight: (V, M); its type (float32 or bfloat16) is the type of the matrix products.
         bias: (V,).
         tree: the prefixes of the sentences.
         budget: bytes of working memory a tile may take.
+        meet: the hidden units of some pairs, (p, M) and (i, N) to (p, i, M).
 
     Returns:
         (S, I) in float32, natural logarithm.
@@ -88,16 +116,57 @@ def softmax_log_probs(
     bias2 = (bias.float() * LOG2E).to(kind)
     language, picture = language.float(), picture.float()
     for prefixes, pictures in _tiles(len(language), len(picture), weight, budget):
-        hidden = torch.tanh(language[prefixes].unsqueeze(1) + picture[pictures]).to(kind)  # (p, i, M)
-        edges = slice(int(tree.first_edge[prefixes.start]), int(tree.first_edge[prefixes.stop]))
-        owner = _owners(tree.first_edge[prefixes.start : prefixes.stop + 1])
-        gained = _log2_probs(hidden, base2, bias2, owner, tree.word[edges])
-        users = _owners(tree.first_use[edges.start : edges.stop + 1])
-        sentences = tree.sentence[int(tree.first_use[edges.start]) : int(tree.first_use[edges.stop])]
-        at_once = max(1, budget // (gained.shape[1] * gained.element_size()))
-        for some, theirs in zip(torch.split(users, at_once), torch.split(sentences, at_once), strict=True):
-            scores[:, pictures].index_add_(0, theirs.to(scores.device), gained[some])
+        hidden = meet(language[prefixes], picture[pictures]).to(kind)  # (p, i, M)
+        owner, words = tree.edges(prefixes)
+        gained = _log2_probs(hidden, base2, bias2, owner, words)
+        tree.credit(scores[:, pictures], prefixes, gained, budget)
     return scores.div_(LOG2E)
+
+
+def additive_log_probs(
+    language: Tensor, picture: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
+) -> Tensor:
+    """Log-probability of every sentence given every picture where logits = weight · (language + picture) + bias.
+
+    The logits of a pair are a sum, A[p, v] + B[i, v], so all its normalisers over the vocabulary are one matrix
+    product: exp(A - max A) · exp(B - max B)^T. Where such a sum is too faint to be trusted, since what is probable
+    by the words is not by the picture, the pair is computed again by logsumexp.
+
+    Args:
+        language: what each prefix of the tree contributes, (P, M).
+        picture: what each picture contributes, (I, M).
+        weight: (V, M).
+        bias: (V,).
+        tree: the prefixes of the sentences.
+        budget: bytes of working memory a tile may take.
+
+    Returns:
+        (S, I) in float32, natural logarithm.
+    """
+    shown = weight @ picture.t()  # (V, I): B^T
+    brightest = shown.amax(0)
+    factors = (shown - brightest).exp_()
+    scores = torch.zeros(tree.sentences, len(picture), device=picture.device, dtype=weight.dtype)
+    row_bytes = (2 * len(weight) + 3 * len(picture)) * weight.element_size()
+    height = max(1, budget // row_bytes)
+    for top in range(0, len(language), height):
+        prefixes = slice(top, min(top + height, len(language)))
+        said = torch.addmm(bias, language[prefixes], weight.t())  # (p, V): A
+        loudest = said.amax(1, keepdim=True)
+        sums = (said - loudest).exp_() @ factors  # (p, I)
+        normaliser = sums.log().add_(loudest).add_(brightest)
+        _mend(normaliser, (sums < FAINT).nonzero(), said, shown, budget)
+        owner, words = tree.edges(prefixes)
+        gained = shown[words].add_(said[owner, words].unsqueeze(1)).sub_(normaliser[owner])  # (n, I)
+        tree.credit(scores, prefixes, gained, budget)
+    return scores.float()
+
+
+def _mend(normaliser: Tensor, faint: Tensor, said: Tensor, shown: Tensor, budget: int) -> None:
+    """Compute the normalisers (p, I) of some (prefix, picture) pairs (n, 2) again, the long way."""
+    at_once = max(1, budget // (2 * len(shown) * said.element_size()))
+    for row, column in (some.unbind(1) for some in torch.split(faint, at_once)):
+        normaliser[row, column] = (said[row] + shown[:, column].t()).logsumexp(1)
 
 
 def _log2_probs(hidden: Tensor, base2: Tensor, bias2: Tensor, owner: Tensor, words: Tensor) -> Tensor:

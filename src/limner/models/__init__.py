@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Annotated, cast
 
+from pydantic import Field
+
+from limner.models.lbl import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ConditionalLM, Model, Output, PairScorer
 
 __all__ = ["MODELS", "ConditionalLM", "Model", "ModelSettings", "Output", "PairScorer", "build_model"]
 
-MODELS = {MRNNSettings: MRNN}
+MODELS = {LBLSettings: LBL, MRNNSettings: MRNN}
 
-ModelSettings = MRNNSettings
-"""With a second model: Annotated[MRNNSettings | Other, Field(discriminator="name")]."""
+ModelSettings = Annotated[LBLSettings | MRNNSettings, Field(discriminator="name")]
 
 
 def build_model(settings: ModelSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]) -> Model:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -23,11 +23,17 @@ class Output(NamedTuple):
     logits: Tensor  # (B, T, V)
     attention: Tensor | None = None  # (B, T, L)
     penalty: Tensor | None = None  # scalar, added to the loss
+    loss: Tensor | None = None  # scalar: what training minimises instead of the words' negative log-likelihood
 
 
 def precise(logits: Tensor) -> Tensor:
     """Logits in at least float32, in which every softmax is taken."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def device_of(model: Model) -> torch.device:
+    """Where a model is, whether it has parameters or only tables that were counted."""
+    return next(iter(model.state_dict().values())).device
 
 
 class ConditionalLM(Protocol):
@@ -65,6 +71,29 @@ class Model(ConditionalLM, Protocol):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
     def state_dict(self) -> dict[str, Tensor]: ...
     def load_state_dict(self, state: dict[str, Tensor]) -> object: ...
+
+
+@runtime_checkable
+class WordModel(Protocol):
+    """A model that has one vector a word, and can begin with given ones."""
+
+    @property
+    def word_dim(self) -> int:
+        """Size of the vectors it begins with."""
+        ...
+
+    def start_from_words(self, vectors: Tensor) -> None:
+        """Begin with these word vectors, (V, word_dim)."""
+        ...
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A model that is counted at once instead of learned step by step."""
+
+    def fit(self, sentences: Sequence[Sequence[int]]) -> None:
+        """Take in the training sentences, as ids without signs."""
+        ...
 
 
 @runtime_checkable

@@ -21,7 +21,6 @@ from limner.data.collection import FEATURES, Collection
 from limner.data.examples import Item
 from limner.errors import FeatureError, PictureError
 from limner.settings import Settings
-from limner.vision.images import Pixels, open_picture
 
 if TYPE_CHECKING:
     from limner.vision.backbones import Backbone
@@ -30,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal["vector", "grid", "maps"]
 Values = NDArray[np.float16]
+Prepared = NDArray[Any]
+"""One picture as a network reads it, (crops, H, W, 3), or one sound as samples."""
 
 _SPEC_KEY = b"limner.spec"
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # what it raises for files it cannot handle
@@ -191,7 +192,7 @@ def extract(
     """
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
-    items = [item for item in _items(collection, splits) if item.image is not None]
+    items = [item for item in _items(collection, splits) if item.medium is not None]
     known = [_known_ids(path, spec) for path, spec in zip(paths, specs, strict=True)]
     complete = set.intersection(*known)
     missing = [item for item in items if item.id not in complete]
@@ -278,15 +279,14 @@ def _decoded(
     batch_size: int,
     skipped: dict[str, str],
     strict: bool,
-) -> Iterator[list[tuple[Item, Pixels]]]:
+) -> Iterator[list[tuple[Item, Prepared]]]:
     """Decode pictures in threads, a few batches ahead of the network; Pillow works outside Python's lock."""
 
-    def decode(item: Item) -> Pixels:
-        path = collection.image_path(item)
-        return backbone.preprocess(open_picture(path, at_least=backbone.preprocessing.short))
+    def decode(item: Item) -> Prepared:
+        return backbone.read(collection.medium_path(item))
 
-    waiting: deque[tuple[Item, Future[Pixels]]] = deque()
-    batch: list[tuple[Item, Pixels]] = []
+    waiting: deque[tuple[Item, Future[Prepared]]] = deque()
+    batch: list[tuple[Item, Prepared]] = []
     rest = iter(items)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
@@ -311,7 +311,7 @@ def _decoded(
         yield batch
 
 
-def _padded(pictures: list[Pixels], batch_size: int) -> Pixels:
+def _padded(pictures: list[Prepared], batch_size: int) -> Prepared:
     """Always the same batch size, so that the same kernels run and a resumed run gives the same bits."""
     return np.stack(pictures + [pictures[-1]] * (batch_size - len(pictures)))
 

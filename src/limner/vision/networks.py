@@ -10,18 +10,18 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from limner.errors import BackboneError
-from limner.vision.features import FeatureSpec, Kind, Values
-from limner.vision.images import Pixels, Preprocessing, prepare
+from limner.vision.features import FeatureSpec, Kind, Prepared, Values
+from limner.vision.images import Pixels, Preprocessing, open_picture, prepare
 
 Result = TypeVar("Result")
 Forms = Literal["vector", "grid", "both"]
@@ -31,23 +31,29 @@ _RESNET_LAYERS = {f"res{n + 2}{last}": f"encoder.stages.{n}" for n, last in enum
 
 
 class Backbone(Protocol):
-    """What extraction and description need to know of a network."""
+    """What extraction and description need to know of what looks at pictures, or listens to sounds."""
 
     @property
     def specs(self) -> tuple[FeatureSpec, ...]:
         """What it gives, one entry for each kind."""
         ...
 
-    @property
-    def preprocessing(self) -> Preprocessing: ...
+    def read(self, path: Path) -> Prepared:
+        """Open one file and make it ready, pictures as (crops, H, W, 3); safe to call from several threads.
 
-    def preprocess(self, image: Image.Image) -> Pixels:
-        """Make one picture ready, (crops, H, W, 3); safe to call from several threads."""
+        Raises:
+            PictureError: it is missing, damaged, or not what is looked at.
+        """
         ...
 
-    def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
-        """Look at prepared pictures (B, crops, H, W, 3): values (B, *shape) by kind."""
+    def __call__(self, prepared: Prepared, /) -> dict[Kind, Values]:
+        """Look at what `read` gave, stacked (B, …): values (B, *shape) by kind."""
         ...
+
+
+def read_picture(path: Path, preprocessing: Preprocessing) -> Pixels:
+    """Open a picture and make it ready, (crops, H, W, 3)."""
+    return prepare(open_picture(path, at_least=preprocessing.short), preprocessing)
 
 
 class PixelBackbone:
@@ -68,8 +74,8 @@ class PixelBackbone:
         )
         self.specs: tuple[FeatureSpec, ...] = (spec,)
 
-    def preprocess(self, image: Image.Image) -> Pixels:
-        return prepare(image, self.preprocessing)
+    def read(self, path: Path) -> Pixels:
+        return read_picture(path, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
         return {"maps": pixels[:, 0].transpose(0, 3, 1, 2).astype(np.float16)}
@@ -81,10 +87,9 @@ class JoinedBackbone:
     def __init__(self, backbones: Sequence[Backbone]) -> None:
         self._backbones = tuple(backbones)
         self.specs = tuple(spec for backbone in backbones for spec in backbone.specs)
-        self.preprocessing = backbones[0].preprocessing
 
-    def preprocess(self, image: Image.Image) -> Pixels:
-        return self._backbones[0].preprocess(image)
+    def read(self, path: Path) -> Prepared:
+        return self._backbones[0].read(path)
 
     def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
         return {kind: values for backbone in self._backbones for kind, values in backbone(pixels).items()}
@@ -137,8 +142,8 @@ class NetworkBackbone:
         self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.specs = self._specify(name, weights_sha256, source)
 
-    def preprocess(self, image: Image.Image) -> Pixels:
-        return prepare(image, self.preprocessing)
+    def read(self, path: Path) -> Pixels:
+        return read_picture(path, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
         threads = torch.get_num_threads()

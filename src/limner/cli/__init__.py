@@ -1,0 +1,10 @@
+"""The command line: each command parses, calls one public function and prints.
+
+Everything heavy is imported inside the commands, so that `limner --help` answers at once.
+"""
+
+from limner.cli import data, models, results  # importing them is what adds their commands
+from limner.cli.app import app, main
+from limner.terminal import err
+
+__all__ = ["app", "data", "err", "main", "models", "results"]

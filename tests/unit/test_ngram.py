@@ -1,0 +1,276 @@
+"""Back-off n-grams: tables worked out by hand, and what must hold whatever was counted."""
+
+import itertools
+import math
+from fractions import Fraction as F
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from limner.data.examples import SIGNS, Example, collate
+from limner.errors import CheckpointError, TrainingError
+from limner.models.ngram import NGram, NGramSettings, NGramState, good_turing
+from limner.scoring import sentence_log_probs
+from limner.search import SampleSettings, SearchSettings, search, select
+
+EOS, UNK, BOS = SIGNS.eos, SIGNS.unk, SIGNS.bos
+A, B, C, D = range(4, 8)
+VOCAB = 8
+
+BY_HAND = [[A, B], [A, B], [A, C, D, D, C, C]]
+"""Bigrams: <s>a 3 times; ab, b</s> twice; ac, cd, dd, dc, cc, c</s> once; the trigrams are as many of each count.
+
+With the cutoff 2: n_1 = 6, n_2 = 2, n_3 = 1, so 3 n_3 / n_1 = 1/2, d_1 = (2*2/6 - 1/2) / (1/2) = 1/3 and
+d_2 = (3*1/(2*2) - 1/2) / (1/2) = 1/2. Unigrams: a 3, b 2, c 3, d 2, </s> 3 of 13; n_1 = 0, so nothing is discounted,
+and <unk> lives on the 1 that is added to the total.
+"""
+UNIGRAMS = {EOS: F(3, 14), UNK: F(1, 14), A: F(3, 14), B: F(2, 14), C: F(3, 14), D: F(2, 14)}
+BIGRAMS = {
+    # a is not discounted, the total is 3 + 1; alpha = (1/4) / (11/14) = 7/22
+    BOS: {EOS: F(3, 44), UNK: F(1, 44), A: F(3, 4), B: F(1, 22), C: F(3, 44), D: F(1, 22)},
+    # b: 2 * 1/2 of 3; c: 1/3 of 3; alpha = (5/9) / (9/14) = 70/81
+    A: {EOS: F(5, 27), UNK: F(5, 81), A: F(5, 27), B: F(1, 3), C: F(1, 9), D: F(10, 81)},
+    # </s>: 2 * 1/2 of 2; alpha = (1/2) / (11/14) = 7/11
+    B: {EOS: F(1, 2), UNK: F(1, 22), A: F(3, 22), B: F(1, 11), C: F(3, 22), D: F(1, 11)},
+    # d, c and </s>: 1/3 of 3 each; alpha = (2/3) / (6/14) = 14/9
+    C: {EOS: F(1, 9), UNK: F(1, 9), A: F(1, 3), B: F(2, 9), C: F(1, 9), D: F(1, 9)},
+    # d and c: 1/3 of 2 each; alpha = (2/3) / (9/14) = 28/27
+    D: {EOS: F(2, 9), UNK: F(2, 27), A: F(2, 9), B: F(4, 27), C: F(1, 6), D: F(1, 6)},
+    UNK: UNIGRAMS,  # never seen before anything
+}
+TRIGRAMS = {
+    (BOS, BOS): BIGRAMS[BOS],  # 3/4 and alpha = (1/4) / (1/4)
+    (BOS, A): BIGRAMS[A],  # 1/3, 1/9 and alpha = (5/9) / (5/9)
+    # c d: 1/3 of 1; alpha = (2/3) / (8/9) = 3/4
+    (A, C): {EOS: F(1, 12), UNK: F(1, 12), A: F(1, 4), B: F(1, 6), C: F(1, 12), D: F(1, 3)},
+    (UNK, C): BIGRAMS[C],
+    (D, UNK): UNIGRAMS,
+    (UNK, UNK): UNIGRAMS,
+}
+
+
+def fitted(sentences, order=3, cutoff=5, vocab=VOCAB):
+    model = NGram(NGramSettings(order=order, cutoff=cutoff), vocab, {}).eval()
+    model.fit(sentences)
+    return model
+
+
+def after(model, *words):
+    """The distribution after some words."""
+    tokens = torch.tensor([[BOS] * (model.settings.order - len(words)) + list(words)])
+    logits, _ = model.step(tokens[:, -1], model.encode(batch([[]])), NGramState(tokens[:, :-1]))
+    return logits[0].exp().tolist()
+
+
+def batch(sentences):
+    return collate([Example(f"item{row}", words) for row, words in enumerate(sentences)])
+
+
+def corpus(seed, vocab=VOCAB, count=60):
+    """Sentences in which a word has a few favourite successors."""
+    random = np.random.default_rng(seed)
+    words = np.arange(UNK, vocab)
+    likes = random.dirichlet(np.full(len(words), 0.2), vocab)
+    sentences = []
+    for _ in range(count):
+        sentence, word = [], BOS
+        for _ in range(random.integers(0, 9)):
+            word = int(random.choice(words, p=likes[word]))
+            sentence.append(word)
+        sentences.append(sentence)
+    return sentences
+
+
+def row_of(expected):
+    return [float(expected.get(word, 0)) for word in range(VOCAB)]
+
+
+@pytest.mark.parametrize("before", BIGRAMS)
+def test_bigrams_by_hand(before):
+    assert after(fitted(BY_HAND, 2, 2), before) == pytest.approx(row_of(BIGRAMS[before]), abs=1e-7)
+
+
+@pytest.mark.parametrize("before", TRIGRAMS)
+def test_trigrams_by_hand(before):
+    assert after(fitted(BY_HAND, 3, 2), *before) == pytest.approx(row_of(TRIGRAMS[before]), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((6, 2, 1), [1 / 3, 1 / 2]),  # see BY_HAND
+        ((6, 2, 0), [2 / 3, 1]),  # nothing to take off in common; d_2 would be 0
+        ((0, 2, 1), [1, 1]),  # no n_1
+        ((6, 0, 1), [1, 1]),  # d_1 would be below 0, and there is no count 2
+        ((3, 2, 1), [1, 1]),  # 1 - 3 n_3 / n_1 = 0
+        ((6, 4, 1), [1, 1]),  # d_1 = 5/3; d_2 would be below 0
+    ],
+)
+def test_discounts_by_hand(numbers, expected):
+    """n_1, n_2 and n_3 of a cutoff of 2; higher counts are left as they are."""
+    counts = np.repeat([1, 2, 3, 9], (*numbers, 5))
+    np.testing.assert_allclose(good_turing(counts, 2)[1:], [*expected, 1])
+
+
+def test_a_cutoff_of_one_discounts_nothing():
+    assert good_turing(np.array([1, 1, 1, 2, 5]), 1).tolist() == [1, 1, 1]
+
+
+def test_unigrams_share_what_is_freed_among_words_never_seen():
+    """Six words seen once, two twice, one three times (13 with the end sign), discounts 1/3 and 1/2 as above."""
+    sentence = [4, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 11]
+    model = fitted([sentence], order=1, cutoff=2, vocab=14)
+    freed = F(6 * 2, 3 * 13) + F(2 * 2, 2 * 13)
+    expected = [0, 0, F(1, 39), freed / 3, F(3, 13), F(1, 13), F(1, 13), *[F(1, 39)] * 5, freed / 3, freed / 3]
+    assert after(model) == pytest.approx([float(p) for p in expected], abs=1e-7)
+
+
+def test_unigrams_that_leave_no_word_out_are_not_discounted():
+    """All seven words are seen, and n_1 = 3, n_2 = 3, n_3 = 1 would halve the count 2."""
+    sentence = [UNK, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8]
+    assert good_turing(np.array([1, 1, 1, 2, 2, 2, 3]), 3)[2] == 1 / 2
+    model = fitted([sentence], order=1, cutoff=3, vocab=9)
+    assert after(model) == pytest.approx([0, 0, *(n / 12 for n in (1, 1, 1, 2, 2, 2, 3))], abs=1e-7)
+
+
+def test_a_context_that_has_seen_every_word_keeps_to_what_it_saw():
+    """After 4 come </s>, <unk>, 4 and 5, that is, all words there are: 1, 2, 1 and 2 times."""
+    sentences = [[4], [4, UNK], [4, UNK], [4, 4, 5], [4, 5]]
+    model = fitted(sentences, order=2, cutoff=1, vocab=6)
+    assert after(model, 4) == pytest.approx([0, 0, 1 / 6, 2 / 6, 1 / 6, 2 / 6], abs=1e-7)
+
+
+def test_a_context_that_has_seen_every_word_is_normalised_after_discounting():
+    """After 4 come </s> and 4 once, <unk> and 5 twice.
+
+    Of all bigrams 5 are seen once, 2 twice, 1 three times (<unk> </s>) and 1 five times (<s> 4): in common 3/5,
+    d_1 = (2*2/5 - 3/5) / (2/5) = 1/2 and d_2 = (3*1/(2*2) - 3/5) / (2/5) = 3/8, so 1/2, 3/4, 1/2, 3/4 remain of 5/2.
+    """
+    sentences = [[4], [4, UNK], [4, UNK], [4, 4, 5], [4, 5, 5, UNK]]
+    model = fitted(sentences, order=2, cutoff=2, vocab=6)
+    assert after(model, 4) == pytest.approx([0, 0, 2 / 10, 3 / 10, 2 / 10, 3 / 10], abs=1e-7)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize(("vocab", "count"), [(6, 5), (6, 1000), (9, 60), (9, 1000)])
+def test_every_context_sums_to_one_and_leaves_no_word_out(order, vocab, count):
+    """Every context there can be: seen or not, start signs, padding, and those that saw every word."""
+    model = fitted(corpus(count, vocab, count), order, vocab=vocab)
+    if (vocab, count) == (6, 1000) and order > 1:
+        assert (model.first_2.diff() == vocab - 2).any()
+    contexts = list(itertools.product(range(vocab), repeat=order - 1))
+    probs = model._log_probs(torch.tensor(contexts, dtype=torch.long)).double().exp()
+    torch.testing.assert_close(probs.sum(1), torch.ones(len(contexts), dtype=torch.float64), rtol=0, atol=1e-6)
+    assert (probs[:, [SIGNS.pad, BOS]] == 0).all()
+    assert (probs[:, EOS:] > 0).all()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_step_equals_forward(order):
+    model, data = fitted(corpus(1), order), batch([[A, B, C], [], [UNK, A, D, D, B]])
+    expected = model(data).logits
+    memory = model.encode(data)
+    state = model.start(memory)
+    for position in range(data.target_in.shape[1]):
+        logits, state = model.step(data.target_in[:, position], memory, state)
+        assert torch.equal(logits, expected[:, position])
+
+
+def test_a_sentence_is_the_product_of_its_words():
+    model, data = fitted(BY_HAND, 3, 2), batch([[A, C, D], [A]])
+    found = sentence_log_probs(model(data), data)  # finite, though the second is padded
+    # The last one: c d saw d once, 1/3 of 1, so </s> has (2/3) / (5/6) of what it has after d.
+    expected = F(3, 4) * F(1, 9) * F(1, 3) * F(4, 5) * F(2, 9)
+    assert found.exp().tolist() == pytest.approx([float(expected), float(F(3, 4) * F(5, 27))])
+
+
+def test_one_that_has_seen_nothing_is_uniform():
+    model = NGram(NGramSettings(), VOCAB, {})
+    assert list(model.parameters()) == []
+    data = batch([[A, B]])
+    torch.testing.assert_close(
+        model(data).logits.exp()[0], torch.tensor(row_of(dict.fromkeys(range(2, 8), 1 / 6))).repeat(3, 1)
+    )
+
+
+@pytest.mark.parametrize("order", [1, 3])
+@pytest.mark.parametrize("sentences", [corpus(2), None], ids=["fitted", "fresh"])
+def test_tables_round_trip(tmp_path, order, sentences):
+    model = NGram(NGramSettings(order=order), VOCAB, {})
+    if sentences is not None:
+        model.fit(sentences)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    other = fitted(corpus(3), order)  # tables of other sizes
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    data = batch(corpus(2)[:5])
+    assert torch.equal(other(data).logits, model(data).logits)
+    assert list(other.state_dict()) == list(model.state_dict())
+
+
+def test_fitting_again_forgets_and_the_order_of_sentences_does_not_matter():
+    model = fitted(corpus(3))
+    model.fit(BY_HAND[::-1])
+    state, fresh = model.state_dict(), fitted(BY_HAND).state_dict()
+    assert all(torch.equal(state[name], fresh[name]) for name in fresh)
+
+
+def test_fitted_tables_keep_the_type_of_the_model():
+    model = NGram(NGramSettings(), VOCAB, {}).double()
+    model.fit(BY_HAND)
+    assert model(batch([[A]])).logits.dtype == torch.float64
+
+
+def test_tables_of_another_vocabulary_are_refused():
+    with pytest.raises(CheckpointError, match="log_probs_1 has 9 words, the vocabulary has 8"):
+        fitted(BY_HAND).load_state_dict(fitted(BY_HAND, vocab=9).state_dict())
+
+
+def test_no_sentences_are_refused():
+    with pytest.raises(TrainingError, match="no sentences to count"):
+        fitted([])
+
+
+@pytest.mark.parametrize("word", [SIGNS.pad, BOS, EOS, VOCAB, -1])
+def test_ids_that_are_no_words_are_refused(word):
+    with pytest.raises(TrainingError, match=rf"sentence 1 holds the id {word}: expected ids of words, 3 to 7"):
+        fitted([[A], [B, word]])
+
+
+def test_sentences_without_words_teach_when_to_end():
+    model = fitted([[], [], []], order=2)
+    assert after(model, BOS)[EOS] == pytest.approx(3 / 4)
+
+
+def test_context_helps_on_text_of_the_same_kind():
+    train, test = corpus(5, 20, 800), batch(corpus(5, 20, 900)[800:])
+    words = int(test.target_mask.sum())
+    costs = [-float(sentence_log_probs(fitted(train, order, vocab=20)(test), test).sum()) / words for order in (1, 2)]
+    assert costs[1] < costs[0] - 0.3
+    assert costs[1] < math.log(18)
+
+
+def test_long_contexts_and_large_vocabularies_do_not_overflow():
+    """60,000 to the power of 8 is far beyond 64 bits."""
+    vocab = 60_000
+    sentence = [vocab - 1 - word for word in range(12)]
+    model = fitted([sentence, sentence[1:]], order=9, cutoff=1, vocab=vocab)
+    # The last context of nine words saw the end sign twice, its total is 3.
+    assert math.exp(model._log_probs(torch.tensor([sentence[-8:]]))[0, EOS]) == pytest.approx(2 / 3)
+
+
+def test_search_and_sampling_say_no_signs():
+    model, data = fitted(corpus(1)), batch([[], []])
+    found = search([model], data, SearchSettings(beam_size=3, n_best=3, min_length=2))
+    drawn = search([model], data, SearchSettings(beam_size=20, n_best=20, sample=SampleSettings()))
+    sentences = [one for row in (*found, *drawn) for one in row]
+    assert len(sentences) == 46
+    assert all(word >= UNK for one in sentences for word in one.tokens)
+    assert all(math.isfinite(one.log_prob) for one in sentences)
+
+
+def test_states_of_unigrams_can_be_selected():
+    model = fitted(BY_HAND, order=1)
+    state = model.start(model.encode(batch([[], [], []])))
+    assert select(state, torch.tensor([2, 0])).words.shape == (2, 0)

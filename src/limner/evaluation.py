@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from limner.checkpoint import Checkpoint
-from limner.data.batching import Examples, Pictures, PictureSource, prefetch, split_examples
+from limner.data.batching import (
+    Control,
+    ControlPictures,
+    Examples,
+    Pictures,
+    PictureSource,
+    mean_picture,
+    prefetch,
+    split_examples,
+)
 from limner.data.collection import Collection
-from limner.data.examples import Batch, Example, Item, collate
-from limner.errors import CheckpointError
+from limner.data.examples import Batch, Example, Item, Seen, collate
+from limner.errors import CheckpointError, SettingsError
 from limner.metrics import METRICS, Score, novelty, require_metrics, score_sentences, sentence_scores
 from limner.models.protocols import device_of
+from limner.recipe import EvaluationSettings
 from limner.records import EvaluatedItem, Evaluation
 from limner.retrieval import MARGINAL_PICTURES, Searched, measure_search, sampled_items
+from limner.sampling import sampled_scores
 from limner.scoring import BUDGET, score_examples
 from limner.search import Hypothesis, SearchSettings, search
+from limner.shortlist import require_shortlist
 from limner.text.vocab import Tokenizer
 from limner.vision.features import require_same
 
@@ -72,7 +87,8 @@ def validate(learner: Checkpoint, examples: Examples, metrics: Iterable[str]) ->
     wanted = list(metrics)
     values: dict[str, float] = {}
     if "perplexity" in wanted:
-        values["perplexity"] = score_examples(learner.model, examples).perplexity.value
+        skip_words = learner.recipe.evaluation.skip_words
+        values["perplexity"] = score_examples(learner.model, examples, skip_words=skip_words).perplexity.value
     decoded = [name for name in wanted if name != "perplexity"]
     if decoded:
         training = learner.model.training
@@ -91,9 +107,11 @@ def evaluate(
     *,
     split: str | None = None,
     settings: SearchSettings | None = None,
+    measure: EvaluationSettings | None = None,
     metrics: Sequence[str] = DEFAULT_METRICS,
     retrieval: bool = True,
     marginal: int = MARGINAL_PICTURES,
+    pictures: Control = "right",
     leave_out: bool = False,
     seed: int = 1,
     budget: int = BUDGET,
@@ -107,11 +125,13 @@ def evaluate(
         collection: where the split is.
         split: none for the recipe's test split.
         settings: how to search; none for the recipe's.
+        measure: what else to measure; none for what the recipe says.
         metrics: names of sentence metrics.
         retrieval: whether to search both ways as well (every sentence is scored with every picture).
         marginal: training pictures sampled for the normalisation of Mao et al. (2015), eq. 7.
+        pictures: what the model is shown in place of each picture, see `shown_pictures`.
         leave_out: go on without the pictures that have no features, as the recipe may say too; they are counted.
-        seed: of that sample, and of the examples shown.
+        seed: of that sample, of the examples shown, of sampled sentences and of shuffled pictures.
         budget: bytes of working memory of the search.
         command: how this was called, for the record.
         progress: told the part of the work, what is done of it and how much it is.
@@ -120,44 +140,111 @@ def evaluate(
         CheckpointError: the models cannot describe together.
         CollectionError: there is no such split.
         FeatureError: a picture has no features, and `leave_out` is false.
+        SettingsError: an unknown metric, a shortlist of more pictures than there are, or a control of pictures for
+            a model that looks at none.
     """
     began = time.perf_counter()
     require_metrics(metrics)
     require_ensemble(models)
     first, data = models[0], models[0].recipe.data
-    split, settings = split or data.test, settings or first.recipe.search
+    split, settings, measure = split or data.test, settings or first.recipe.search, measure or first.recipe.evaluation
     note = progress or (lambda part, done, total: None)
-    pictures = open_pictures(first, collection)
+    features = open_pictures(first, collection)
     leave_out = leave_out or first.recipe.visual.missing == "leave_out"
-    examples = split_examples(collection, split, first.tokenizer, data.lang, pictures, 1 << 30, leave_out)
-    items = examples.items
-    found = describe_items(models, items, pictures, settings, progress=lambda d, n: note("describing", d, n))
+    examples = split_examples(collection, split, first.tokenizer, data.lang, features, 1 << 30, leave_out)
+    if retrieval and features is not None:
+        require_shortlist(measure.shortlist, examples.items)
+    examples = examples.showing(shown_pictures(first, collection, features, pictures, examples.items, seed))
+    found = describe_items(models, examples.items, examples.pictures, settings, progress=partial(note, "describing"))
     best = [hypotheses[0] for hypotheses in found]
-    searched = Searched((), None)
-    if retrieval and pictures is not None:
-        others = sampled_items(collection, data.train, pictures, marginal, seed)
-        searched = measure_search(
-            first, examples, collection, others, budget=budget, seed=seed,
-            progress=lambda d, n: note("searching", d, n),
-        )  # fmt: skip
     how = settings.signature + (f",models{len(models)}" if len(models) > 1 else "")
-    scores = [
-        *_described_scores(first, best, examples, metrics, _training_texts(first, collection), how),
-        score_examples(first.model, examples).perplexity,
-        *searched.scores,
-    ]
+    scores = _described_scores(first, best, examples, metrics, _training_texts(first, collection), how)
+    if measure.samples:
+        scores += sampled_scores(models, examples, measure, settings, seed=seed, progress=partial(note, "sampling"))
+    scores.append(score_examples(first.model, examples, skip_words=measure.skip_words).perplexity)
+    searched = Searched((), None)
+    if retrieval and features is not None:
+        searched = measure_search(
+            first,
+            examples,
+            collection,
+            sampled_items(collection, data.train, features, marginal, seed),
+            shortlist=measure.shortlist,
+            mean=mean_of_training(first, collection, features) if measure.shortlist else None,
+            budget=budget,
+            seed=seed,
+            progress=partial(note, "searching"),
+        )
     return Evaluation(
         split=split,
         search="" if settings == first.recipe.search and len(models) == 1 else how,
+        pictures=pictures,
+        measured=_changes(measure, first.recipe.evaluation),
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
         seconds=time.perf_counter() - began,
-        left_out=sum(bool(item.texts(data.lang)) for item in collection.items(split)) - len(items),
-        scores=tuple(scores),
-        items=tuple(_evaluated(first.tokenizer, best, items, examples.lang, collection)),
+        left_out=sum(bool(item.texts(data.lang)) for item in collection.items(split)) - len(examples.items),
+        scores=tuple(_signed((*scores, *searched.scores), pictures, seed)),
+        items=tuple(_evaluated(first.tokenizer, best, examples.items, examples.lang, collection)),
         retrieval=searched.shown,
     )
+
+
+def _changes(measure: EvaluationSettings, usual: EvaluationSettings) -> str:
+    before = usual.model_dump()
+    return ",".join(f"{key}{value or 0}" for key, value in measure.model_dump().items() if value != before[key])
+
+
+def _signed(scores: Iterable[Score], pictures: Control, seed: int) -> Iterable[Score]:
+    """Every figure says when the pictures were not the right ones."""
+    note = {"right": "", "shuffled": f"|pictures:shuffled,seed{seed}"}.get(pictures, f"|pictures:{pictures}")
+    return (score._replace(signature=score.signature + note) for score in scores)
+
+
+def shown_pictures(
+    model: Checkpoint,
+    collection: Collection,
+    pictures: Pictures | None,
+    control: Control,
+    items: Sequence[Item],
+    seed: int,
+) -> PictureSource | None:
+    """The pictures that a model is shown of a split.
+
+    Args:
+        model: it tells which split it was trained on.
+        collection: where that split is.
+        pictures: the right ones; None for a model that looks at none.
+        control: 'right' for these; 'shuffled' for another item's, by the seed; 'mean' for the mean of the training
+            split's features and 'zero' for zeros, the same for every item that has a picture.
+        items: the items of the split.
+        seed: of the shuffling.
+
+    Raises:
+        SettingsError: there is a control, and the model looks at no pictures.
+        CollectionError: the mean is asked for, and the collection has no training split.
+    """
+    if control == "right":
+        return pictures
+    if pictures is None:
+        raise SettingsError(f"pictures: '{control}', but this model looks at no pictures; evaluate it with 'right'")
+    if control == "shuffled":
+        return ControlPictures.shuffled(pictures, items, seed)
+    if control == "mean":
+        return ControlPictures(pictures, {}, mean_of_training(model, collection, pictures))
+    nothing = {form: np.zeros(shape, dtype=np.float16) for form, shape in pictures.forms.items()}
+    return ControlPictures(pictures, {}, nothing)
+
+
+def mean_of_training(model: Checkpoint, collection: Collection, pictures: Pictures) -> Seen:
+    """The mean picture of the split a model was trained on, by form.
+
+    Raises:
+        CollectionError: the collection has no such split.
+    """
+    items = collection.items(model.recipe.data.train)
+    return mean_picture(pictures, [item for item in items if item.medium is not None and pictures.knows(item)])
 
 
 def require_ensemble(models: Sequence[Checkpoint]) -> None:

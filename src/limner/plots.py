@@ -1,4 +1,4 @@
-"""Drawings: learning curves and recall curves.
+"""Drawings: learning curves, recall curves and maps of words.
 
 Every function returns a matplotlib `Figure` that belongs to no window and to no global list, so drawing needs
 no display and leaves nothing behind. `svg` turns one into markup.
@@ -12,10 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
 from limner.records import LogLine, Point
 
@@ -24,6 +26,8 @@ COLOURS = ("#0f7fbf", "#d9662b", "#1a9e77", "#b8589b", "#b98a00", "#6a6fd1")
 # Stand-ins for the ink of text and lines: `svg` makes them the page's own colours, light or dark.
 INK, FAINT = "#5a5f69", "#b4b8c0"
 SIZE = (4.6, 3.0)
+MAP_SIZE = (9.2, 6.0)
+DOT = 2.4  # points
 
 
 def _style() -> AbstractContextManager[None]:
@@ -116,6 +120,63 @@ def _line(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour:
     if points:
         marker = "o" if len(points) < 30 else None
         axes.plot(*zip(*points, strict=True), label=label, color=colour, linewidth=1.8, marker=marker, markersize=3)
+
+
+def word_map(title: str, words: Sequence[str], positions: NDArray[np.float64], groups: Sequence[int]) -> Figure:
+    """Draw words where they lie in the plane; where labels would overlap, the later word stays a dot.
+
+    Args:
+        title: what placed them.
+        words: (N), those that matter most first.
+        positions: (N, 2).
+        groups: (N), from 0; words of one group have one colour.
+    """
+    figure = Figure(figsize=MAP_SIZE, layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", color=INK, fontsize=11, fontweight="bold")
+    axes.set_axis_off()
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.margins(0.04)
+    colours = [COLOURS[group % len(COLOURS)] for group in groups]
+    for colour in dict.fromkeys(colours):
+        own = positions[[one == colour for one in colours]]
+        axes.plot(*own.T, color=colour, linestyle="none", marker="o", markersize=DOT, markeredgewidth=0)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # a label must not move what it was fitted to
+    paper = figure.get_size_inches() * 72
+    points = axes.transData.transform(positions) * 72 / figure.dpi
+    dots = np.hstack((points - DOT / 2, points + DOT / 2))
+    taken = np.empty((0, 4))
+    for word, colour, position, point in zip(words, colours, positions, points, strict=True):
+        label = axes.annotate(word, position, (0, 0), textcoords="offset points", va="bottom", color=colour, fontsize=8)
+        extent = label.get_window_extent()
+        size = np.array([extent.width, extent.height]) * 72 / figure.dpi
+        boxes = [_box(point, size, side) for side in _SIDES]
+        inside = [box for box in boxes if (box[:2] >= 0).all() and (box[2:] <= paper).all()]
+        free = [box for box in inside if not _overlaps(box, taken)]
+        if not free:
+            label.remove()
+            continue
+        chosen = next((box for box in free if not _overlaps(box, dots)), free[0])
+        label.set_position(chosen[:2] - point)
+        taken = np.vstack((taken, chosen))
+    return figure
+
+
+# Where a label may stand, as the way from its dot: right, left, above, below.
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1))
+_GAP = 2.0  # points from the middle of a dot to its label
+
+
+def _box(point: NDArray[np.float64], size: NDArray[np.float64], side: tuple[int, int]) -> NDArray[np.float64]:
+    """Left, bottom, right and top of a label beside a dot, in points."""
+    corner = point + np.array(side) * (size / 2 + _GAP) - size / 2
+    return np.concatenate((corner, corner + size))
+
+
+def _overlaps(box: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
+    return bool(((box[:2] < others[:, 2:]) & (others[:, :2] < box[2:])).all(1).any())
 
 
 def svg(figure: Figure, description: str) -> str:

@@ -42,6 +42,22 @@ class VisualSettings(Settings):
     """Feature tables of up to this size are held in memory; larger ones are read from disk batch by batch."""
 
 
+class EvaluationSettings(Settings):
+    """What an evaluation measures besides described pictures, perplexity and recall: Kiros et al. (2014), section 7.1.
+
+    The paper's figures take skip_words 5, samples 10 and shortlist 100.
+    """
+
+    skip_words: int = Field(default=0, ge=0)
+    """C: perplexity counts from word C + 1 on, and leaves out sentences of fewer than C + 3 words; 0 counts all."""
+    samples: int = Field(default=0, ge=0)
+    """How many times each sentence of the split is sampled for BLEU; 0 leaves that out."""
+    given_words: int = Field(default=0, ge=0)
+    """First words of the reference that a sample begins with; they are not scored, only what follows them is."""
+    shortlist: int | None = Field(default=None, ge=1)
+    """k_r: sentences are searched among those of this many pictures, the nearest; none leaves that search out."""
+
+
 class Published(Settings):
     """A published row that this recipe stands beside."""
 
@@ -62,6 +78,7 @@ class Recipe(Settings):
     training: TrainingSettings = TrainingSettings()
     search: SearchSettings = SearchSettings()
     """How sentences are written when the command names nothing else, and while validating."""
+    evaluation: EvaluationSettings = EvaluationSettings()
     published: Published | None = None
 
     @model_validator(mode="before")
@@ -87,16 +104,36 @@ class Recipe(Settings):
 def load_recipe(name: str, assignments: list[str]) -> Recipe:
     """Read a recipe by its name (`mao2015/flickr8k`) or path, and apply `key=value` changes.
 
+    A recipe may name another one as its `base` and say only what differs. Settings of another `name` (another
+    model, another optimizer) take the place of the base's as a whole.
+
     Raises:
         SettingsError: no such recipe, or a key or value that does not fit.
     """
+    return Recipe.parse(override(_read(name, ()), assignments), where=str(name))
+
+
+def _read(name: str, before: tuple[str, ...]) -> dict[str, Any]:
+    """A recipe's values over those of its base."""
+    if name in before:
+        raise SettingsError(f"{name}: is its own base ({' -> '.join((*before, name))})")
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = recipe_folder() / f"{name}.yaml"
         if not path.exists():
             raise SettingsError(f"no recipe '{name}'; there are: {', '.join(recipe_names())}; or give a .yaml file")
-    values: dict[str, Any] = override(read_yaml(path), assignments)
-    return Recipe.parse(values, where=str(name))
+    values = read_yaml(path)
+    base = values.pop("base", None)
+    return values if base is None else _laid_over(_read(str(base), (*before, name)), values)
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        other = below.get(key)
+        alike = isinstance(value, dict) and isinstance(other, dict) and value.get("name") in (None, other.get("name"))
+        result[key] = _laid_over(other, value) if alike else value  # type: ignore[arg-type]  # alike are mappings
+    return result
 
 
 def recipe_names() -> list[str]:

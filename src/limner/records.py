@@ -2,7 +2,8 @@
 
     RUN/config.json               RunConfig
     RUN/log.jsonl                 one LogLine a line
-    RUN/evaluation/SPLIT.json     Evaluation, SPLIT-SEARCH.json where the search was not the recipe's
+    RUN/evaluation/SPLIT.json     Evaluation; SPLIT-SEARCH.json where the search was not the recipe's, and
+                                  SPLIT-pictures_shuffled.json, say, where something else was not as usual
 
 Training and evaluation write these classes, the report and any later tool read the same ones.
 """
@@ -186,6 +187,10 @@ class Retrieval(Record):
     image_to_text: tuple[PictureQuery, ...] = ()
     text_to_image: tuple[SentenceQuery, ...] = ()
     curves: RecallCurves = RecallCurves()
+    shortlist: int | None = None
+    """k_r, where the search of Kiros et al. (2014) was measured as well."""
+    match_curves: RecallCurves | None = None
+    """Figure 2 there: the share of queries whose match is found against the share of its candidates looked at."""
 
 
 class Evaluation(Record):
@@ -194,6 +199,10 @@ class Evaluation(Record):
     split: str
     search: str = ""
     """How sentences were found, where it was not by one model and as its recipe says."""
+    pictures: str = "right"
+    """Which pictures the model was shown: its own, or those of a control ('shuffled', 'mean', 'zero')."""
+    measured: str = ""
+    """What was measured and how, where it was not as the recipe's `evaluation` says."""
     collection: str
     fingerprint: str
     command: str
@@ -206,8 +215,9 @@ class Evaluation(Record):
 
     @property
     def name(self) -> str:
-        """Split and search, as headings and file names have it."""
-        return f"{self.split}-{self.search}" if self.search else self.split
+        """Split, search and whatever else is not as usual, as headings and file names have it."""
+        control = "" if self.pictures == "right" else f"pictures_{self.pictures}"
+        return "-".join(part for part in (self.split, self.search, self.measured, control) if part)
 
 
 def read_evaluations(run_folder: Path) -> list[Evaluation]:

@@ -1,7 +1,7 @@
 """The report of a run: one HTML file with everything in it, for a desk, a phone or a printer.
 
-It reads what a run folder holds (`limner.records`) and the pictures that the evaluations name. It needs no
-JavaScript and fetches nothing.
+It reads what a run folder holds (`limner.records`, and the model for its words) and the pictures that the
+evaluations name. It needs no JavaScript and fetches nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from limner import plots
-from limner.errors import PictureError
+from limner.errors import LimnerError, PictureError
 from limner.files import write_whole
 from limner.metrics.base import Score
 from limner.records import (
@@ -79,9 +79,9 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
     """Write the report of a run.
 
     Args:
-        run_folder: holds `config.json` and, where they exist, `log.jsonl` and `evaluation/*.json`.
+        run_folder: holds `config.json` and, where they exist, `log.jsonl`, `evaluation/*.json` and the model.
         out: the HTML file to write; an older one is replaced.
-        seed: chooses the fair sample of the galleries.
+        seed: chooses the fair sample of the galleries, and starts the maps of words.
 
     Returns:
         `out`.
@@ -110,6 +110,7 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
             _section(evaluation, config.recipe.get("published") or {}, thumbnails, seed)
             for evaluation in read_evaluations(run_folder)
         ],
+        words=_words(run_folder, seed),
         seed=seed,
     )
     write_whole(out, html)
@@ -295,3 +296,25 @@ def _sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[di
         {"query": query, "found": [(picture, thumbnails(picture.image, SMALL)) for picture in query.top]}
         for query in queries
     ]
+
+
+def _words(run_folder: Path, seed: int) -> dict[str, Any] | None:
+    """Maps of the model's words; None where there is no model with word vectors, or no scikit-learn."""
+    from limner.checkpoint import load_checkpoint  # imports torch, which all else here does without
+    from limner.word_map import TITLES, map_words
+
+    try:
+        found = map_words(load_checkpoint(run_folder), seed=seed)
+    except LimnerError as error:
+        logger.info("the report has no maps of words: %s", error)
+        return None
+    charts = []
+    for method, title in TITLES.items():
+        figure = plots.word_map(title, found.words, found.positions[method], found.groups)
+        charts.append(Markup(plots.svg(figure, f"{title}: {len(found.words)} words, near each other where alike")))
+    return {
+        "count": len(found.words),
+        "charts": charts,
+        "neighbours": found.neighbours,
+        "colours": plots.COLOURS,
+    }

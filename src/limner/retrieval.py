@@ -13,7 +13,7 @@ from torch import Tensor
 from limner.checkpoint import Checkpoint
 from limner.data.batching import Examples, Pictures, PictureSource
 from limner.data.collection import Collection
-from limner.data.examples import Item
+from limner.data.examples import Item, Seen
 from limner.errors import CollectionError
 from limner.hardware import native_bf16
 from limner.metrics.base import Score
@@ -21,6 +21,14 @@ from limner.metrics.ranks import RetrievalRanks, rank_all, retrieval_curves, ret
 from limner.models.protocols import Model, device_of
 from limner.records import FoundPicture, FoundSentence, PictureQuery, RecallCurves, Retrieval, SentenceQuery
 from limner.scoring import BUDGET, Progress, room_for, score_tiles
+from limner.shortlist import (
+    Matches,
+    PairRater,
+    measure_matches,
+    nearest_pictures,
+    own_ratings,
+    require_shortlist,
+)
 from limner.text.vocab import Tokenizer
 
 MARGINAL_PICTURES = 1000
@@ -68,7 +76,29 @@ class Marginal:
         return (self._total - self._count.log()).float()
 
 
-@torch.inference_mode()
+class AllPairs(NamedTuple):
+    """Every sentence with every picture."""
+
+    normalised: Tensor  # (S, I): log P(w|I) - log P(w)
+    marginal: Tensor  # (S,): log P(w)
+    mean: Tensor | None  # (S,): log P(w|mean picture)
+
+
+class WithMean:
+    """Pictures, and one more: the mean of them all."""
+
+    def __init__(self, pictures: PictureSource, mean: Seen) -> None:
+        self.pictures, self.mean = pictures, mean
+
+    def take(self, items: Sequence[Item]) -> list[Seen | None]:
+        """What is seen of each item's picture, of `MEAN` the mean."""
+        seen = iter(self.pictures.take([item for item in items if item is not MEAN]))
+        return [self.mean if item is MEAN else next(seen) for item in items]
+
+
+MEAN = Item("the mean picture", "", image="")
+
+
 def normalised_log_probs(
     model: Checkpoint,
     targets: Sequence[Sequence[int]],
@@ -79,6 +109,22 @@ def normalised_log_probs(
     budget: int = BUDGET,
     progress: Progress | None = None,
 ) -> Tensor:
+    """Log P(w|I) - log P(w) of every sentence with every picture, (S, I); see `all_pairs`."""
+    return all_pairs(model, targets, items, pictures, others, budget=budget, progress=progress).normalised
+
+
+@torch.inference_mode()
+def all_pairs(
+    model: Checkpoint,
+    targets: Sequence[Sequence[int]],
+    items: Sequence[Item],
+    pictures: PictureSource,
+    others: Sequence[Item],
+    *,
+    mean: Seen | None = None,
+    budget: int = BUDGET,
+    progress: Progress | None = None,
+) -> AllPairs:
     """Log P(w|I) - log P(w) of every sentence with every picture, (S, I).
 
     For a given picture this ranks sentences by eq. 7 of Mao et al. (2015); for a given sentence it ranks pictures
@@ -90,6 +136,7 @@ def normalised_log_probs(
         items: I items with a picture.
         pictures: where the features are.
         others: the pictures of the marginal P(w); none for the items' own.
+        mean: one more picture, which log P(w|mean) is given for.
         budget: bytes of working memory; a larger matrix lies in a file.
         progress: told the pairs that are done, and how many there are.
 
@@ -102,15 +149,19 @@ def normalised_log_probs(
             f"item '{missing[0]}' has no picture and no sound; search needs one for every item of the split"
         )
     matrix, marginal = room_for((len(targets), len(items)), budget), Marginal(len(targets))
-    shown = [*items, *others]
+    shown = [*items, *others, *([MEAN] if mean is not None else [])]
+    source = WithMean(pictures, mean) if mean is not None else pictures
+    of_mean = torch.empty(len(targets)) if mean is not None else None
     for rows, columns, found in score_tiles(
-        model.model, targets, shown, pictures, budget=budget, bf16=in_bf16(model), progress=progress
+        model.model, targets, shown, source, budget=budget, bf16=in_bf16(model), progress=progress
     ):
+        if of_mean is not None and columns.stop == len(shown):
+            of_mean[rows], found = found[:, -1].float(), found[:, :-1]
         own = found[:, : max(0, len(items) - columns.start)]
         matrix[rows, columns.start : columns.start + own.shape[1]] = own.numpy()
         marginal.add(rows, found[:, own.shape[1] :] if others else own)
     matrix -= marginal.log_probs().numpy()[:, None]
-    return torch.from_numpy(matrix)
+    return AllPairs(torch.from_numpy(matrix), marginal.log_probs(), of_mean)
 
 
 def in_bf16(model: Checkpoint) -> bool:
@@ -141,6 +192,8 @@ def measure_search(
     collection: Collection,
     others: Sequence[Item],
     *,
+    shortlist: int | None = None,
+    mean: Seen | None = None,
     budget: int,
     seed: int,
     progress: Progress | None = None,
@@ -151,7 +204,9 @@ def measure_search(
         model: gives the probabilities.
         examples: of the split; items without a picture are left out.
         collection: where they are from.
-        others: the pictures of the marginal P(w), see `normalised_log_probs`.
+        others: the pictures of the marginal P(w), see `all_pairs`.
+        shortlist: k_r of Kiros et al. (2014), whose search is measured as well; none leaves that out.
+        mean: the mean picture of the training split, which that search compares with.
         budget: bytes of working memory.
         seed: of the examples shown.
         progress: told the pictures that are done, and how many there are.
@@ -160,9 +215,12 @@ def measure_search(
     if searched is None:
         return Searched((), None)
     assert searched.pictures is not None, "whoever searches has asked for pictures"
-    matrix = normalised_log_probs(
-        model, searched.targets, searched.items, searched.pictures, others, budget=budget, progress=progress
-    )
+    require_shortlist(shortlist, searched.items)
+    pairs = all_pairs(
+        model, searched.targets, searched.items, searched.pictures, others,
+        mean=mean if shortlist else None, budget=budget, progress=progress,
+    )  # fmt: skip
+    matrix = pairs.normalised
     ranks = rank_all(matrix.numpy(), searched.owners)
     arithmetic = "|bf16" if in_bf16(model) else "|fp32"
     normalised = f"|marginal:{len(others) or 'own'}"
@@ -173,7 +231,32 @@ def measure_search(
         for score in retrieval_scores(ranks, searched.owners)
     )
     curves = RecallCurves(**retrieval_curves(ranks, searched.owners))
-    return Searched(scores, _shown(matrix, searched, collection, ranks, curves, seed))
+    shown = _shown(matrix, searched, collection, ranks, curves, seed)
+    if shortlist:
+        matches = _matches(model, searched, pairs, shortlist, arithmetic)
+        scores += matches.scores
+        shown = shown.model_copy(update={"shortlist": shortlist, "match_curves": matches.curves})
+    return Searched(scores, shown)
+
+
+def _matches(model: Checkpoint, searched: Examples, pairs: AllPairs, shortlist: int, arithmetic: str) -> Matches:
+    """Kiros et al. (2014), section 6: pictures by perplexity, sentences by its ratio to that with the mean picture.
+
+    The logarithm of the ratio is (log P(w|mean) - log P(w|I)) / N; for one sentence it orders the pictures as the
+    perplexity does.
+    """
+    assert searched.pictures is not None
+    near = nearest_pictures(model, searched.items, searched.pictures, shortlist)
+    if isinstance(model.model, PairRater):
+        ratings, how = own_ratings(model, model.model, searched, searched.pictures), "score:the model's own"
+    else:
+        assert pairs.mean is not None, "whoever asks for a shortlist gives the mean picture"
+        words = torch.tensor([len(target) + 1 for target in searched.targets])
+        offset = (pairs.marginal - pairs.mean).unsqueeze(1).numpy()
+        ratings, how = pairs.normalised.numpy(), "score:perplexity ratio to the mean picture" + arithmetic
+        ratings += offset  # in place: the matrix may be a file, and nobody reads it after this
+        ratings /= words.unsqueeze(1).numpy()
+    return measure_matches(ratings, searched, near, how)
 
 
 def _with_pictures(examples: Examples, tokenizer: Tokenizer) -> Examples | None:

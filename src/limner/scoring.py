@@ -36,29 +36,56 @@ Progress = Callable[[int, int], None]
 class SentenceScores(NamedTuple):
     """Scores of the sentences of an `Examples`, in its order."""
 
-    log_probs: Tensor  # (N,) natural logarithm, end sign included
-    words: Tensor  # (N,) how many words that is, end sign included
+    log_probs: Tensor  # (N,) natural logarithm of the words counted, end sign included
+    words: Tensor  # (N,) how many words that is; 0 where a sentence is left out
+    skip_words: int = 0
 
     @property
     def perplexity(self) -> Score:
-        """Perplexity over all words."""
-        return perplexity(float(self.log_probs.double().sum()), int(self.words.sum()))
+        """Perplexity over all words that are counted."""
+        counted = ""
+        if self.skip_words:
+            short = int((self.words == 0).sum())
+            counted = f"from word:{self.skip_words + 1}|left out:{short} of under {self.skip_words + 3} words"
+        return perplexity(float(self.log_probs.double().sum()), int(self.words.sum()), counted)
 
 
 @torch.inference_mode()
-def score_examples(model: Model, examples: Examples, batch_size: int = 256) -> SentenceScores:
-    """Score every (picture, sentence) pair, at most `batch_size` at once; the model is left in the mode it was in."""
+def score_examples(model: Model, examples: Examples, batch_size: int = 256, *, skip_words: int = 0) -> SentenceScores:
+    """Score every (picture, sentence) pair; the model is left in the mode it was in.
+
+    Args:
+        model: any.
+        examples: the pairs.
+        batch_size: how many at once, at most; it changes no result.
+        skip_words: see `counted_words`.
+    """
     training = model.training
     model.eval()
     device = device_of(model)
     log_probs, words = torch.zeros(len(examples)), torch.zeros(len(examples), dtype=torch.long)
     order = [some for rows in examples.order(batch_size) for some in _cut(rows, examples.targets)]
     for rows, batch in zip(order, prefetch(examples.batch, order, 4), strict=True):
+        mask = counted_words(batch, skip_words)
         moved = batch.to(device)
-        log_probs[rows] = sentence_log_probs(model(moved), moved).cpu()
-        words[rows] = batch.target_mask.sum(1)
+        counted = replace(moved, target_mask=mask.to(device))
+        log_probs[rows] = sentence_log_probs(model(moved), counted).cpu()
+        words[rows] = mask.sum(1)
     model.train(training)
-    return SentenceScores(log_probs, words)
+    return SentenceScores(log_probs, words, skip_words)
+
+
+def counted_words(batch: Batch, skip_words: int) -> Tensor:
+    """Which words perplexity counts, (B, T) bool: all; or those of Kiros et al. (2014), section 7.2.
+
+    With `skip_words` C above 0 it begins with word C + 1, where every model has as much to go by as it can use, and
+    leaves out sentences of fewer than C + 3 words.
+    """
+    if not skip_words:
+        return batch.target_mask
+    long_enough = batch.target_mask.sum(1, keepdim=True) - 1 >= skip_words + 3  # the end sign is no word of it
+    position = torch.arange(batch.target_mask.shape[1], device=batch.target_mask.device)
+    return batch.target_mask & long_enough & (position >= skip_words)
 
 
 def _cut(rows: Sequence[int], targets: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:

@@ -135,19 +135,22 @@ def search(
     sizes = sorted({model.vocab_size for model in models})
     if len(sizes) != 1:
         raise CheckpointError(f"models of {sizes} words: expected one model or more of one vocabulary")
-    rules = _Rules(settings, _given_words(prefixes, batch, settings.max_length, sizes[0]))
+    given = _given_words(prefixes, batch, settings.max_length, sizes[0])
+    rules = _Rules(settings, given)
     choose: Choose = choose_best if settings.sample is None else _Sampler(settings.sample, settings, batch)
     found = _Found(len(batch), settings)
     live = list(range(len(batch)))  # the N examples still searched
-    total = torch.zeros((len(batch), settings.beam_size), device=batch.target_in.device)  # (N, K)
-    if settings.sample is None:
-        total[:, 1:] = -math.inf  # the K are all the same before the first word: one stands for them
-    token = torch.full_like(total, SIGNS.bos, dtype=torch.long)  # (N, K)
-    words = token.new_zeros((*token.shape, settings.max_length))  # (N, K, max_length)
+    shared = int((given != SIGNS.pad).sum(1).min())  # so many words are given to all: nothing to choose yet
+    memories = [model.encode(batch) for model in models]
+    token, total, states = _read(models, given[:, :shared], memories)
     rows = torch.arange(len(batch), device=total.device).repeat_interleave(settings.beam_size)  # (N * K,)
-    memories = select([model.encode(batch) for model in models], rows)
-    states = [model.start(memory) for model, memory in zip(models, memories, strict=True)]
-    for length in range(settings.max_length):
+    memories, states, token, total = select([memories, states, token, total], rows)
+    token, total = token.view(len(batch), -1), total.view(len(batch), -1)  # (N, K)
+    if settings.sample is None:
+        total[:, 1:] = -math.inf  # the K are all the same before the first choice: one stands for them
+    words = token.new_zeros((*token.shape, settings.max_length))  # (N, K, max_length)
+    words[:, :, :shared] = given[:, None, :shared]
+    for length in range(shared, settings.max_length):
         log_probs, states = _predict(models, token.flatten(), memories, states)  # (N * K, V)
         log_probs = rules.apply(log_probs.view(*total.shape, -1), live, length)  # (N, K, V)
         choice = choose(log_probs, total, live, length)
@@ -166,6 +169,22 @@ def search(
     else:
         found.cut_off(total, words, live)
     return found.ranked()
+
+
+def _read(models: Sequence[ConditionalLM], given: Tensor, memories: list[Memory]) -> tuple[Tensor, Tensor, list[State]]:
+    """Read the first words that are given to all, (B, P), once for all hypotheses of an example.
+
+    Returns:
+        The last word, which no model has read yet, (B,), the log-probability of all, (B,), and the models' states.
+    """
+    states = [model.start(memory) for model, memory in zip(models, memories, strict=True)]
+    token = given.new_full((len(given),), SIGNS.bos)
+    total = torch.zeros(len(given), device=given.device)
+    for word in given.unbind(1):
+        log_probs, states = _predict(models, token, memories, states)
+        total = total + log_probs.gather(1, word[:, None]).squeeze(1)
+        token = word
+    return token, total, states
 
 
 def _predict(
@@ -237,9 +256,14 @@ class _Sampler:
         self.sample = sample
 
     def __call__(self, log_probs: Tensor, total: Tensor, live: list[int], length: int) -> Choice:
-        values, words = self._restrict(log_probs.double() / self.sample.temperature)
-        reached = values.softmax(dim=-1).cumsum(dim=-1)  # (N, K, V)
-        drawn = self.draws[live, length][:, :, None] * reached[..., -1:]  # (N, K, 1)
+        values, words = self._restrict(log_probs)
+        above = values - values.amax(dim=-1, keepdim=True)
+        if self.sample.temperature != 1:
+            above /= self.sample.temperature
+        reached = above.exp_().cumsum(dim=-1)  # (N, K, V)
+        last = reached[..., -1:]
+        drawn = self.draws[live, length][:, :, None].to(last.dtype) * last
+        drawn = drawn.minimum(last * (1 - torch.finfo(last.dtype).eps))  # a draw of almost 1 may be rounded to 1
         token = torch.searchsorted(reached, drawn, right=True).clamp(max=reached.shape[-1] - 1)
         token = token if words is None else words.gather(-1, token)
         return _each_its_own(token.squeeze(-1), total + log_probs.gather(-1, token).squeeze(-1))
@@ -250,7 +274,7 @@ class _Sampler:
             return values, None
         values, words = values.topk(min(self.sample.top_k or values.shape[-1], values.shape[-1]))
         if self.sample.top_p is not None:
-            probs = values.softmax(dim=-1)
+            probs = (values / self.sample.temperature).softmax(dim=-1)
             values = values.masked_fill(probs.cumsum(dim=-1) - probs >= self.sample.top_p, -math.inf)
         return values, words
 

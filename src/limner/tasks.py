@@ -1,15 +1,17 @@
-"""Trained models at work: pictures and text in, results out."""
+"""Trained models at work: pictures (or sounds, where the model's features are of sounds) and text in, results out."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
+from limner.audio import SOUND_SUFFIXES
 from limner.checkpoint import Checkpoint, load_checkpoint
 from limner.data.batching import Examples, Pictures
 from limner.data.collection import Collection
@@ -21,6 +23,7 @@ from limner.retrieval import MARGINAL_PICTURES, log_marginal
 from limner.scoring import pair_log_probs, score_examples
 from limner.search import SearchSettings
 from limner.vision.backbones import Backbone, load_like
+from limner.vision.images import PICTURE_SUFFIXES
 
 DESCRIBED_AT_ONCE = 32
 
@@ -54,36 +57,39 @@ class Found(NamedTuple):
     id: str
     """Of the item it belongs to."""
     image: str | None
-    """File of the picture, where a picture was looked for."""
+    """File of the picture or the sound, where one was looked for."""
     text: str
     score: float
     """log P(w|I), for sentences less log P(w)."""
 
 
 class NewPictures:
-    """Pictures that are in no collection: looked at when they are needed, the way the model's features were made."""
+    """Pictures or sounds that are in no collection: looked at when needed, the way the model's features were made."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
 
     def take(self, items: Sequence[Item]) -> list[Seen | None]:
-        """Look at each item's picture; `image` is a path, and what several items share is looked at once.
+        """Look at each item's picture or listen to its sound; what several items share is looked at once.
 
         Raises:
             PictureError: names one that cannot be read.
         """
-        paths = dict.fromkeys(item.image for item in items if item.image is not None)
+        paths = dict.fromkeys(item.medium for item in items if item.medium is not None)
         prepared = [self.backbone.read(Path(path)) for path in paths]
         values = self.backbone(np.stack(prepared)) if prepared else {}
         rows = {path: row for row, path in enumerate(paths)}
         return [
-            None if item.image is None else {kind: seen[rows[item.image]] for kind, seen in values.items()}
+            None if item.medium is None else {kind: seen[rows[item.medium]] for kind, seen in values.items()}
             for item in items
         ]
 
 
 class Captioner:
-    """A model that describes and scores pictures, or an ensemble of several."""
+    """A model that describes and scores pictures, or an ensemble of several.
+
+    A model whose features are of sounds takes sound files wherever pictures are named below.
+    """
 
     def __init__(self, models: Sequence[Checkpoint], backbone: Backbone | None) -> None:
         """Join models of one vocabulary.
@@ -118,6 +124,12 @@ class Captioner:
         if config.features and look:
             eye = load_like(config.features, backbone, device=device)
         return cls(models, eye)
+
+    @property
+    def suffixes(self) -> frozenset[str]:
+        """How the names of the files end that the model describes: those of pictures, or those of sounds."""
+        found: frozenset[str] = getattr(self.backbone, "suffixes", PICTURE_SUFFIXES)
+        return found
 
     def describe(
         self,
@@ -200,7 +212,7 @@ class Captioner:
         first = self.models[0]
         lang = first.recipe.data.lang
         items = [
-            Item(item.id, item.split, image=item.image, sentences=(Sentence(lang, text),))
+            replace(item, sentences=(Sentence(lang, text),))
             for item, text in zip(self._items(pictures), sentences, strict=True)
         ]
         examples = Examples(items, first.tokenizer, lang, self._source(), max_words=1 << 30)
@@ -307,7 +319,13 @@ class Captioner:
         return [(entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)]
 
     def _items(self, pictures: Sequence[Path | str]) -> list[Item]:
-        return [Item(str(path), "new", image=str(path)) for path in pictures]
+        """What is to be described; the name tells a sound, and the backbone refuses what it cannot read."""
+        return [
+            Item(str(path), "new", audio=str(path))
+            if Path(path).suffix.lower() in SOUND_SUFFIXES
+            else Item(str(path), "new", image=str(path))
+            for path in pictures
+        ]
 
     def _source(self) -> NewPictures | None:
         return NewPictures(self.backbone) if self.backbone is not None else None

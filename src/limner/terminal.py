@@ -45,11 +45,13 @@ def print_summary(found: Summary) -> None:
         sentences = (f"{found.sentences[split].get(lang, 0):,}" for lang in langs)
         table.add_row(split, f"{count:,}", f"{found.pictures.get(split, 0):,}", *sentences)
     out.print(table)
-    typer.echo(f"{found.items:,} items, {found.videos:,} clips, {found.regions:,} regions")
+    typer.echo(f"{found.items:,} items, {found.videos:,} clips, {found.sounds:,} sounds, {found.regions:,} regions")
     typer.echo(f"features: {', '.join(found.features) or 'none yet'}")
     if found.missing:
         named = "; ".join(found.missing_examples)
-        typer.echo(f"{found.missing:,} pictures are not where they were, for example {named}")
+        typer.echo(
+            f"{found.missing:,} {'files' if found.sounds else 'pictures'} are not where they were, for example {named}"
+        )
 
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:

@@ -7,8 +7,10 @@ import numpy as np
 from limner.data.examples import Batch, Example, collate
 from limner.layers.eye import COLOURS
 from limner.models import ModelSettings
+from limner.models.bow import BowSettings
 from limner.models.lbl import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
+from limner.models.ngram import NGramSettings
 
 VOCAB = 11
 
@@ -18,6 +20,7 @@ class Case(NamedTuple):
     settings: ModelSettings
     visual: dict[str, tuple[int, ...]]
     looks: bool = True
+    lr: float = 0.01
 
 
 def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
@@ -41,22 +44,27 @@ CASES = [
     *(Case(f"mrnn-{name}", _mrnn(name), {"vector": (4,)}, name != "RNN-base") for name in get_args(Variant)),
     Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"vector": (4,)}),
     Case("mrnn-l2", _mrnn(visual_scaling="l2"), {"vector": (4,)}),
-    Case("mrnn-grid", _mrnn(), {"grid": (2, 4)}),
+    Case("mrnn-grid", _mrnn(), {"grid": (3, 4)}),
     Case("mrnn-pixels", _mrnn(), {"maps": (3, 16, 16)}),
-    Case("mrnn-maps", _mrnn(), {"maps": (5, 9, 9)}),
+    Case("mrnn-maps", _mrnn(convnet_dim=32), {"maps": (5, 9, 9)}),
     Case("lbl", _lbl("LBL"), {"vector": (4,)}, looks=False),
     Case("mlbl-b", _lbl("MLBL-B"), {"vector": (4,)}),
     Case("mlbl-b-unit", _lbl("MLBL-B", visual_scaling="unit"), {"vector": (4,)}),
-    Case("mlbl-b-conv", _lbl("MLBL-B"), {"maps": (5, 9, 9)}),
+    Case("mlbl-b-conv", _lbl("MLBL-B", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("mlbl-f", _lbl("MLBL-F"), {"vector": (4,)}),
-    Case("mlbl-f-conv", _lbl("MLBL-F"), {"maps": (5, 9, 9)}),
+    Case("bow", BowSettings(), {"vector": (4,)}, lr=0.1),
+    Case("bow-maps", BowSettings(), {"maps": (5, 3, 3)}, lr=0.1),
+    *(Case(f"ngram-{order}", NGramSettings(order=order), {}, looks=False) for order in (1, 2, 3)),
+    Case("mlbl-f-conv", _lbl("MLBL-F", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
 ]
 
 
 def example(seed: int, length: int, visual: dict[str, tuple[int, ...]], picture: bool = True) -> Example:
     random = np.random.default_rng(seed)
     values = {
-        form: (random.integers(0, 256, shape) if shape[0] == COLOURS else random.normal(size=shape)).astype(np.float16)
+        form: (
+            random.integers(0, 256, shape) if (form, shape[0]) == ("maps", COLOURS) else random.normal(size=shape)
+        ).astype(np.float16)
         for form, shape in visual.items()
     }
     return Example(f"item{seed}", random.integers(4, VOCAB, length).tolist(), visual=values if picture else None)

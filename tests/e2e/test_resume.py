@@ -14,7 +14,14 @@ from limner.data.scenes import SceneSettings, generate
 
 COMMON = {
     "visual": {"features": ["pixels16"]},
-    "model": {"embedding_dim": 16, "hidden_dim": 24, "multimodal_dim": 32, "convnet_dim": 16, "convnet_width": 4},
+    "model": {
+        "name": "mrnn",
+        "embedding_dim": 16,
+        "hidden_dim": 24,
+        "multimodal_dim": 32,
+        "convnet_dim": 16,
+        "convnet_width": 4,
+    },
     "search": {"max_length": 15},
 }
 ADAMW = {

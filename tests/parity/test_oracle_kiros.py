@@ -172,13 +172,14 @@ def test_an_impossible_word_has_infinite_perplexity():
 
 
 def test_perplexity_from_word_skips_the_first_words_and_short_descriptions():
-    four, five = [1, 1, 1, 2], [1, 1, 1, 1, 2]
+    four, five = [1, 1, 1, 2], [1, 2, 1, 1, 2]
     halves = (four, lambda context: np.full(3, 0.5))
     # C = 1: of `four` words 2-4 at 1/4 each, the first at 1/2 left out; the description of three words is out
     close(perplexity_from_word([(four, after_word_1), ([1, 1, 2], after_word_1)], 1, 0, 1), 4.0)
     # six words pooled, three at 1/4 and three at 1/2
     close(perplexity_from_word([(four, after_word_1), halves], 1, 0, 1), 2.0**1.5)
-    close(perplexity_from_word([(five, after_word_1), (four, after_word_1)], 1, 0, 2), 4.0)
+    # C = 2: only the one of five words, from its third on: 1/2, 1/4, 1/4
+    close(perplexity_from_word([(five, after_word_1), (four, after_word_1)], 1, 0, 2), 2.0 ** (5 / 3))
     with pytest.raises(ValueError, match="5 words"):
         perplexity_from_word([(four, after_word_1)], 1, 0, 2)
 
@@ -211,9 +212,9 @@ def test_image_to_text_scores_divide_by_the_mean_pictures_perplexity():
 
 
 def test_shortlist_has_the_nearest_first_and_of_equals_the_first():
-    images = [np.array([3.0, 4.0]), np.array([0.0, 2.0]), np.array([4.0, 3.0]), np.array([1.0, 0.0])]
-    assert shortlist(np.zeros(2), images, 3) == [3, 1, 0]
-    assert shortlist(np.zeros(2), images, 4) == [3, 1, 0, 2]
+    images = [np.array([3.0, 4.0]), np.array([0.0, 5.5]), np.array([4.0, 3.0]), np.array([1.0, 0.0])]
+    assert shortlist(np.zeros(2), images, 2) == [3, 0]
+    assert shortlist(np.zeros(2), images, 4) == [3, 0, 2, 1]
 
 
 # Feature maps and the convolutional network
@@ -225,10 +226,10 @@ def test_contrast_normalise_uses_the_population_variance():
 
 
 def test_whitening_of_independent_values():
-    patches = np.array([[4.0, 5.0], [2.0, 5.0], [3.0, 7.0], [3.0, 3.0]])
-    m, W = whitening(patches)
-    close(m, [3.0, 5.0])
-    close(W, np.diag([0.6**-0.5, 2.1**-0.5]))
+    patches = np.concatenate([np.diag([3.0, 1.0, 2.0]), -np.diag([3.0, 1.0, 2.0])]) + np.array([3.0, 5.0, 7.0])
+    m, W = whitening(patches)  # variances 9/3, 1/3 and 4/3
+    close(m, [3.0, 5.0, 7.0])
+    close(W, np.diag([(9 / 3 + 0.1) ** -0.5, (1 / 3 + 0.1) ** -0.5, (4 / 3 + 0.1) ** -0.5]))
 
 
 def test_whitening_turns_back_to_the_patches_own_axes():
@@ -366,7 +367,7 @@ def test_discounts_by_hand():
 @pytest.mark.parametrize(
     ("n", "why"),
     [
-        ({2: 3, 3: 1}, "no n-gram was counted once"),
+        ({2: 3, 3: 1, 6: 1}, "no n-gram was counted once"),
         ({1: 6, 2: 1, 6: 1}, "the denominator is 0"),
         ({1: 2, 2: 3}, "2* / 2 is above 1 for r = 1"),
         ({1: 20, 2: 3, 6: 1}, "1* is 0.3 and so is the tail"),

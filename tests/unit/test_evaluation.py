@@ -1,5 +1,6 @@
 """Evaluation of a split: every number there, each with its signature, and clear words where something is missing."""
 
+import math
 import shutil
 
 import pytest
@@ -8,11 +9,12 @@ import torch
 from limner.checkpoint import load_checkpoint
 from limner.data.batching import Pictures, split_examples
 from limner.data.collection import Collection, write_items
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Example, Item, Sentence, collate
 from limner.errors import CheckpointError, CollectionError, FeatureError, SettingsError, TrainingError
 from limner.evaluation import describe_items, evaluate, open_pictures, save_evaluation, validate
+from limner.recipe import EvaluationSettings
 from limner.records import read_evaluations
-from limner.scoring import pair_log_probs, score_examples, sentence_log_probs
+from limner.scoring import counted_words, pair_log_probs, score_examples, sentence_log_probs
 from limner.search import SearchSettings
 from limner.vision.features import extract
 
@@ -195,3 +197,38 @@ def test_fewer_figures_do_not_take_the_place_of_more(found, tmp_path):
     assert save_evaluation(fewer, tmp_path).name == f"{found.name}-part.json"
     assert len(read_evaluations(tmp_path)) == 2
     assert save_evaluation(found, tmp_path) == whole
+
+
+def test_perplexity_may_begin_with_a_later_word_and_leave_out_short_sentences():
+    """C = 5: words 6, 7 … and the end sign of sentences of eight words and more (Kiros et al., 2014, section 7.2)."""
+    batch = collate([Example("", [1] * length) for length in (0, 5, 7, 8, 10)])
+    counted = counted_words(batch, 5)
+    assert counted.sum(1).tolist() == [0, 0, 0, 8 - 5 + 1, 10 - 5 + 1]
+    assert counted[3].nonzero().flatten().tolist() == [5, 6, 7, 8]
+    torch.testing.assert_close(counted_words(batch, 0), batch.target_mask)
+
+
+def test_the_words_skipped_are_read_and_not_counted(model, tiny):
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    found = score_examples(model.model, examples, skip_words=2)
+    long = [row for row, target in enumerate(examples.targets) if len(target) >= 5]
+    assert 0 < len(long) < len(examples)
+    assert found.words.nonzero().flatten().tolist() == long
+    for row in long:
+        batch = examples.batch([row])
+        log_probs = (
+            model.model(batch).logits[0].log_softmax(-1)[range(len(examples.targets[row]) + 1), batch.target_out[0]]
+        )
+        assert float(found.log_probs[row]) == pytest.approx(float(log_probs[2:].detach().sum()), abs=1e-4)
+    score = found.perplexity
+    assert score.value == pytest.approx(math.exp(-float(found.log_probs.sum()) / int(found.words.sum())))
+    assert score.signature.endswith(f"|from word:3|left out:{len(examples) - len(long)} of under 5 words")
+
+
+def test_what_the_recipe_skips_validation_skips_as_well(model, tiny):
+    recipe = model.recipe.model_copy(update={"evaluation": EvaluationSettings(skip_words=2)})
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    brief = validate(model._replace(recipe=recipe), examples, ["perplexity"])
+    assert brief["perplexity"] == score_examples(model.model, examples, skip_words=2).perplexity.value
+    with pytest.raises(CollectionError, match=r"no sentences to count .*from word:31"):
+        score_examples(model.model, examples, skip_words=30).perplexity  # noqa: B018

@@ -48,7 +48,7 @@ def parameters():
     ],
 )
 def test_learning_rate_factor_of_10_epochs_of_10_steps(schedule, step, expected):
-    assert learning_rate_factor(ScheduleSettings(**schedule), step, 10, 10) == pytest.approx(expected)
+    assert learning_rate_factor(ScheduleSettings(**schedule), step, step // 10, 100) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(0, 0.5), (1, 0.6), (2, 0.7), (4, 0.9), (9, 0.9)])
@@ -66,7 +66,7 @@ def test_rates_are_set_on_every_group():
         weight_decay={"*bias": 0.1},
     )
     optimizer = build_optimizer(parameters(), chosen)
-    assert set_rates(optimizer, chosen, 25, steps_per_epoch=10) == pytest.approx(0.15)
+    assert set_rates(optimizer, chosen, 25, epoch=2, total=100) == pytest.approx(0.15)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.15, 0.15])
     assert [group["momentum"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.4])
 
@@ -90,16 +90,30 @@ def groups_of(decay):
     named = parameters()
     optimizer = build_optimizer(named, settings(weight_decay=decay))
     name_of = {id(parameter): name for name, parameter in named}
-    return [
-        (group["weight_decay"], [name_of[id(parameter)] for parameter in group["params"]])
+    return {
+        group["weight_decay"]: [name_of[id(parameter)] for parameter in group["params"]]
         for group in optimizer.param_groups
-    ]
+    }
 
 
 def test_weight_decay_by_the_first_pattern_that_fits():
-    assert groups_of({"*bias": 0.0, "*": 0.01}) == [(0.0, ["0.bias"]), (0.01, ["0.weight", "1.weight"])]
-    assert groups_of({"1.*": 0.5}) == [(0.5, ["1.weight"]), (0.0, ["0.weight", "0.bias"])]
-    assert groups_of({}) == [(0.0, ["0.weight", "0.bias", "1.weight"])]
+    assert groups_of({"*bias": 0.0, "*": 0.01}) == {0.0: ["0.bias"], 0.01: ["0.weight", "1.weight"]}
+    assert groups_of({"1.*": 0.5}) == {0.5: ["1.weight"], 0.0: ["0.weight", "0.bias"]}
+    assert groups_of({}) == {0.0: ["0.weight", "0.bias", "1.weight"]}
+
+
+def test_learning_rates_by_the_first_pattern_that_fits():
+    chosen = settings(
+        optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.0}, rates={"0.*": 0.1, "*": 2}, weight_decay={"1.*": 0.5}
+    )
+    optimizer = build_optimizer(parameters(), chosen)
+    set_rates(optimizer, chosen, 0, epoch=0, total=10)
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (pytest.approx(0.02), 0),
+        (0.4, 0.5),
+    ]
+    with pytest.raises(SettingsError, match=r"training\.rates: 'embeding\*' fits no parameter that is left"):
+        build_optimizer(parameters(), settings(rates={"embeding*": 0.1}))
 
 
 @pytest.mark.parametrize("patterns", [{"embeding*": 0.1}, {"*": 0.1, "*bias": 0.0}])

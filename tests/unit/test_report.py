@@ -15,6 +15,7 @@ from limner import plots, report
 from limner.errors import CheckpointError
 from limner.metrics import Score
 from limner.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.word_map import Neighbours, WordMap
 
 EVIL = '<script>alert("x")</script> & \'<b>'
 VOID = {"meta", "img", "br", "wbr", "path", "use", "rect"}
@@ -198,11 +199,15 @@ def test_right_answers_are_marked(page):
     assert "rank 2" in page.text and "rank 3" in page.text
 
 
-def test_drawings_share_no_ids(page):
-    assert page.tags.count("svg") == 4  # loss, perplexity, BLEU-4, one recall curve
+def assert_no_shared_ids(page):
     by_content = re.compile(r"[mpC][0-9a-f_]+")  # the same name is the same shape
     names = [name for name in page.ids if not by_content.fullmatch(name)]
     assert len(names) == len(set(names))
+
+
+def test_drawings_share_no_ids(page):
+    assert page.tags.count("svg") == 4  # loss, perplexity, BLEU-4, one recall curve
+    assert_no_shared_ids(page)
 
 
 def test_missing_and_broken_pictures_leave_a_gap_not_an_error(run, tmp_path, caplog):
@@ -302,3 +307,45 @@ def test_drawing_leaves_no_global_figure():
 
     plots.svg(plots.recall_curves("Found", {"x": [(0, 0), (1, 1)]}), "a curve")
     assert Gcf.get_all_fig_managers() == []
+
+
+def a_word_map(words):
+    random = np.random.default_rng(0)
+    positions = {method: random.normal(size=(len(words), 2)) for method in ("tsne", "pca")}
+    neighbours = (Neighbours(words[0], 0, tuple(words[1:4])), Neighbours(words[1], 5, (words[0],)))
+    return WordMap(tuple(words), tuple(k % 6 for k in range(len(words))), positions, neighbours)
+
+
+def test_words_are_shown_by_two_maps_and_a_table(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("limner.checkpoint.load_checkpoint", lambda folder: None)
+    monkeypatch.setattr("limner.word_map.map_words", lambda checkpoint, seed: a_word_map([EVIL, "cat", "dog", "cow"]))
+    page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert page.tags.count("svg") == 6
+    assert_no_shared_ids(page)
+    assert "Words by t-SNE" in page.text and "Words by PCA" in page.text
+    assert f"● {' '.join(EVIL.split())} cat, dog, cow" in page.text
+    assert "words" in page.ids and "#words" in page.addresses
+
+
+def test_without_a_model_there_are_no_words_and_a_line_says_why(run, tmp_path, caplog):
+    caplog.set_level("INFO", logger="limner.report")
+    page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "words" not in page.ids and "#words" not in page.addresses
+    (line,) = [record.message for record in caplog.records if "maps of words" in record.message]
+    assert "no model.safetensors" in line
+
+
+def test_labels_of_a_map_do_not_overlap_and_the_first_words_come_first():
+    random = np.random.default_rng(2)
+    words = [f"word{k}" for k in range(150)]
+    figure = plots.word_map("Words", words, random.normal(size=(150, 2)), [k % 6 for k in range(150)])
+    (axes,) = figure.axes
+    FigureCanvasAgg(figure).draw()
+    boxes = np.array([label.get_window_extent().extents for label in axes.texts])
+    over = (boxes[:, None, :2] < boxes[None, :, 2:] - 0.01) & (boxes[None, :, :2] < boxes[:, None, 2:] - 0.01)
+    assert over.all(2).sum() == len(boxes)  # each with itself
+    shown = [words.index(label.get_text()) for label in axes.texts]
+    assert 20 < len(shown) < 150
+    assert shown[:3] == [0, 1, 2] and np.mean(shown) < 70
+    assert sum(len(line.get_xdata()) for line in axes.get_lines()) == 150
+    assert boxes.min() >= 0 and (boxes[:, 2:] <= figure.bbox.size).all()

@@ -1,4 +1,4 @@
-"""Commands that make collections and look at them: import, show, features."""
+"""Commands that make collections and look at them: import, show, features, kmeans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from limner.cli.app import AsJson, Device, app
+from limner.cli.app import AsJson, Device, app, given
+from limner.errors import SettingsError
 from limner.terminal import (
     err,
     print_json,
@@ -139,3 +140,79 @@ def features(
     typer.echo(f"{done.added:,} pictures looked at, {done.present:,} known before, {len(done.skipped):,} skipped")
     for item, reason in list(done.skipped.items())[:5]:
         typer.echo(f"  {item}: {reason}")
+
+
+@app.command()
+def kmeans(
+    collection: Annotated[Path, typer.Argument(help="The collection.")],
+    out: Annotated[Path, typer.Option(help="File for the filters (.safetensors).")],
+    size: Annotated[
+        int | None, typer.Option(help="Side to which pictures are squashed, in pixels; default 64.")
+    ] = None,
+    patch: Annotated[int | None, typer.Option(help="Side of a patch in pixels; default 6.")] = None,
+    filters: Annotated[int | None, typer.Option(help="Filters, and so maps; default 128.")] = None,
+    grid: Annotated[int | None, typer.Option(help="Each map is pooled to this many places a side; default 9.")] = None,
+    patches: Annotated[int | None, typer.Option(help="Patches learned from; default 200000.")] = None,
+    split: Annotated[str, typer.Option(help="Whose pictures are learned from.")] = "train",
+    seed: Annotated[int | None, typer.Option(help="Of the draws; default 1.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Write a PNG of the filters here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn filters from patches of the pictures, for feature maps that need no pre-trained network.
+
+    Example: `limner kmeans collections/flickr8k --out filters.safetensors`
+    """
+    from limner.data.collection import Collection
+    from limner.data.contact import save_sheet
+    from limner.vision.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
+
+    wishes = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
+    settings = KMeansSettings.parse(wishes, "kmeans")
+    if out.is_dir():
+        raise SettingsError(f"{out}: is a folder; name a file in it, {out / 'filters.safetensors'} for example")
+    with progress_bar("learning filters") as bar:
+        learned = learn_filters(Collection.open(collection), settings, split=split, progress=bar)
+    save_filters(out, learned)
+    if sheet is not None:
+        save_sheet(filter_sheet(learned), sheet)
+        err.print(f"sheet of the filters: {sheet}")
+    then = f"limner features {collection} --backbone kmeans:{out}"
+    if as_json:
+        print_json({"filters": str(out), "settings": settings.model_dump(mode="json"), "next": then})
+        return
+    typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {out}")
+    typer.echo(f"next: {then}")
+
+
+@app.command()
+def generate(
+    kind: Annotated[str, typer.Argument(help="scenes (drawn pictures) or sounds.")],
+    collection: Annotated[Path, typer.Argument(help="The collection to make.")],
+    seed: Annotated[int | None, typer.Option(help="Decides everything that is drawn; default 0.")] = None,
+    train: Annotated[int | None, typer.Option(help="Items to learn from; default 2400 scenes, 1000 sounds.")] = None,
+    val: Annotated[int | None, typer.Option(help="Items to validate on; default 200 scenes, 100 sounds.")] = None,
+    test: Annotated[int | None, typer.Option(help="Items to test on; default 200 scenes, 100 sounds.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Generate a collection to learn from, with its sentences; the same seed gives the same bytes.
+
+    Example: `limner generate sounds collections/sounds --train 2000`
+    """
+    from limner.data.scenes import SceneSettings
+    from limner.data.scenes import generate as generate_scenes
+    from limner.data.sounds import SoundSettings, generate_sounds
+
+    wishes = given(seed=seed, train=train, val=val, test=test)
+    with progress_bar(f"generating {kind}") as bar:
+        if kind == "scenes":
+            made = generate_scenes(collection, SceneSettings.parse(wishes, kind), bar)
+        elif kind == "sounds":
+            made = generate_sounds(collection, SoundSettings.parse(wishes, kind), bar)
+        else:
+            raise SettingsError(f"'{kind}': nothing of this kind is generated; say scenes or sounds")
+    then = f"limner features {collection} --backbone {'logmel' if kind == 'sounds' else 'pixels:64'}"
+    if as_json:
+        print_json({"collection": str(collection), "splits": made.splits(), "next": then})
+        return
+    typer.echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in made.splits().items())}")
+    typer.echo(f"next: {then}")

@@ -61,7 +61,7 @@ def train(
 @app.command()
 def describe(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
-    pictures: Annotated[list[Path], typer.Argument(help="Pictures, or folders of pictures.")],
+    pictures: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them; sounds, if it learned those.")],
     beam_size: BeamSize = None,
     n_best: Annotated[int | None, typer.Option(help="Sentences for each picture.")] = None,
     length_penalty: LengthPenalty = None,
@@ -78,13 +78,12 @@ def describe(
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Describe pictures.
+    """Describe pictures, or sounds with a model that learned from sounds.
 
     Example: `limner describe runs/mrnn photo.jpg --beam-size 5 --n-best 3`
     """
     from limner.tasks import load
 
-    files = _pictures(pictures)
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = given(
         beam_size=beam_size,
@@ -95,6 +94,7 @@ def describe(
         sample=drawn if sample else None,
     )
     captioner = load(model, *(ensemble or []), backbone=backbone, device=device)
+    files = _files(pictures, captioner.suffixes)
     first = [first_words] * len(files) if first_words else None
     told: list[dict[str, Any]] = []
     unreadable = 0
@@ -116,7 +116,7 @@ def describe(
 @app.command()
 def score(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
-    picture: Annotated[Path, typer.Argument(help="A picture.")],
+    picture: Annotated[Path, typer.Argument(help="A picture, or a sound.")],
     sentences: Annotated[list[str], typer.Argument(help="Sentences about it.")],
     backbone: Backbone = None,
     device: Device = "cpu",
@@ -140,7 +140,9 @@ def score(
 @app.command()
 def search(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
-    query: Annotated[str, typer.Argument(help="A sentence, to find pictures; or a picture file, to find sentences.")],
+    query: Annotated[
+        str, typer.Argument(help="A sentence, to find pictures; or a picture's or sound's file, to find sentences.")
+    ],
     data: Data,
     split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
     count: Annotated[int, typer.Option(help="How many to show.", min=1)] = 5,
@@ -152,11 +154,12 @@ def search(
 
     Example: `limner search runs/mrnn "a dog in the snow" --data collections/flickr8k`
     """
+    from limner.audio import SOUND_SUFFIXES
     from limner.data.collection import Collection
     from limner.tasks import load
     from limner.vision.images import PICTURE_SUFFIXES
 
-    by_picture = Path(query).suffix.lower() in PICTURE_SUFFIXES
+    by_picture = Path(query).suffix.lower() in PICTURE_SUFFIXES | SOUND_SUFFIXES
     captioner = load(model, backbone=backbone, device=device, look=by_picture)
     collection = Collection.open(data)
     if by_picture:
@@ -175,15 +178,20 @@ def words(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
     word: Annotated[str, typer.Argument(help="A word of its vocabulary.")],
     count: Annotated[int, typer.Option(help="How many to show.", min=1)] = 10,
+    to: Annotated[Path | None, typer.Option("--map", help="Also draw a map of the words, .png or .svg.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the words whose learned vectors are nearest to a word's.
+    """Show the words whose learned vectors are nearest to a word's, and draw a map of all.
 
-    Example: `limner words runs/mrnn dog`
+    Example: `limner words runs/mrnn dog --map words.png`
     """
     from limner.tasks import load
 
     found = load(model, look=False).nearest_words(word, count)
+    if to is not None:
+        from limner.word_map import save_word_map
+
+        save_word_map(model, to)
     if as_json:
         print_json([{"word": other, "distance": distance} for other, distance in found])
         return
@@ -191,16 +199,16 @@ def words(
         typer.echo(f"{distance:.3f}\t{other}")
 
 
-def _pictures(paths: Sequence[Path]) -> list[Path]:
-    """Files as they are, folders as the pictures in them."""
-    from limner.vision.images import PICTURE_SUFFIXES
-
+def _files(paths: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
+    """Files as they are, folders as the files in them whose names end so."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in PICTURE_SUFFIXES)
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
             if not inside:
-                raise SettingsError(f"{path}: no pictures in this folder ({', '.join(sorted(PICTURE_SUFFIXES))})")
+                raise SettingsError(
+                    f"{path}: nothing in this folder that this model describes ({', '.join(sorted(suffixes))})"
+                )
             files += inside
         else:
             files.append(path)

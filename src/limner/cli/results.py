@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from limner.cli.app import AsJson, BeamSize, Data, Device, Ensemble, LengthPenalty, app, command_line, given
+from limner.errors import SettingsError
 from limner.terminal import (
     print_json,
     print_scores,
     progress_bars,
 )
 
+if TYPE_CHECKING:
+    from limner.data.batching import Control
+    from limner.recipe import Recipe
+
 
 @app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
-    data: Data,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of evaluation.* and search.* to change."),
+    ] = None,
+    data: Data = ...,  # type: ignore[assignment]
     split: Annotated[str | None, typer.Option(help="Default: the recipe's test split.")] = None,
     metric: Annotated[list[str] | None, typer.Option(help="Sentence metrics; default: all. Repeatable.")] = None,
     beam_size: BeamSize = None,
@@ -30,6 +39,9 @@ def evaluate(
             help="Training pictures sampled for the normalised probability; 0: the split's own pictures.", min=0
         ),
     ] = 1000,
+    pictures: Annotated[
+        str, typer.Option(help="What the model is shown: right, or as a control shuffled, mean or zero pictures.")
+    ] = "right",
     memory: Annotated[int, typer.Option(help="Working memory of the search in MiB.", min=1)] = 128,
     leave_out: Annotated[bool, typer.Option(help="Go on without pictures that have no features.")] = False,
     ensemble: Ensemble = None,
@@ -38,23 +50,26 @@ def evaluate(
 ) -> None:
     """Measure a model on a split: sentences, perplexity, search. The report reads what this writes.
 
-    Example: `limner evaluate runs/mrnn --data collections/flickr8k --beam-size 5`
+    Example: `limner evaluate runs/mrnn evaluation.samples=10 --data collections/flickr8k --beam-size 5`
     """
     from limner.checkpoint import load_checkpoint
     from limner.data.collection import Collection
     from limner.evaluation import DEFAULT_METRICS, save_evaluation
     from limner.evaluation import evaluate as evaluate_models
-    from limner.search import SearchSettings
 
     models = [load_checkpoint(folder, device) for folder in (model, *(ensemble or []))]
-    changed = given(beam_size=beam_size, length_penalty=length_penalty)
-    settings = SearchSettings.parse({**models[0].recipe.search.model_dump(), **changed}, where="search")
+    options = given(beam_size=beam_size, length_penalty=length_penalty)
+    recipe = _changed(
+        models[0].recipe, [*(changes or []), *(f"search.{key}={value}" for key, value in options.items())]
+    )
     with progress_bars() as progress:
         found = evaluate_models(
             models,
             Collection.open(data),
             split=split,
-            settings=settings,
+            settings=recipe.search,
+            measure=recipe.evaluation,
+            pictures=_control(pictures),
             metrics=metric or DEFAULT_METRICS,
             retrieval=retrieval,
             marginal=marginal,
@@ -78,6 +93,26 @@ def evaluate(
     print_scores(found.scores, published.values if published else {}, published.row if published else "")
     without = f", without {found.left_out:,} items whose picture has no features" if found.left_out else ""
     typer.echo(f"{path} ({found.seconds:.1f} s{without})")
+
+
+def _changed(recipe: Recipe, changes: list[str]) -> Recipe:
+    """The recipe with other settings of what can still be chosen once the model is trained."""
+    from limner.recipe import Recipe
+    from limner.settings import override
+
+    for change in changes:
+        if not change.startswith(("evaluation.", "search.")):
+            raise SettingsError(f"'{change}': only evaluation.* and search.* can be changed once a model is trained")
+    return Recipe.parse(override(recipe.model_dump(mode="json"), changes))
+
+
+def _control(name: str) -> Control:
+    from limner.data.batching import Control
+
+    names = get_args(Control)
+    if name not in names:
+        raise SettingsError(f"--pictures: '{name}' is none of {', '.join(names)}")
+    return cast("Control", name)
 
 
 @app.command()
@@ -125,3 +160,47 @@ def demo(
     for item in result.evaluation.items[:5]:
         typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
     typer.echo(f"{result.seconds:.0f} s of work; the report: {result.report}")
+
+
+@app.command()
+def reproduce(
+    table: Annotated[str, typer.Argument(help="A published table: kiros2014/table1.")],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change in every row's recipe.")
+    ] = None,
+    data: Data = ...,  # type: ignore[assignment]
+    to: Annotated[Path, typer.Option("--out", help="Folder for the runs, the rows and the table.")] = ...,  # type: ignore[assignment]
+    recipes: Annotated[
+        str | None, typer.Option(help="Another folder of recipes than the table's: kiros2014/adamw.")
+    ] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Only this row. Repeatable.")] = None,
+    budget: Annotated[float, typer.Option(help="Share of the epochs and samples; 1 is all the recipes say.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Train and measure the rows of a published table, and print them beside the published ones.
+
+    Stopped, the same command goes on where it was.
+
+    Example: `limner reproduce kiros2014/table1 --data collections/flickr8k --out runs/table1 --budget 0.1`
+    """
+    from limner.data.collection import Collection
+    from limner.reproduce import find_table
+    from limner.reproduce import reproduce as bring_about
+
+    with progress_bars() as progress:
+        made = bring_about(
+            find_table(table),
+            Collection.open(data),
+            to,
+            recipes=recipes,
+            changes=changes or [],
+            rows=row or [],
+            budget=budget,
+            command=command_line(),
+            progress=progress,
+        )
+    if as_json:
+        typer.echo(made.json.read_text(encoding="utf-8"))
+        return
+    typer.echo(made.markdown.read_text(encoding="utf-8"))
+    typer.echo(", ".join(str(path) for path in (made.markdown, made.json, *made.figures)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from limner.data.collection import Collection
 from limner.data.examples import Batch, Example, Item, Seen, collate
@@ -79,6 +81,67 @@ class Pictures:
         return item.medium is None or all(item.id in table for table in self.tables)
 
 
+Control = Literal["right", "shuffled", "mean", "zero"]
+"""Which picture a model is shown of an item: its own, or to learn what that is worth, one that says nothing of it."""
+
+
+class ControlPictures:
+    """Shows other pictures in place of the right ones: the random images of Kiros et al. (2014), for any model.
+
+    Whoever has no picture has none here either.
+    """
+
+    def __init__(self, pictures: PictureSource, others: Mapping[str, Item], fixed: Seen | None = None) -> None:
+        """Replace pictures.
+
+        Args:
+            pictures: the right ones.
+            others: by id, the item whose picture is shown instead; items that are not there keep their own.
+            fixed: what is shown of every picture, whatever `others` says.
+        """
+        self.pictures, self.others, self.fixed = pictures, others, fixed
+
+    def take(self, items: Sequence[Item]) -> list[Seen | None]:
+        """What is shown in place of each item's picture."""
+        if self.fixed is not None:
+            return [None if item.medium is None else self.fixed for item in items]
+        return self.pictures.take([self.others.get(item.id, item) for item in items])
+
+    @classmethod
+    def shuffled(cls, pictures: PictureSource, items: Sequence[Item], seed: int) -> Self:
+        """Show each item that has a picture another one's, and each picture once, by the seed.
+
+        Raises:
+            SettingsError: there is one picture only, so there is no other.
+        """
+        shown = [item for item in items if item.medium is not None]
+        if len(shown) == 1:
+            raise SettingsError(f"item '{shown[0].id}' has the only picture, so there is none to show in its place")
+        ring = np.random.default_rng(seed).permutation(len(shown)).tolist()  # each gets the next one's: never its own
+        return cls(pictures, {shown[a].id: shown[b] for a, b in zip(ring, [*ring[1:], *ring[:1]], strict=True)})
+
+
+def mean_picture(pictures: PictureSource, items: Sequence[Item], at_once: int = 1024) -> Seen:
+    """The mean of what is stored of the items' pictures, by form.
+
+    Raises:
+        SettingsError: none of them has a picture.
+    """
+    totals: dict[str, NDArray[np.float64]] = {}
+    count = 0
+    for begin in range(0, len(items), at_once):
+        for seen in pictures.take(items[begin : begin + at_once]):
+            if seen is None:
+                continue
+            count += 1
+            for form, values in seen.items():
+                if values is not None:
+                    totals[form] = totals.get(form, 0) + values.astype(np.float64)
+    if not count:
+        raise SettingsError("the mean picture of the training split: there is no picture in it")
+    return {form: (total / count).astype(np.float16) for form, total in totals.items()}
+
+
 class Examples:
     """The (picture, sentence) pairs of some items, tokenised once; pictures are read batch by batch."""
 
@@ -110,6 +173,12 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    def showing(self, pictures: PictureSource | None) -> Self:
+        """The same pairs, with other pictures."""
+        other = copy.copy(self)
+        other.pictures = pictures
+        return other
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """Collate the pairs of these rows."""

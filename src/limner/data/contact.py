@@ -34,32 +34,34 @@ class Summary:
     """By split, then by language."""
     pictures: dict[str, int]
     """Items that name a picture, by split."""
+    sounds: int
     videos: int
     regions: int
     missing: int
-    """Pictures that are named and not there."""
+    """Pictures and sounds that are named and not there."""
     missing_examples: tuple[str, ...]
     features: tuple[str, ...]
 
 
 def summary(collection: Collection, *, examples: int = 3) -> Summary:
-    """Count what a collection holds, and look whether its pictures are still where they were.
+    """Count what a collection holds, and look whether its pictures and sounds are still where they were.
 
     Args:
         collection: what to count.
-        examples: how many missing pictures to name.
+        examples: how many missing files to name.
     """
     items = collection.items()
     sentences: dict[str, Counter[str]] = {item.split: Counter() for item in items}
     for item in items:
         sentences[item.split].update(sentence.lang for sentence in item.sentences)
-    paths = [collection.image_path(item) for item in items if item.image is not None]
+    paths = [collection.path / name for item in items for name in (item.image, item.audio) if name is not None]
     missing = [str(path) for path in paths if not os.path.isfile(path)]
     return Summary(
         items=len(items),
         splits=dict(Counter(item.split for item in items)),
         sentences={split: dict(sorted(counts.items())) for split, counts in sentences.items()},
         pictures=dict(Counter(item.split for item in items if item.image is not None)),
+        sounds=sum(item.audio is not None for item in items),
         videos=sum(item.video is not None for item in items),
         regions=sum(len(item.regions) for item in items),
         missing=len(missing),

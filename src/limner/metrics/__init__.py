@@ -119,18 +119,19 @@ def sentence_scores(hypotheses: Sequence[str], references: References) -> list[f
     return [float(score) for score in sentence_bleu(statistics)]
 
 
-def perplexity(total_log_prob: float, words: int) -> Score:
+def perplexity(total_log_prob: float, words: int, counted: str = "") -> Score:
     """Perplexity of a corpus, Mao et al. (2015), eq. 5; with 2 or e as the base it is the same number.
 
     Args:
         total_log_prob: natural logarithm of the probability of all words together.
         words: how many were predicted, end signs included.
+        counted: which words these are, for the signature, where they are not all.
 
     Raises:
         CollectionError: there are no words.
     """
     if words < 1:
-        raise CollectionError("perplexity of no words: the split has no sentences")
+        raise CollectionError(f"perplexity of no words: the split has no sentences to count ({counted or 'all words'})")
     mean = -total_log_prob / words
     value = math.exp(mean) if mean < 700 else math.inf  # beyond, exp overflows
-    return Score("perplexity", value, f"words:{words}|end sign:counted")
+    return Score("perplexity", value, f"words:{words}|end sign:counted" + (f"|{counted}" if counted else ""))

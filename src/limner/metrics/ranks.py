@@ -63,10 +63,11 @@ def rank_all(scores: NDArray[np.floating], owners: Sequence[int] | NDArray[np.in
     own = _own_sentence_ranks(scores, rows, counts)
     best = np.full(pictures, sentences, dtype=np.int64)
     np.minimum.at(best, rows, own)
-    return RetrievalRanks(best, _owner_ranks(scores, rows), own)
+    return RetrievalRanks(best, owner_ranks(scores, rows), own)
 
 
-def _owner_ranks(scores: NDArray[np.floating], owners: Ranks) -> Ranks:
+def owner_ranks(scores: NDArray[np.floating], owners: Ranks) -> Ranks:
+    """Rank of each sentence's owner among all pictures, (S,); arguments as of `rank_all`."""
     height = max(1, TILE_BYTES // (scores.shape[1] * scores.dtype.itemsize))
     ranks = np.empty(len(owners), dtype=np.int64)
     for start in range(0, len(owners), height):
@@ -94,6 +95,28 @@ def _own_sentence_ranks(scores: NDArray[np.floating], owners: Ranks, counts: NDA
     return ranks
 
 
+def shortlist_ranks(scores: NDArray[np.floating], owners: Ranks, near: NDArray[np.integer]) -> Ranks:
+    """Rank of each picture's first own sentence among those of its shortlist, (P,), from 1; ties count against it.
+
+    Args:
+        scores: (S, P), higher is better.
+        owners: the column of each sentence's picture, (S,).
+        near: the shortlist of each picture, itself among them, (P, k_r).
+    """
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=len(near)))
+    whose = np.split(order, ends[:-1])  # by picture: its sentences
+    width = max(1, TILE_BYTES // (scores.shape[0] * scores.dtype.itemsize))
+    ranks = np.empty(len(near), dtype=np.int64)
+    for start in range(0, len(near), width):
+        tile = np.ascontiguousarray(np.asarray(scores[:, start : start + width]).T)
+        for picture, column in enumerate(tile, start):
+            others = np.concatenate([whose[k] for k in near[picture] if k != picture] or [order[:0]])
+            own = np.nan_to_num(column[whose[picture]], nan=-np.inf).max()
+            ranks[picture] = 1 + (~(column[others] < own)).sum()
+    return ranks
+
+
 def recall_at(ranks: Ranks, cutoff: int) -> float:
     """R@K: percentage of queries with a right answer among the first K."""
     return float(100 * np.mean(ranks <= cutoff))
@@ -118,10 +141,13 @@ def recall_curve(ranks: Ranks, queries: Ranks, candidates: int) -> Points:
     weights = _answer_weights(queries)
     found = np.cumsum(np.bincount(ranks, weights=weights, minlength=candidates + 1), dtype=np.float64)
     found /= found[-1]  # 1 but for rounding
+    return tuple((float(k / candidates), float(found[k])) for k in _places(candidates))
+
+
+def _places(candidates: int) -> Ranks:
     even = np.linspace(1, candidates, CURVE_POINTS // 2)
     dense = np.geomspace(1, candidates, CURVE_POINTS // 2)
-    looked = np.unique(np.concatenate([[0], even, dense]).round().astype(np.int64))
-    return tuple((float(k / candidates), float(found[k])) for k in looked)
+    return np.unique(np.concatenate([[0], even, dense]).round().astype(np.int64))
 
 
 def curve_area(ranks: Ranks, queries: Ranks, candidates: int) -> float:
@@ -164,3 +190,38 @@ def _answers(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer])
         "image_to_text": (ranks.own_sentences, np.asarray(owners, dtype=np.int64), sentences),
         "text_to_image": (ranks.text_to_image, np.arange(sentences), pictures),
     }
+
+
+def match_curve(ranks: Ranks, candidates: Ranks) -> Points:
+    """Share of the queries whose match is found against the share of their candidates looked at.
+
+    Kiros et al. (2014), Figure 2. A match is the first right answer, and queries may have different candidates.
+
+    Args:
+        ranks: of each query's match, (Q,).
+        candidates: how many each query has, (Q,).
+
+    Returns:
+        From (0, 0) to (1, 1), at the places of `recall_curve`.
+    """
+    most = int(candidates.max())
+    reached = np.sort(ranks / candidates)
+    shares = np.append(0, _places(most)[1:] / most)
+    found = np.searchsorted(reached, shares + 1e-9, side="right") / len(ranks)
+    return tuple((float(share), float(value)) for share, value in zip(shares, found, strict=True))
+
+
+def match_area(ranks: Ranks, candidates: Ranks) -> float:
+    """Area under the whole curve in percent, by trapezoids; see `chance_area` for that of a random order."""
+    return float(100 * np.mean((candidates - ranks + 0.5) / candidates))
+
+
+def chance_area(right: Ranks, candidates: Ranks) -> float:
+    """`match_area` of a random order: 50 where a query has one right answer, more where it has several.
+
+    Args:
+        right: right answers of each query, (Q,); in a random order the first of m among n stands at
+            (n + 1) / (m + 1) on the average.
+        candidates: n, (Q,).
+    """
+    return float(100 * np.mean((candidates - (candidates + 1) / (right + 1) + 0.5) / candidates))

@@ -7,15 +7,17 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
+from limner.models.bow import Bow, BowSettings
 from limner.models.lbl import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
+from limner.models.ngram import NGram, NGramSettings
 from limner.models.protocols import ConditionalLM, Model, Output, PairScorer
 
 __all__ = ["MODELS", "ConditionalLM", "Model", "ModelSettings", "Output", "PairScorer", "build_model"]
 
-MODELS = {LBLSettings: LBL, MRNNSettings: MRNN}
+MODELS = {BowSettings: Bow, LBLSettings: LBL, MRNNSettings: MRNN, NGramSettings: NGram}
 
-ModelSettings = Annotated[LBLSettings | MRNNSettings, Field(discriminator="name")]
+ModelSettings = Annotated[BowSettings | LBLSettings | MRNNSettings | NGramSettings, Field(discriminator="name")]
 
 
 def build_model(settings: ModelSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]) -> Model:

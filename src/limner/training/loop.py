@@ -14,17 +14,22 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 
-from limner.checkpoint import Checkpoint, Config, provenance, save_checkpoint
+from limner.checkpoint import Checkpoint, Config, load_tensors, load_weights, provenance, save_checkpoint
 from limner.data.batching import Examples, Pictures, epoch_order, prefetch, split_examples
 from limner.data.collection import Collection
-from limner.errors import CheckpointError, TrainingError
+from limner.data.examples import SIGNS, Batch
+from limner.errors import CheckpointError, SettingsError, TrainingError
 from limner.evaluation import validate
 from limner.files import locked, write_whole
 from limner.hardware import native_bf16
 from limner.metrics import score_sentences
-from limner.models import build_model
+from limner.models import Model, Output, build_model
+from limner.models.protocols import Counted, WordModel
 from limner.recipe import Recipe
+from limner.scoring import score_examples
+from limner.text.embeddings import start_vectors
 from limner.text.vocab import Tokenizer
 from limner.training.interruption import Interruption
 from limner.training.logs import RunLog
@@ -82,8 +87,32 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, CheckpointError):
         _claim(out, learner.config, resume)
+        if isinstance(learner.model, Counted):
+            _count(learner, training_set, validation_set, out)
+            return out
         _learn(fabric, learner, training_set, validation_set, out, find_state(out) if resume else None, progress)
     return out
+
+
+class _Run(NamedTuple):
+    """What all epochs of a training share."""
+
+    fabric: Fabric
+    learner: Checkpoint
+    optimizer: Optimizer
+    average: WeightAverage | None
+    place: Place
+    log: RunLog
+    out: Path
+    interruption: Interruption
+    progress: Callable[[Progress], None] | None
+
+    @property
+    def settings(self) -> TrainingSettings:
+        return self.learner.recipe.training
+
+    def save(self) -> None:
+        save_state(self.out, self.learner.model, self.optimizer, self.average, self.place)
 
 
 def _learn(
@@ -98,45 +127,90 @@ def _learn(
     """Step by step through all epochs, from the beginning or from a stored state."""
     settings = learner.recipe.training
     optimizer = build_optimizer(learner.model.named_parameters(), settings)
-    model, optimizer = fabric.setup(learner.model, optimizer)
+    model, wrapped = fabric.setup(learner.model, optimizer)
     average = WeightAverage(learner.model.parameters(), settings.average) if settings.average else None
-    place = load_state(stored, learner.model, optimizer.optimizer, average) if stored else Place()
-    log = RunLog(out, place)
-    lengths = [len(target) for target in training_set.targets]
-    steps_per_epoch = math.ceil(len(lengths) / settings.batch_size)
-    model.train()
-    _warn_of_few_updates(settings, steps_per_epoch)
+    place = load_state(stored, learner.model, optimizer, average) if stored else Place()
+    _warn_of_few_updates(settings, math.ceil(len(training_set) / settings.batch_size))
     with Interruption() as interruption:
-        while place.epoch < settings.epochs and not _out_of_patience(place, settings):
-            batches = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, place.epoch)
-            for batch in prefetch(training_set.batch, batches[place.batch :], settings.prefetch):
-                began = time.perf_counter()
-                set_rates(optimizer, settings, place.step, steps_per_epoch)
-                batch = batch.to(fabric.device)
-                loss = word_loss(model(batch), batch, settings.label_smoothing)
-                _require_finite("loss", loss, place, batch.ids)
-                cost = loss + settings.l2 * squared_norm(model.parameters()) if settings.l2 else loss
-                optimizer.zero_grad()
-                fabric.backward(cost)
-                norm = clip_grad_norm_(model.parameters(), settings.clip_norm or math.inf)
-                _require_finite("norm of the gradient", norm, place, batch.ids)
-                optimizer.step()
-                if average is not None:
-                    average.update(place.step)
-                _advance(place, float(loss.detach()), int(batch.target_mask.sum()), time.perf_counter() - began)
-                if place.step % settings.save_every == 0 or interruption.asked:
-                    save_state(out, learner.model, optimizer.optimizer, average, place)
-                interruption.obey()
-                if progress is not None:
-                    progress(Progress(place, steps_per_epoch * settings.epochs))
-            log.epoch(place)
-            place.begin_epoch()
+        run = _Run(fabric, learner, optimizer, average, place, RunLog(out, place), out, interruption, progress)
+        while place.target is None and not _finished(place, settings):
+            _learn_epoch(run, model, wrapped, training_set)
             if place.epoch % settings.validate_every == 0 or place.epoch == settings.epochs:
-                _validate(learner, validation_set, average, place, log, out)
-                model.train()
-            save_state(out, learner.model, optimizer.optimizer, average, place)
+                _validate(run, validation_set)
+            if settings.fuse and _finished(place, settings):
+                _begin_fused(run, training_set)
+            run.save()
             interruption.obey()
-    log.close()
+        if settings.fuse:
+            items, data = [*training_set.items, *validation_set.items], learner.recipe.data
+            fused = Examples(items, learner.tokenizer, data.lang, training_set.pictures, data.max_words)
+            while not _as_probable(place, settings):
+                _learn_epoch(run, model, wrapped, fused)
+                _keep_fused(run, validation_set)
+                run.save()
+                interruption.obey()
+        run.log.close()
+
+
+def _learn_epoch(run: _Run, model: Callable[[Batch], Output], wrapped: Optimizer, examples: Examples) -> None:
+    """One epoch, or what is left of it; `model` and `wrapped` are Fabric's model and optimizer."""
+    settings, place = run.settings, run.place
+    lengths = [len(target) for target in examples.targets]
+    total = settings.epochs * math.ceil(len(lengths) / settings.batch_size)
+    batches = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, place.epoch)
+    run.learner.model.train()
+    for batch in prefetch(examples.batch, batches[place.batch :], settings.prefetch):
+        began = time.perf_counter()
+        set_rates(run.optimizer, settings, place.step, place.epoch, total)
+        batch = batch.to(run.fabric.device)
+        loss = word_loss(model(batch), batch, settings.label_smoothing)
+        _require_finite("loss", loss, place, batch.ids)
+        weights = list(run.learner.model.parameters())
+        cost = loss + settings.l2 * squared_norm(weights) if settings.l2 else loss
+        run.optimizer.zero_grad()
+        run.fabric.backward(cost)
+        norm = clip_grad_norm_(weights, settings.clip_norm or math.inf)
+        _require_finite("norm of the gradient", norm, place, batch.ids)
+        wrapped.step()
+        if run.average is not None:
+            run.average.update(place.step)
+        _advance(place, float(loss.detach()), int(batch.target_mask.sum()), time.perf_counter() - began)
+        if place.step % settings.save_every == 0 or run.interruption.asked:
+            run.save()
+        run.interruption.obey()
+        if run.progress is not None:
+            run.progress(Progress(place, total))
+    run.log.epoch(place)
+    place.begin_epoch()
+
+
+def _begin_fused(run: _Run, training_set: Examples) -> None:
+    """Back to the best weights, noting how well they fit the training sentences.
+
+    The paper says 'the objective value on the training set was recorded', not of which weights: those that are kept.
+    """
+    load_weights(run.learner.model, load_tensors(run.out / "model.safetensors"), str(run.out))
+    run.optimizer.state.clear()
+    run.place.target = score_examples(run.learner.model, training_set).perplexity.value
+    logger.info("training and validation data are fused until the latter's perplexity is %.3f", run.place.target)
+
+
+def _keep_fused(run: _Run, validation_set: Examples) -> None:
+    """Keep the weights after an epoch of fused data, and note how well they fit the validation sentences by now."""
+    place = run.place
+    place.fused, place.reached = place.fused + 1, score_examples(run.learner.model, validation_set).perplexity.value
+    run.log.validation(place, {"perplexity": place.reached})
+    _keep(run, {"fused_epochs": place.fused, "perplexity_of_fused_validation_data": place.reached})
+
+
+def _as_probable(place: Place, settings: TrainingSettings) -> bool:
+    """Whether the validation sentences, now learned too, fit as the training sentences did when they were alone."""
+    assert place.target is not None
+    if place.reached is not None and place.reached <= place.target:
+        return True
+    if place.fused == settings.fuse:
+        logger.warning("training.fuse: %d epochs have not reached the perplexity %.3f", place.fused, place.target)
+    return place.fused == settings.fuse
 
 
 def _warn_of_few_updates(settings: TrainingSettings, steps_per_epoch: int) -> None:
@@ -188,18 +262,35 @@ def _prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Chec
                 "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
             )
     model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {})
+    begun = _start_from_words(model, tokenizer, recipe.training) if recipe.training.embeddings else {}
     config = Config(
         recipe=recipe.model_dump(mode="json"),
         provenance={
             "collection": str(collection.path.resolve()),
             "collection_fingerprint": collection.fingerprint(),
             "training_sentences": len(training_set),
+            **begun,
             **provenance(recipe.training.seed, command),
         },
         features=tuple(table.spec for table in pictures.tables) if pictures else (),
         vocab_size=len(tokenizer),
     )
     return Checkpoint(model, tokenizer, config, recipe), training_set, validation_set
+
+
+def _start_from_words(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
+    """Put pre-trained word vectors into a fresh model, and tell how many of its words they know."""
+    assert settings.embeddings is not None
+    if not isinstance(model, WordModel):
+        raise SettingsError("training.embeddings: this model does not begin with word vectors; leave it out")
+    start = start_vectors(
+        settings.embeddings, tokenizer.entries, model.word_dim, settings.seed, setting="model.word_dim"
+    )
+    model.start_from_words(start.values)
+    words = len(tokenizer) - len(SIGNS)
+    told = f"{settings.embeddings.name}: {start.found:,} of {words:,} words found ({start.found / words:.0%})"
+    logger.info("%s; the others are drawn from the same distribution", told)
+    return {"embeddings": told}
 
 
 def _claim(out: Path, config: Config, resume: bool) -> None:
@@ -242,7 +333,9 @@ def _first_difference(theirs: object, mine: object, key: str) -> str:
     return f"{key} was {theirs!r} and is now {mine!r}"
 
 
-def _out_of_patience(place: Place, settings: TrainingSettings) -> bool:
+def _finished(place: Place, settings: TrainingSettings) -> bool:
+    if place.epoch >= settings.epochs:
+        return True
     if settings.patience is None or place.stale < settings.patience:
         return False
     logger.info("stopped after %d validations without a better %s", place.stale, settings.metric)
@@ -264,19 +357,12 @@ def _advance(place: Place, loss: float, words: int, seconds: float) -> None:
     place.seconds += seconds
 
 
-def _validate(
-    learner: Checkpoint,
-    examples: Examples,
-    average: WeightAverage | None,
-    place: Place,
-    log: RunLog,
-    out: Path,
-) -> None:
+def _validate(run: _Run, examples: Examples) -> None:
     """Score and decode the validation split with the weights that would be kept, and keep them if they are better."""
-    settings = learner.recipe.training
-    if average is not None:
-        average.swap()
-    values = validate(learner, examples, tuple(dict.fromkeys((settings.metric, *settings.metrics))))
+    settings, place = run.settings, run.place
+    if run.average is not None:
+        run.average.swap()
+    values = validate(run.learner, examples, tuple(dict.fromkeys((settings.metric, *settings.metrics))))
     value = values.get(settings.metric, math.nan)
     if math.isnan(value):
         raise TrainingError(
@@ -284,14 +370,35 @@ def _validate(
             "measured on this machine (the log says why), or the weights have grown beyond all bounds "
             "(lower training.optimizer.lr); the last saved state is untouched"
         )
-    log.validation(place, values)
+    run.log.validation(place, values)
     sign = -1 if settings.metric in LOWER_IS_BETTER else 1
     if place.best is None or sign * value > sign * place.best:
         place.best, place.stale = value, 0
-        facts = {**learner.config.provenance, "epochs": place.epoch, "seconds": round(place.seconds, 1)}
-        facts |= {f"validation_{name}": round(value, 3) for name, value in values.items()}
-        save_checkpoint(out, learner._replace(config=learner.config.model_copy(update={"provenance": facts})))
+        _keep(run, {f"validation_{name}": value for name, value in values.items()})
     else:
         place.stale += 1
-    if average is not None:
-        average.swap()
+    if run.average is not None:
+        run.average.swap()
+
+
+def _keep(run: _Run, values: dict[str, float]) -> None:
+    """Save the model as it is now, with what is known of it."""
+    facts = {**run.learner.config.provenance, "epochs": run.place.epoch, "seconds": round(run.place.seconds, 1)}
+    facts |= {name: round(value, 3) for name, value in values.items()}
+    config = run.learner.config.model_copy(update={"provenance": facts})
+    save_checkpoint(run.out, run.learner._replace(config=config))
+
+
+def _count(learner: Checkpoint, training_set: Examples, validation_set: Examples, out: Path) -> None:
+    """A model that is counted is done at once; it is measured and kept like one that learns."""
+    assert isinstance(learner.model, Counted)
+    began = time.perf_counter()
+    learner.model.fit(training_set.targets)
+    place = Place(epoch=1, seconds=time.perf_counter() - began)
+    values = validate(learner, validation_set, tuple(dict.fromkeys(("perplexity", *learner.recipe.training.metrics))))
+    log = RunLog(out, Place())
+    log.validation(place, values)
+    log.close()
+    facts = {f"validation_{name}": round(value, 3) for name, value in values.items()}
+    facts = {**learner.config.provenance, "epochs": 1, "seconds": round(place.seconds, 1), **facts}
+    save_checkpoint(out, learner._replace(config=learner.config.model_copy(update={"provenance": facts})))

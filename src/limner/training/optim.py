@@ -21,12 +21,18 @@ from limner.training.settings import (
 
 
 def build_optimizer(parameters: Iterable[tuple[str, nn.Parameter]], settings: TrainingSettings) -> Optimizer:
-    """The optimizer, with one parameter group for each weight decay.
+    """The optimizer, with one parameter group for each weight decay and learning rate.
 
     Raises:
-        SettingsError: a weight-decay pattern fits no parameter.
+        SettingsError: a pattern of weight decays or learning rates fits no parameter.
     """
-    groups = _decay_groups(list(parameters), settings.weight_decay)
+    named = list(parameters)
+    decays = _by_pattern(named, settings.weight_decay, 0.0, "weight_decay")
+    rates = _by_pattern(named, settings.rates, 1.0, "rates")
+    alike: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in named:
+        alike.setdefault((decays[name], rates[name]), []).append(parameter)
+    groups = [{"params": group, "weight_decay": decay, "rate": rate} for (decay, rate), group in alike.items()]
     chosen = settings.optimizer
     match chosen:
         case SGDSettings():
@@ -38,29 +44,35 @@ def build_optimizer(parameters: Iterable[tuple[str, nn.Parameter]], settings: Tr
             return kind(groups, lr=chosen.lr, betas=chosen.betas, eps=chosen.eps)
 
 
-def _decay_groups(
-    parameters: list[tuple[str, nn.Parameter]], patterns: dict[str, float]
-) -> list[dict[str, list[nn.Parameter] | float]]:
-    fitting: dict[str, list[nn.Parameter]] = {pattern: [] for pattern in patterns}
-    rest: list[nn.Parameter] = []
-    for name, parameter in parameters:
+def _by_pattern(
+    parameters: list[tuple[str, nn.Parameter]], patterns: dict[str, float], otherwise: float, setting: str
+) -> dict[str, float]:
+    """The value of each parameter: that of the first pattern that fits its name."""
+    values: dict[str, float] = {}
+    used: set[str] = set()
+    for name, _ in parameters:
         pattern = next((pattern for pattern in patterns if fnmatch(name, pattern)), None)
-        (rest if pattern is None else fitting[pattern]).append(parameter)
-    unused = [pattern for pattern, fits in fitting.items() if not fits]
+        values[name] = otherwise if pattern is None else patterns[pattern]
+        used |= {pattern} if pattern is not None else set()
+    unused = [pattern for pattern in patterns if pattern not in used]
     if unused:
-        names = ", ".join(name for name, _ in parameters)
-        raise SettingsError(f"training.weight_decay: '{unused[0]}' fits no parameter that is left; there are: {names}")
-    groups: list[dict[str, list[nn.Parameter] | float]] = [
-        {"params": fits, "weight_decay": patterns[pattern]} for pattern, fits in fitting.items()
-    ]
-    return [*groups, {"params": rest, "weight_decay": 0.0}] if rest else groups
+        raise SettingsError(
+            f"training.{setting}: '{unused[0]}' fits no parameter that is left; there are: {', '.join(values)}"
+        )
+    return values
 
 
-def learning_rate_factor(schedule: ScheduleSettings, step: int, steps_per_epoch: int, epochs: int) -> float:
-    """What the optimizer's rate is multiplied by at a step, counted from 0."""
+def learning_rate_factor(schedule: ScheduleSettings, step: int, epoch: int, total: int) -> float:
+    """What the optimizer's rate is multiplied by.
+
+    Args:
+        schedule: how the rate changes.
+        step: counted from 0.
+        epoch: which the step belongs to, counted from 0.
+        total: steps of all epochs.
+    """
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
-    total = steps_per_epoch * epochs
     past = (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)
     match schedule.name:
         case "constant":
@@ -70,16 +82,16 @@ def learning_rate_factor(schedule: ScheduleSettings, step: int, steps_per_epoch:
         case "linear":
             return max(0.0, 1.0 - past)
         case "exponential":
-            return float(schedule.decay ** (step // steps_per_epoch))
+            return float(schedule.decay**epoch)
 
 
-def set_rates(optimizer: Optimizer, settings: TrainingSettings, step: int, steps_per_epoch: int) -> float:
-    """Set learning rate and momentum for a step, and return the learning rate."""
-    rate = settings.optimizer.lr * learning_rate_factor(settings.schedule, step, steps_per_epoch, settings.epochs)
+def set_rates(optimizer: Optimizer, settings: TrainingSettings, step: int, epoch: int, total: int) -> float:
+    """Set learning rates and momentum for a step of `total`, and return the learning rate before group factors."""
+    rate = settings.optimizer.lr * learning_rate_factor(settings.schedule, step, epoch, total)
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["rate"]
         if isinstance(settings.optimizer, SGDSettings):
-            group["momentum"] = momentum(settings.optimizer, step // steps_per_epoch)
+            group["momentum"] = momentum(settings.optimizer, epoch)
     return rate
 
 

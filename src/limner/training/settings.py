@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -66,6 +67,9 @@ class TrainingSettings(Settings):
     schedule: ScheduleSettings = ScheduleSettings()
     weight_decay: dict[str, float] = Field(default_factory=dict)
     """Weight decay by pattern of parameter names ('*bias': 0, '*': 0.01); the first that fits counts."""
+    rates: dict[str, float] = Field(default_factory=dict)
+    """Learning rates by pattern of parameter names, as factors of the optimizer's ('*factors*': 0.1); the first that
+    fits counts, 1 for the others."""
     l2: float = Field(default=0.0, ge=0)
     """The regularisation of Mao et al. (2015), eq. 6: this times the squared norm of all weights is added to
     the loss (in nats a word; the paper's lambda, against bits, is 1.4427 times this)."""
@@ -82,6 +86,12 @@ class TrainingSettings(Settings):
     """What else is measured and logged at every validation."""
     patience: int | None = Field(default=None, ge=1)
     """Validations without a better metric after which training stops."""
+    fuse: int = Field(default=0, ge=0)
+    """After training, go on for at most this many epochs with training and validation sentences together, until the
+    validation sentences are as probable as the training sentences were when training stopped (Kiros et al., 2014,
+    section 7.2); 0 for not at all."""
+    embeddings: Path | None = None
+    """Pre-trained word vectors to begin with: a file in the format of word2vec, GloVe or fastText."""
     validate_every: int = Field(default=1, ge=1)
     """Epochs between validations."""
     save_every: int = Field(default=500, ge=1)

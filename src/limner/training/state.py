@@ -32,6 +32,12 @@ class Place:
     """The best value of the metric so far."""
     stale: int = 0
     """Validations since then."""
+    target: float | None = None
+    """Perplexity of the validation split at which fused training ends; None before it begins."""
+    reached: float | None = None
+    """That perplexity so far."""
+    fused: int = 0
+    """Epochs with training and validation data fused."""
     seconds: float = 0.0
     """Spent on training steps so far."""
     epoch_began: float = 0.0

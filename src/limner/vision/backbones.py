@@ -1,4 +1,4 @@
-"""Loading what looks at pictures: networks of `transformers`, VGG-19, AlexNet, or none (`pixels`)."""
+"""Loading what looks at pictures: networks of `transformers`, VGG-19, AlexNet, filters of k-means, or `pixels`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from limner.hardware import find_device, native_bf16
 from limner.vision.classic import CLASSIC, load_classic
 from limner.vision.features import FeatureSpec, require_same
 from limner.vision.images import Preprocessing, adapt, read_recipe
+from limner.vision.kmeans import KMeansBackbone
 from limner.vision.networks import Backbone, Forms, JoinedBackbone, NetworkBackbone, PixelBackbone
 
 __all__ = ["Backbone", "load_backbone", "load_like"]
@@ -41,10 +42,11 @@ def load_backbone(
 
     Args:
         name: a hub id (`microsoft/resnet-50`), a folder in `transformers` format, `vgg19:FILE` or
-            `alexnet:FILE` with torchvision's weights, or `pixels` / `pixels:64` for the pictures themselves.
+            `alexnet:FILE` with torchvision's weights, `kmeans:FILE` for filters that `limner kmeans` learned, or
+            `pixels` / `pixels:64` for the pictures themselves.
         layer: whose output is read, as `named_modules` calls it (`encoder.stages.2`) or as papers do
             (`res4f`, `conv5_4`, `fc7`); none: the last layer and the network's pooler.
-        kind: 'vector', 'grid' or 'both' (pixels are always maps).
+        kind: 'vector', 'grid' or 'both' (pixels and what k-means filters see are always maps).
         size: side of the network's input, in pixels; none: what it was trained for.
         resize: 'crop' or 'squash'; none: what the network was trained with ('squash' for pixels).
         views: 1, 2 (mirror image too) or 10, averaged.
@@ -62,6 +64,12 @@ def load_backbone(
         if layer is not None or kind != "vector" or views != 1:
             raise BackboneError(f"{name}: pixels are maps, without layers and views; leave layer, kind and views out")
         return PixelBackbone(size or _pixel_size(name, rest), resize or "squash")
+    if family == "kmeans":
+        if layer is not None or kind != "vector" or views != 1 or size is not None or resize is not None:
+            raise BackboneError(
+                f"{name}: the filters' file says how pictures are seen; leave layer, kind, size, resize and views out"
+            )
+        return KMeansBackbone(Path(rest))
     if family in CLASSIC:
         base, own_pooler = family, True
         network: nn.Module = load_classic(family, Path(rest))
@@ -122,6 +130,8 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
     """One layer of one network, for its vector, its grid or both."""
     first = specs[0]
     recipe = Preprocessing.parse(first.preprocessing, f"features '{first.name}'")
+    if first.backbone == "kmeans":
+        return _load_filters_like(first, name)
     if first.kind == "maps":
         return PixelBackbone(recipe.size, recipe.resize)
     where = name or first.source
@@ -148,6 +158,18 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
     made = {spec.kind: spec for spec in backbone.specs}
     for spec in specs:
         require_same(made[spec.kind], spec, where, "say where the network of the model's features is (--backbone)")
+    return backbone
+
+
+def _load_filters_like(spec: FeatureSpec, name: str | None) -> Backbone:
+    """The filters of k-means that made some maps, where they were or where the user says they are."""
+    remedy = "say where the filters of the model's features are (--backbone kmeans:FILE)"
+    where = name or spec.source or ""
+    family, _, file = where.partition(":")
+    if family != "kmeans" or not Path(file).is_file():
+        raise BackboneError(f"{where or 'no file'}: the features were made by filters of k-means; {remedy}")
+    backbone = KMeansBackbone(Path(file))
+    require_same(backbone.specs[0], spec, where, remedy)
     return backbone
 
 

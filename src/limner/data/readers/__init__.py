@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Literal
 
 from limner.data.collection import Changes, Progress, write_items
 from limner.data.examples import Item
+from limner.data.readers.audio import read_audio
 from limner.data.readers.coco import read_coco, read_karpathy
 from limner.data.readers.flickr import read_flickr
 from limner.data.readers.folder import read_folder
@@ -30,6 +32,8 @@ class Reader:
     about: str
     read: Callable[[Path, Options, Gathering], None]
     takes: frozenset[str]
+    medium: Literal["image", "audio"] = "image"
+    """What the files are that the reader gives as its items' `image`."""
 
 
 READERS: dict[str, Reader] = {
@@ -55,6 +59,9 @@ READERS: dict[str, Reader] = {
     ),
     "csv": Reader("one line a sentence: id,split,image,lang,text", read_csv, frozenset({"images", "split"})),
     "folder": Reader("a folder of pictures, sentences in .txt beside them", read_folder, frozenset({"lang", "split"})),
+    "audio": Reader(
+        "a folder of sounds, sentences in .txt beside them", read_audio, frozenset({"lang", "split"}), "audio"
+    ),
 }
 
 
@@ -113,6 +120,8 @@ def read(kind: str, source: Path | str, options: Options | None = None, *, stric
     if not reading.items:
         reasons = "; ".join(f"{count} {reason}" for reason, count in reading.skipped.items()) or "it is empty"
         raise CollectionError(f"{source}: nothing to import as '{kind}' ({reasons})")
+    if reader.medium == "audio":
+        return replace(reading, items=[replace(item, image=None, audio=item.image) for item in reading.items])
     return reading
 
 
@@ -134,8 +143,8 @@ def import_collection(
         target: the collection's folder.
         options: what the reader cannot know by itself.
         strict: refuse at the first thing that would be skipped.
-        copy: copy the pictures into the collection, instead of referring to where they are.
-        progress: called with (copied, total) pictures.
+        copy: copy the pictures or sounds into the collection, instead of referring to where they are.
+        progress: called with (copied, total) pictures or sounds.
 
     Raises:
         CollectionError: see `read` and `write_items`; the collection is then as it was.
@@ -149,30 +158,34 @@ def import_collection(
 
 
 def _referred(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path]]:
-    """Pictures by their path relative to the collection, through links resolved so that '..' leads home."""
+    """Pictures and sounds by their path relative to the collection, through links resolved so that '..' leads home."""
     home = os.path.realpath(target)
     folders: dict[str, str] = {}
     moved = []
     for item in items:
-        if item.image is not None:
-            folder, name = os.path.split(item.image)
+        if item.medium is not None:
+            folder, name = os.path.split(item.medium)
             if folder not in folders:
                 folders[folder] = Path(os.path.relpath(os.path.realpath(folder), home)).as_posix()
-            item = replace(item, image=f"{folders[folder]}/{name}")
+            item = _moved(item, f"{folders[folder]}/{name}")
         moved.append(item)
     return moved, {}
 
 
 def _copied(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path]]:
-    """Pictures by their path in `images/`, where they keep the folders they have below their common one."""
-    pictures = [os.path.abspath(item.image) for item in items if item.image is not None]
-    root = os.path.commonpath([os.path.dirname(picture) for picture in pictures]) if pictures else ""
+    """By their path in `images/` or `sounds/`, where they keep the folders they have below their common one."""
+    files = [os.path.abspath(item.medium) for item in items if item.medium is not None]
+    root = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
     copies: dict[str, Path] = {}
     moved = []
     for item in items:
-        if item.image is not None:
-            place = Path("images", os.path.relpath(item.image, root)).as_posix()
-            copies[place] = Path(item.image)
-            item = replace(item, image=place)
+        if item.medium is not None:
+            place = Path("images" if item.image else "sounds", os.path.relpath(item.medium, root)).as_posix()
+            copies[place] = Path(item.medium)
+            item = _moved(item, place)
         moved.append(item)
     return moved, copies
+
+
+def _moved(item: Item, place: str) -> Item:
+    return replace(item, image=place) if item.image is not None else replace(item, audio=place)

@@ -1,0 +1,350 @@
+"""Listening: bands and statistics with known answers, the same sound at other rates, and files that are no sounds."""
+
+import builtins
+import json
+
+import numpy as np
+import pytest
+import soundfile
+
+from limner import audio
+from limner.audio import LogMelBackbone, LogMelSettings, log_mel, statistics
+from limner.checkpoint import load_checkpoint
+from limner.data.collection import Collection, write_items
+from limner.data.contact import summary
+from limner.data.examples import Item
+from limner.data.readers import Options, import_collection, read
+from limner.errors import BackboneError, CollectionError, FeatureError, MissingExtraError, PictureError, SettingsError
+from limner.tasks import Captioner, NewPictures
+from limner.vision.backbones import load_backbone, load_like
+from limner.vision.features import extract
+
+BANDS = LogMelSettings().bands
+RATE = 16000
+
+
+def sine(hertz, rate=RATE, seconds=1.0, amplitude=0.5):
+    return amplitude * np.sin(2 * np.pi * hertz * np.arange(round(rate * seconds)) / rate)
+
+
+def chirp(start, end, rate=RATE):
+    return 0.5 * np.sin(2 * np.pi * np.cumsum(np.linspace(start, end, rate)) / rate)
+
+
+def heard(folder, samples, rate=RATE, settings=None, **how):
+    soundfile.write(folder / "sound.wav", samples, rate, **{"subtype": "FLOAT", **how})
+    vector = LogMelBackbone(settings).read(folder / "sound.wav")
+    return {
+        "mean": vector[:BANDS],
+        "deviation": vector[BANDS : 2 * BANDS],
+        "slope": vector[2 * BANDS : 3 * BANDS],
+        "change": vector[3 * BANDS : 4 * BANDS],
+        "seconds": np.exp(vector[-1]),
+        "all": vector,
+    }
+
+
+# What is heard.
+
+
+@pytest.mark.parametrize("hertz", [200, 1000, 3000])
+def test_the_bands_of_a_sine_hold_its_power(hertz):
+    settings = LogMelSettings()
+    power = (10 ** log_mel(sine(hertz, amplitude=0.4), RATE, settings).astype(float) - 1) * settings.floor
+    assert power.sum(1) == pytest.approx(np.full(len(power), 0.4**2 / 2), rel=0.02)
+
+
+def test_a_higher_sine_is_in_a_higher_band():
+    loudest = [int(log_mel(sine(hertz), RATE, LogMelSettings()).mean(0).argmax()) for hertz in (100, 300, 900, 2700)]
+    assert loudest == sorted(set(loudest))
+
+
+@pytest.mark.parametrize("rate", [22050, 44100, 48000])
+def test_a_sound_is_the_same_at_every_rate_that_holds_it(rate, tmp_path):
+    one, other = heard(tmp_path, chirp(300, 3000)), heard(tmp_path, chirp(300, 3000, rate), rate)
+    assert np.abs(one["all"] - other["all"]).max() < 0.05 * np.abs(one["all"]).max()
+
+
+def test_bands_above_what_the_rate_holds_are_silent(tmp_path):
+    found = heard(tmp_path, np.random.default_rng(0).uniform(-1, 1, 8000), 8000)
+    assert found["mean"][:20].min() > 2
+    assert found["mean"][-5:] == pytest.approx(0)
+
+
+def test_channels_are_averaged(tmp_path):
+    mono = sine(500)
+    assert heard(tmp_path, np.stack([mono, mono], 1))["all"] == pytest.approx(heard(tmp_path, mono)["all"])
+    assert heard(tmp_path, np.stack([mono, -mono], 1))["mean"] == pytest.approx(0)
+
+
+def test_ten_times_the_amplitude_is_two_more_in_its_band(tmp_path):
+    soft, loud = (heard(tmp_path, sine(1000, amplitude=amplitude))["mean"].max() for amplitude in (0.05, 0.5))
+    assert loud - soft == pytest.approx(2, abs=0.01)
+
+
+def test_rising_and_falling_differ_in_the_slope_alone(tmp_path):
+    samples = chirp(200, 3000)[: 512 + 96 * 160]  # 97 whole frames: reversed they are the same ones
+    rising, falling = heard(tmp_path, samples), heard(tmp_path, samples[::-1])
+    for same in ("mean", "deviation", "change"):
+        assert falling[same] == pytest.approx(rising[same], abs=1e-2)
+    assert falling["slope"] == pytest.approx(-rising["slope"], abs=1e-2)
+    assert np.abs(rising["slope"]).max() > 0.5
+
+
+def test_statistics_by_hand():
+    levels = np.array([[1, 5], [3, 5], [2, 5], [6, 5]], dtype=np.float32)
+    mean, deviation, slope, change = statistics(levels).reshape(4, 2)
+    assert mean == pytest.approx([3, 5])
+    assert deviation == pytest.approx([np.sqrt((4 + 0 + 1 + 9) / 4), 0])
+    # Times -1, -1/3, 1/3, 1: the sum of time * level is -1 - 1 + 2/3 + 6, of time squared 20/9.
+    assert slope == pytest.approx([(4 + 2 / 3) * 9 / 20, 0])
+    assert change == pytest.approx([(2 + 1 + 4) / 3, 0])
+
+
+def test_one_frame_has_no_change(tmp_path):
+    found = heard(tmp_path, sine(1000, seconds=0.032))
+    assert found["mean"].max() > 3
+    assert found["all"][BANDS : 4 * BANDS] == pytest.approx(0)
+    assert found["seconds"] == pytest.approx(0.032)
+
+
+def test_the_length_is_heard(tmp_path):
+    assert heard(tmp_path, sine(1000, seconds=2.5))["seconds"] == pytest.approx(2.5, abs=0.01)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.033, 0.3])
+def test_reading_in_blocks_changes_nothing(seconds, tmp_path, monkeypatch):
+    samples = np.random.default_rng(1).uniform(-0.5, 0.5, 15_999)
+    whole = heard(tmp_path, samples)["all"]
+    monkeypatch.setattr(audio, "_BLOCK_SECONDS", seconds)
+    assert heard(tmp_path, samples)["all"] == pytest.approx(whole, abs=1e-5)
+
+
+def test_silence_is_zero(tmp_path):
+    found = heard(tmp_path, np.zeros(RATE))
+    assert found["all"][:-1] == pytest.approx(0)
+
+
+def test_the_loudest_sound_fits_into_float16(tmp_path):
+    found = heard(tmp_path, sine(1000, amplitude=1e37))
+    values = LogMelBackbone()(found["all"][None])["vector"]
+    assert values.dtype == np.float16 and np.isfinite(values).all()
+
+
+# What is no sound.
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def broken(folder, what):
+    """A file that cannot be described, of each kind."""
+    path = folder / f"{what}.wav"
+    noise = np.random.default_rng(0).uniform(-0.5, 0.5, RATE)
+    match what:
+        case "missing":
+            return path
+        case "empty":
+            return written(path, b"")
+        case "text":
+            return written(path, b"this is no sound")
+        case "folder":
+            path.mkdir()
+            return path
+        case "raw":
+            return written(path.with_suffix(".raw"), bytes(4000))
+        case "cut":
+            soundfile.write(path, noise, RATE)
+            return written(path, path.read_bytes()[:9000])
+        case "cut flac":
+            soundfile.write(path.with_suffix(".flac"), noise, RATE)
+            return written(path.with_suffix(".flac"), path.with_suffix(".flac").read_bytes()[:9000])
+    samples = {
+        "no samples": noise[:0],
+        "short": noise[:500],
+        "not a number": np.where(np.arange(RATE) == 9000, np.nan, noise),
+        "infinite": np.where(np.arange(RATE) == 9000, np.inf, noise),
+    }
+    soundfile.write(path, samples[what], RATE, subtype="FLOAT")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("missing", "no such sound"),
+        ("empty", "the file is empty"),
+        ("text", "not a sound that can be read"),
+        ("folder", "a sound file was expected"),
+        ("raw", "not a sound that can be read"),
+        ("cut", r"has 9,000 of its 32,044 bytes, so it is cut off"),
+        ("cut flac", "not a sound that can be read|ends after"),
+        ("no samples", "shorter than one window"),
+        ("short", r"lasts 0\.0312 seconds \(500 samples\), shorter than one window of 0\.032 seconds"),
+        ("not a number", "samples that are not finite"),
+        ("infinite", "samples that are not finite"),
+    ],
+)
+def test_what_is_no_sound_is_refused_by_name(what, told, tmp_path):
+    path = broken(tmp_path, what)
+    with pytest.raises(PictureError, match=told) as error:
+        LogMelBackbone().read(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("told", [0, 2**32 - 1, "size of the file"])
+def test_a_wav_of_unknown_length_is_read(told, tmp_path):
+    soundfile.write(tmp_path / "stream.wav", sine(1000), RATE)
+    content = (tmp_path / "stream.wav").read_bytes()
+    size = len(content) if isinstance(told, str) else told
+    written(tmp_path / "stream.wav", content[:4] + size.to_bytes(4, "little") + content[8:])
+    assert np.exp(LogMelBackbone().read(tmp_path / "stream.wav")[-1]) == pytest.approx(1, abs=0.01)
+
+
+def test_an_mp3_that_ends_early_is_heard_as_far_as_it_goes(tmp_path):
+    soundfile.write(tmp_path / "sound.mp3", sine(1000, seconds=3), RATE)
+    whole = np.exp(LogMelBackbone().read(tmp_path / "sound.mp3")[-1])
+    assert whole == pytest.approx(3, abs=0.1)
+
+
+def test_an_endless_recording_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(audio, "MAX_SECONDS", 2)
+    with pytest.raises(PictureError, match="lasts 3 seconds, and sounds of up to 2 are described; cut it up"):
+        heard(tmp_path, sine(1000, seconds=3))
+
+
+def test_a_picture_is_no_sound(tiny):
+    with pytest.raises(PictureError, match="not a sound"):
+        LogMelBackbone().read(tiny.image_path(tiny.items("test")[0]))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"bandes": 20}, "bandes: Extra inputs"),
+        ({"lowest": 9000}, "lowest .* must be below highest"),
+        ({"hop": 0.1}, "hop .* must not exceed window"),
+    ],
+)
+def test_settings_that_do_not_fit(values, told):
+    with pytest.raises(SettingsError, match=told):
+        LogMelSettings.parse(values)
+
+
+def test_without_soundfile_the_remedy_is_told(monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *rest, **more):
+        if name == "soundfile":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(MissingExtraError, match=r"listening to sounds needs .* pip install 'limner\[audio\]'"):
+        LogMelBackbone()
+
+
+# Found by name.
+
+
+def test_it_is_loaded_by_name_and_like_stored_features():
+    assert load_backbone("logmel").specs == LogMelBackbone().specs
+    other = LogMelBackbone(LogMelSettings(bands=20, floor=1e-6))
+    assert load_like(other.specs).specs == other.specs
+
+
+@pytest.mark.parametrize("wish", [{"layer": "fc7"}, {"kind": "grid"}, {"size": 64}, {"resize": "crop"}, {"views": 2}])
+def test_what_only_networks_have_is_refused(wish):
+    with pytest.raises(BackboneError, match="logmel: gives one vector a sound; leave layer, kind"):
+        load_backbone("logmel", **wish)
+
+
+# Sounds in a collection.
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two sounds of different lengths in subfolders, one with sentences, and a file that is neither."""
+    for name, seconds in (("train/high.wav", 0.5), ("test/low.flac", 0.8)):
+        (tmp_path / "source" / name).parent.mkdir(parents=True)
+        soundfile.write(tmp_path / "source" / name, sine(1000, seconds=seconds), RATE)
+    (tmp_path / "source" / "train" / "high.txt").write_text("A high tone.\nIt is short.\n")
+    (tmp_path / "source" / "train" / "notes.md").write_text("not a sound")
+    return tmp_path / "source"
+
+
+def test_a_folder_of_sounds_is_read(folder):
+    reading = read("audio", folder)
+    found = {item.id: (item.split, item.image, item.audio, item.texts("en")) for item in reading.items}
+    assert found == {
+        "train/high": ("train", None, str(folder / "train/high.wav"), ["A high tone.", "It is short."]),
+        "test/low": ("test", None, str(folder / "test/low.flac"), []),
+    }
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_sounds_are_where_the_collection_says(folder, tmp_path, copy):
+    import_collection("audio", folder, tmp_path / "c", Options(lang="de"), copy=copy)
+    collection = Collection.open(tmp_path / "c")
+    for item in collection.items():
+        path = collection.medium_path(item)
+        assert path.is_file()
+        assert item.image is None and str(item.audio).startswith("sounds/") == copy
+    assert sum(len(item.texts("de")) for item in collection.items()) == 2
+    found = summary(collection)
+    assert (found.sounds, found.pictures, found.missing) == (2, {}, 0)
+    (collection.path / str(collection.items()[0].audio)).unlink()
+    assert summary(collection).missing == 1
+
+
+def test_a_folder_without_sounds_and_two_of_one_name(folder, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(CollectionError, match=r"no sounds below this folder \(\.aif"):
+        read("audio", tmp_path / "nothing")
+    with pytest.raises(CollectionError, match="is not a folder"):
+        read("audio", folder / "train/high.wav")
+    soundfile.write(folder / "train" / "high.flac", sine(500), RATE)
+    with pytest.raises(CollectionError, match=r"is called 'train/high' like .*; rename one"):
+        read("audio", folder)
+
+
+def test_sounds_of_all_lengths_are_extracted_and_bad_ones_skipped(folder, tmp_path):
+    broken(folder, "short")
+    import_collection("audio", folder, tmp_path / "c")
+    collection = Collection.open(tmp_path / "c")
+    done = extract(collection, LogMelBackbone())
+    assert (done.added, list(done.skipped)) == (2, ["short"])
+    (table,) = done.tables
+    assert (table.spec.name, table.spec.kind, table.spec.shape) == ("logmel", "vector", (4 * BANDS + 1,))
+    assert LogMelSettings.parse(json.loads(table.spec.model_dump_json())["preprocessing"]) == LogMelSettings()
+    (low,) = table.take(["test/low"])
+    assert low[:BANDS].argmax() == log_mel(sine(1000), RATE, LogMelSettings()).mean(0).argmax()
+    with pytest.raises(FeatureError, match="floor"):
+        extract(collection, LogMelBackbone(LogMelSettings(floor=1e-6)))
+
+
+def test_new_sounds_are_listened_to_and_texts_are_passed_over(folder):
+    ear = LogMelBackbone()
+    path = folder / "train/high.wav"
+    shown = NewPictures(ear).take(
+        [Item("a", "new", audio=str(path)), Item("b", "new"), Item("c", "new", image=str(path))]
+    )
+    assert shown[1] is None
+    assert shown[0]["vector"].tolist() == shown[2]["vector"].tolist()
+    assert shown[0]["vector"] == pytest.approx(ear.read(path).astype(np.float16))
+
+
+def test_what_is_described_is_told_by_the_backbone(trained):
+    model = load_checkpoint(trained)
+    assert ".jpg" in Captioner([model], None).suffixes
+    ears = Captioner([model], LogMelBackbone()).suffixes
+    assert ".wav" in ears and ".jpg" not in ears
+
+
+def test_an_item_with_a_sound_keeps_it(tmp_path):
+    write_items(tmp_path / "c", [Item("a", "train", image="a.png", audio="a.wav")])
+    (item,) = Collection.open(tmp_path / "c").items()
+    assert (item.audio, item.medium) == ("a.wav", "a.png")
+    assert summary(Collection.open(tmp_path / "c")).missing == 2

@@ -1,0 +1,115 @@
+"""The bag of words against its definition, worked out by hand, and at work on the tiny collection."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import Pictures
+from limner.data.examples import SIGNS, Example, Visual, collate
+from limner.evaluation import evaluate
+from limner.models.bow import Bow, BowSettings
+from limner.recipe import EvaluationSettings
+from limner.scoring import tiled_log_probs
+from limner.training.loop import train
+from limner.training.objectives import word_loss
+
+VOCAB = 7
+PROBS = [0.9, 0.3, 0.8, 0.1, 0.6]
+"""Of the units: the end sign, <unk>, and the words 4, 5 and 6."""
+
+
+@pytest.fixture
+def certain():
+    """Says `PROBS` of a picture of zeros."""
+    model = Bow(BowSettings(), VOCAB, {"vector": (2,)}).double().eval()
+    with torch.no_grad():
+        model.units.bias.copy_(torch.tensor(PROBS, dtype=torch.double).logit())
+    return model
+
+
+def zeros(count=1):
+    return Visual(torch.ones(count, dtype=torch.bool), vector=torch.zeros(count, 2, dtype=torch.double))
+
+
+def batch(*targets, vector=(0.0, 0.0)):
+    made = collate(
+        [Example(str(k), list(target), visual={"vector": np.array(vector)}) for k, target in enumerate(targets)]
+    )
+    made.visual = Visual(made.visual.present, vector=made.visual.vector.double())
+    return made
+
+
+def test_the_score_is_the_mean_probability_of_the_words(certain):
+    """Every word as often as it occurs; the end sign is none of them."""
+    found = certain.pair_scores(zeros(), batch([4], [4, 5, 4], [3, 6]))
+    assert found[:, 0].tolist() == pytest.approx([0.8, (0.8 + 0.1 + 0.8) / 3, (0.3 + 0.6) / 2])
+
+
+def test_the_loss_asks_every_unit_whether_its_word_is_there(certain):
+    """However often it is there, and for the mean over descriptions, not over words."""
+    once, twice, other = (4,), (4, 4), (5, 3, 6)
+
+    def loss(*words):
+        """Of a description that holds exactly these."""
+        probs = [p if 2 + unit in words else 1 - p for unit, p in enumerate(PROBS)]
+        return -sum(math.log(p) for p in probs)
+
+    for said, expected in ((once, loss(2, 4)), (twice, loss(2, 4)), (other, loss(2, 3, 5, 6))):
+        made = batch(said)
+        assert word_loss(certain(made), made).item() == pytest.approx(expected)
+    made = batch(once, other)
+    assert word_loss(certain(made), made).item() == pytest.approx((loss(2, 4) + loss(2, 3, 5, 6)) / 2)
+
+
+def test_the_next_word_is_drawn_in_proportion_to_the_units(certain):
+    made = batch([4, 5])
+    probs = certain(made).logits.softmax(-1)
+    expected = torch.tensor([0, 0, *PROBS], dtype=torch.double) / sum(PROBS)
+    torch.testing.assert_close(probs, expected.expand(1, 3, -1))
+    assert not probs[..., [SIGNS.pad, SIGNS.bos]].any()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_all_pairs_are_those_of_the_general_way(count):
+    torch.manual_seed(0)
+    model = Bow(BowSettings(spread=1.0), VOCAB, {"vector": (2,)}).eval()
+    visual = Visual(torch.ones(count, dtype=torch.bool), vector=torch.randn(count, 2))
+    sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
+    (found,) = model.pair_log_probs([visual], sentences, 1 << 20, torch.float32)
+    torch.testing.assert_close(found, tiled_log_probs(model, visual, sentences, 1 << 20))
+    assert model.pair_scores(visual, sentences)[1].tolist() == [0.0] * count  # nothing is said
+
+
+def test_maps_are_read_flat_and_pooled_features_before_them():
+    model = Bow(BowSettings(), VOCAB, {"maps": (4, 3, 3)})
+    assert model.units.in_features == 36
+    maps = torch.randn(2, 4, 3, 3)
+    torch.testing.assert_close(model.look(Visual(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1))
+    assert Bow(BowSettings(), VOCAB, {"maps": (4, 3, 3), "vector": (5,)}).units.in_features == 5
+
+
+def test_a_picture_that_is_missing_leaves_the_biases(certain):
+    nothing = Visual(torch.tensor([False]))
+    torch.testing.assert_close(certain._log_probs(nothing), certain._log_probs(zeros()))
+
+
+@pytest.mark.parametrize("features", ["colour", "pixels16"])
+def test_it_trains_is_saved_and_finds_pictures_by_its_own_score(features, tiny, recipe_of, tmp_path):
+    rate = 0.02 if features == "colour" else 0.002
+    recipe = recipe_of(features, epochs=30, validate_every=10, optimizer={"name": "adamw", "lr": rate}).model_dump(
+        mode="json"
+    )
+    recipe["model"] = {"name": "bow", "visual_scaling": "layer"}
+    recipe = type(recipe_of()).parse(recipe)
+    model = load_checkpoint(train(recipe, tiny, tmp_path / "run"))
+    found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=4))
+    scores = {score.name: score for score in found.scores}
+    assert "score:the model's own" in scores["image_to_text_match_area"].signature
+    assert scores["text_to_image_match_area"].value > 70  # two of the eight pictures have each colour: at most 81
+    pictures = Pictures.open(tiny, [features], 64)
+    (first, *_), words = tiny.items("test"), model.tokenizer.encode("red green blue white")
+    made = collate([Example("", visual=seen) for seen in pictures.take([first])])
+    assert int(model.model.encode(made).logits[0, words].argmax()) == 0  # the first picture is red

@@ -1,0 +1,119 @@
+"""Other pictures in place of the right ones: who is shown what, and that nothing else changes."""
+
+import numpy as np
+import pytest
+
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import ControlPictures, Pictures, mean_picture, split_examples
+from limner.data.examples import Item, collate_visual
+from limner.errors import SettingsError
+from limner.evaluation import evaluate, mean_of_training, open_pictures, save_evaluation, shown_pictures
+from limner.records import read_evaluations
+from limner.scoring import score_examples
+from limner.training.loop import train
+
+
+@pytest.fixture(scope="module")
+def model(trained_on_colours):
+    return load_checkpoint(trained_on_colours)
+
+
+@pytest.fixture(scope="module")
+def right(model, tiny):
+    return evaluate([model], tiny, metrics=("bleu2",))
+
+
+def values(evaluation):
+    return {score.name: score.value for score in evaluation.scores}
+
+
+class Numbers:
+    """Each item's picture is its id."""
+
+    def take(self, items):
+        return [None if item.medium is None else {"vector": np.array([float(item.id)])} for item in items]
+
+
+def numbered(count, blind=()):
+    return [Item(str(k), "test", image=None if k in blind else f"{k}.png") for k in range(count)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+@pytest.mark.parametrize("seed", range(5))
+def test_shuffled_shows_every_picture_once_and_nobody_their_own(count, seed):
+    items = numbered(count)
+    seen = [int(one["vector"][0]) for one in ControlPictures.shuffled(Numbers(), items, seed).take(items)]
+    assert sorted(seen) == list(range(count))
+    assert all(picture != item for item, picture in enumerate(seen))
+
+
+def test_the_seed_decides_the_shuffle():
+    items = numbered(10)
+    one, again, other = (ControlPictures.shuffled(Numbers(), items, seed).take(items) for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_who_has_no_picture_has_none_here_either():
+    items = numbered(4, blind={1})
+    for control in (ControlPictures.shuffled(Numbers(), items, 0), ControlPictures(Numbers(), {}, {"vector": 0})):
+        assert [seen is None for seen in control.take(items)] == [False, True, False, False]
+
+
+def test_the_only_picture_cannot_be_shuffled():
+    with pytest.raises(SettingsError, match="item '0' has the only picture"):
+        ControlPictures.shuffled(Numbers(), numbered(2, blind={1}), 0)
+
+
+def test_the_mean_is_that_of_the_training_split_and_of_every_form(model, tiny):
+    pictures = Pictures.open(tiny, ["colour", "pixels16"], 64)
+    mean = mean_of_training(model, tiny, pictures)
+    rows = [
+        {form: value.astype(np.float64) for form, value in seen.items()} for seen in pictures.take(tiny.items("train"))
+    ]
+    for form in ("vector", "maps"):
+        expected = np.mean([row[form] for row in rows], axis=0)
+        np.testing.assert_allclose(mean[form], expected, rtol=1e-3)
+        np.testing.assert_array_equal(mean_picture(pictures, tiny.items("train"), at_once=3)[form], mean[form])
+
+
+def test_zeros_are_a_picture_that_is_there(model, tiny):
+    items = tiny.items("test")
+    shown = shown_pictures(model, tiny, open_pictures(model, tiny), "zero", items, 1)
+    visual = collate_visual(shown.take(items))
+    assert visual.present.all()
+    assert not visual.vector.any()
+
+
+def test_a_shuffled_evaluation_measures_what_shuffled_pictures_give(model, tiny, right):
+    found = evaluate([model], tiny, metrics=("bleu2",), pictures="shuffled")
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    shuffled = examples.showing(ControlPictures.shuffled(examples.pictures, examples.items, 1))
+    assert values(found)["perplexity"] == pytest.approx(score_examples(model.model, shuffled).perplexity.value)
+    assert values(found)["perplexity"] > 1.3 * values(right)["perplexity"]  # one word in four is a colour
+    assert values(found)["bleu2"] < values(right)["bleu2"]
+    assert values(found)["text_to_image_curve_area"] < values(right)["text_to_image_curve_area"]
+    assert {one.image for one in found.items} == {one.image for one in right.items}
+
+
+@pytest.mark.parametrize("control", ["mean", "zero"])
+def test_one_picture_for_all_leaves_one_description_and_nothing_to_find(model, tiny, control):
+    found = evaluate([model], tiny, metrics=("bleu2",), pictures=control)
+    assert len({item.hypothesis for item in found.items}) == 1
+    assert values(found)["text_to_image_median_rank"] == 8  # all tie, and ties count against the model
+
+
+def test_a_control_is_told_apart_from_the_right_pictures(model, tiny, right, tmp_path):
+    found = evaluate([model], tiny, metrics=("bleu2",), pictures="shuffled", seed=3)
+    assert all(score.signature.endswith("|pictures:shuffled,seed3") for score in found.scores)
+    assert not any("pictures:" in score.signature for score in right.scores)
+    assert [save_evaluation(one, tmp_path).name for one in (right, found)] == [
+        "test.json",
+        "test-pictures_shuffled.json",
+    ]
+    assert len(read_evaluations(tmp_path)) == 2
+
+
+def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path):
+    blind = load_checkpoint(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
+    with pytest.raises(SettingsError, match="pictures: 'mean', but this model looks at no pictures"):
+        evaluate([blind], tiny, metrics=("bleu2",), pictures="mean")

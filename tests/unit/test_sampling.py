@@ -1,0 +1,149 @@
+"""BLEU of sampled descriptions: what is given, how long samples are, and what they are compared with."""
+
+import numpy as np
+import pytest
+
+from limner import sampling
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import split_examples
+from limner.data.examples import SIGNS
+from limner.errors import SettingsError
+from limner.evaluation import evaluate, open_pictures
+from limner.metrics import score_sentences
+from limner.recipe import EvaluationSettings
+from limner.sampling import sample_texts, sampled_scores
+from limner.search import Hypothesis, SampleSettings, SearchSettings
+
+PLAIN = SearchSettings()
+
+
+@pytest.fixture(scope="module")
+def model(trained_on_colours):
+    return load_checkpoint(trained_on_colours)
+
+
+@pytest.fixture(scope="module")
+def examples(model, tiny):
+    return split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+
+
+def settings(samples=3, given=0):
+    return EvaluationSettings(samples=samples, given_words=given)
+
+
+def scored(model, examples, **changes):
+    found = sampled_scores([model], examples, settings(**changes), PLAIN, seed=1)
+    return {score.name: score for score in found}
+
+
+def saying(say):
+    """A search that says `say(given words, length, number of the sample)` and pretends the first is the likeliest."""
+
+    def search(models, batch, how, prefixes):
+        words = [[say(tuple(given), how.max_length, k) for k in range(how.n_best)] for given in prefixes]
+        return [[Hypothesis(tokens, -float(k), -float(k), False) for k, tokens in enumerate(own)] for own in words]
+
+    return search
+
+
+def test_a_sample_is_as_long_as_its_reference_and_begins_as_told(model, examples):
+    for given in (0, 2):
+        starts = sampling._starts(model, examples, given)
+        texts = sample_texts([model], examples, starts, 4, PLAIN, 1)
+        assert {len(start.given) for start in starts} == {given}
+        assert len({start.length for start in starts}) > 1
+        for start, said in zip(starts, texts, strict=True):
+            assert [len(text.split()) for text in said] == [start.length - given] * 4
+            assert len(start.rest.split()) == start.length - given
+
+
+def test_the_words_given_are_read_and_not_scored(model, examples, monkeypatch):
+    red, green = model.tokenizer.encode("red green")
+    monkeypatch.setattr(sampling, "search", saying(lambda given, length, k: (*given, *[green] * (length - len(given)))))
+    starts = sampling._starts(model, examples, 3)
+    rests = [start.rest.split() for start in starts]
+    found = scored(model, examples, given=3)
+    matched = sum(min(rest.count("green"), 1) for rest in rests)
+    assert found["sampled_bleu1"].value == pytest.approx(100 * matched / sum(map(len, rests)))
+    assert "given words:3,not scored" in found["sampled_bleu1"].signature
+    assert red != green
+
+
+def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkeypatch):
+    by_start = {}
+    for start in sampling._starts(model, examples, 0):
+        by_start.setdefault(start.length, []).append(tuple(examples.targets[start.row]))
+
+    def search(models, batch, how, prefixes):
+        some = [by_start[how.max_length].pop(0) for _ in prefixes]
+        return [[Hypothesis(tokens, 0.0, 0.0, False)] * how.n_best for tokens in some]
+
+    monkeypatch.setattr(sampling, "search", search)
+    found = scored(model, examples)
+    words = [word for target in examples.targets for word in target]
+    known = sum(word != SIGNS.unk for word in words)  # "testword" is none the model knows: it says "<unk>"
+    assert 0 < known < len(words)
+    assert found["sampled_bleu1"].value == pytest.approx(100 * known / len(words))
+    assert found["sampled_bleu1_std"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
+    starts = sampling._starts(model, examples, 1)
+    texts = sample_texts([model], examples, starts, 5, PLAIN, 1)
+    references = [[start.rest] for start in starts]
+    bleu = [score_sentences([said[k] for said in texts], references, ["bleu2"])[0].value for k in range(5)]
+    found = scored(model, examples, samples=5, given=1)
+    assert len(set(bleu)) > 1
+    assert found["sampled_bleu2"].value == pytest.approx(np.mean(bleu))
+    assert found["sampled_bleu2_std"].value == pytest.approx(np.std(bleu, ddof=1))
+    assert list(found) == [f"sampled_bleu{n}{end}" for n in (1, 2, 3) for end in ("", "_std")]
+
+
+def test_repetitions_are_in_no_order_of_probability(model, examples, monkeypatch):
+    words = model.tokenizer.encode("red green blue white")
+    monkeypatch.setattr(sampling, "search", saying(lambda given, length, k: (words[k],) * length))
+    starts = sampling._starts(model, examples, 0)
+    first = [said[0].split()[0] for said in sample_texts([model], examples, starts, 4, PLAIN, 1)]
+    assert len(set(first)) > 2
+    all_ = [{text.split()[0] for text in said} for said in sample_texts([model], examples, starts, 4, PLAIN, 1)]
+    assert all(len(said) == 4 for said in all_)
+
+
+def test_neither_batches_nor_repetitions_of_the_call_change_a_sample(model, examples, monkeypatch):
+    starts = sampling._starts(model, examples, 1)
+    whole = sample_texts([model], examples, starts, 3, PLAIN, 1)
+    monkeypatch.setattr(sampling, "ROWS_AT_ONCE", 7)
+    assert sample_texts([model], examples, starts, 3, PLAIN, 1) == whole
+    assert sample_texts([model], examples, starts, 3, PLAIN, 2) != whole
+
+
+def test_sentences_of_one_picture_are_sampled_apart(model, examples):
+    """The draws are fixed by an id, which must not be the picture's alone."""
+    ids = [start.id for start in sampling._starts(model, examples, 0)]
+    assert len(set(ids)) == len(ids) == len(examples)
+
+
+def test_sentences_with_nothing_left_to_say_are_left_out_and_counted(model, examples):
+    short = sum(len(target) <= 3 for target in examples.targets)
+    assert short
+    assert f"left out:{short} too short" in scored(model, examples, given=3)["sampled_bleu1"].signature
+    assert "left out" not in scored(model, examples, given=2)["sampled_bleu1"].signature
+    with pytest.raises(SettingsError, match="given_words: 30, and no sentence of the split has more words"):
+        scored(model, examples, given=30)
+
+
+def test_a_sampling_search_lends_its_temperature(model, examples):
+    cold = SearchSettings(sample=SampleSettings(temperature=0.01))
+    starts = sampling._starts(model, examples, 0)
+    for said in sample_texts([model], examples, starts, 4, cold, 1):
+        assert len(set(said)) == 1
+    assert "temperature0.01" in sampled_scores([model], examples, settings(), cold, seed=1)[0].signature
+
+
+def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
+    asked = evaluate([model], tiny, metrics=("bleu1",), retrieval=False, measure=settings(2, 1))
+    assert asked.name == "test-samples2,given_words1"
+    assert "sampled_bleu3" in {score.name for score in asked.scores}
+    usual = model._replace(recipe=model.recipe.model_copy(update={"evaluation": settings(2, 1)}))
+    again = evaluate([usual], tiny, metrics=("bleu1",), retrieval=False)
+    assert (again.name, again.scores) == ("test", asked.scores)

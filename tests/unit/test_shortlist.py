@@ -1,0 +1,190 @@
+"""Search by perplexity, and within a shortlist, against the plain definition."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import ControlPictures, Examples
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.errors import SettingsError
+from limner.evaluation import evaluate
+from limner.metrics.ranks import chance_area, match_area, match_curve, shortlist_ranks
+from limner.models.mrnn import MRNN
+from limner.recipe import EvaluationSettings
+from limner.retrieval import measure_search
+from limner.scoring import pair_log_probs
+from limner.shortlist import nearest_pictures
+
+
+@pytest.fixture(scope="module")
+def model(trained_on_colours):
+    return load_checkpoint(trained_on_colours)
+
+
+def searched(model, tiny, shortlist):
+    found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=shortlist))
+    return {score.name: score for score in found.scores}, found.retrieval
+
+
+def test_a_shortlist_is_all_that_is_ranked():
+    scores = np.array([[0.5, 0.1, 0.1], [0.4, 0.9, 0.2], [0.1, 0.3, 0.2], [0.9, 0.8, np.nan]])
+    owners = np.array([0, 1, 1, 2])  # picture 1 has two sentences, of which the better counts
+    alone, two, all_ = ([[0], [1], [2]], [[0, 1], [1, 2], [2, 0]], [[0, 1, 2], [1, 0, 2], [2, 0, 1]])
+    assert shortlist_ranks(scores, owners, np.array(alone)).tolist() == [1, 1, 1]
+    assert shortlist_ranks(scores, owners, np.array(two)).tolist() == [1, 1, 2]  # what is no number is last
+    assert shortlist_ranks(scores, owners, np.array(all_)).tolist() == [2, 1, 4]
+
+
+def test_ties_count_against_the_model():
+    assert shortlist_ranks(np.ones((3, 3)), np.arange(3), np.array([[0, 1], [1, 2], [2, 0]])).tolist() == [2, 2, 2]
+
+
+def test_the_area_is_that_under_the_curve_and_chance_that_of_all_orders():
+    ranks, candidates = np.array([1, 3, 2, 4]), np.array([4, 4, 4, 4])
+    curve = match_curve(ranks, candidates)
+    assert curve == ((0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (1.0, 1.0))
+    shares, found = zip(*curve, strict=True)
+    assert match_area(ranks, candidates) == pytest.approx(100 * np.trapezoid(found, shares))
+    assert match_area(np.array([1, 10]), np.array([5, 10])) == pytest.approx(100 * (0.9 + 0.05) / 2)
+    first = [min(places) + 1 for places in itertools.combinations(range(6), 2)]  # two right answers among six
+    six = np.full(len(first), 6)
+    assert chance_area(np.full(len(first), 2), six) == pytest.approx(match_area(np.array(first), six))
+    assert chance_area(np.array([1]), np.array([100])) == pytest.approx(50)
+
+
+class Stored:
+    def __init__(self, values):
+        self.values = np.asarray(values, dtype=np.float16)
+
+    def items(self):
+        return [Item(str(row), "test", image="x.png") for row in range(len(self.values))]
+
+    def take(self, items):
+        return [{"vector": self.values[int(item.id)]} for item in items]
+
+
+class Sees(torch.nn.Module):
+    """Looks at the second feature only."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("unused", torch.zeros(1))
+
+    def look(self, visual) -> Tensor:
+        return visual.vector[:, 1:]
+
+
+def test_the_nearest_picture_to_one_is_itself_then_by_distance(model):
+    source = Stored([[0, 0], [3, 0], [0, 1], [0, 0], [50, 0]])
+    near = nearest_pictures(model, source.items(), source, 3).tolist()
+    assert [row[0] for row in near] == [0, 1, 2, 3, 4]  # though 0 and 3 look the same
+    assert near[:2] == [[0, 3, 2], [1, *near[1][1:]]]
+    assert near[4] == [4, 1, *near[4][2:]]
+
+
+def test_a_model_that_can_tell_says_what_it_sees(model):
+    source = Stored([[0, 0], [9, 0.1], [0, 5]])
+    near = nearest_pictures(model._replace(model=Sees()), source.items(), source, 2).tolist()
+    assert near == [[0, 1], [1, 0], [2, 1]]
+    assert nearest_pictures(model, source.items(), source, 2).tolist() == [[0, 2], [1, 0], [2, 0]]
+
+
+@pytest.fixture(scope="module")
+def unlike(model):
+    """A model of random weights and pictures that are all different, so that nothing ties."""
+    torch.manual_seed(0)
+    network = MRNN(model.recipe.model, model.model.vocab_size, {"vector": (6,)}).eval()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(3)
+    random = np.random.default_rng(4)
+    source, words = Stored(random.normal(size=(9, 6))), ["a", "red", "green", "blue", "white", "wall", "look"]
+    texts = [[" ".join(random.choice(words, random.integers(2, 7))) for _ in range(1 + k % 3)] for k in range(9)]
+    items = [
+        replace(item, sentences=tuple(Sentence("en", text) for text in own))
+        for item, own in zip(source.items(), texts, strict=True)
+    ]
+    return model._replace(model=network), Examples(items, model.tokenizer, "en", source, 80)
+
+
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
+    """Lowest first: C(w|x) for a sentence; C(w|x) / C(w|mean) for a picture, among the sentences of its shortlist."""
+    model, examples = unlike
+    mean = {"vector": np.linspace(-1, 1, 6).astype(np.float16)}
+    others = examples.items[:3]
+    found = measure_search(model, examples, tiny, others, shortlist=size, mean=mean, budget=1 << 20, seed=1)
+    scores = {score.name: score for score in found.scores}
+
+    def perplexities(source, items):
+        log_probs = pair_log_probs(model.model, examples.targets, items, source).double().numpy()
+        return np.exp(-log_probs / np.array([len(target) + 1 for target in examples.targets])[:, None])
+
+    perplexity = perplexities(examples.pictures, examples.items)
+    ratio = perplexity / perplexities(ControlPictures(examples.pictures, {}, mean), examples.items[:1])
+    owners, vectors = np.array(examples.owners), examples.pictures.values.astype(float)
+    ranks = np.array([(row <= row[owner]).sum() for row, owner in zip(perplexity, owners, strict=True)])
+    areas = []
+    for picture in range(9):
+        listed = np.linalg.norm(vectors - vectors[picture], axis=1).argsort()[:size]
+        candidates = np.flatnonzero(np.isin(owners, listed))
+        in_order = candidates[ratio[candidates, picture].argsort()]
+        rank = 1 + (owners[in_order] == picture).argmax()
+        areas.append((len(candidates) - rank + 0.5) / len(candidates))
+    assert scores["text_to_image_match_area"].value == pytest.approx(match_area(ranks, np.full(len(owners), 9)))
+    assert scores["image_to_text_match_area"].value == pytest.approx(100 * np.mean(areas))
+    assert f"shortlist:{size}|" in scores["image_to_text_match_area"].signature
+    assert found.shown.shortlist == size
+    curves = found.shown.match_curves
+    assert curves.text_to_image[-1] == curves.image_to_text[-1] == (1.0, 1.0)
+
+
+def test_a_longer_shortlist_than_there_are_pictures_is_refused_before_any_work(model, tiny, monkeypatch):
+    monkeypatch.setattr("limner.evaluation.describe_items", None)
+    with pytest.raises(SettingsError, match=r"evaluation\.shortlist: 9, and only 8 pictures .*evaluation.shortlist=8"):
+        searched(model, tiny, 9)
+
+
+def test_a_split_without_pictures_is_not_searched_and_refuses_nothing(model, own_tiny):
+    write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
+    collection = Collection.open(own_tiny.path)
+    found = evaluate([model], collection, split="words", metrics=("bleu1",), measure=EvaluationSettings(shortlist=3))
+    assert found.retrieval is None
+
+
+def test_without_a_shortlist_the_search_is_as_before(model, tiny):
+    scores, retrieval = searched(model, tiny, None)
+    listed, _ = searched(model, tiny, 4)
+    assert not any("match" in name for name in scores)
+    assert retrieval.shortlist is retrieval.match_curves is None
+    assert {name: score for name, score in listed.items() if "match" not in name} == scores
+
+
+def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny):
+    class Rater(torch.nn.Module):
+        """Fits every sentence best to the pictures in the order of the collection."""
+
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.vocab_size = inner, inner.vocab_size
+
+        def pair_scores(self, visual, sentences):
+            return -visual.vector.sum(1).expand(len(sentences), -1)
+
+        def __getattr__(self, name):
+            return super().__getattr__(name) if name in ("inner", "pair_scores") else getattr(self.inner, name)
+
+        def forward(self, batch):
+            return self.inner(batch)
+
+    scores, _ = searched(model._replace(model=Rater(model.model)), tiny, 3)
+    assert "score:the model's own" in scores["text_to_image_match_area"].signature
+    usual, _ = searched(model, tiny, 3)
+    assert scores["text_to_image_match_area"].value < usual["text_to_image_match_area"].value
+    assert scores["text_to_image_r1"].value == usual["text_to_image_r1"].value

@@ -1,0 +1,240 @@
+"""The generated sounds: the same bytes, words that are true of what is heard, and the command that makes them."""
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+
+from limner import cli
+from limner.data.collection import Collection
+from limner.data.sounds import QUALITIES, SoundSettings, generate_sounds, make_sound, synthesise, tell
+from limner.errors import CollectionError, SettingsError
+
+SMALL = SoundSettings(seed=3, train=8, val=4, test=4, seconds=0.5, rate=8000)
+RATE = 16000
+SOUNDS = [make_sound(0, "train", index) for index in range(240)]
+
+
+def digests(folder):
+    """Of every file but Lance's, whose names hold random ids."""
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.rglob("*")
+        if file.is_file() and "items.lance" not in file.parts
+    }
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return generate_sounds(tmp_path_factory.mktemp("sounds") / "one", SMALL)
+
+
+# The collection.
+
+
+def test_the_same_settings_give_the_same_bytes(collection, tmp_path):
+    again = generate_sounds(tmp_path / "again", SMALL)
+    assert digests(again.path) == digests(collection.path)
+    assert again.items() == collection.items()
+    other = generate_sounds(tmp_path / "other", SMALL.model_copy(update={"seed": 4}))
+    assert not set(digests(other.path).values()) & set(digests(collection.path).values())
+
+
+def test_a_sound_depends_on_seed_split_and_index_alone():
+    assert make_sound(1, "train", 7) == make_sound(1, "train", 7)
+    assert len({str(make_sound(*place)) for place in ((1, "train", 7), (2, "train", 7), (1, "test", 7))}) == 3
+
+
+def test_every_split_has_every_kind_and_every_file_is_a_sound(collection):
+    assert collection.splits() == {"train": 8, "val": 4, "test": 4}
+    for split in collection.splits():
+        assert {item.label for item in collection.items(split)} == set(QUALITIES)
+    for item in collection.items():
+        samples, rate = soundfile.read(collection.medium_path(item))
+        assert (samples.shape, rate, item.image) == ((4000,), 8000, None)
+        assert 0.005 < np.abs(samples).max() < 1
+
+
+def test_what_is_there_stays(collection, tmp_path):
+    before = digests(collection.path)
+    noted = []
+    assert generate_sounds(collection.path, SMALL, lambda *news: noted.append(news)).items() == collection.items()
+    assert not noted
+    with pytest.raises(CollectionError, match="holds sounds made by other settings; choose another folder"):
+        generate_sounds(collection.path, SoundSettings(seed=4, train=1, val=0, test=0))
+    assert digests(collection.path) == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("dear diary")
+    with pytest.raises(CollectionError, match="something that is not a collection of generated sounds"):
+        generate_sounds(tmp_path / "mine", SMALL)
+
+
+def test_stopped_it_leaves_nothing(tmp_path):
+    def stop(done, total):
+        assert total == 16
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_sounds(tmp_path / "c", SMALL, stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_sounds_at_all(tmp_path):
+    with pytest.raises(CollectionError, match="ask for no sound; set train, val or test"):
+        generate_sounds(tmp_path / "c", SoundSettings(train=0, val=0, test=0))
+
+
+# What is said.
+
+
+@pytest.mark.parametrize("sound", SOUNDS[:40], ids=lambda sound: sound.seed)
+def test_sentences_say_nothing_but_the_truth(sound):
+    sentences = [sentence.text.lower().replace(".", "").replace(",", "").split() for sentence in tell(sound)]
+    wrong = {word for words in QUALITIES[sound.kind].values() for word in words} - set(sound.qualities.values())
+    elsewhere = {word for kind in QUALITIES.values() for words in kind.values() for word in words}
+    elsewhere -= {word for words in QUALITIES[sound.kind].values() for word in words}
+    assert len(sentences) == 3
+    for words in sentences:
+        assert sound.kind in words
+        assert not set(words) & (wrong | elsewhere | set(QUALITIES) - {sound.kind})
+    assert set(sound.qualities.values()) <= set(sentences[0])
+
+
+def test_wording_varies():
+    assert len({tuple(sentence.text for sentence in tell(sound)) for sound in SOUNDS}) > 100
+
+
+# Words and sound agree: what is measured of the samples, by the word.
+
+
+def loudness(samples):
+    return np.abs(samples).max()
+
+
+def duration(samples):
+    """Seconds from the first to the last sample that is not faint."""
+    there = np.flatnonzero(np.abs(samples) > 0.1 * np.abs(samples).max())
+    return (there[-1] - there[0]) / RATE
+
+
+def centre(samples):
+    """The strongest frequency in Hz."""
+    spectrum = np.abs(np.fft.rfft(samples))
+    return np.fft.rfftfreq(len(samples), 1 / RATE)[spectrum.argmax()]
+
+
+def drift(samples):
+    """From the strongest frequency of the first third to that of the last, in octaves."""
+    there = np.flatnonzero(np.abs(samples) > 0.1 * np.abs(samples).max())
+    thirds = np.array_split(samples[there[0] : there[-1]], 3)
+    return np.log2(centre(thirds[2]) / centre(thirds[0]))
+
+
+def above(samples):
+    """Share of the power above 1200 Hz."""
+    power = np.abs(np.fft.rfft(samples)) ** 2
+    return power[np.fft.rfftfreq(len(samples), 1 / RATE) > 1200].sum() / power.sum()
+
+
+def overtones(samples):
+    """Share of the power above 1.5 times the strongest frequency."""
+    power = np.abs(np.fft.rfft(samples)) ** 2
+    return power[np.fft.rfftfreq(len(samples), 1 / RATE) > 1.5 * centre(samples)].sum() / power.sum()
+
+
+def beats(samples):
+    """How often the sound begins anew after 30 ms of quiet."""
+    loud = np.abs(samples) > 0.3 * np.abs(samples).max()
+    there = np.flatnonzero(loud)
+    return 1 + int((np.diff(there) > 0.03 * RATE).sum())
+
+
+@pytest.mark.parametrize(
+    ("kind", "quality", "measure", "border"),
+    [
+        *((kind, "loudness", loudness, 0.1) for kind in QUALITIES),
+        ("tone", "pitch", centre, 600),
+        ("beats", "pitch", centre, 600),
+        ("tone", "length", duration, 0.5),
+        ("noise", "length", duration, 0.5),
+        ("sweep", "speed", duration, 0.5),
+        ("sweep", "direction", drift, 0),
+        ("noise", "colour", above, 0.5),
+    ],
+)
+def test_what_is_said_is_heard(kind, quality, measure, border):
+    """The first of the two words is what is above the border; no sound is near it."""
+    more, less = QUALITIES[kind][quality]
+    found = {more: [], less: []}
+    for sound in SOUNDS:
+        if sound.kind == kind:
+            found[sound.qualities[quality]].append(measure(synthesise(sound, 1.0, RATE)))
+    assert min(map(len, found.values())) > 10
+    assert max(found[less]) < border < min(found[more])
+
+
+def test_rough_tones_have_overtones():
+    found = {word: [] for word in QUALITIES["tone"]["timbre"]}
+    for sound in SOUNDS:
+        if sound.kind == "tone":
+            found[sound.qualities["timbre"]].append(overtones(synthesise(sound, 1.0, RATE)))
+    assert max(found["pure"]) < 0.02 < 0.2 < min(found["rough"])
+
+
+def test_beats_can_be_counted():
+    for sound in SOUNDS:
+        if sound.kind == "beats":
+            assert beats(synthesise(sound, 1.0, RATE)) == {"two": 2, "five": 5}[sound.qualities["count"]]
+
+
+@pytest.mark.parametrize(("seconds", "rate"), [(0.5, 8000), (1.01, 44100)])
+def test_every_length_and_rate(seconds, rate):
+    for sound in SOUNDS[:40]:
+        samples = synthesise(sound, seconds, rate)
+        assert samples.shape == (round(seconds * rate),)
+        assert np.abs(samples).max() <= 1 and np.isfinite(samples).all()
+
+
+# The command.
+
+
+def run(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
+    monkeypatch.setattr(cli.err, "file", sys.stderr)
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    printed = capsys.readouterr()
+    return int(exit.value.code or 0), printed.out, printed.err
+
+
+@pytest.mark.parametrize(("kind", "backbone"), [("sounds", "logmel"), ("scenes", "pixels:64")])
+def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_path):
+    sizes = ["--seed", 2, "--train", 2, "--val", 1, "--test", 1]
+    status, printed, _ = run(capsys, monkeypatch, "generate", kind, tmp_path / "c", *sizes, "--json")
+    told = json.loads(printed)
+    assert status == 0
+    assert told["splits"] == {"train": 2, "val": 1, "test": 1} == Collection.open(tmp_path / "c").splits()
+    assert told["next"].endswith(f"c --backbone {backbone}")
+    status, printed, _ = run(capsys, monkeypatch, "show", tmp_path / "c")
+    assert f"{4 if kind == 'sounds' else 0} sounds" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["smells", "c"], "'smells': nothing of this kind is generated; say scenes or sounds"),
+     (["sounds", "c", "--train", "-1"], "sounds: train: Input should be greater than or equal to 0 (got -1)")],
+)  # fmt: skip
+def test_what_cannot_be_generated(arguments, told, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, _, errors = run(capsys, monkeypatch, "generate", *arguments)
+    assert (status, errors) == (1, f"error: {told}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_that_is_misspelt():
+    with pytest.raises(SettingsError, match="sounds: secconds: Extra inputs"):
+        SoundSettings.parse({"secconds": 2}, "sounds")

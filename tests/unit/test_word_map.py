@@ -1,0 +1,177 @@
+"""Words in the plane: which are shown, where they lie, how they are grouped, and the file and the page with them."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from limner import report, word_map
+from limner.checkpoint import Checkpoint, forms_of, load_checkpoint, save_checkpoint
+from limner.errors import CheckpointError, MissingExtraError, SettingsError
+from limner.models import build_model
+from limner.text.vocab import TextSettings, Tokenizer
+from limner.word_map import GROUPS, NEIGHBOURS, map_words, save_word_map
+
+FIELDS = {
+    "animals": "dog cat horse cow sheep bird",
+    "colours": "red green blue white black yellow",
+    "numbers": "two three four five six seven",
+    "verbs": "running jumping sitting standing walking riding",
+    "places": "beach street field park city forest",
+    "clothes": "shirt hat coat dress shoes jacket",
+}
+WORDS = {word: row for row, words in enumerate(FIELDS.values()) for word in words.split()}
+
+
+class KnownVectors(torch.nn.Module):
+    """Words of one field lie close together, the fields far apart; all else lies at the origin."""
+
+    def __init__(self, entries, dim=10):
+        super().__init__()
+        random = np.random.default_rng(3)
+        centres = 10 * np.eye(GROUPS, dim)
+        rows = [centres[WORDS[entry.strip("▁")]] if entry.strip("▁") in WORDS else np.zeros(dim) for entry in entries]
+        self.vectors = torch.from_numpy(np.array(rows) + random.normal(size=(len(rows), dim))).float()
+
+    def word_vectors(self):
+        return self.vectors
+
+
+def sentences():
+    """The earlier a word stands in FIELDS, the more frequent it is; 'a' and the comma more than any."""
+    for place, word in enumerate(WORDS):
+        yield from [f"a {word} , 100"] * (len(WORDS) - place)
+
+
+@pytest.fixture
+def known(trained_on_colours):
+    """A checkpoint whose word vectors are known."""
+    tokenizer = Tokenizer.train(sentences(), TextSettings(tokenise="space"))
+    return load_checkpoint(trained_on_colours)._replace(model=KnownVectors(tokenizer.entries), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def wordy(trained_on_colours, tmp_path_factory):
+    """A saved model, untrained, with enough words for a map."""
+    small = load_checkpoint(trained_on_colours)
+    tokenizer = Tokenizer.train(sentences(), TextSettings(tokenise="space"))
+    model = build_model(small.recipe.model, len(tokenizer), forms_of(small.config.features))
+    folder = tmp_path_factory.mktemp("wordy") / "run"
+    config = small.config.model_copy(update={"vocab_size": len(tokenizer)})
+    save_checkpoint(folder, Checkpoint(model, tokenizer, config, small.recipe))
+    return folder
+
+
+def test_the_most_frequent_words_are_shown_and_no_signs_numbers_or_short_words(known):
+    assert map_words(known).words == tuple(WORDS)
+    assert map_words(known, count=20).words == tuple(WORDS)[:20]
+
+
+def test_short_words_of_other_scripts_are_words(trained_on_colours):
+    texts = ["und ist を 犬 да ♪ x1 'n' " + " ".join(WORDS)]
+    tokenizer = Tokenizer.train(texts, TextSettings(tokenise="space"))
+    labels = word_map._labels(tokenizer, 100)
+    assert set(labels.values()) == {"und", "ist", "を", "犬", "да", *WORDS}
+    assert [tokenizer.entries[row] for row in labels] == list(labels.values())
+
+
+def test_of_subwords_those_that_begin_a_word_are_shown(known):
+    texts = [" ".join(WORDS)] * 3
+    tokenizer = Tokenizer.train(texts, TextSettings(tokenise="space", level="bpe", max_size=400))
+    drawn = map_words(known._replace(tokenizer=tokenizer, model=KnownVectors(tokenizer.entries)))
+    assert set(WORDS) <= set(drawn.words)
+    assert not [word for word in drawn.words if "▁" in word]
+    assert not [word for row in drawn.neighbours for word in (row.word, *row.nearest) if "▁" in word]
+
+
+def test_groups_are_the_fields_numbered_by_their_most_frequent_word(known):
+    assert map_words(known).groups == tuple(WORDS.values())
+
+
+def test_neighbours_are_of_the_same_field(known):
+    drawn = map_words(known)
+    firsts = [words.split()[0] for words in FIELDS.values()]
+    assert [row.word for row in drawn.neighbours if row.word in firsts] == firsts
+    assert GROUPS <= len(drawn.neighbours) <= 2 * GROUPS
+    for row in drawn.neighbours:
+        assert row.group == WORDS[row.word]
+        assert len(row.nearest) == NEIGHBOURS
+        assert {WORDS[word] for word in row.nearest[:5]} == {row.group}
+
+
+def test_the_central_word_of_a_group_is_the_one_nearest_to_its_mean():
+    line = np.array([[0.0], [4.0], [5.0], [9.0]])
+    vectors = np.concatenate([line + 100 * group for group in range(GROUPS)])
+    groups = np.repeat(np.arange(GROUPS), 4)
+    vectors[5] = 104.6  # the mean of group 1 moves to 104.65; its second word is now the nearest
+    telling = word_map._telling(vectors, groups)
+    assert telling == [0, 1, 4, 5, *(4 * group + place for group in range(2, GROUPS) for place in (0, 1))]
+
+
+def test_pca_is_the_projection_on_the_first_singular_vectors(known):
+    drawn = map_words(known)
+    rows = [known.tokenizer.entries.index(word) for word in drawn.words]
+    vectors = known.model.vectors.double().numpy()[rows]
+    u, s, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    np.testing.assert_allclose(np.abs(drawn.positions["pca"]), np.abs(u[:, :2] * s[:2]), atol=1e-9)
+
+
+def test_tsne_keeps_fields_together_and_repeats_itself(known):
+    drawn = map_words(known, seed=1)
+    positions, groups = drawn.positions["tsne"], np.array(drawn.groups)
+    distances = np.linalg.norm(positions[:, None] - positions, axis=2)
+    np.fill_diagonal(distances, np.inf)
+    assert (groups[distances.argmin(1)] == groups).all()
+    spread = positions.std(0)
+    assert spread[0] >= spread[1]
+    np.testing.assert_array_equal(map_words(known, seed=1).positions["tsne"], positions)
+
+
+def test_without_word_vectors_or_enough_words_there_is_no_map(known, trained_on_colours):
+    with pytest.raises(SettingsError, match="'mrnn' has no word vectors"):
+        map_words(known._replace(model=torch.nn.Linear(1, 1)))
+    with pytest.raises(SettingsError, match="a map needs 12 or more"):
+        map_words(known, count=11)
+
+
+def test_without_scikit_learn_the_remedy_is_told(known, wordy, monkeypatch, tmp_path, caplog):
+    for name in ("cluster", "decomposition", "manifold"):
+        monkeypatch.setitem(sys.modules, f"sklearn.{name}", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'limner\[words\]'"):
+        map_words(known)
+    caplog.set_level("INFO", logger="limner.report")
+    text = report.write_report(wordy, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "Nearest words" not in text
+    assert [record.message for record in caplog.records if "limner[words]" in record.message]
+
+
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_a_map_is_written_as_a_picture(wordy, tmp_path, method):
+    out = save_word_map(wordy, tmp_path / "maps" / "words.png", method=method)
+    with Image.open(out) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    assert pixels[0, 0].tolist() == [255, 255, 255]
+    assert pixels.std() > 1
+    assert [path.name for path in out.parent.iterdir()] == ["words.png"]
+
+
+def test_a_map_is_written_as_a_drawing(wordy, tmp_path):
+    assert "<svg" in save_word_map(wordy, tmp_path / "words.SVG").read_text(encoding="utf-8")
+
+
+def test_another_ending_or_no_model_writes_nothing(wordy, tmp_path):
+    with pytest.raises(SettingsError, match=r"words\.gif: .*\.png or \.svg"):
+        save_word_map(wordy, tmp_path / "words.gif")
+    with pytest.raises(CheckpointError, match="not a trained model"):
+        save_word_map(tmp_path / "absent", tmp_path / "words.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_of_a_run_shows_its_words(wordy, tmp_path):
+    text = report.write_report(wordy, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert 'href="#words"' in text and "Nearest words" in text
+    assert text.count("<svg") == 2
+    assert "36 most frequent words" in text
+    assert len(text) < 200_000

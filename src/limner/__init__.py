@@ -16,34 +16,44 @@ if TYPE_CHECKING:
     from limner.data.collection import Collection
     from limner.data.readers import import_collection
     from limner.data.scenes import SceneSettings, generate
+    from limner.data.sounds import SoundSettings, generate_sounds
     from limner.errors import LimnerError
     from limner.evaluation import evaluate
     from limner.recipe import Recipe, load_recipe
     from limner.report import write_report
+    from limner.published import find_table, reproduce
     from limner.search import SearchSettings
     from limner.tasks import Captioner, Description, Found, SentenceScore, load
     from limner.training.loop import train
     from limner.vision.backbones import load_backbone
     from limner.vision.features import extract
+    from limner.vision.kmeans import KMeansSettings, learn_filters, save_filters
 
 _HOMES = {
     "Captioner": "tasks",
     "Collection": "data.collection",
     "Description": "tasks",
     "Found": "tasks",
+    "KMeansSettings": "vision.kmeans",
     "LimnerError": "errors",
     "Recipe": "recipe",
     "SceneSettings": "data.scenes",
     "SearchSettings": "search",
     "SentenceScore": "tasks",
+    "SoundSettings": "data.sounds",
     "evaluate": "evaluation",
     "extract": "vision.features",
+    "find_table": "published",
     "generate": "data.scenes",
+    "generate_sounds": "data.sounds",
     "import_collection": "data.readers",
+    "learn_filters": "vision.kmeans",
     "load": "tasks",
     "load_backbone": "vision.backbones",
     "load_checkpoint": "checkpoint",
     "load_recipe": "recipe",
+    "reproduce": "published",
+    "save_filters": "vision.kmeans",
     "train": "training.loop",
     "write_report": "report",
 }
@@ -53,19 +63,26 @@ __all__ = [
     "Collection",
     "Description",
     "Found",
+    "KMeansSettings",
     "LimnerError",
     "Recipe",
     "SceneSettings",
     "SearchSettings",
     "SentenceScore",
+    "SoundSettings",
     "evaluate",
     "extract",
+    "find_table",
     "generate",
+    "generate_sounds",
     "import_collection",
+    "learn_filters",
     "load",
     "load_backbone",
     "load_checkpoint",
     "load_recipe",
+    "reproduce",
+    "save_filters",
     "train",
     "write_report",
 ]

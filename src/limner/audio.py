@@ -27,7 +27,7 @@ SOUND_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".
 MAX_SECONDS = 3600
 """A longer recording has no one description, and its frames would fill the memory."""
 
-_BLOCK_SECONDS = 20
+_BLOCK_SECONDS = 5
 _STATISTICS = 4
 
 Samples = NDArray[np.float64]
@@ -202,16 +202,7 @@ def _blocks(path: Path, settings: LogMelSettings) -> Iterator[tuple[Samples, int
                 if (whole := (len(rest) - window) // hop + 1) > 0:
                     yield rest[: (whole - 1) * hop + window], rate
                     rest = rest[whole * hop :]
-            if heard < file.frames and file.format != "MP3":  # whose length is an estimate
-                raise PictureError(
-                    f"{path}: ends after {heard / rate:.2f} of {file.frames / rate:.2f} seconds, so it is damaged; "
-                    "fetch or export it again"
-                )
-            if heard < window:
-                raise PictureError(
-                    f"{path}: lasts {heard / rate:.4f} seconds ({heard} samples), shorter than one window of "
-                    f"{settings.window} seconds; leave it out, or put it into a longer recording"
-                )
+            _check_heard(path, heard, file, settings)
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:  # TypeError: '.raw', which tells no format
         raise PictureError(f"{path}: not a sound that can be read ({error}); save it as WAV or FLAC") from None
 
@@ -232,3 +223,18 @@ def _check_file(path: Path) -> None:
     told = struct.unpack("<I", head[4:])[0] if head[:4] == b"RIFF" and len(head) == 8 else 0
     if size < told < 2**32 - 1:
         raise PictureError(f"{path}: has {size:,} of its {told + 8:,} bytes, so it is cut off; fetch it again")
+
+
+def _check_heard(path: Path, heard: int, file: Any, settings: LogMelSettings) -> None:  # noqa: ANN401
+    """Refuse a file that held fewer samples than it promised, or fewer than one frame needs."""
+    rate = file.samplerate
+    if heard < file.frames and file.format != "MP3":  # whose length is an estimate
+        raise PictureError(
+            f"{path}: ends after {heard / rate:.2f} of {file.frames / rate:.2f} seconds, so it is damaged; "
+            "fetch or export it again"
+        )
+    if heard < frame_sizes(rate, settings)[0]:
+        raise PictureError(
+            f"{path}: lasts {heard / rate:.4f} seconds ({heard} samples), shorter than one window of "
+            f"{settings.window} seconds; leave it out, or put it into a longer recording"
+        )

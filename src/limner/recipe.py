@@ -128,12 +128,13 @@ def _read(name: str, before: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    result = dict(below)
+    """The one over the other; what is above comes first, since of patterns the first that fits counts."""
+    result = {}
     for key, value in above.items():
         other = below.get(key)
         alike = isinstance(value, dict) and isinstance(other, dict) and value.get("name") in (None, other.get("name"))
         result[key] = _laid_over(other, value) if alike else value  # type: ignore[arg-type]  # alike are mappings
-    return result
+    return {**result, **{key: value for key, value in below.items() if key not in result}}
 
 
 def recipe_names() -> list[str]:

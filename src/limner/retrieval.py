@@ -99,20 +99,6 @@ class WithMean:
 MEAN = Item("the mean picture", "", image="")
 
 
-def normalised_log_probs(
-    model: Checkpoint,
-    targets: Sequence[Sequence[int]],
-    items: Sequence[Item],
-    pictures: PictureSource,
-    others: Sequence[Item],
-    *,
-    budget: int = BUDGET,
-    progress: Progress | None = None,
-) -> Tensor:
-    """Log P(w|I) - log P(w) of every sentence with every picture, (S, I); see `all_pairs`."""
-    return all_pairs(model, targets, items, pictures, others, budget=budget, progress=progress).normalised
-
-
 @torch.inference_mode()
 def all_pairs(
     model: Checkpoint,
@@ -125,7 +111,7 @@ def all_pairs(
     budget: int = BUDGET,
     progress: Progress | None = None,
 ) -> AllPairs:
-    """Log P(w|I) - log P(w) of every sentence with every picture, (S, I).
+    """Score every sentence with every picture: log P(w|I) - log P(w).
 
     For a given picture this ranks sentences by eq. 7 of Mao et al. (2015); for a given sentence it ranks pictures
     by P(w|I), since P(w) is the same for all of them.

@@ -76,10 +76,7 @@ def sampled_scores(
     texts = sample_texts(models, examples, starts, settings.samples, how, seed, progress)
     references = [[start.rest] for start in starts]
     totals = [BLEU_METRICS[0].statistics(said, references).sum(axis=0) for said in zip(*texts, strict=True)]
-    drawn = f"samples:{settings.samples}|seed:{seed}" + ("" if how.sample is None else f"|{how.signature}")
-    left_out = len(examples) - len(starts)
-    where = f"sentences:{len(starts)}|length:of the reference|{drawn}|given words:{settings.given_words},not scored"
-    where += f"|left out:{left_out} too short" if left_out else ""
+    where = _signature(settings, how, seed, len(models), len(starts), len(examples))
     scores = []
     for metric in BLEU_METRICS[:ORDERS]:
         values = [metric.value(total) for total in totals]
@@ -88,6 +85,24 @@ def sampled_scores(
         if len(values) > 1:
             scores.append(Score(f"sampled_{metric.name}_std", float(np.std(values, ddof=1)), signature))
     return scores
+
+
+def _signature(
+    settings: EvaluationSettings, how: SearchSettings, seed: int, models: int, scored: int, sentences: int
+) -> str:
+    drawn = {} if how.sample is None else how.sample.model_dump(exclude_defaults=True, exclude={"seed"})
+    parts = [
+        f"sentences:{scored}",
+        f"left out:{sentences - scored} too short" if scored < sentences else "",
+        "length:of the reference",
+        f"given words:{settings.given_words},not scored",
+        f"samples:{settings.samples}",
+        f"seed:{seed}",
+        *(f"{key}:{value:g}" for key, value in drawn.items()),
+        "ban_unknown" if how.ban_unknown else "",
+        f"models:{models}" if models > 1 else "",
+    ]
+    return "|".join(part for part in parts if part)
 
 
 def _starts(model: Checkpoint, examples: Examples, given_words: int) -> list[Start]:

@@ -52,8 +52,8 @@ CASES = [
     Case("mlbl-b-unit", _lbl("MLBL-B", visual_scaling="unit"), {"vector": (4,)}),
     Case("mlbl-b-conv", _lbl("MLBL-B", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("mlbl-f", _lbl("MLBL-F"), {"vector": (4,)}),
-    Case("bow", BowSettings(), {"vector": (4,)}, lr=0.1),
-    Case("bow-maps", BowSettings(), {"maps": (5, 3, 3)}, lr=0.1),
+    Case("bow", BowSettings(), {"vector": (4,)}, lr=0.2),
+    Case("bow-maps", BowSettings(), {"maps": (5, 3, 3)}, lr=0.2),
     *(Case(f"ngram-{order}", NGramSettings(order=order), {}, looks=False) for order in (1, 2, 3)),
     Case("mlbl-f-conv", _lbl("MLBL-F", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
 ]

@@ -79,7 +79,7 @@ def test_every_command_can_speak_json(name):
         (["import", "csv", "nothing.csv", "made"], "nothing.csv"),
         (["import", "tape", ".", "made"], "'tape'"),
         (["train", "no/such", "--data", "nowhere", "--out", "run"], "'no/such'"),
-        (["train", "scenes/mrnn", "--data", "nowhere", "--out", "run", "model.hiden_dim=3"], "model.hiden_dim"),
+        (["train", "scenes/mrnn", "--data", "nowhere", "--out", "run", "model.hiden_dim=3"], "model.mrnn.hiden_dim"),
         (["train", "scenes/mrnn", "--data", "nowhere", "--out", "run", "epochs"], "'epochs'"),
         (["describe", "nowhere", "picture.jpg"], "nowhere"),
         (["report", "nowhere"], "nowhere"),

@@ -1,9 +1,13 @@
 """Other pictures in place of the right ones: who is shown what, and that nothing else changes."""
 
+import shutil
+import sys
+
 import numpy as np
 import pytest
 
 from limner.checkpoint import load_checkpoint
+from limner.cli import main
 from limner.data.batching import ControlPictures, Pictures, mean_picture, split_examples
 from limner.data.examples import Item, collate_visual
 from limner.errors import SettingsError
@@ -117,3 +121,45 @@ def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path)
     blind = load_checkpoint(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="pictures: 'mean', but this model looks at no pictures"):
         evaluate([blind], tiny, metrics=("bleu2",), pictures="mean")
+
+
+@pytest.fixture
+def command(model, trained_on_colours, tiny, tmp_path, monkeypatch, capsys):
+    """Runs 'limner evaluate' on a copy of the run and gives its status, its folder and what it told."""
+    folder = shutil.copytree(trained_on_colours, tmp_path / "run")
+
+    def evaluate_with(*arguments):
+        line = ["limner", "evaluate", str(folder), "--data", str(tiny.path), "--metric", "bleu1", *arguments]
+        monkeypatch.setattr(sys, "argv", line)
+        try:
+            main()
+        except SystemExit as stop:
+            return stop.code or 0, folder, capsys.readouterr().err
+        return 0, folder, ""
+
+    return evaluate_with
+
+
+def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
+    changes = ["evaluation.samples=2", "search.max_length=9", "evaluation.shortlist=3", "--pictures", "zero"]
+    status, folder, _ = command(*changes)
+    assert status == 0
+    (found,) = read_evaluations(folder)
+    assert found.name == "test-beam1,penalty0,max_length9-samples2,shortlist3-pictures_zero"
+    assert {"sampled_bleu1", "image_to_text_match_area"} <= set(values(found))
+
+
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [
+        (["model.hidden_dim=3"], "'model.hidden_dim=3': only evaluation.* and search.* can be changed"),
+        (["evaluation.sample=3"], "evaluation.sample: Extra inputs are not permitted"),
+        (["evaluation.shortlist=9"], "only 8 pictures can be searched"),
+        (["--pictures", "upside_down"], "'upside_down' is none of right, shuffled, mean, zero"),
+    ],
+)
+def test_what_cannot_be_changed_or_shown_is_one_line(command, argument, told):
+    status, folder, err = command(*argument)
+    assert status == 1
+    assert told in " ".join(err.split())
+    assert not read_evaluations(folder)

@@ -11,7 +11,7 @@ from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.evaluation import open_pictures
 from limner.models.mrnn import MRNN, MRNNSettings
-from limner.retrieval import log_marginal, measure_search, normalised_log_probs
+from limner.retrieval import all_pairs, log_marginal, measure_search
 from limner.scoring import pair_log_probs, room_for, score_tiles
 
 
@@ -75,11 +75,26 @@ def test_sentences_are_read_once_however_many_pictures_pass(model, examples, mon
     assert sum(read) == len(examples)
 
 
+@pytest.mark.parametrize("others", [0, 5])
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny, others, at_once, monkeypatch):
+    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", at_once)
+    sampled = tiny.items("train")[:others]
+    (seen,) = examples.pictures.take(tiny.items("train")[7:8])
+    arguments = model, examples.targets, examples.items, examples.pictures, sampled
+    with_it, without = all_pairs(*arguments, mean=seen, budget=9_000), all_pairs(*arguments, budget=9_000)
+    torch.testing.assert_close(with_it.normalised, without.normalised)
+    torch.testing.assert_close(with_it.marginal, without.marginal)
+    alone = pair_log_probs(model.model, examples.targets, tiny.items("train")[7:8], examples.pictures)
+    torch.testing.assert_close(with_it.mean, alone[:, 0])
+    assert without.mean is None
+
+
 @pytest.mark.parametrize("others", [0, 5, 32])
 def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny, others, monkeypatch):
     monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", 3)  # 8 pictures of the split: some come together
     sampled = tiny.items("train")[:others]
-    found = normalised_log_probs(model, examples.targets, examples.items, examples.pictures, sampled, budget=9_000)
+    found = all_pairs(model, examples.targets, examples.items, examples.pictures, sampled, budget=9_000).normalised
     matrix = whole
     if others:
         matrix = pair_log_probs(model.model, examples.targets, sampled, examples.pictures)
@@ -148,4 +163,4 @@ def test_the_arithmetic_is_part_of_the_signature(model, examples, tiny, monkeypa
 
 def test_an_item_without_a_picture_is_named(model, examples):
     with pytest.raises(CollectionError, match="item 'blind' has no picture"):
-        normalised_log_probs(model, [[4]], [Item("blind", "test")], examples.pictures, [])
+        all_pairs(model, [[4]], [Item("blind", "test")], examples.pictures, [])

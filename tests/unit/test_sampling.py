@@ -1,18 +1,21 @@
 """BLEU of sampled descriptions: what is given, how long samples are, and what they are compared with."""
 
+import math
+
 import numpy as np
 import pytest
+import torch
 
 from limner import sampling
 from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
-from limner.data.examples import SIGNS
+from limner.data.examples import SIGNS, Example, collate
 from limner.errors import SettingsError
 from limner.evaluation import evaluate, open_pictures
 from limner.metrics import score_sentences
 from limner.recipe import EvaluationSettings
 from limner.sampling import sample_texts, sampled_scores
-from limner.search import Hypothesis, SampleSettings, SearchSettings
+from limner.search import Hypothesis, SampleSettings, SearchSettings, _Sampler, search
 
 PLAIN = SearchSettings()
 
@@ -137,7 +140,19 @@ def test_a_sampling_search_lends_its_temperature(model, examples):
     starts = sampling._starts(model, examples, 0)
     for said in sample_texts([model], examples, starts, 4, cold, 1):
         assert len(set(said)) == 1
-    assert "temperature0.01" in sampled_scores([model], examples, settings(), cold, seed=1)[0].signature
+
+
+def test_the_signature_tells_everything_that_changes_the_value(model, examples):
+    def signature(how, models=1):
+        return sampled_scores([model] * models, examples, settings(2, 1), how, seed=4)[0].signature
+
+    plain = signature(PLAIN)
+    assert plain.endswith("|sentences:17|length:of the reference|given words:1,not scored|samples:2|seed:4")
+    assert signature(SearchSettings(beam_size=5, length_penalty=1)) == plain  # samples are not searched for
+    assert (
+        signature(SearchSettings(sample=SampleSettings(temperature=0.5, top_k=3))) == plain + "|temperature:0.5|top_k:3"
+    )
+    assert signature(SearchSettings(ban_unknown=True), models=2) == plain + "|ban_unknown|models:2"
 
 
 def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
@@ -147,3 +162,48 @@ def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
     usual = model._replace(recipe=model.recipe.model_copy(update={"evaluation": settings(2, 1)}))
     again = evaluate([usual], tiny, metrics=("bleu1",), retrieval=False)
     assert (again.name, again.scores) == ("test", asked.scores)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.01])
+def test_a_draw_of_almost_one_is_the_last_word_that_may_be_drawn(temperature):
+    """In float32 such a draw is 1, and what is left may be less than the smallest number there is."""
+    batch = collate([Example("a")])
+    sampler = _Sampler(SampleSettings(temperature=temperature), SearchSettings(max_length=1, beam_size=2), batch)
+    sampler.draws = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.double)
+    log_probs = torch.tensor([-math.inf, -math.inf, -150.0, -150.0, -math.inf]).expand(1, 2, -1)
+    assert sampler(log_probs, torch.zeros(1, 2), [0], 0).token.tolist() == [[2, 3]]
+
+
+def test_draws_follow_the_probabilities():
+    count, probs = 20_000, torch.tensor([0.0, 0.0, 0.001, 0.2, 0.5, 0.299])
+    batch = collate([Example("a")])
+    sampler = _Sampler(SampleSettings(seed=3), SearchSettings(max_length=1, beam_size=count), batch)
+    token = sampler(probs.log().expand(1, count, -1), torch.zeros(1, count), [0], 0).token
+    share = token.flatten().bincount(minlength=6) / count
+    assert ((share - probs).abs() <= 4 * (probs * (1 - probs) / count).sqrt()).all()
+
+
+def test_words_given_to_all_are_read_once_for_all_samples():
+    rows = []
+
+    class Even:
+        vocab_size = 6
+
+        def encode(self, batch):
+            return torch.zeros(len(batch), 1)
+
+        def start(self, memory):
+            return torch.zeros(len(memory), 1)
+
+        def step(self, tokens, memory, state):
+            rows.append(tokens.tolist())
+            return torch.zeros(len(tokens), 6), state + tokens[:, None]
+
+    settings = SearchSettings(beam_size=3, n_best=3, min_length=4, max_length=4, sample=SampleSettings())
+    found = search([Even()], collate([Example("a"), Example("b")]), settings, [[4, 5], [3, 3, 4]])
+    assert rows[:3] == [[1, 1], [4, 3], [5] * 3 + [3] * 3]
+    assert [len(row) for row in rows] == [2, 2, 6, 6]
+    for hypotheses, given in zip(found, [(4, 5), (3, 3, 4)], strict=True):
+        assert {one.tokens[: len(given)] for one in hypotheses} == {given}
+        assert all(len(one.tokens) == 4 for one in hypotheses)
+        assert [one.log_prob for one in hypotheses] == pytest.approx([-4 * math.log(6)] * 3)

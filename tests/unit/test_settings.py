@@ -9,26 +9,30 @@ from limner.search import SearchSettings
 from limner.settings import override, read_yaml
 
 
+MRNN = {"name": "mrnn"}
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model": {"hiden_dim": 5}}, "model.hiden_dim: Extra inputs are not permitted (got 5)"),
-        ({"trainning": {}, "model": {}}, "trainning: Extra inputs are not permitted"),
+        ({"model": {"name": "mrnn", "hiden_dim": 5}}, "model.mrnn.hiden_dim: Extra inputs are not permitted (got 5)"),
+        ({"model": {"hidden_dim": 5}}, "model: say which one is meant by model.name"),
+        ({"trainning": {}, "model": MRNN}, "trainning: Extra inputs are not permitted"),
         ({}, "model: Field required"),
-        ({"model": {"variant": "mRNN"}}, "model.variant: Input should be 'm-RNN', 'RNN-base'"),
-        ({"model": {"dropout": 1.0}}, "model.dropout: Input should be less than 1 (got 1.0)"),
-        ({"model": {}, "training": {"epochs": "many"}}, "training.epochs: Input should be a valid integer"),
+        ({"model": {**MRNN, "variant": "mRNN"}}, "model.mrnn.variant: Input should be 'm-RNN', 'RNN-base'"),
+        ({"model": {**MRNN, "dropout": 1.0}}, "model.mrnn.dropout: Input should be less than 1 (got 1.0)"),
+        ({"model": MRNN, "training": {"epochs": "many"}}, "training.epochs: Input should be a valid integer"),
         (
-            {"model": {}, "training": {"optimizer": {"lr": 1}}},
+            {"model": MRNN, "training": {"optimizer": {"lr": 1}}},
             "training.optimizer: say which one is meant by",
         ),
-        ({"model": {}, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
-        ({"model": {}, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),
-        ({"model": {"variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
-        ({"model": {}, "text": {"lang": "de"}}, "text.lang is 'de' and data.lang is 'en'"),
-        ({"model": {}, "text": {"lang": "en"}, "data": {"lang": "de"}}, "text.lang is 'en' and data.lang is 'de'"),
-        ({"model": {}, "data": {"lang": "klingon"}}, "klingon"),
-        ({"model": {}, "search": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
+        ({"model": MRNN, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
+        ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),
+        ({"model": {**MRNN, "variant": "visInRnn-both-shared"}}, "multimodal_dim (512) must equal hidden_dim (256)"),
+        ({"model": MRNN, "text": {"lang": "de"}}, "text.lang is 'de' and data.lang is 'en'"),
+        ({"model": MRNN, "text": {"lang": "en"}, "data": {"lang": "de"}}, "text.lang is 'en' and data.lang is 'de'"),
+        ({"model": MRNN, "data": {"lang": "klingon"}}, "klingon"),
+        ({"model": MRNN, "search": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
     ],
 )
 def test_what_does_not_fit_is_named(values, message):
@@ -46,12 +50,12 @@ def test_what_no_single_key_is_wrong_about_is_told_plainly():
 def test_the_language_of_the_data_is_the_language_of_the_words():
     recipe = load_recipe("scenes/mrnn", ["data.lang=de"])
     assert recipe.text.lang == recipe.data.lang == "de"
-    assert Recipe.parse({"model": {}, "data": {"lang": "ja"}, "text": {"tokenise": "space"}}).text.lang == "ja"
+    assert Recipe.parse({"model": MRNN, "data": {"lang": "ja"}, "text": {"tokenise": "space"}}).text.lang == "ja"
 
 
 def test_all_mistakes_are_told_at_once():
-    with pytest.raises(SettingsError, match=r"model\.a: .*; model\.b: "):
-        Recipe.parse({"model": {"a": 1, "b": 2}})
+    with pytest.raises(SettingsError, match=r"model\.mrnn\.a: .*; model\.mrnn\.b: "):
+        Recipe.parse({"model": {**MRNN, "a": 1, "b": 2}})
 
 
 def test_settings_are_frozen_and_survive_json():
@@ -103,7 +107,7 @@ def test_a_change_of_a_recipe():
     )
     assert recipe.training.optimizer.lr == 0.001
     assert (recipe.model.variant, recipe.training.patience) == ("visInRnn", 3)
-    with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.hiden_dim: Extra inputs are not permitted"):
+    with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.mrnn\.hiden_dim: Extra inputs are not permitted"):
         load_recipe("scenes/mrnn", ["model.hiden_dim=5"])
 
 
@@ -146,5 +150,34 @@ def test_a_missing_recipe_file(tmp_path):
 
 def test_a_recipe_of_one_s_own(tmp_path):
     path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump({"model": {"hidden_dim": 7}}))
+    path.write_text(yaml.safe_dump({"model": {**MRNN, "hidden_dim": 7}}))
     assert load_recipe(str(path), ["model.embedding_dim=3"]).model.hidden_dim == 7
+
+
+def test_a_recipe_says_only_what_differs_from_its_base(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "description": "base",
+                "model": {"name": "lbl", "word_dim": 7, "context": 3},
+                "training": {
+                    "epochs": 3,
+                    "optimizer": {"name": "sgd", "momentum": 0.5},
+                    "weight_decay": {"*": 0.1},
+                },
+            }
+        )
+    )
+    path = tmp_path / "own.yaml"
+    own = {"word_dim": 9}, {"optimizer": {"name": "adamw", "lr": 0.1}, "weight_decay": {"words": 0.2}}
+    path.write_text(yaml.safe_dump({"base": str(tmp_path / "base.yaml"), "model": own[0], "training": own[1]}))
+    recipe = load_recipe(str(path), [])
+    assert (recipe.model.word_dim, recipe.model.context, recipe.training.epochs) == (9, 3, 3)
+    assert recipe.training.optimizer.name == "adamw"
+    assert list(recipe.training.weight_decay.items()) == [("words", 0.2), ("*", 0.1)]  # the first that fits counts
+    path.write_text(yaml.safe_dump({"base": str(path)}))
+    with pytest.raises(SettingsError, match="is its own base"):
+        load_recipe(str(path), [])
+    path.write_text(yaml.safe_dump({"base": "nobody/knows"}))
+    with pytest.raises(SettingsError, match="no recipe 'nobody/knows'"):
+        load_recipe(str(path), [])

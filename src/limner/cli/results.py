@@ -184,8 +184,8 @@ def reproduce(
     Example: `limner reproduce kiros2014/table1 --data collections/flickr8k --out runs/table1 --budget 0.1`
     """
     from limner.data.collection import Collection
-    from limner.reproduce import find_table
-    from limner.reproduce import reproduce as bring_about
+    from limner.published import find_table
+    from limner.published import reproduce as bring_about
 
     with progress_bars() as progress:
         made = bring_about(

@@ -191,6 +191,8 @@ def _begin_fused(run: _Run, training_set: Examples) -> None:
     """
     load_weights(run.learner.model, load_tensors(run.out / "model.safetensors"), str(run.out))
     run.optimizer.state.clear()
+    if run.average is not None:
+        run.average.restart()
     run.place.target = score_examples(run.learner.model, training_set).perplexity.value
     logger.info("training and validation data are fused until the latter's perplexity is %.3f", run.place.target)
 
@@ -198,9 +200,14 @@ def _begin_fused(run: _Run, training_set: Examples) -> None:
 def _keep_fused(run: _Run, validation_set: Examples) -> None:
     """Keep the weights after an epoch of fused data, and note how well they fit the validation sentences by now."""
     place = run.place
+    if run.average is not None:
+        run.average.swap()
     place.fused, place.reached = place.fused + 1, score_examples(run.learner.model, validation_set).perplexity.value
     run.log.validation(place, {"perplexity": place.reached})
-    _keep(run, {"fused_epochs": place.fused, "perplexity_of_fused_validation_data": place.reached})
+    values = {"fused_epochs": place.fused, "perplexity_of_fused_validation_data": place.reached}
+    _keep(run, values | ({} if place.best is None else {f"validation_{run.settings.metric}": place.best}))
+    if run.average is not None:
+        run.average.swap()
 
 
 def _as_probable(place: Place, settings: TrainingSettings) -> bool:

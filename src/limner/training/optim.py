@@ -109,6 +109,10 @@ class WeightAverage:
     def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
         self.parameters = list(parameters)
         self.decay = decay
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again with the weights as they are."""
         self.values = [parameter.detach().clone() for parameter in self.parameters]
 
     def update(self, step: int) -> None:

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from limner.audio import LogMelBackbone, LogMelSettings
 from limner.errors import BackboneError, FeatureError
 from limner.hardware import find_device, native_bf16
 from limner.vision.classic import CLASSIC, load_classic
@@ -64,6 +65,10 @@ def load_backbone(
         if layer is not None or kind != "vector" or views != 1:
             raise BackboneError(f"{name}: pixels are maps, without layers and views; leave layer, kind and views out")
         return PixelBackbone(size or _pixel_size(name, rest), resize or "squash")
+    if name == "logmel":
+        if layer is not None or kind != "vector" or views != 1 or size is not None or resize is not None:
+            raise BackboneError(f"{name}: gives one vector a sound; leave layer, kind, size, resize and views out")
+        return LogMelBackbone()
     if family == "kmeans":
         if layer is not None or kind != "vector" or views != 1 or size is not None or resize is not None:
             raise BackboneError(
@@ -129,6 +134,8 @@ def load_like(
 def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, device: str) -> Backbone:
     """One layer of one network, for its vector, its grid or both."""
     first = specs[0]
+    if first.backbone == "logmel":
+        return LogMelBackbone(LogMelSettings.parse(first.preprocessing, f"features '{first.name}'"))
     recipe = Preprocessing.parse(first.preprocessing, f"features '{first.name}'")
     if first.backbone == "kmeans":
         return _load_filters_like(first, name)

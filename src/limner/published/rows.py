@@ -164,7 +164,7 @@ def _bring_about(
         train(recipe, collection, run, resume=run.exists(), command=command,
               progress=lambda news: note(f"training {row.name}", news.place.step, news.steps))  # fmt: skip
         runs.append(run)
-    best = min(runs, key=lambda run: float(RunConfig.load(run / "config.json").provenance["validation_perplexity"]))
+    best = min(runs, key=_validation_perplexity) if len(runs) > 1 else runs[0]
     model = load_checkpoint(best)
     evaluation = evaluate(
         [model],
@@ -187,6 +187,10 @@ def _bring_about(
     kept.parent.mkdir(parents=True, exist_ok=True)
     outcome.save(kept)
     return outcome
+
+
+def _validation_perplexity(run: Path) -> float:
+    return float(RunConfig.load(run / "config.json").provenance["validation_perplexity"])
 
 
 def _shrunk(recipe: Recipe, budget: float) -> Recipe:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from limner.errors import SettingsError
-from limner.reproduce import kiros2014
-from limner.reproduce.rows import Outcome, Reproduction, Row, Table, reproduce
+from limner.published import kiros2014
+from limner.published.rows import Outcome, Reproduction, Row, Table, reproduce
 
 __all__ = ["TABLES", "Outcome", "Reproduction", "Row", "Table", "find_table", "reproduce"]
 

@@ -1,0 +1,146 @@
+"""Training as in Kiros et al. (2014): pre-trained vectors, two stages, models that are counted."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from limner.checkpoint import load_checkpoint
+from limner.errors import SettingsError
+from limner.recipe import Recipe
+from limner.records import read_log
+from limner.scoring import score_examples
+from limner.training import loop
+from limner.training.loop import train
+
+SGD = {"name": "sgd", "lr": 0.5, "momentum": 0.5}
+
+
+def recipe_of(model=None, features="colour", **training):
+    return Recipe.parse(
+        {
+            "visual": {"features": [features] if features else []},
+            "model": model or {"name": "lbl", "word_dim": 8, "init_std": 0.3},
+            "training": {"epochs": 3, "batch_size": 16, "optimizer": SGD, "precision": "fp32", **training},
+            "search": {"max_length": 12},
+        }
+    )
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Replace what validation finds, so that training stops when the test says."""
+
+    def play(*perplexities):
+        script = iter(perplexities)
+        monkeypatch.setattr(loop, "validate", lambda *_: {"perplexity": next(script)})
+
+    return play
+
+
+def split(tiny, run, name):
+    from limner.data.batching import split_examples
+    from limner.evaluation import open_pictures
+
+    model = load_checkpoint(run)
+    return model, split_examples(tiny, name, model.tokenizer, "en", open_pictures(model, tiny), 80)
+
+
+def test_the_second_stage_learns_the_validation_sentences_until_they_fit_as_the_training_sentences_did(tiny, tmp_path):
+    run = train(recipe_of(epochs=40, patience=3, fuse=60), tiny, tmp_path / "run")
+    facts = load_checkpoint(run).config.provenance
+    target = state_of(run)["target"]
+    assert 1 <= facts["fused_epochs"] < 60
+    model, seen = split(tiny, run, "val")
+    fits = score_examples(model.model, seen).perplexity.value
+    assert fits <= target
+    assert facts["perplexity_of_fused_validation_data"] == pytest.approx(fits, abs=1e-3)
+    lines = read_log(run / "log.jsonl")
+    words = {line.kind: line for line in lines}
+    assert words["val"].perplexity == pytest.approx(fits, rel=1e-4)
+
+
+def state_of(run):
+    (folder,) = run.glob("state-*")
+    return json.loads((folder / "place.json").read_text())["place"]
+
+
+def test_it_goes_on_from_the_best_weights_and_the_target_is_theirs(scripted, tiny, tmp_path):
+    scripted(3.0, 2.0, 9.0)
+    best = train(recipe_of(epochs=3), tiny, tmp_path / "best")
+    model, seen = split(tiny, best, "train")
+    expected = score_examples(model.model, seen).perplexity.value
+    scripted(3.0, 2.0, 9.0)
+    run = train(recipe_of(epochs=3, fuse=1), tiny, tmp_path / "run")
+    assert state_of(run)["target"] == pytest.approx(expected)
+
+
+def test_the_second_stage_gives_up_after_its_epochs_and_says_so(scripted, tiny, tmp_path, caplog):
+    scripted(3.0, 2.0, 9.0)
+    run = train(recipe_of(epochs=3, fuse=1, optimizer={**SGD, "lr": 1e-6}), tiny, tmp_path / "run")
+    facts = load_checkpoint(run).config.provenance
+    assert facts["fused_epochs"] == 1
+    assert (state_of(run)["reached"] <= state_of(run)["target"]) is not ("have not reached" in caplog.text)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_a_run_stopped_in_the_second_stage_ends_as_one_that_was_not(tiny, tmp_path, average):
+    recipe = recipe_of(epochs=4, fuse=3, save_every=3, average=average, optimizer={**SGD, "lr": 0.02})
+    whole = train(recipe, tiny, tmp_path / "whole")
+    steps = state_of(whole)["step"]
+
+    class Stop(Exception):
+        pass
+
+    def stop(news):
+        if news.place.step == steps - 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(recipe, tiny, tmp_path / "run", progress=stop)
+    assert state_of(tmp_path / "run")["target"] is not None
+    again = train(recipe, tiny, tmp_path / "run", resume=True)
+    ours, theirs = (load_checkpoint(run).model.state_dict() for run in (again, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_pre_trained_vectors_are_what_training_begins_with(tiny, tmp_path):
+    file = tmp_path / "vectors.txt"
+    file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\nzebra 9 9 9\n")
+    model = {"name": "lbl", "word_dim": 3}
+    still = {"optimizer": {"name": "sgd", "lr": 1e-9, "momentum": 0.0}, "epochs": 1}
+    run = train(recipe_of(model, embeddings=str(file), **still), tiny, tmp_path / "run")
+    loaded = load_checkpoint(run)
+    rows = {word: row for row, word in enumerate(loaded.tokenizer.entries)}
+    vectors = loaded.model.word_vectors().detach()
+    torch.testing.assert_close(vectors[rows["green"]], torch.tensor([-1.0, 0.0, 2.0]))
+    words = len(rows) - 4
+    assert loaded.config.provenance["embeddings"] == f"vectors.txt: 3 of {words} words found ({3 / words:.0%})"
+    with pytest.raises(SettingsError, match=r"vectors of 3 dimensions.*model\.word_dim=3"):
+        train(recipe_of(embeddings=str(file)), tiny, tmp_path / "other")
+    with pytest.raises(SettingsError, match="does not begin with word vectors"):
+        train(recipe_of({"name": "mrnn"}, embeddings=str(file)), tiny, tmp_path / "mrnn")
+
+
+def test_a_model_that_is_counted_trains_at_once_and_is_measured(tiny, tmp_path):
+    run = train(recipe_of({"name": "ngram", "order": 2}, features=None), tiny, tmp_path / "run")
+    model, seen = split(tiny, run, "val")
+    measured = score_examples(model.model, seen).perplexity.value
+    assert model.config.provenance["validation_perplexity"] == pytest.approx(measured, abs=1e-3)
+    assert math.isfinite(measured)
+    assert measured < len(model.tokenizer) / 2
+    assert [line.kind for line in read_log(run / "log.jsonl")] == ["val"]
+    train(recipe_of({"name": "ngram", "order": 2}, features=None), tiny, tmp_path / "run", resume=True)
+
+
+def test_every_log_bilinear_model_learns_to_see(tiny, tmp_path):
+    perplexities = {}
+    for variant, features in (("LBL", None), ("MLBL-B", "colour"), ("MLBL-F", "colour")):
+        model = {"name": "lbl", "variant": variant, "word_dim": 8, "factors": 12, "init_std": 0.3}
+        run = train(
+            recipe_of(model, features, epochs=30, optimizer={"name": "adamw", "lr": 0.02}), tiny, tmp_path / variant
+        )
+        perplexities[variant] = load_checkpoint(run).config.provenance["validation_perplexity"]
+    assert perplexities["MLBL-B"] < 0.8 * perplexities["LBL"]
+    assert perplexities["MLBL-F"] < 0.9 * perplexities["LBL"]

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from limner.data.sounds import SoundSettings, generate_sounds
     from limner.errors import LimnerError
     from limner.evaluation import evaluate
+    from limner.published import find_table, reproduce
     from limner.recipe import Recipe, load_recipe
     from limner.report import write_report
-    from limner.published import find_table, reproduce
     from limner.search import SearchSettings
     from limner.tasks import Captioner, Description, Found, SentenceScore, load
     from limner.training.loop import train

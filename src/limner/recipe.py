@@ -104,8 +104,8 @@ class Recipe(Settings):
 def load_recipe(name: str, assignments: list[str]) -> Recipe:
     """Read a recipe by its name (`mao2015/flickr8k`) or path, and apply `key=value` changes.
 
-    A recipe may name another one as its `base` and say only what differs. Settings of another `name` (another
-    model, another optimizer) take the place of the base's as a whole.
+    A recipe may name another one as its `base` and say only what differs: its sections (model, training, …) are laid
+    over the base's key by key, and each key's value replaces the base's as a whole; so does a model of another name.
 
     Raises:
         SettingsError: no such recipe, or a key or value that does not fit.
@@ -128,13 +128,13 @@ def _read(name: str, before: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The one over the other; what is above comes first, since of patterns the first that fits counts."""
-    result = {}
-    for key, value in above.items():
-        other = below.get(key)
-        alike = isinstance(value, dict) and isinstance(other, dict) and value.get("name") in (None, other.get("name"))
-        result[key] = _laid_over(other, value) if alike else value  # type: ignore[arg-type]  # alike are mappings
-    return {**result, **{key: value for key, value in below.items() if key not in result}}
+    """Sections key by key; the keys themselves whole."""
+    result = dict(below)
+    for section, values in above.items():
+        other = below.get(section)
+        alike = isinstance(values, dict) and isinstance(other, dict) and values.get("name") in (None, other.get("name"))
+        result[section] = {**other, **values} if alike else values  # type: ignore[dict-item]  # alike are mappings
+    return result
 
 
 def recipe_names() -> list[str]:

@@ -52,6 +52,8 @@ LABELS = {
     "meteor": "METEOR",
     "novel": "Novel sentences, %",
     "distinct_words": "Distinct words",
+    **{f"sampled_bleu{order}": f"BLEU-{order} of samples" for order in (1, 2, 3)},
+    **{f"sampled_bleu{order}_std": f"BLEU-{order} of samples, standard deviation" for order in (1, 2, 3)},
 }
 DIRECTIONS = {
     "image_to_text": "Sentences found for a picture",
@@ -62,7 +64,8 @@ SEARCH_LABELS = {
     "r5": "R@5",
     "r10": "R@10",
     "median_rank": "Median rank",
-    "curve_area": "Area under the curve",
+    "curve_area": "Area under the recall curve",
+    "match_area": "Area under the match curve",
 }
 
 
@@ -276,12 +279,14 @@ def _sample(items: Sequence[EvaluatedItem], seed: int) -> list[EvaluatedItem]:
 def _recall_curves(evaluation: Evaluation) -> list[Markup]:
     if evaluation.retrieval is None:
         return []
-    found = evaluation.retrieval.curves
+    found, matches = evaluation.retrieval.curves, evaluation.retrieval.match_curves
     drawn = []
-    for direction, points in (("image_to_text", found.image_to_text), ("text_to_image", found.text_to_image)):
-        if points:
-            figure = plots.recall_curves(DIRECTIONS[direction], {"this model": points})
-            drawn.append(Markup(plots.svg(figure, f"Recall curve: {DIRECTIONS[direction]}")))
+    for direction, title in DIRECTIONS.items():
+        curves = {"this model": getattr(found, direction)}
+        if matches is not None:
+            curves |= {"first match, sentences of a shortlist": getattr(matches, direction)}
+        if curves["this model"]:
+            drawn.append(Markup(plots.svg(plots.recall_curves(title, curves), f"Recall curve: {title}")))
     return drawn
 
 

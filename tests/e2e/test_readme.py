@@ -56,7 +56,7 @@ def test_every_command_of_the_table_exists():
     told = set(re.findall(r"^\| `limner (\w+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
     there = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert told == there
-    assert len(SHELL) == 3 and len(PYTHON) == 1
+    assert len(SHELL) == 4 and len(PYTHON) == 1
 
 
 def test_looking_describing_scoring_and_searching(place):
@@ -82,6 +82,16 @@ def test_pictures_of_one_s_own(place):
     mine = limner.Collection.open(place / "collections" / "mine")
     assert "3 items with 6 sentences" in printed
     assert len(FeatureTable.open(mine, "pixels64")) == 3
+
+
+def test_filters_of_one_s_own_and_a_part_of_a_published_table(place):
+    printed = shell(SHELL[3], place)
+    names = ["Back-off GT3", "LBL", "MLBL-B-conv-R", "MLBL-B-conv"]
+    assert re.findall(r"^\| ((?:Back|LBL|MLBL)\S*(?: GT3)?) \|", printed, re.MULTILINE) == names
+    made = place / "runs" / "table1"
+    assert (made / "table.md").read_text(encoding="utf-8") in printed
+    assert (made / "text_to_image.png").stat().st_size > 0
+    assert (place / "filters.png").stat().st_size > 0
 
 
 def test_five_lines_to_a_caption(place, monkeypatch, capsys):

@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def run(capsys, monkeypatch, *arguments: object) -> tuple[int, str, str]:
     """Call the command line in this process: its exit status, output and messages."""
     monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    monkeypatch.setattr(cli.err, "file", sys.stderr)
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
     with pytest.raises(SystemExit) as exit:
         cli.main()
     printed = capsys.readouterr()

@@ -204,7 +204,7 @@ def test_every_length_and_rate(seconds, rate):
 
 def run(capsys, monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
-    monkeypatch.setattr(cli.err, "file", sys.stderr)
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
     with pytest.raises(SystemExit) as exit:
         cli.main()
     printed = capsys.readouterr()

@@ -20,7 +20,7 @@ from limner.terminal import (
 
 @app.command("import")
 def import_(
-    kind: Annotated[str, typer.Argument(help="flickr, multi30k, coco, karpathy, iapr, jsonl, csv or folder.")],
+    kind: Annotated[str, typer.Argument(help="flickr, multi30k, coco, karpathy, iapr, jsonl, csv, folder or audio.")],
     source: Annotated[Path, typer.Argument(help="The folder or file to read.")],
     collection: Annotated[Path, typer.Argument(help="The collection to make, or to add to.")],
     images: Annotated[
@@ -88,7 +88,10 @@ def features(
     collection: Annotated[Path, typer.Argument(help="The collection.")],
     backbone: Annotated[
         str,
-        typer.Option(help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, or pixels:64 for none."),
+        typer.Option(
+            help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, kmeans:FILE, logmel for sounds, "
+            "or pixels:64 for none."
+        ),
     ],
     layer: Annotated[str | None, typer.Option(help="Whose output to take (res4f, conv5_4, layer.12 …).")] = None,
     kind: Annotated[str, typer.Option(help="vector (pooled), grid (one a location) or both.")] = "vector",

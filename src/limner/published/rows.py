@@ -17,7 +17,7 @@ from limner.errors import CheckpointError, SettingsError
 from limner.evaluation import evaluate
 from limner.files import write_whole, written_beside
 from limner.metrics import Score
-from limner.recipe import Recipe, load_recipe
+from limner.recipe import Recipe, load_recipe, recipe_names
 from limner.records import Evaluation, Point, Record, RunConfig
 from limner.training.loop import train
 
@@ -114,7 +114,7 @@ def reproduce(
         table: which one.
         collection: what to learn from and measure on, with the features that the recipes name.
         out: gets `runs/`, `rows/`, `table.md`, `table.json` and drawings of the curves.
-        recipes: another folder of recipes than the table's.
+        recipes: another folder of recipes than the table's; rows it has none for take the table's own.
         changes: KEY=VALUE, made to every row's recipe.
         rows: only these; none for all.
         budget: share of the epochs and samples, above 0 and at most 1: a smaller one is sooner done and worth less.
@@ -125,6 +125,8 @@ def reproduce(
         SettingsError: there is no such row, or the budget is none.
         CheckpointError: `out` holds a row made with other settings or from other data.
     """
+    if recipes is not None and not any(name.startswith(f"{recipes}/") for name in recipe_names()):
+        raise SettingsError(f"no recipes '{recipes}'; there are: {', '.join(recipe_names())}")
     known = [row.name for row in table.rows]
     if unknown := set(rows) - set(known):
         raise SettingsError(f"no row '{min(unknown)}' in {table.name}; there are: {', '.join(known)}")
@@ -153,8 +155,8 @@ def _bring_about(
     note: Progress,
 ) -> Outcome:
     """Read the row if it is there, otherwise train (or go on training) and measure it."""
-    wanted = [_shrunk(load_recipe(f"{recipes or table.recipes}/{row.recipe}", [*choice, *changes]), budget)
-              for choice in row.choices]  # fmt: skip
+    name = _recipe_name(row, recipes or table.recipes, table)
+    wanted = [_shrunk(load_recipe(name, [*choice, *changes]), budget) for choice in row.choices]
     kept = out / "rows" / f"{_slug(row.name)}.json"
     if kept.exists():
         return _require_same(Outcome.load(kept), wanted, collection, kept)
@@ -187,6 +189,12 @@ def _bring_about(
     kept.parent.mkdir(parents=True, exist_ok=True)
     outcome.save(kept)
     return outcome
+
+
+def _recipe_name(row: Row, folder: str, table: Table) -> str:
+    """The row's recipe in a folder, or the table's own where that folder has none for this row."""
+    name = f"{folder}/{row.recipe}"
+    return name if name in recipe_names() else f"{table.recipes}/{row.recipe}"
 
 
 def _validation_perplexity(run: Path) -> float:

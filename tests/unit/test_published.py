@@ -1,0 +1,177 @@
+"""Published tables row by row: what is trained, what is spared when it is done again, and what is printed."""
+
+import json
+
+import pytest
+
+from limner.errors import CheckpointError, SettingsError
+from limner.published import TABLES, Row, Table, find_table, reproduce, rows
+from limner.published.kiros2014 import TABLE_1
+from limner.published.rows import Column
+from limner.recipe import load_recipe
+
+TABLE = Table(
+    name="test/table",
+    title="A table",
+    recipes="kiros2014",
+    columns=(Column("perplexity", "PPL", 2), Column("sampled_bleu1", "B-1", 3, scale=0.01)),
+    published=("Theirs",),
+    rows=(
+        Row("GT2", "gt2", published={"Theirs": {"perplexity": 54.5, "sampled_bleu1": 32.3}}),
+        Row("MLBL-B-R", "mlbl-b", "shuffled"),
+        Row("MLBL-B", "mlbl-b"),
+        Row("bow", "bow-f", choices=(("training.optimizer.lr=1.0e-6",), ("training.optimizer.lr=0.05",))),
+    ),
+    notes="Notes.",
+)
+SMALL = ["text.min_count=1", "evaluation.skip_words=0", "evaluation.samples=2", "evaluation.given_words=1"]
+SMALL += ["evaluation.shortlist=3", "search.max_length=8"]
+FOR = {  # what the recipes of this test have in common but the n-grams do not know
+    "kiros2014/mlbl-b": ["training.epochs=2", "training.fuse=2", "visual.features=[colour]", "model.word_dim=6"],
+    "kiros2014/bow-f": ["training.epochs=2", "visual.features=[colour]"],
+}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Recipes made small enough for the tiny collection; counts trainings and evaluations."""
+    done = {"train": 0, "evaluate": 0}
+    monkeypatch.setattr(rows, "load_recipe", lambda name, changes: load_recipe(name, [*FOR.get(name, []), *changes]))
+    for name in done:
+        real = getattr(rows, name)
+
+        def counted(*given, real=real, name=name, **more):
+            done[name] += 1
+            return real(*given, **more)
+
+        monkeypatch.setattr(rows, name, counted)
+    return done
+
+
+@pytest.fixture
+def made(small, tiny, tmp_path):
+    return reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL)
+
+
+def test_every_row_is_there_beside_what_was_published(made, tiny):
+    lines = made.markdown.read_text().splitlines()
+    assert lines[2] == f"| {tiny.path.name} | PPL | B-1 | PPL, Theirs | B-1, Theirs |"
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines[4:8]}
+    assert list(cells) == ["GT2", "MLBL-B-R", "MLBL-B", "bow"]
+    assert cells["GT2"][2:] == ["54.50", "0.323"]
+    assert cells["MLBL-B"][2:] == ["–", "–"]
+    scores = {outcome.row: outcome.scores for outcome in made.outcomes}
+    assert cells["MLBL-B"][0] == f"{scores['MLBL-B']['perplexity'].value:.2f}"
+    mean, std = (scores["MLBL-B"][name].value / 100 for name in ("sampled_bleu1", "sampled_bleu1_std"))
+    assert cells["MLBL-B"][1] == f"{mean:.3f} ± {std:.3f}"
+    plain = json.loads(made.json.read_text())
+    assert [row["row"] for row in plain["rows"]] == list(cells)
+    assert {path.name for path in made.figures} == {"text_to_image.png", "image_to_text.png"}
+    assert all(path.stat().st_size > 5000 for path in made.figures)
+
+
+def test_a_control_is_the_same_model_shown_other_pictures(made):
+    outcomes = {outcome.row: outcome for outcome in made.outcomes}
+    assert outcomes["MLBL-B-R"].run == outcomes["MLBL-B"].run
+    assert outcomes["MLBL-B-R"].evaluation.pictures == "shuffled"
+    assert outcomes["MLBL-B-R"].scores["perplexity"].value != outcomes["MLBL-B"].scores["perplexity"].value
+
+
+def test_the_choice_that_validates_best_is_the_row(made):
+    chosen = next(outcome for outcome in made.outcomes if outcome.row == "bow")
+    assert chosen.recipe["training"]["optimizer"]["lr"] == 0.05
+    assert chosen.run == "runs/bow-f-2"
+
+
+def test_what_is_done_is_not_done_again(made, small, tiny, tmp_path):
+    before = dict(small)
+    assert before == {"train": 5, "evaluate": 4}
+    again = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL)
+    assert small == before
+    assert again.markdown.read_text() == made.markdown.read_text()
+
+
+def test_it_goes_on_where_it_was_stopped(small, tiny, tmp_path, monkeypatch):
+    real, calls = rows.evaluate, []
+
+    def stop(*given, **more):
+        calls.append(more)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*given, **more)
+
+    monkeypatch.setattr(rows, "evaluate", stop)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL)
+    assert "| GT2 |" in (tmp_path / "out" / "table.md").read_text()
+    made = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL)
+    assert [outcome.row for outcome in made.outcomes] == ["GT2", "MLBL-B-R", "MLBL-B", "bow"]
+    assert len(calls) == 2 + 3  # the row that was stopped and the two after it
+
+
+def test_rows_of_other_settings_or_data_are_not_mixed(small, tiny, own_tiny, tmp_path):
+    reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2"])
+    with pytest.raises(CheckpointError, match="other settings"):
+        reproduce(TABLE, tiny, tmp_path / "out", changes=[*SMALL, "model.order=1"], rows=["GT2"])
+    from limner.data.collection import Collection, write_items
+    from limner.data.examples import Item, Sentence
+
+    write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "one more wall"),))])
+    with pytest.raises(CheckpointError, match="another collection"):
+        reproduce(TABLE, Collection.open(own_tiny.path), tmp_path / "out", changes=SMALL, rows=["GT2"])
+
+
+def test_another_folder_of_recipes_is_taken_where_it_has_the_row(monkeypatch, tiny, tmp_path):
+    names = []
+
+    def noted(name, changes):
+        names.append(name)
+        raise SettingsError("enough")
+
+    monkeypatch.setattr(rows, "load_recipe", noted)
+    for row in ("MLBL-B", "bow-f"):
+        with pytest.raises(SettingsError, match="enough"):
+            reproduce(TABLE_1, tiny, tmp_path / "out", rows=[row], recipes="kiros2014/adamw")
+    assert names == ["kiros2014/adamw/mlbl-b", "kiros2014/bow-f"]
+    with pytest.raises(SettingsError, match="no recipes 'kiros'; there are: "):
+        reproduce(TABLE_1, tiny, tmp_path / "out", recipes="kiros")
+
+
+def test_a_budget_shrinks_epochs_and_samples_and_says_so(small, tiny, tmp_path):
+    made = reproduce(
+        TABLE, tiny, tmp_path / "out", changes=[*SMALL, "evaluation.samples=10"], rows=["MLBL-B"], budget=0.5
+    )
+    (outcome,) = made.outcomes
+    assert outcome.recipe["training"]["epochs"] == 1
+    assert outcome.recipe["evaluation"]["samples"] == 5
+    assert "Budget 0.5" in made.markdown.read_text()
+
+
+@pytest.mark.parametrize("budget", [0, -1, 1.5])
+def test_a_budget_that_is_none(tiny, tmp_path, budget):
+    with pytest.raises(SettingsError, match="above 0 and at most 1"):
+        reproduce(TABLE, tiny, tmp_path / "out", budget=budget)
+
+
+def test_rows_and_tables_nobody_knows_are_named(tiny, tmp_path):
+    with pytest.raises(SettingsError, match=r"no row 'GT7' in test/table; there are: GT2"):
+        reproduce(TABLE, tiny, tmp_path / "out", rows=["GT7"])
+    with pytest.raises(SettingsError, match=r"no table 'kiros'; there are: kiros2014/table1"):
+        find_table("kiros")
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_every_row_has_its_recipe_and_figures_we_measure(table):
+    known = {column.score for column in table.columns}
+    for row in table.rows:
+        for choice in row.choices:
+            load_recipe(f"{table.recipes}/{row.recipe}", list(choice))
+        assert set(row.published) <= set(table.published)
+        assert all(set(values) <= known for values in row.published.values())
+
+
+def test_kiros_table_1_is_as_printed():
+    rows_of = {row.name: row.published for row in TABLE_1.rows}
+    assert list(rows_of["MLBL-B"]["IAPR TC-12"].values()) == [18.0, 34.9, 16.1, 7.9]
+    assert list(rows_of["MLBL-F-conv"]["Attributes"].values()) == [113.2, 17.5, 4.2, 1.4]
+    assert rows_of["MLBL-B-conv-R"]["Attributes"]["perplexity"] == 154.4

@@ -11,8 +11,7 @@ Where the paper is silent or contradicts itself, the oracle reads it so:
 - eq. 6: the signs between the three factors are matrix products and the result is (k, d), so R_x, not
   its transpose; likewise E = W_hf W_fr, not its transpose, in section 4.2.
 - the first words have too short a past, which is filled with the start sign.
-- the end sign is one of the words of a sentence wherever words are counted: in the N of eq. 10, in
-  "word C + 1" and in "shorter than C + 3 words" (section 7.2).
+- the end sign is one of the words of a sentence where words are counted: in the N of eq. 10 and in "word C + 1".
 - the perplexity of many descriptions pools their words; it is not a mean of perplexities.
 - "the pipeline of [22]": constants 10 and 0.1 for patches of values 0-255, ZCA whitening, patches going to
   the centroid of largest dot product with its sign, and the triangle activation for "soft activation".
@@ -149,28 +148,33 @@ def perplexity(words: Words, distribution: Distribution, n_minus_1: int, start: 
 
 
 def perplexity_from_word(
-    descriptions: Sequence[tuple[Words, Distribution]], n_minus_1: int, start: int, largest_context: int
+    descriptions: Sequence[tuple[Words, Distribution]],
+    n_minus_1: int,
+    start: int,
+    largest_context: int,
+    shortest: int,
 ) -> float:
     """Section 7.2: eq. 10 over the words from C + 1 on, without descriptions shorter than C + 3 words.
 
-    The words counted are the description's words and its end sign, so at least three words of every
-    description kept are scored; the words before are still read as context.
+    The words counted are the description's words and its end sign; the words before are still read as context.
 
     Args:
         descriptions: words with the end sign, and the model as conditioned on that description's picture.
         n_minus_1: the model's own context size.
         start: the start sign.
         largest_context: C, the largest context size among the models compared.
+        shortest: entries of `words` that a description needs: C + 3, or one more where the end sign is not taken
+            for one of a description's words; the paper does not say.
 
     Raises:
         ValueError: no description is long enough.
     """
     logs: list[float] = []
     for words, distribution in descriptions:
-        if len(words) >= largest_context + 3:
+        if len(words) >= shortest:
             logs += word_log_probs(words, distribution, n_minus_1, start)[largest_context:]
     if not logs:
-        raise ValueError(f"no description of {largest_context + 3} words or more")
+        raise ValueError(f"no description of {shortest} words or more")
     return perplexity_of_logs(logs)
 
 

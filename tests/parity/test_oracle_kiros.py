@@ -175,13 +175,13 @@ def test_perplexity_from_word_skips_the_first_words_and_short_descriptions():
     four, five = [1, 1, 1, 2], [1, 2, 1, 1, 2]
     halves = (four, lambda context: np.full(3, 0.5))
     # C = 1: of `four` words 2-4 at 1/4 each, the first at 1/2 left out; the description of three words is out
-    close(perplexity_from_word([(four, after_word_1), ([1, 1, 2], after_word_1)], 1, 0, 1), 4.0)
+    close(perplexity_from_word([(four, after_word_1), ([1, 1, 2], after_word_1)], 1, 0, 1, 4), 4.0)
     # six words pooled, three at 1/4 and three at 1/2
-    close(perplexity_from_word([(four, after_word_1), halves], 1, 0, 1), 2.0**1.5)
+    close(perplexity_from_word([(four, after_word_1), halves], 1, 0, 1, 4), 2.0**1.5)
     # C = 2: only the one of five words, from its third on: 1/2, 1/4, 1/4
-    close(perplexity_from_word([(five, after_word_1), (four, after_word_1)], 1, 0, 2), 2.0 ** (5 / 3))
+    close(perplexity_from_word([(five, after_word_1), (four, after_word_1)], 1, 0, 2, 5), 2.0 ** (5 / 3))
     with pytest.raises(ValueError, match="5 words"):
-        perplexity_from_word([(four, after_word_1)], 1, 0, 2)
+        perplexity_from_word([(four, after_word_1)], 1, 0, 2, 5)
 
 
 def test_perplexity_from_word_still_reads_the_words_left_out():
@@ -191,7 +191,7 @@ def test_perplexity_from_word_still_reads_the_words_left_out():
         seen.append(context)
         return np.full(3, 1 / 3)
 
-    perplexity_from_word([([1, 1, 1, 2], note)], 1, 0, 1)
+    perplexity_from_word([([1, 1, 1, 2], note)], 1, 0, 1, 4)
     assert seen[1:] == [(1,), (1,), (1,)]
 
 

@@ -1,0 +1,125 @@
+"""Perplexity, search and shortlists of Kiros et al. (2014), sections 6 and 7, against the oracle's definitions."""
+
+import numpy as np
+import oracle_kiros as oracle
+import pytest
+import torch
+
+from limner.checkpoint import Checkpoint, Config
+from limner.data.batching import Examples
+from limner.data.examples import SIGNS, Item, Sentence
+from limner.models.lbl import LBL, LBLSettings
+from limner.recipe import Recipe
+from limner.retrieval import measure_search
+from limner.scoring import score_examples
+from limner.text.vocab import TextSettings, Tokenizer
+
+WORD, CONTEXT, PICTURE, COUNT, SHORTLIST = 5, 3, 4, 7, 3
+WORDS = ["red", "green", "blue", "white", "wall", "floor", "sky"]
+
+
+class Source:
+    """Pictures by the id of their item."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def take(self, items):
+        return [{"vector": self.images[item.id]} for item in items]
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Seven pictures with one or two sentences each, a model with random weights, and the oracle of both."""
+    random = np.random.default_rng(0)
+    images = {str(row): random.normal(size=PICTURE).astype(np.float16) for row in range(COUNT)}
+    items = [
+        Item(
+            str(row),
+            "test",
+            image=f"{row}.png",
+            sentences=tuple(
+                Sentence("en", " ".join(random.choice(WORDS, size=random.integers(1, 10)))) for _ in range(1 + row % 2)
+            ),
+        )
+        for row in range(COUNT)
+    ]
+    tokenizer = Tokenizer.train(WORDS, TextSettings())
+    torch.manual_seed(0)
+    settings = LBLSettings(word_dim=WORD, context=CONTEXT, init_std=0.7)
+    model = LBL(settings, len(tokenizer), {"vector": (PICTURE,)}).eval()
+    weights = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
+    per_word = np.split(weights["context.weight"], CONTEXT, axis=1)
+
+    def conditional(context, x):
+        return oracle.mlblb_distribution(
+            weights["words"], per_word, weights["visual.weight"], weights["bias"], context, x
+        )
+
+    recipe = Recipe.parse({"model": settings.model_dump(), "training": {"precision": "fp32"}})
+    checkpoint = Checkpoint(model, tokenizer, Config(recipe=recipe.model_dump(mode="json"), vocab_size=1), recipe)
+    examples = Examples(items, tokenizer, "en", Source(images), 80)
+    return checkpoint, examples, {key: value.astype(float) for key, value in images.items()}, conditional
+
+
+def signed(examples):
+    return [[*target, SIGNS.eos] for target in examples.targets]
+
+
+@pytest.mark.parametrize("skip", [0, 2, 3])
+def test_perplexity_from_word_c_plus_1(world, skip) -> None:
+    model, examples, images, conditional = world
+    ours = score_examples(model.model, examples, skip_words=skip).perplexity.value
+    descriptions = [
+        (words, oracle.given(conditional, images[examples.items[owner].id]))
+        for words, owner in zip(signed(examples), examples.owners, strict=True)
+    ]
+    shortest = skip + 3 + 1 if skip else 1  # the end sign is no word of a description
+    expected = oracle.perplexity_from_word(descriptions, CONTEXT, SIGNS.bos, skip, shortest)
+    assert ours == pytest.approx(expected, rel=1e-5)
+
+
+def test_ranks_and_areas_are_those_of_the_definitions(world) -> None:
+    model, examples, images, conditional = world
+    pictures = [images[item.id] for item in examples.items]
+    mean = np.mean(pictures, axis=0)
+    sentences, owners = signed(examples), examples.owners
+    to_image = []
+    for words, owner in zip(sentences, owners, strict=True):
+        scores = oracle.text_to_image_scores(words, pictures, conditional, CONTEXT, SIGNS.bos)
+        to_image.append(1 + sum(score < scores[owner] for score in scores))
+    to_text, listed = [], []
+    for row, x in enumerate(pictures):
+        near = oracle.shortlist(x, pictures, SHORTLIST)
+        found = [k for k, owner in enumerate(owners) if owner in near]
+        ratios = dict(
+            zip(
+                found,
+                oracle.image_to_text_scores(x, mean, [sentences[k] for k in found], conditional, CONTEXT, SIGNS.bos),
+                strict=True,
+            )
+        )
+        best = min(ratio for k, ratio in ratios.items() if owners[k] == row)
+        to_text.append(1 + sum(ratio < best for ratio in ratios.values()))
+        listed.append(len(found))
+
+    class Nothing:
+        def image_file(self, item):
+            return None
+
+    searched = measure_search(
+        model,
+        examples,
+        Nothing(),
+        [],
+        shortlist=SHORTLIST,
+        mean={"vector": mean.astype(np.float32)},
+        budget=1 << 20,
+        seed=0,
+    )
+    ours = {score.name: score.value for score in searched.scores}
+    area = 100 * np.mean([(COUNT - rank + 0.5) / COUNT for rank in to_image])
+    assert ours["text_to_image_match_area"] == pytest.approx(area)
+    area = 100 * np.mean([(n - rank + 0.5) / n for rank, n in zip(to_text, listed, strict=True)])
+    assert ours["image_to_text_match_area"] == pytest.approx(area)
+    assert set(to_image) != {1} and set(to_text) != {1}  # the case is not too easy to tell anything

@@ -50,8 +50,8 @@ class _CrossEntropy(torch.autograd.Function):
         gradient, losses = torch.empty_like(logits), []
         height = max(1, CELLS_AT_ONCE // logits.shape[1])
         for some in (slice(top, top + height) for top in range(0, len(logits), height)):
-            values = precise(logits[some]) if logits.dtype == torch.bfloat16 else logits[some].clone()
-            values -= values.logsumexp(1, keepdim=True)  # log-probabilities
+            values = precise(logits[some])
+            values = values - values.logsumexp(1, keepdim=True)  # log-probabilities
             loss = values.gather(1, words[some])
             if smoothing:  # 0 times a word's -inf would be no number
                 loss = (1 - smoothing) * loss + share * values.sum(1, keepdim=True)

@@ -144,7 +144,10 @@ def test_a_budget_shrinks_epochs_and_samples_and_says_so(small, tiny, tmp_path):
     (outcome,) = made.outcomes
     assert outcome.recipe["training"]["epochs"] == 1
     assert outcome.recipe["evaluation"]["samples"] == 5
-    assert "Budget 0.5" in made.markdown.read_text()
+    assert "| MLBL-B (budget 0.5) |" in made.markdown.read_text()
+    reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2"])
+    lines = made.markdown.read_text().splitlines()
+    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| GT2", "| MLBL-B (budget 0.5)"]  # both, in order
 
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5])

@@ -60,9 +60,10 @@ TABLE_1 = Table(
     notes=(
         "Perplexity counts from word 6 on, without descriptions of fewer than 8 words. BLEU is of sampled descriptions "
         "that begin with the first five words of the reference and are as long; only what follows these words is "
-        "scored; mean and standard deviation of ten samplings. -R is the same model shown other items' pictures. "
-        "Areas are those under the curves of Figure 2 in percent; in a shortlist of 100 pictures, each with several "
-        "descriptions, a random order has more than 50 for I→T (the signature says how much). bow scores descriptions "
-        "by the mean probability of their words; its perplexity is that of words drawn by these, whatever came before."
+        "scored; mean and standard deviation of ten samplings (of fewer with a budget). -R is the same model shown "
+        "other items' pictures. Areas are those under the curves of Figure 2 in percent; for I→T among the "
+        "descriptions of the 100 nearest pictures, where a random order has more than 50 if a picture has several (the "
+        "signature says how much). bow scores descriptions by the mean probability of their words; its perplexity is "
+        "that of words drawn by these, whatever came before."
     ),
 )

@@ -74,6 +74,8 @@ class Outcome(Record):
     run: str
     """Folder of the model, below that of the table."""
     pictures: str
+    budget: float = 1.0
+    """Share of the recipe's epochs and samples that were spent."""
     seconds: float
     """Of training steps."""
     evaluation: Evaluation
@@ -132,50 +134,59 @@ def reproduce(
         raise SettingsError(f"no row '{min(unknown)}' in {table.name}; there are: {', '.join(known)}")
     if not 0 < budget <= 1:
         raise SettingsError(f"budget {budget:g}: expected a share above 0 and at most 1, such as 0.1")
-    note = progress or (lambda part, done, total: None)
+    job = _Job(table, collection, out, recipes or table.recipes, changes, budget, command, progress or _quietly)
     chosen = [row for row in table.rows if not rows or row.name in rows]
-    outcomes = []
+    made = None
     for done, row in enumerate(chosen):
-        note("rows", done, len(chosen))
-        outcomes.append(_bring_about(row, table, collection, out, recipes, changes, budget, command, note))
-        _write(table, outcomes, out, budget)
-    note("rows", len(chosen), len(chosen))
-    return _write(table, outcomes, out, budget)
+        job.note("rows", done, len(chosen))
+        _bring_about(row, job)
+        made = _write(table, out)
+    job.note("rows", len(chosen), len(chosen))
+    assert made is not None, "a table has rows"
+    return made
 
 
-def _bring_about(
-    row: Row,
-    table: Table,
-    collection: Collection,
-    out: Path,
-    recipes: str | None,
-    changes: Sequence[str],
-    budget: float,
-    command: str,
-    note: Progress,
-) -> Outcome:
-    """Read the row if it is there, otherwise train (or go on training) and measure it."""
-    name = _recipe_name(row, recipes or table.recipes, table)
-    wanted = [_shrunk(load_recipe(name, [*choice, *changes]), budget) for choice in row.choices]
-    kept = out / "rows" / f"{_slug(row.name)}.json"
+class _Job(NamedTuple):
+    """What all rows of one call share."""
+
+    table: Table
+    collection: Collection
+    out: Path
+    recipes: str
+    changes: Sequence[str]
+    budget: float
+    command: str
+    note: Progress
+
+
+def _quietly(part: str, done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
+def _bring_about(row: Row, job: _Job) -> None:
+    """See that the row is there as it is wanted, otherwise train (or go on training) and measure it."""
+    name, out, note = _recipe_name(row, job.recipes, job.table), job.out, job.note
+    wanted = [_shrunk(load_recipe(name, [*choice, *job.changes]), job.budget) for choice in row.choices]
+    kept = _kept(row, out)
     if kept.exists():
-        return _require_same(Outcome.load(kept), wanted, collection, kept)
+        _require_same(Outcome.load(kept), wanted, job.collection, kept)
+        return
     runs = []
     for number, recipe in enumerate(wanted):
         run = out / "runs" / (row.recipe + (f"-{number + 1}" if len(wanted) > 1 else ""))
-        train(recipe, collection, run, resume=run.exists(), command=command,
+        train(recipe, job.collection, run, resume=run.exists(), command=job.command,
               progress=lambda news: note(f"training {row.name}", news.place.step, news.steps))  # fmt: skip
         runs.append(run)
     best = min(runs, key=_validation_perplexity) if len(runs) > 1 else runs[0]
     model = load_checkpoint(best)
     evaluation = evaluate(
         [model],
-        collection,
+        job.collection,
         metrics=(),
         pictures=row.pictures,
         retrieval=row.pictures == "right",
         marginal=0,
-        command=command,
+        command=job.command,
         progress=lambda part, done, total: note(f"{part} {row.name}", done, total),
     )
     outcome = Outcome(
@@ -183,12 +194,16 @@ def _bring_about(
         recipe=model.config.recipe,
         run=str(best.relative_to(out)),
         pictures=row.pictures,
+        budget=job.budget,
         seconds=model.config.provenance["seconds"],
         evaluation=evaluation,
     )
     kept.parent.mkdir(parents=True, exist_ok=True)
     outcome.save(kept)
-    return outcome
+
+
+def _kept(row: Row, out: Path) -> Path:
+    return out / "rows" / f"{row.name.lower().replace(' ', '-')}.json"
 
 
 def _recipe_name(row: Row, folder: str, table: Table) -> str:
@@ -216,26 +231,23 @@ def _shrunk(recipe: Recipe, budget: float) -> Recipe:
     )
 
 
-def _require_same(outcome: Outcome, wanted: Sequence[Recipe], collection: Collection, kept: Path) -> Outcome:
+def _require_same(outcome: Outcome, wanted: Sequence[Recipe], collection: Collection, kept: Path) -> None:
     if outcome.recipe not in [recipe.model_dump(mode="json") for recipe in wanted]:
         raise CheckpointError(f"{kept}: made with other settings; name another --out, or remove this file")
     if outcome.evaluation.fingerprint != collection.fingerprint():
         raise CheckpointError(f"{kept}: made from another collection; name another --out")
-    return outcome
 
 
-def _slug(name: str) -> str:
-    return name.lower().replace(" ", "-")
-
-
-def _write(table: Table, outcomes: Sequence[Outcome], out: Path, budget: float) -> Reproduction:
+def _write(table: Table, out: Path) -> Reproduction:
+    """Write the table of all rows that are there, of this call or an earlier one."""
+    outcomes = [Outcome.load(kept) for kept in (_kept(row, out) for row in table.rows) if kept.exists()]
     markdown, plain = out / "table.md", out / "table.json"
-    write_whole(markdown, to_markdown(table, outcomes, budget))
-    write_whole(plain, json.dumps(_plain(table, outcomes, budget), indent=1, ensure_ascii=False))
+    write_whole(markdown, to_markdown(table, outcomes))
+    write_whole(plain, json.dumps(_plain(table, outcomes), indent=1, ensure_ascii=False))
     return Reproduction(table, tuple(outcomes), markdown, plain, tuple(_draw(outcomes, out)))
 
 
-def to_markdown(table: Table, outcomes: Sequence[Outcome], budget: float = 1.0) -> str:
+def to_markdown(table: Table, outcomes: Sequence[Outcome]) -> str:
     """The table as Markdown: our figures, then the paper's for each of its data sets."""
     data = Path(outcomes[0].evaluation.collection).name
     printed = [column for column in table.columns if any(_published(row, column.score) for row in table.rows)]
@@ -248,9 +260,9 @@ def to_markdown(table: Table, outcomes: Sequence[Outcome], budget: float = 1.0) 
         for where in table.published:
             theirs = rows[outcome.row].published.get(where, {})
             cells += [_number(theirs.get(column.score), column) for column in printed]
-        lines.append(f"| {outcome.row} | {' | '.join(cells)} |")
-    shrunk = "" if budget == 1 else f" Budget {budget:g}: fewer epochs and samples than the recipes say."
-    return "\n".join([f"# {table.title}", "", *lines, "", f"{table.notes}{shrunk}", ""])
+        spent = "" if outcome.budget == 1 else f" (budget {outcome.budget:g})"
+        lines.append(f"| {outcome.row}{spent} | {' | '.join(cells)} |")
+    return "\n".join([f"# {table.title}", "", *lines, "", table.notes, ""])
 
 
 def _published(row: Row, score: str) -> bool:
@@ -268,11 +280,10 @@ def _shown(scores: dict[str, Score], column: Column) -> str:
     return _number(scores[column.score].value, column) + (f" ± {_number(spread.value, column)}" if spread else "")
 
 
-def _plain(table: Table, outcomes: Sequence[Outcome], budget: float) -> dict[str, object]:
+def _plain(table: Table, outcomes: Sequence[Outcome]) -> dict[str, object]:
     rows = {row.name: row for row in table.rows}
     return {
         "table": table.name,
-        "budget": budget,
         "collection": Path(outcomes[0].evaluation.collection).name,
         "fingerprint": outcomes[0].evaluation.fingerprint,
         "rows": [
@@ -280,6 +291,7 @@ def _plain(table: Table, outcomes: Sequence[Outcome], budget: float) -> dict[str
                 "row": outcome.row,
                 "run": outcome.run,
                 "pictures": outcome.pictures,
+                "budget": outcome.budget,
                 "training_seconds": outcome.seconds,
                 "scores": [score._asdict() for score in outcome.evaluation.scores],
                 "published": {data: dict(values) for data, values in rows[outcome.row].published.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -31,11 +32,13 @@ from limner.retrieval import MARGINAL_PICTURES, Searched, measure_search, sample
 from limner.sampling import sampled_scores
 from limner.scoring import BUDGET, score_examples
 from limner.search import Hypothesis, SearchSettings, search
-from limner.shortlist import require_shortlist
+from limner.shortlist import looks, require_shortlist
 from limner.text.vocab import Tokenizer
 from limner.vision.features import require_same
 
 DEFAULT_METRICS = tuple(METRICS)
+
+logger = logging.getLogger(__name__)
 
 
 def describe_items(
@@ -152,6 +155,9 @@ def evaluate(
     features = open_pictures(first, collection)
     leave_out = leave_out or first.recipe.visual.missing == "leave_out"
     examples = split_examples(collection, split, first.tokenizer, data.lang, features, 1 << 30, leave_out)
+    if retrieval and features is not None and pictures in ("mean", "zero"):
+        logger.warning("pictures '%s': search is left out, for all are alike and every order is a tie", pictures)
+        retrieval = False
     if retrieval and features is not None:
         require_shortlist(measure.shortlist, examples.items)
     examples = examples.showing(shown_pictures(first, collection, features, pictures, examples.items, seed))
@@ -213,9 +219,9 @@ def shown_pictures(
     """The pictures that a model is shown of a split.
 
     Args:
-        model: it tells which split it was trained on.
+        model: it tells which split it was trained on, and whether it looks at pictures.
         collection: where that split is.
-        pictures: the right ones; None for a model that looks at none.
+        pictures: the right ones; None where the model has no features.
         control: 'right' for these; 'shuffled' for another item's, by the seed; 'mean' for the mean of the training
             split's features and 'zero' for zeros, the same for every item that has a picture.
         items: the items of the split.
@@ -227,7 +233,7 @@ def shown_pictures(
     """
     if control == "right":
         return pictures
-    if pictures is None:
+    if pictures is None or not looks(model.model):
         raise SettingsError(f"pictures: '{control}', but this model looks at no pictures; evaluate it with 'right'")
     if control == "shuffled":
         return ControlPictures.shuffled(pictures, items, seed)

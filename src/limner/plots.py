@@ -97,18 +97,21 @@ def metric_curves(title: str, log: Sequence[LogLine], names: Mapping[str, str]) 
     return figure
 
 
-def recall_curves(title: str, curves: Mapping[str, Sequence[Point]]) -> Figure:
-    """Draw the recall curves of Mao et al. (2015), Figure 4, with the line of a random order.
+def recall_curves(
+    title: str, curves: Mapping[str, Sequence[Point]], chance: Sequence[Point] = ((0, 0), (1, 1))
+) -> Figure:
+    """Draw the curves of Mao et al. (2015), Figure 4, or Kiros et al. (2014), Figure 2, with that of a random order.
 
     Args:
         title: what was searched for.
         curves: by label; points of (share of candidates looked at, share of right answers found).
+        chance: the curve of a random order, where it is not the diagonal.
     """
     figure = _figure()
     axes = _axes(figure, title, "share of candidates looked at")
     for position, (label, points) in enumerate(curves.items()):
-        _line(axes, points, label, COLOURS[position % len(COLOURS)])
-    axes.plot((0, 1), (0, 1), label="random order", color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)))
+        _line(axes, points, label, COLOURS[position % len(COLOURS)], "-" if position < len(COLOURS) else ":")
+    axes.plot(*zip(*chance, strict=True), label="random order", color=FAINT, linewidth=1.2, linestyle=(0, (4, 3)))
     axes.set_ylim(0, 1.02)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
@@ -116,10 +119,11 @@ def recall_curves(title: str, curves: Mapping[str, Sequence[Point]]) -> Figure:
     return figure
 
 
-def _line(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:
+def _line(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str, style: str = "-") -> None:
     if points:
         marker = "o" if len(points) < 30 else None
-        axes.plot(*zip(*points, strict=True), label=label, color=colour, linewidth=1.8, marker=marker, markersize=3)
+        across, up = zip(*points, strict=True)
+        axes.plot(across, up, style, label=label, color=colour, linewidth=1.8, marker=marker, markersize=3)
 
 
 def word_map(title: str, words: Sequence[str], positions: NDArray[np.float64], groups: Sequence[int]) -> Figure:

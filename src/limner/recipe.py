@@ -15,6 +15,8 @@ from limner.settings import Settings, override, read_yaml
 from limner.text.vocab import TextSettings
 from limner.training.settings import TrainingSettings
 
+SUFFIXES = (".yaml", ".yml")
+
 
 class DataSettings(Settings):
     """Which part of a collection is read."""
@@ -104,7 +106,8 @@ class Recipe(Settings):
 def load_recipe(name: str, assignments: list[str]) -> Recipe:
     """Read a recipe by its name (`mao2015/flickr8k`) or path, and apply `key=value` changes.
 
-    A recipe may name another one as its `base` and say only what differs: its sections (model, training, …) are laid
+    A recipe may name another one as its `base`, by name or as a file (a path from where the recipe itself lies), and
+    say only what differs: its sections (model, training, …) are laid
     over the base's key by key, and each key's value replaces the base's as a whole; so does a model of another name.
 
     Raises:
@@ -118,13 +121,19 @@ def _read(name: str, before: tuple[str, ...]) -> dict[str, Any]:
     if name in before:
         raise SettingsError(f"{name}: is its own base ({' -> '.join((*before, name))})")
     path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
+    if path.suffix not in SUFFIXES:
         path = recipe_folder() / f"{name}.yaml"
         if not path.exists():
             raise SettingsError(f"no recipe '{name}'; there are: {', '.join(recipe_names())}; or give a .yaml file")
     values = read_yaml(path)
     base = values.pop("base", None)
-    return values if base is None else _laid_over(_read(str(base), (*before, name)), values)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise SettingsError(f"{name}: base: expected the name or the file of one recipe (got {base!r})")
+    if Path(base).suffix in SUFFIXES:
+        base = str(path.parent / base)
+    return _laid_over(_read(base, (*before, name)), values)
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

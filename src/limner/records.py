@@ -191,6 +191,8 @@ class Retrieval(Record):
     """k_r, where the search of Kiros et al. (2014) was measured as well."""
     match_curves: RecallCurves | None = None
     """Figure 2 there: the share of queries whose match is found against the share of its candidates looked at."""
+    chance_curves: RecallCurves | None = None
+    """The same of a random order, which is not the diagonal where a picture has several sentences."""
 
 
 class Evaluation(Record):

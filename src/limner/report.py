@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import logging
 import random
 import re
@@ -55,10 +56,6 @@ LABELS = {
     **{f"sampled_bleu{order}": f"BLEU-{order} of samples" for order in (1, 2, 3)},
     **{f"sampled_bleu{order}_std": f"BLEU-{order} of samples, standard deviation" for order in (1, 2, 3)},
 }
-DIRECTIONS = {
-    "image_to_text": "Sentences found for a picture",
-    "text_to_image": "Pictures found for a sentence",
-}
 SEARCH_LABELS = {
     "r1": "R@1",
     "r5": "R@5",
@@ -95,6 +92,10 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
     config = RunConfig.load(run_folder / "config.json")
     log_path = run_folder / "log.jsonl"
     log = read_log(log_path) if log_path.exists() else []
+    fused = int(config.provenance.get("fused_epochs", 0))
+    media = _media(run_folder)
+    evaluations = sorted(read_evaluations(run_folder), key=lambda one: (one.split, one.search, one.measured))
+    published = config.recipe.get("published") or {}
     thumbnails = Thumbnails(PICTURE_BYTES)
     pages = Environment(
         loader=PackageLoader("limner"),
@@ -108,11 +109,16 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
         title=config.recipe.get("description") or run_folder.resolve().name,
         facts=_facts(config, log),
         settings={"Model": list(_flatten(config.recipe.get("model") or {})), "Recipe": list(_flatten(recipe))},
-        curves=_learning_curves(log),
+        curves=_learning_curves(_before_fusing(log, fused)),
+        fused=fused,
+        media=media,
+        medium=media.removesuffix("s"),
         evaluations=[
-            _section(evaluation, config.recipe.get("published") or {}, thumbnails, seed)
-            for evaluation in read_evaluations(run_folder)
+            _section(evaluation, published, thumbnails, seed, media)
+            for evaluation in evaluations
+            if evaluation.pictures == "right"
         ],
+        controls=_controls(evaluations, media),
         words=_words(run_folder, seed),
         seed=seed,
     )
@@ -120,6 +126,15 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
     if thumbnails.left_out:
         logger.warning("%s: %d picture(s) could not be shown", out, thumbnails.left_out)
     return out
+
+
+def _media(run_folder: Path) -> str:
+    """What the model was shown: 'pictures' or 'sounds'."""
+    from limner.vision.features import FeatureSpec  # imports Lance, which a report without a run does without
+
+    stored = json.loads((run_folder / "config.json").read_bytes()).get("features", ())
+    specs = [FeatureSpec.parse(values, str(run_folder / "config.json")) for values in stored]
+    return specs[0].media if specs else "pictures"
 
 
 class Thumbnails:
@@ -193,6 +208,11 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest:.0f} s"
 
 
+def _before_fusing(log: Sequence[LogLine], fused: int) -> Sequence[LogLine]:
+    """The log without its last epochs, in which the validation sentences were learned from as well."""
+    return [line for line in log if line.epoch <= log[-1].epoch - fused]
+
+
 def _learning_curves(log: Sequence[LogLine]) -> list[Markup]:
     if not any(line.loss is not None for line in log):
         return []
@@ -209,19 +229,65 @@ def _learning_curves(log: Sequence[LogLine]) -> list[Markup]:
     return [Markup(plots.svg(figure, description)) for figure, description in figures]
 
 
-def _section(evaluation: Evaluation, published: Mapping[str, Any], thumbnails: Thumbnails, seed: int) -> dict[str, Any]:
+def _title(evaluation: Evaluation) -> str:
+    """Split, and search and measure where they are not the recipe's."""
+    others = [part for named in (evaluation.search, evaluation.measured) for part in named.split(",") if part]
+    return ", ".join((evaluation.split, *others))
+
+
+def _directions(media: str) -> dict[str, str]:
+    return {
+        "image_to_text": f"Sentences found for a {media.removesuffix('s')}",
+        "text_to_image": f"{media.capitalize()} found for a sentence",
+    }
+
+
+def _label(name: str, media: str) -> str:
+    """A score's name for people, with the direction of a search."""
+    for direction, title in _directions(media).items():
+        if name.startswith(f"{direction}_"):
+            return f"{title}: {SEARCH_LABELS.get(name.removeprefix(f'{direction}_'), name)}"
+    return LABELS.get(name, name)
+
+
+def _controls(evaluations: Sequence[Evaluation], media: str) -> list[dict[str, Any]]:
+    """Beside the right pictures' figures, those of the same measure with other pictures shown; one table a measure."""
+    groups: dict[str, list[Evaluation]] = {}
+    for evaluation in sorted(evaluations, key=lambda one: one.pictures != "right"):
+        groups.setdefault(_title(evaluation), []).append(evaluation)
+    tables = []
+    for title, group in groups.items():
+        if group[-1].pictures == "right":
+            continue
+        names = dict.fromkeys(score.name for evaluation in group for score in evaluation.scores)
+        found = [{score.name: _shown(score) for score in evaluation.scores} for evaluation in group]
+        tables.append(
+            {
+                "title": title,
+                "columns": [evaluation.pictures for evaluation in group],
+                "rows": [(_label(name, media), [values.get(name, "–") for values in found]) for name in names],
+            }
+        )
+    return tables
+
+
+def _section(
+    evaluation: Evaluation, published: Mapping[str, Any], thumbnails: Thumbnails, seed: int, media: str
+) -> dict[str, Any]:
     """Everything the template shows of one evaluation, beside the row of a paper that the recipe names."""
     theirs = published.get("values", {})
+    directions = _directions(media)
     searches = {
         title: [
             _row(SEARCH_LABELS.get(score.name.removeprefix(f"{direction}_"), score.name), score, theirs)
             for score in evaluation.scores
             if score.name.startswith(f"{direction}_")
         ]
-        for direction, title in DIRECTIONS.items()
+        for direction, title in directions.items()
     }
     return {
         "evaluation": evaluation,
+        "title": _title(evaluation),
         "collection": _without_folders(evaluation.collection),
         "command": _without_folders(evaluation.command),
         "duration": _duration(evaluation.seconds),
@@ -229,24 +295,26 @@ def _section(evaluation: Evaluation, published: Mapping[str, Any], thumbnails: T
         "rows": [
             _row(LABELS.get(score.name, score.name), score, theirs)
             for score in evaluation.scores
-            if not score.name.startswith(tuple(DIRECTIONS))
+            if not score.name.startswith(tuple(directions))
         ],
         "searches": {title: rows for title, rows in searches.items() if rows},
         "galleries": _galleries(evaluation.items, thumbnails, seed),
-        "curves": _recall_curves(evaluation),
+        "curves": _recall_curves(evaluation, directions),
         "picture_queries": _picture_queries(evaluation, thumbnails),
         "sentence_queries": _sentence_queries(evaluation, thumbnails),
     }
 
 
 def _row(label: str, score: Score, published: Mapping[str, float]) -> Row:
-    def shown(value: float) -> str:
-        if "scale:" in score.signature:
-            return f"{value:.1f}"
-        return f"{value:,.2f}".rstrip("0").rstrip(".")
-
     theirs = published.get(score.name)
-    return Row(label, shown(score.value), "–" if theirs is None else shown(theirs), score.signature)
+    beside = "–" if theirs is None else _shown(score._replace(value=theirs))
+    return Row(label, _shown(score), beside, score.signature)
+
+
+def _shown(score: Score) -> str:
+    if "scale:" in score.signature:
+        return f"{score.value:.1f}"
+    return f"{score.value:,.2f}".rstrip("0").rstrip(".")
 
 
 def _galleries(items: Sequence[EvaluatedItem], thumbnails: Thumbnails, seed: int) -> list[dict[str, Any]]:
@@ -276,17 +344,22 @@ def _sample(items: Sequence[EvaluatedItem], seed: int) -> list[EvaluatedItem]:
     return random.Random(seed).sample(list(items), min(FAIR_SAMPLE, len(items)))
 
 
-def _recall_curves(evaluation: Evaluation) -> list[Markup]:
+def _recall_curves(evaluation: Evaluation, directions: Mapping[str, str]) -> list[Markup]:
     if evaluation.retrieval is None:
         return []
     found, matches = evaluation.retrieval.curves, evaluation.retrieval.match_curves
+    chance = evaluation.retrieval.chance_curves
     drawn = []
-    for direction, title in DIRECTIONS.items():
-        curves = {"this model": getattr(found, direction)}
-        if matches is not None:
-            curves |= {"first match, sentences of a shortlist": getattr(matches, direction)}
-        if curves["this model"]:
-            drawn.append(Markup(plots.svg(plots.recall_curves(title, curves), f"Recall curve: {title}")))
+    for direction, title in directions.items():
+        if points := getattr(found, direction):
+            figure = plots.recall_curves(title, {"this model": points})
+            drawn.append(Markup(plots.svg(figure, f"Recall curve: {title}")))
+    for direction, title in directions.items():
+        if matches is not None and chance is not None:
+            figure = plots.recall_curves(
+                f"{title}, first match", {"this model": getattr(matches, direction)}, getattr(chance, direction)
+            )
+            drawn.append(Markup(plots.svg(figure, f"Match curve: {title}")))
     return drawn
 
 
@@ -297,8 +370,12 @@ def _picture_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dic
 
 def _sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
     queries = evaluation.retrieval.text_to_image[:QUERIES] if evaluation.retrieval else ()
+    said = {item.id: item.references[0] for item in evaluation.items if item.references}
     return [
-        {"query": query, "found": [(picture, thumbnails(picture.image, SMALL)) for picture in query.top]}
+        {
+            "query": query,
+            "found": [(one, thumbnails(one.image, SMALL), said.get(one.id, "")) for one in query.top],
+        }
         for query in queries
     ]
 

@@ -219,28 +219,33 @@ def measure_search(
     curves = RecallCurves(**retrieval_curves(ranks, searched.owners))
     shown = _shown(matrix, searched, collection, ranks, curves, seed)
     if shortlist:
-        matches = _matches(model, searched, pairs, shortlist, arithmetic)
+        matches = _matches(model, searched, pairs, shortlist, arithmetic, budget)
         scores += matches.scores
-        shown = shown.model_copy(update={"shortlist": shortlist, "match_curves": matches.curves})
+        found = {"match_curves": matches.curves, "chance_curves": matches.chance}
+        shown = shown.model_copy(update={"shortlist": shortlist, **found})
     return Searched(scores, shown)
 
 
-def _matches(model: Checkpoint, searched: Examples, pairs: AllPairs, shortlist: int, arithmetic: str) -> Matches:
+def _matches(
+    model: Checkpoint, searched: Examples, pairs: AllPairs, shortlist: int, arithmetic: str, budget: int
+) -> Matches:
     """Kiros et al. (2014), section 6: pictures by perplexity, sentences by its ratio to that with the mean picture.
 
     The logarithm of the ratio is (log P(w|mean) - log P(w|I)) / N; for one sentence it orders the pictures as the
     perplexity does.
     """
     assert searched.pictures is not None
-    near = nearest_pictures(model, searched.items, searched.pictures, shortlist)
+    near = nearest_pictures(model, searched.items, searched.pictures, shortlist, budget=budget)
+    ratings = pairs.normalised.numpy()  # changed in place: it may be a file, and nobody reads it after this
     if isinstance(model.model, PairRater):
-        ratings, how = own_ratings(model, model.model, searched, searched.pictures), "score:the model's own"
+        own_ratings(model, model.model, searched, searched.pictures, ratings)
+        how = "score:the model's own"
     else:
         assert pairs.mean is not None, "whoever asks for a shortlist gives the mean picture"
         words = torch.tensor([len(target) + 1 for target in searched.targets])
         offset = (pairs.marginal - pairs.mean).unsqueeze(1).numpy()
-        ratings, how = pairs.normalised.numpy(), "score:perplexity ratio to the mean picture" + arithmetic
-        ratings += offset  # in place: the matrix may be a file, and nobody reads it after this
+        how = "score:perplexity ratio to the mean picture" + arithmetic
+        ratings += offset
         ratings /= words.unsqueeze(1).numpy()
     return measure_matches(ratings, searched, near, how)
 

@@ -15,11 +15,22 @@ from limner.data.batching import Examples, PictureSource
 from limner.data.examples import Batch, Example, Item, Visual, collate, collate_visual
 from limner.errors import SettingsError
 from limner.metrics.base import Score
-from limner.metrics.ranks import Ranks, chance_area, match_area, match_curve, owner_ranks, shortlist_ranks
-from limner.models.protocols import device_of
+from limner.metrics.ranks import Ranks, chance_area, chance_curve, match_area, match_curve, owner_ranks, shortlist_ranks
+from limner.models.protocols import Model, device_of
 from limner.records import RecallCurves
+from limner.scoring import BUDGET, room_for
 
 PICTURES_AT_ONCE = 256
+
+
+@runtime_checkable
+class Seer(Protocol):
+    """A model that says whether it looks at pictures, which may be a matter of its variant."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether the model as it is set up looks at them."""
+        ...
 
 
 @runtime_checkable
@@ -31,6 +42,11 @@ class Looker(Protocol):
         ...
 
 
+def looks(model: Model) -> bool:
+    """Whether a model looks at the pictures it is given; one that does not say so does."""
+    return model.looks if isinstance(model, Seer) else True
+
+
 @runtime_checkable
 class PairRater(Protocol):
     """A model that rates a sentence for a picture by something else than its probability."""
@@ -40,11 +56,22 @@ class PairRater(Protocol):
         ...
 
 
+class Asked(NamedTuple):
+    """What came of asking in one direction."""
+
+    ranks: Ranks  # (Q,) of each query's match
+    candidates: Ranks  # (Q,) how many each query has
+    right: Ranks  # (Q,) how many of these are right
+    where: str  # what the candidates are, for the signature
+
+
 class Matches(NamedTuple):
     """What Figure 2 of Kiros et al. (2014) shows."""
 
     scores: tuple[Score, ...]
     curves: RecallCurves
+    chance: RecallCurves
+    """The curves of a random order."""
 
 
 def require_shortlist(size: int | None, items: Sequence[Item]) -> None:
@@ -77,24 +104,36 @@ def measure_matches(ratings: NDArray[np.floating], examples: Examples, near: Ten
     """
     owners = np.asarray(examples.owners, dtype=np.int64)
     sentences, pictures = ratings.shape
-    found = owner_ranks(ratings, owners), np.full(sentences, pictures)
     right = np.bincount(owners, minlength=pictures)
-    listed = shortlist_ranks(ratings, owners, near.numpy()), right[near.numpy()].sum(axis=1)
+    listed = right[near.numpy()].sum(axis=1)
     told = {
-        "text_to_image": (*found, np.ones(sentences, dtype=np.int64), f"candidates:{pictures}"),
-        "image_to_text": (*listed, right, f"shortlist:{near.shape[1]}|candidates:{_span(listed[1])}"),
+        "text_to_image": Asked(
+            ranks=owner_ranks(ratings, owners),
+            candidates=np.full(sentences, pictures),
+            right=np.ones(sentences, dtype=np.int64),
+            where=f"candidates:{pictures}",
+        ),
+        "image_to_text": Asked(
+            ranks=shortlist_ranks(ratings, owners, near.numpy()),
+            candidates=listed,
+            right=right,
+            where=f"shortlist:{near.shape[1]}|candidates:{_span(listed)}",
+        ),
     }
     scores = tuple(
         Score(
             f"{direction}_match_area",
-            match_area(ranks, candidates),
-            f"queries:{len(ranks)}|{where}|chance:{chance_area(answers, candidates):.1f}|ties:worst|scale:0-100|"
-            f"{signature}",
+            match_area(asked.ranks, asked.candidates),
+            f"queries:{len(asked.ranks)}|{asked.where}|chance:{chance_area(asked.right, asked.candidates):.1f}|"
+            f"ties:worst|scale:0-100|{signature}",
         )
-        for direction, (ranks, candidates, answers, where) in told.items()
+        for direction, asked in told.items()
     )
-    curves = {direction: match_curve(ranks, candidates) for direction, (ranks, candidates, _, _) in told.items()}
-    return Matches(scores, RecallCurves(**curves))
+    return Matches(
+        scores,
+        RecallCurves(**{way: match_curve(asked.ranks, asked.candidates) for way, asked in told.items()}),
+        RecallCurves(**{way: chance_curve(asked.right, asked.candidates) for way, asked in told.items()}),
+    )
 
 
 def _span(counts: Ranks) -> str:
@@ -103,24 +142,50 @@ def _span(counts: Ranks) -> str:
 
 
 @torch.inference_mode()
-def nearest_pictures(model: Checkpoint, items: Sequence[Item], pictures: PictureSource, count: int) -> Tensor:
+def nearest_pictures(
+    model: Checkpoint, items: Sequence[Item], pictures: PictureSource, count: int, *, budget: int = BUDGET
+) -> Tensor:
     """The nearest pictures to each of I, itself the first of them, (I, count); Euclidean distance.
 
-    In feature space: between what a model that is a `Looker` sees of the pictures, otherwise between what is stored.
+    In feature space: between what a model that is a `Looker` sees of the pictures; between what is stored, where it
+    is none or looks at no pictures.
+
+    Args:
+        model: looks at the pictures.
+        items: I items with a picture.
+        pictures: where their features are.
+        count: k_r.
+        budget: bytes of working memory; the vectors of more pictures lie in a file.
     """
     device = device_of(model.model)
-    seen = []
-    for begin in range(0, len(items), PICTURES_AT_ONCE):
-        visual = collate_visual(pictures.take(items[begin : begin + PICTURES_AT_ONCE])).to(device)
-        seen.append(model.model.look(visual) if isinstance(model.model, Looker) else _stored(visual))
-    vectors = torch.cat(seen).float()
+    vectors = _seen(model, items, pictures, budget)
+    at_once = min(PICTURES_AT_ONCE, max(1, budget // (8 * len(items))))
     near = []
-    for begin in range(0, len(items), PICTURES_AT_ONCE):
-        distances = torch.cdist(vectors[begin : begin + PICTURES_AT_ONCE], vectors)
-        own = torch.arange(begin, begin + len(distances), device=device)
-        distances[torch.arange(len(own), device=device), own] = -1.0  # before others that look the same
+    for begin in range(0, len(items), at_once):
+        some = torch.from_numpy(vectors[begin : begin + at_once]).to(device)
+        distances = torch.empty(len(some), len(items), device=device)
+        for left in range(0, len(items), PICTURES_AT_ONCE):
+            others = torch.from_numpy(vectors[left : left + PICTURES_AT_ONCE]).to(device)
+            distances[:, left : left + len(others)] = torch.cdist(some, others)
+        row = torch.arange(len(some), device=device)
+        distances[row, begin + row] = -1.0  # before others that look the same
         near.append(distances.topk(count, largest=False).indices)
     return torch.cat(near).cpu()
+
+
+def _seen(model: Checkpoint, items: Sequence[Item], pictures: PictureSource, budget: int) -> NDArray[np.float32]:
+    """One vector a picture, (I, D): what the model sees of it, or what is stored of it."""
+    own = model.model
+    look = own.look if isinstance(own, Looker) and looks(own) else _stored
+    vectors = None
+    for begin in range(0, len(items), PICTURES_AT_ONCE):
+        some = items[begin : begin + PICTURES_AT_ONCE]
+        seen = look(collate_visual(pictures.take(some)).to(device_of(own))).float().cpu().numpy()
+        if vectors is None:
+            vectors = room_for((len(items), seen.shape[1]), budget)
+        vectors[begin : begin + len(some)] = seen
+    assert vectors is not None, "whoever searches has pictures"
+    return vectors
 
 
 def _stored(visual: Visual) -> Tensor:
@@ -130,14 +195,20 @@ def _stored(visual: Visual) -> Tensor:
 
 @torch.inference_mode()
 def own_ratings(
-    model: Checkpoint, rater: PairRater, examples: Examples, pictures: PictureSource
-) -> NDArray[np.float32]:
-    """What a model that is a `PairRater` makes of every sentence with every picture, (S, I)."""
+    model: Checkpoint, rater: PairRater, examples: Examples, pictures: PictureSource, into: NDArray[np.float32]
+) -> None:
+    """Write down what a model that is a `PairRater` makes of every sentence with every picture.
+
+    Args:
+        model: where it is.
+        rater: the same model.
+        examples: the sentences, and whose they are.
+        pictures: where the features are.
+        into: (S, I); it may be a file, and is written some pictures at a time.
+    """
     device = device_of(model.model)
     sentences = collate([Example("", target) for target in examples.targets]).to(device)
-    parts = []
     for begin in range(0, len(examples.items), PICTURES_AT_ONCE):
         some = examples.items[begin : begin + PICTURES_AT_ONCE]
-        parts.append(rater.pair_scores(collate_visual(pictures.take(some)).to(device), sentences).float().cpu())
-    ratings: NDArray[np.float32] = torch.cat(parts, dim=1).numpy()
-    return ratings
+        rated = rater.pair_scores(collate_visual(pictures.take(some)).to(device), sentences)
+        into[:, begin : begin + len(some)] = rated.float().cpu().numpy()

@@ -23,7 +23,7 @@ from limner.retrieval import MARGINAL_PICTURES, log_marginal
 from limner.scoring import pair_log_probs, score_examples
 from limner.search import SearchSettings
 from limner.vision.backbones import Backbone, load_like
-from limner.vision.images import PICTURE_SUFFIXES
+from limner.vision.images import PICTURE_SUFFIXES, open_picture
 
 DESCRIBED_AT_ONCE = 32
 
@@ -204,12 +204,14 @@ class Captioner:
         """Score sentences, each with the picture at its place.
 
         Raises:
-            SettingsError: there are not as many pictures as sentences.
+            SettingsError: there are not as many pictures as sentences, or a sentence has no words.
+            PictureError: a file is not a picture that can be read.
         """
         if len(pictures) != len(sentences):
             raise SettingsError(f"{len(pictures)} pictures and {len(sentences)} sentences: give one picture a sentence")
-        self._warn_of_unknown(sentences)
         first = self.models[0]
+        _require_words(first, sentences)
+        self._warn_of_unknown(sentences)
         lang = first.recipe.data.lang
         items = [
             replace(item, sentences=(Sentence(lang, text),))
@@ -230,7 +232,7 @@ class Captioner:
         Raises:
             FeatureError: the collection has no features of the kind the model looks at.
             CollectionError: there is no picture to search.
-            SettingsError: the model knows no word of the sentence.
+            SettingsError: the sentence has no words, or none that the model knows.
         """
         first = self.models[0]
         pictures = open_pictures(first, collection)
@@ -241,6 +243,7 @@ class Captioner:
             raise CollectionError(
                 f"{collection.path}: no picture with features to search; name another split, or run 'limner features'"
             )
+        _require_words(first, [sentence])
         query = first.tokenizer.encode(sentence)
         if all(word == SIGNS.unk for word in query):
             raise SettingsError(f"'{sentence}': the model knows none of these words; say it in words of its training")
@@ -254,7 +257,7 @@ class Captioner:
     def find_sentences(
         self, picture: Path | str, collection: Collection, *, split: str | None = None, count: int = 5
     ) -> list[Found]:
-        """Sentences of a collection for a new picture, by eq. 7 of Mao et al. (2015).
+        """Sentences of a collection for a new picture, by eq. 7 of Mao et al. (2015), each text once.
 
         The marginal is taken over the collection's own pictures, up to a thousand of them.
 
@@ -276,11 +279,13 @@ class Captioner:
             )
         scores = pair_log_probs(first.model, examples.targets, self._items([picture]), source)[:, 0]
         scores = scores - log_marginal(first.model, examples.targets, others, pictures)
-        best = scores.topk(min(count, len(examples)))
-        return [
-            Found(items[examples.owners[row]].id, None, examples.texts[row], score)
-            for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
+        best: dict[str, Found] = {}
+        for row in scores.argsort(descending=True, stable=True).tolist():
+            if len(best) == count:
+                break
+            text = examples.texts[row]
+            best.setdefault(text, Found(items[examples.owners[row]].id, None, text, float(scores[row])))
+        return list(best.values())
 
     def _warn_of_unknown(self, sentences: Iterable[str]) -> None:
         """Say which words the model cannot tell from each other: it takes all of them for <unk>."""
@@ -319,7 +324,13 @@ class Captioner:
         return [(entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)]
 
     def _items(self, pictures: Sequence[Path | str]) -> list[Item]:
-        """What is to be described; the name tells a sound, and the backbone refuses what it cannot read."""
+        """What is to be described; the name tells a sound, and the backbone refuses what it cannot read.
+
+        A model that looks at nothing has no backbone, but a file that is not there is a slip with it, too.
+        """
+        if not self.models[0].config.features:
+            for path in dict.fromkeys(pictures):
+                open_picture(Path(path), at_least=1)
         return [
             Item(str(path), "new", audio=str(path))
             if Path(path).suffix.lower() in SOUND_SUFFIXES
@@ -331,15 +342,23 @@ class Captioner:
         return NewPictures(self.backbone) if self.backbone is not None else None
 
 
+def _require_words(model: Checkpoint, sentences: Sequence[str]) -> None:
+    """Refuse sentences of no words, whose probability would be that of saying nothing."""
+    for sentence in sentences:
+        if not model.tokenizer.words(sentence):
+            raise SettingsError(f"'{sentence}': a sentence without words; say at least one")
+
+
 def _known(collection: Collection, split: str | None, pictures: Pictures) -> list[Item]:
     """The items that can be searched: without those whose picture has no features, which are counted in the log."""
     items = collection.items(split)
     known = [item for item in items if pictures.knows(item)]
     if len(known) < len(items):
         logger.warning(
-            "%s: search goes without %d pictures that have no features; 'limner features' adds them, or says why not",
+            "%s: search goes without %d %s that have no features; 'limner features' adds them, or says why not",
             collection.path,
             len(items) - len(known),
+            pictures.tables[0].spec.media,
         )
     return known
 

@@ -137,6 +137,7 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainingProgress], None]]:
         progress.start()
         place = news.place
         best = "" if place.best is None else f", best {metric} {place.best:.2f}"
+        best = best if place.target is None else ", with validation data"
         told = f"epoch {place.epoch + 1}, loss {place.loss:.3f}, {place.words_per_second:,.0f} words/s{best}"
         progress.update(task, description=told, completed=place.step, total=news.steps)
 

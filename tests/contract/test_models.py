@@ -11,6 +11,7 @@ from limner.models import Model, build_model
 from limner.models.protocols import Counted, PairScorer
 from limner.scoring import sentence_log_probs, tiled_log_probs
 from limner.search import SearchSettings, search
+from limner.shortlist import looks
 from limner.training.objectives import word_loss
 from limner.training.optim import build_optimizer
 from limner.training.settings import AdamSettings, TrainingSettings
@@ -88,6 +89,7 @@ def test_the_picture_matters_to_models_that_look(case: Case) -> None:
     other = double(collate([example(row + 50, 3, case.visual) for row in range(4)]))
     before, after = model(data).logits, model(dataclasses.replace(data, visual=other.visual)).logits
     assert torch.allclose(before, after) is not case.looks
+    assert looks(model) is case.looks
 
 
 def test_a_missing_picture_is_finite_and_unlike_a_present_one(case: Case) -> None:

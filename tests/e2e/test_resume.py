@@ -41,6 +41,20 @@ SGD = {
         "save_every": 5,
     },
 }
+FUSED = {
+    **{key: value for key, value in COMMON.items() if key != "visual"},
+    "model": {"name": "lbl", "variant": "LBL", "word_dim": 8, "context": 3},
+    "training": {
+        "epochs": 1,
+        "batch_size": 16,
+        "optimizer": {"name": "sgd", "lr": 0.01, "momentum_start": 0.5, "momentum": 0.9, "momentum_epochs": 3},
+        "schedule": {"name": "exponential"},
+        "average": 0.9,
+        "fuse": 2,
+        "metrics": ["perplexity"],
+        "save_every": 5,
+    },
+}
 SLOWLY = """
 import sys, time
 from limner.cli import main
@@ -74,8 +88,12 @@ def start(recipe, scenes, run, *more):
 
 
 def wait_for_a_state(process, run, other_than=frozenset()):
+    wait_until(process, lambda: {path.name for path in run.glob("state-*")} - other_than)
+
+
+def wait_until(process, happened):
     deadline = time.monotonic() + 120
-    while not {path.name for path in run.glob("state-*")} - other_than:
+    while not happened():
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -107,6 +125,29 @@ def test_killed_twice_and_resumed(settings, scenes, tmp_path):
     assert log_without_times(run) == log_without_times(whole)
     left = {path.name for path in run.iterdir()}
     assert left == {path.name for path in whole.iterdir()}
+
+
+def test_killed_while_training_and_validation_data_are_fused(scenes, tmp_path):
+    recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(FUSED))
+    limner("train", recipe, "--data", scenes, "--out", whole)
+    process = start(recipe, scenes, run)
+    wait_until(process, lambda: any(is_fused_and_under_way(folder) for folder in run.glob("state-*")))
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    limner("train", recipe, "--data", scenes, "--out", run, "--resume")
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert log_without_times(run) == log_without_times(whole)
+
+
+def is_fused_and_under_way(state):
+    """Whether a state was saved within an epoch of the second stage."""
+    try:
+        place = json.loads((state / "place.json").read_text())["place"]
+    except FileNotFoundError:  # it has just given way to the next one
+        return False
+    return place["target"] is not None and place["batch"] > 0
 
 
 def test_control_c_is_a_clear_line_and_status_130(scenes, tmp_path):

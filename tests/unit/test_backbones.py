@@ -15,6 +15,7 @@ from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTForImageClassi
 from limner.errors import BackboneError, FeatureError, SettingsError
 from limner.vision.backbones import load_backbone, load_like
 from limner.vision.classic import VGG19, AlexNet
+from limner.vision.features import FeatureSpec
 from limner.vision.images import Preprocessing
 from limner.vision.networks import NetworkBackbone
 
@@ -347,6 +348,27 @@ def test_pixels_are_kept_exactly():
 def test_pixels_of_no_size_are_refused(name):
     with pytest.raises(BackboneError, match="'pixels:64'"):
         load_backbone(name)
+
+
+@pytest.mark.parametrize("name", ["kmeans:", "vgg19:", "alexnet:", "kmeans"])
+def test_a_family_without_its_file_says_where_the_name_goes(name):
+    with pytest.raises(BackboneError, match=f"'{name}': names no file; write it after the colon, .*:FILE"):
+        load_backbone(name)
+
+
+def test_filters_that_are_not_there_are_called_missing(tmp_path):
+    preprocessing = Preprocessing(resize="squash", size=16, short=16).model_dump(mode="json")
+    gone = tmp_path / "gone.safetensors"
+    spec = FeatureSpec(
+        name="kmeans", kind="maps", shape=(8, 3, 3), backbone="kmeans", preprocessing=preprocessing,
+        weights_sha256="1", source=f"kmeans:{gone}",
+    )  # fmt: skip
+    for place in (None, f"kmeans:{gone}"):
+        with pytest.raises(BackboneError, match=r"gone\.safetensors: no such file.*--backbone kmeans:FILE"):
+            load_like([spec], place)
+    (tmp_path / "moved.safetensors").write_bytes(b"")
+    with pytest.raises(BackboneError, match=r"say kmeans:.*moved\.safetensors"):
+        load_like([spec], str(tmp_path / "moved.safetensors"))
 
 
 def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture):

@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
@@ -164,7 +164,7 @@ def test_features_of_no_picture_end_in_an_error(capsys, monkeypatch, tmp_path):
     write_items(tmp_path / "c", [Item("gone", "train", image="gone.png")])
     status, _, told = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "pixels:8")
     assert status == 1
-    assert "none of 1 pictures could be looked at" in told and "gone.png" in told
+    assert "none of 1 pictures could be read" in told and "gone.png" in told
 
 
 def test_a_run_is_a_folder(capsys, monkeypatch, tmp_path):
@@ -189,3 +189,70 @@ def test_fewer_than_no_pictures_of_the_marginal(trained, tiny, capsys, monkeypat
 def test_the_version_is_told_and_the_module_runs():
     done = subprocess.run([sys.executable, "-m", "limner", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"limner {metadata.version('limner')}\n")
+
+
+@pytest.fixture
+def recipe_file(recipe_of, tmp_path):
+    """Writes small recipes: recipe_file(values of the model, **training)."""
+
+    def write(model, **training):
+        recipe = recipe_of("colour", epochs=2, **training).model_dump(mode="json")
+        (tmp_path / "recipe.yaml").write_text(json.dumps({**recipe, "model": model}))  # JSON is YAML
+        return tmp_path / "recipe.yaml"
+
+    return write
+
+
+MRNN = {"name": "mrnn", "embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 16}
+
+
+def test_a_training_that_goes_on_with_validation_data_says_when_its_perplexity_was_measured(
+    tiny, recipe_file, tmp_path, capsys, monkeypatch
+):
+    recipe = recipe_file(MRNN, fuse=1)
+    status, told, _ = run(capsys, monkeypatch, "train", recipe, "--data", tiny.path, "--out", tmp_path / "run")
+    assert status == 0
+    assert re.search(r"perplexity [\d.]+ before, then 1 epoch on training and validation data", told)
+    assert "(perplexity" not in told
+
+
+def test_a_model_that_counts_has_no_epochs_to_tell_of(tiny, recipe_file, tmp_path, capsys, monkeypatch):
+    recipe = recipe_file({"name": "ngram", "order": 2})
+    status, told, _ = run(
+        capsys, monkeypatch, "train", recipe, "visual.features=[]", "--data", tiny.path, "--out", tmp_path / "run"
+    )
+    assert status == 0
+    # Of 32 pictures, two each, and one more.
+    assert re.search(r"run: counted 65 sentences \(perplexity .*\) after", told)
+
+
+def test_filters_are_never_overwritten(collection, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "filters.safetensors"
+    out.write_bytes(b"dear to someone")
+    status, _, told = run(capsys, monkeypatch, "kmeans", collection, "--out", out)
+    assert status == 1 and "filters.safetensors: is there already" in told
+    assert out.read_bytes() == b"dear to someone"
+
+
+def test_filters_are_a_safetensors_file(collection, tmp_path, capsys, monkeypatch):
+    status, _, told = run(capsys, monkeypatch, "kmeans", collection, "--out", tmp_path / "f.bin")
+    assert status == 1 and "name it" in told and "f.safetensors" in told.replace("\n", "")
+
+
+def test_the_python_page_says_where_names_are_imported_from():
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    told = [
+        (module, name)
+        for module, names in re.findall(r"^from (\S+) import (.+)$", page, re.MULTILINE)
+        for name in names.split(", ")
+    ]
+    named = re.findall(r"^::: (limner\.[a-z_.]+)\.([A-Za-z]\w*)$", page, re.MULTILINE)
+    whole = {("limner.models", "protocols")}  # a page of its own, all of it
+    assert set(named) - whole == set(told)
+    assert [one for one in told if not hasattr(import_module(one[0]), one[1])] == []
+
+
+@pytest.mark.parametrize("page", ["words.md", "evaluate.md", "data.md"])
+def test_modules_named_in_prose_come_with_their_import(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert re.findall(r"`limner\.[a-z_]+\.[a-z_.]+", text) == []

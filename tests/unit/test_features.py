@@ -257,7 +257,7 @@ def test_a_refusal_leaves_no_empty_table(collection):
         extract(collection, Eye(), splits=["foo"])
     for picture in collection.path.glob("*.png"):
         picture.write_bytes(b"")
-    with pytest.raises(FeatureError, match=rf"none of {COUNT} pictures could be looked at; the first, 'p0': .*empty"):
+    with pytest.raises(FeatureError, match=rf"none of {COUNT} pictures could be read; the first, 'p0': .*empty"):
         extract(collection, Eye(("vector", "grid")))
     assert collection.features() == ()
     assert not (collection.path / "features").exists()

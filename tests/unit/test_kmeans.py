@@ -198,21 +198,21 @@ def hand_made(path, size, grid, centroids):
 def test_maps_by_hand(tmp_path):
     """Left half black, right half white: only the middle column of patches has an edge."""
     edge, opposite = [-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]
-    eye = hand_made(tmp_path / "filters", 4, 3, [edge, opposite])
+    eye = hand_made(tmp_path / "filters", 4, 3, [edge, opposite] * 2)
     picture = np.zeros((4, 4, 3), dtype=np.uint8)
     picture[:, 2:] = 255
     write_picture(tmp_path / "edge.png", picture)
     maps = eye(eye.read(tmp_path / "edge.png")[None])["maps"]
     # The patch has length sqrt(12): it is sqrt(12) - 1 from its own centroid and sqrt(12) + 1 from the opposite one.
-    expected = np.zeros((1, 2, 3, 3))
-    expected[0, 0, :, 1] = 1
+    expected = np.zeros((1, 4, 3, 3))
+    expected[0, ::2, :, 1] = 1
     assert maps == pytest.approx(expected, abs=2e-3)
     assert maps.dtype == np.float16
 
 
 def test_regions_overlap_where_the_grid_does_not_divide_the_maps(tmp_path):
     """Five places on a grid of two: regions 0..2 and 2..4, so an edge in the middle is in both."""
-    eye = hand_made(tmp_path / "filters", 6, 2, [[-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]])
+    eye = hand_made(tmp_path / "filters", 6, 2, [[-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]] * 2)
     picture = np.zeros((1, 6, 6, 3), dtype=np.uint8)
     picture[:, :, 3:] = 255
     assert eye(picture[None])["maps"][0, 0] == pytest.approx(np.ones((2, 2)), abs=2e-3)
@@ -269,7 +269,7 @@ def test_extracting_and_looking_at_a_new_picture_alike(stripes, file, tmp_path):
     [
         ({"size": 5, "patch": 6}, "a patch of 6 pixels is larger than the picture of size 5"),
         ({"size": 12, "patch": 6}, "a grid of 9 is finer than the maps, which have 7 places"),
-        ({"filters": 0}, "filters"),
+        ({"filters": 3}, "3 filters are too few: models take maps of three channels for the pixels .* at least 4"),
         ({"fitlers": 12}, "fitlers"),
     ],
 )
@@ -325,8 +325,8 @@ def test_files_that_are_no_filters_are_refused(learned, file):
 
 
 def test_the_sheet_shows_what_filters_look_for(tmp_path):
-    eye = hand_made(tmp_path / "filters", 4, 2, [[-1.0, 1.0, -1.0, 1.0], [1.0, 1.0, -1.0, -1.0]])
-    assert eye.specs[0].shape == (2, 2, 2)
+    eye = hand_made(tmp_path / "filters", 4, 2, [[-1.0, 1.0, -1.0, 1.0], [1.0, 1.0, -1.0, -1.0]] * 2)
+    assert eye.specs[0].shape == (4, 2, 2)
     sheet = np.asarray(filter_sheet(load_filters(tmp_path / "filters"), zoom=5, columns=2))
     first, second = sheet[4:14, 4:14], sheet[4:14, 18:28]
     assert (first[:, :5] == 0).all()

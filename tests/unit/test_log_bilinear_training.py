@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from limner.checkpoint import load_checkpoint
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
 from limner.errors import SettingsError
 from limner.recipe import Recipe
 from limner.records import read_log
@@ -76,12 +78,16 @@ def test_it_goes_on_from_the_best_weights_and_the_target_is_theirs(scripted, tin
     assert state_of(run)["target"] == pytest.approx(expected)
 
 
-def test_the_second_stage_gives_up_after_its_epochs_and_says_so(scripted, tiny, tmp_path, caplog):
-    scripted(3.0, 2.0, 9.0)
-    run = train(recipe_of(epochs=3, fuse=1, optimizer={**SGD, "lr": 1e-6}), tiny, tmp_path / "run")
+def test_the_second_stage_gives_up_after_its_epochs_and_says_so(own_tiny, tmp_path, caplog):
+    strange = (Sentence("en", "nobody ever heard these words before today"),)
+    write_items(own_tiny.path, [Item(f"strange{k}", "val", sentences=strange) for k in range(20)])
+    vanishing = {"name": "exponential", "decay": 1e-9}  # the first epoch is learned from, the others are not
+    recipe = recipe_of(epochs=1, fuse=2, schedule=vanishing)
+    run = train(recipe, Collection.open(own_tiny.path), tmp_path / "run")
     facts = load_checkpoint(run).config.provenance
-    assert facts["fused_epochs"] == 1
-    assert (state_of(run)["reached"] <= state_of(run)["target"]) is not ("have not reached" in caplog.text)
+    assert state_of(run)["reached"] > state_of(run)["target"]
+    assert facts["fused_epochs"] == 2
+    assert "training.fuse: 2 epochs have not reached the perplexity" in caplog.text
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
@@ -121,6 +127,37 @@ def test_pre_trained_vectors_are_what_training_begins_with(tiny, tmp_path):
         train(recipe_of(embeddings=str(file)), tiny, tmp_path / "other")
     with pytest.raises(SettingsError, match="does not begin with word vectors"):
         train(recipe_of({"name": "mrnn"}, embeddings=str(file)), tiny, tmp_path / "mrnn")
+
+
+def test_what_of_the_words_is_known_is_told_before_the_first_step(tiny, tmp_path):
+    file = tmp_path / "vectors.txt"
+    file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\n")
+    told = []
+    recipe = recipe_of({"name": "lbl", "word_dim": 3}, embeddings=str(file), epochs=1)
+    run = train(recipe, tiny, tmp_path / "run", note=told.append, progress=lambda news: told.append(news.place.step))
+    facts = load_checkpoint(run).config.provenance
+    assert told[:2] == [f"begins with {facts['embeddings']}; the others are drawn likewise", 1]
+    with pytest.raises(SettingsError, match="does not begin with word vectors"):
+        train(recipe_of({"name": "ngram"}, features=None, embeddings=str(file)), tiny, tmp_path / "counted")
+    train(recipe_of(epochs=1), tiny, tmp_path / "none", note=told.append)
+    assert not [line for line in told[2:] if isinstance(line, str)]
+
+
+def test_a_counted_model_with_a_second_stage_is_measured_first_and_then_counted_on_both(tiny, tmp_path):
+    model = {"name": "ngram", "order": 2}
+    plain = train(recipe_of(model, features=None), tiny, tmp_path / "plain")
+    fused = train(recipe_of(model, features=None, fuse=1), tiny, tmp_path / "fused")
+    before, after = (load_checkpoint(run).config.provenance for run in (plain, fused))
+    assert after["validation_perplexity"] == before["validation_perplexity"]
+    alone, seen = split(tiny, plain, "val")
+    both, _ = split(tiny, fused, "val")
+    assert after["fused"] == f"counted again together with the {len(seen)} validation sentences"
+    assert "fused" not in before
+    first, then = (score_examples(of.model, seen).perplexity.value for of in (alone, both))
+    assert then < first
+    _, training = split(tiny, plain, "train")
+    both.model.fit([*training.targets, *seen.targets])
+    assert score_examples(both.model, seen).perplexity.value == pytest.approx(then)
 
 
 def test_a_model_that_is_counted_trains_at_once_and_is_measured(tiny, tmp_path):

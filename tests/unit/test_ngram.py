@@ -227,6 +227,28 @@ def test_tables_of_another_vocabulary_are_refused():
         fitted(BY_HAND).load_state_dict(fitted(BY_HAND, vocab=9).state_dict())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"words_2": slice(0, -1), "log_probs_2": slice(0, -1)},
+        {"log_probs_2": slice(0, -1)},
+        {"log_backoffs_2": slice(0, -1)},
+        {"contexts_2": slice(0, -1)},
+        {"first_2": slice(0, 0)},
+        {"words_2": lambda words: words + VOCAB},
+        {"words_2": lambda words: words - VOCAB},
+        {"first_2": lambda first: first + 1},
+        {"first_2": lambda first: torch.cat([first[:1], first[2:3], first[1:2], first[3:]])},
+        {"words_2": lambda words: words[:, None]},
+    ],
+)
+def test_tables_that_do_not_fit_one_another_are_refused(change):
+    state = fitted(BY_HAND).state_dict()
+    state |= {name: cut(state[name]) if callable(cut) else state[name][cut] for name, cut in change.items()}
+    with pytest.raises(CheckpointError, match=r"tables of order 2 do not fit .* \(contexts_2 \(.*restore"):
+        fitted(corpus(3)).load_state_dict(state)
+
+
 def test_no_sentences_are_refused():
     with pytest.raises(TrainingError, match="no sentences to count"):
         fitted([])

@@ -68,3 +68,25 @@ def test_a_model_with_a_penalty_or_a_loss_of_its_own():
     plain = word_loss(Output(logits), data)
     assert float(word_loss(Output(logits, penalty=torch.tensor(2.0)), data)) == pytest.approx(float(plain) + 2)
     assert float(word_loss(Output(logits, loss=torch.tensor(7.0)), data)) == 7
+
+
+def test_a_loss_that_nobody_follows_back_makes_no_gradient(monkeypatch):
+    data = batch()
+    logits = torch.randn(*data.target_out.shape, VOCAB)
+    expected = torchs(logits, data, 0.1)
+    monkeypatch.setattr(torch, "empty_like", lambda *_: pytest.fail("room for a gradient"))
+    torch.testing.assert_close(word_loss(Output(logits), data, 0.1), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(word_loss(Output(logits), data, 0.1), expected)
+
+
+def test_the_gradient_is_not_copied_on_its_way_back():
+    data = batch()
+    leaf = torch.randn(*data.target_out.shape, VOCAB, requires_grad=True)
+    saved, handed = [], []
+    logits = leaf * 1
+    logits.register_hook(lambda gradient: handed.append(gradient.data_ptr()))
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one.data_ptr()) or one, lambda one: one):
+        loss = word_loss(Output(logits), data)
+    loss.backward()
+    assert handed[0] in saved

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from limner.data.examples import SIGNS, Example, collate
-from limner.layers.pairs import PrefixTree, softmax_log_probs
+from limner.layers.pairs import PrefixTree, additive_log_probs, softmax_log_probs
 
 EOS = SIGNS.eos
 SENTENCES = [[5, 6], [5, 7], [5, 6], [8], []]
@@ -129,6 +129,26 @@ def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
     with Watch():
         softmax_log_probs(*inputs, torch.zeros(vocab), tree, budget)
     assert peak <= max(budget, result)
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 22])
+def test_sums_of_a_whole_vocabulary_are_those_of_float64(budget):
+    """As many words and prefixes as there are in earnest, and logits from about -15 to 15."""
+    torch.manual_seed(1)
+    small = budget == 1
+    vocab, pictures = (50, 4) if small else (2_500, 12)
+    tree = tree_of(torch.randint(4, vocab, (20 if small else 300, 9)).tolist())
+    assert small or len(tree.row) > 2_500
+    language, picture, weight = torch.randn(len(tree.row), 16), torch.randn(pictures, 16), torch.randn(vocab, 16)
+    bias = torch.randn(vocab)
+    found = additive_log_probs(language, picture, weight, bias, tree, budget)
+    owner, words = tree.edges(slice(0, len(tree.row)))
+    users = torch.repeat_interleave(torch.arange(len(words)), tree.first_use.diff())
+    for column, seen in enumerate(picture.double()):
+        logits = (language.double() + seen) @ weight.double().t() + bias.double()
+        edges = logits[owner, words] - logits.logsumexp(1)[owner]
+        exact = torch.zeros(tree.sentences, dtype=torch.double).index_add_(0, tree.sentence, edges[users])
+        torch.testing.assert_close(found[:, column].double(), exact, rtol=0, atol=1e-4)
 
 
 def test_probabilities_of_all_next_words_sum_to_one():

@@ -1,14 +1,19 @@
 """Published tables row by row: what is trained, what is spared when it is done again, and what is printed."""
 
 import json
+import shutil
 
 import pytest
 
-from limner.errors import CheckpointError, SettingsError
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.errors import CheckpointError, FeatureError, LimnerError, SettingsError
 from limner.published import TABLES, Row, Table, find_table, reproduce, rows
 from limner.published.kiros2014 import TABLE_1
-from limner.published.rows import Column
+from limner.published.printed import to_markdown
+from limner.published.tables import Column
 from limner.recipe import load_recipe
+from limner.vision.features import extract
 
 TABLE = Table(
     name="test/table",
@@ -56,7 +61,7 @@ def made(small, tiny, tmp_path):
 def test_every_row_is_there_beside_what_was_published(made, tiny):
     lines = made.markdown.read_text().splitlines()
     assert lines[2] == f"| {tiny.path.name} | PPL | B-1 | PPL, Theirs | B-1, Theirs |"
-    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines[4:8]}
+    cells = {line.split("|")[1].split(" (")[0].strip(): cells_of(line) for line in lines[4:8]}
     assert list(cells) == ["GT2", "MLBL-B-R", "MLBL-B", "bow"]
     assert cells["GT2"][2:] == ["54.50", "0.323"]
     assert cells["MLBL-B"][2:] == ["–", "–"]
@@ -70,6 +75,14 @@ def test_every_row_is_there_beside_what_was_published(made, tiny):
     assert all(path.stat().st_size > 5000 for path in made.figures)
 
 
+def cells_of(line):
+    return [cell.strip() for cell in line.split("|")[2:-1]]
+
+
+def names_in(made):
+    return [line.split("|")[1].strip() for line in made.markdown.read_text().splitlines()[4 : 4 + len(made.outcomes)]]
+
+
 def test_a_control_is_the_same_model_shown_other_pictures(made):
     outcomes = {outcome.row: outcome for outcome in made.outcomes}
     assert outcomes["MLBL-B-R"].run == outcomes["MLBL-B"].run
@@ -81,6 +94,21 @@ def test_the_choice_that_validates_best_is_the_row(made):
     chosen = next(outcome for outcome in made.outcomes if outcome.row == "bow")
     assert chosen.recipe["training"]["optimizer"]["lr"] == 0.05
     assert chosen.run == "runs/bow-f-2"
+
+
+def test_the_time_of_a_row_is_that_of_all_it_was_chosen_from(small, tiny, tmp_path, monkeypatch):
+    real = rows.train
+
+    def timed(recipe, collection, run, **more):
+        real(recipe, collection, run, **more)
+        config = json.loads((run / "config.json").read_text())
+        config["provenance"]["seconds"] = 7.0
+        (run / "config.json").write_text(json.dumps(config))
+        return run
+
+    monkeypatch.setattr(rows, "train", timed)
+    made = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2", "bow"])
+    assert [outcome.seconds for outcome in made.outcomes] == [7.0, 14.0]
 
 
 def test_what_is_done_is_not_done_again(made, small, tiny, tmp_path):
@@ -103,7 +131,7 @@ def test_it_goes_on_where_it_was_stopped(small, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "evaluate", stop)
     with pytest.raises(KeyboardInterrupt):
         reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL)
-    assert "| GT2 |" in (tmp_path / "out" / "table.md").read_text()
+    assert "| GT2 (" in (tmp_path / "out" / "table.md").read_text()
     made = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL)
     assert [outcome.row for outcome in made.outcomes] == ["GT2", "MLBL-B-R", "MLBL-B", "bow"]
     assert len(calls) == 2 + 3  # the row that was stopped and the two after it
@@ -113,12 +141,97 @@ def test_rows_of_other_settings_or_data_are_not_mixed(small, tiny, own_tiny, tmp
     reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2"])
     with pytest.raises(CheckpointError, match="other settings"):
         reproduce(TABLE, tiny, tmp_path / "out", changes=[*SMALL, "model.order=1"], rows=["GT2"])
-    from limner.data.collection import Collection, write_items
-    from limner.data.examples import Item, Sentence
-
     write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "one more wall"),))])
-    with pytest.raises(CheckpointError, match="another collection"):
-        reproduce(TABLE, Collection.open(own_tiny.path), tmp_path / "out", changes=SMALL, rows=["GT2"])
+    before = dict(small)
+    for row in ("GT2", "bow"):  # the row that is there, or another one that would stand beside it
+        with pytest.raises(CheckpointError, match=r"gt2\.json: made from another collection"):
+            reproduce(TABLE, Collection.open(own_tiny.path), tmp_path / "out", changes=SMALL, rows=[row])
+    assert small == before
+
+
+def test_a_row_of_other_features_is_refused(small, own_tiny, eye_of, tmp_path):
+    out = tmp_path / "out"
+    (first,) = reproduce(TABLE, own_tiny, out, changes=SMALL, rows=["MLBL-B"]).outcomes
+    kept = out / "rows" / "mlbl-b.json"
+    stored = json.loads(kept.read_text())
+    assert stored["features"] == list(first.features) != []
+    shutil.rmtree(own_tiny.path / "features" / "colour.lance")
+    extract(own_tiny, eye_of(version="2"))
+    for record in (stored, without(stored, "features")):  # older records leave that to the run
+        kept.write_text(json.dumps(record))
+        with pytest.raises(CheckpointError, match=rf"mlbl-b\.json: made from other features \({first.features[0]};"):
+            reproduce(TABLE, own_tiny, out, changes=SMALL, rows=["MLBL-B"])
+
+
+def without(record, *keys):
+    return {key: value for key, value in record.items() if key not in keys}
+
+
+def test_what_is_not_as_the_table_s_own_recipe_says_stands_beside_the_name(small, tiny, tmp_path):
+    changes = [*SMALL, "training.embeddings=null", "description=Not as the paper has it, at all"]
+    made = reproduce(TABLE, tiny, tmp_path / "out", changes=changes, rows=["GT2"], budget=0.5)
+    (name,) = names_in(made)
+    told = [*SMALL, "training.embeddings=null", "description=…", "budget 0.5"]
+    assert name == f"GT2 ({'; '.join(told)})"
+    assert json.loads(made.json.read_text())["rows"][0]["changes"] == changes
+    assert made.outcomes[0].recipes == "kiros2014"
+    own = made.outcomes[0].model_copy(update={"changes": (), "budget": 1.0})
+    assert "| GT2 |" in to_markdown(TABLE, [own])
+    other = own.model_copy(update={"recipes": "kiros2014/adamw", "changes": ("text.level=bpe",), "budget": 0.1})
+    assert "| GT2 (kiros2014/adamw; text.level=bpe; budget 0.1) |" in to_markdown(TABLE, [other])
+
+
+def test_records_that_do_not_say_where_the_recipe_was_from_still_load_and_learn_it(small, tiny, tmp_path):
+    out = tmp_path / "out"
+    first = reproduce(TABLE, tiny, out, changes=SMALL, rows=["MLBL-B"])
+    kept = out / "rows" / "mlbl-b.json"
+    kept.write_text(json.dumps(without(json.loads(kept.read_text()), "recipes", "changes", "features")))
+    again = reproduce(TABLE, tiny, out, changes=SMALL, rows=["MLBL-B"])
+    assert again.outcomes == first.outcomes
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "error", "message"),
+    [
+        ("MLBL-B", ["evaluation.shortlist=9"], SettingsError, r"shortlist: 9, and only 8 .*evaluation\.shortlist=8"),
+        ("MLBL-B", ["visual.features=[mobilenet]"], FeatureError, "no such features"),
+        ("bow", ["evaluation.skip_words=5"], SettingsError, r"skip_words: 5 leaves out .*'val'.*skip_words=0"),
+        ("MLBL-B", ["evaluation.given_words=9"], SettingsError, r"given_words: 9, and no sentence .*given_words=4"),
+        ("MLBL-B", ["training.weight_decay={nothing: 1.0}"], SettingsError, "'nothing' fits no parameter"),
+        ("MLBL-B", ["training.embeddings=nowhere.txt"], LimnerError, "nowhere.txt"),
+        ("GT2", ["training.embeddings=nowhere.txt"], SettingsError, "does not begin with word vectors"),
+        ("MLBL-B-R", ["visual.features=[]", "model.variant=LBL"], SettingsError, "looks at no pictures"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_the_first_training(
+    small, tiny, tmp_path, monkeypatch, row, changes, error, message
+):
+    """Also where it is the last row that cannot."""
+    recipe = {one.name: f"kiros2014/{one.recipe}" for one in TABLE.rows}[row]
+    loaded = rows.load_recipe
+    monkeypatch.setattr(
+        rows, "load_recipe", lambda name, given: loaded(name, [*given, *(changes if name == recipe else [])])
+    )
+    with pytest.raises(error, match=message):
+        reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2", row])
+    assert small == {"train": 0, "evaluate": 0}
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_trained_row_is_measured_in_another_way_without_training_it_again(small, tiny, tmp_path):
+    out = tmp_path / "out"
+    reproduce(TABLE, tiny, out, changes=SMALL, rows=["MLBL-B"])
+    weights = out / "runs" / "mlbl-b" / "model.safetensors"
+    before = weights.read_bytes(), weights.stat().st_mtime_ns
+    (out / "rows" / "mlbl-b.json").unlink()
+    changes = [*SMALL, "evaluation.shortlist=5", "evaluation.samples=3", "search.max_length=9"]
+    made = reproduce(TABLE, tiny, out, changes=changes, rows=["MLBL-B"])
+    assert (weights.read_bytes(), weights.stat().st_mtime_ns) == before
+    (outcome,) = made.outcomes
+    assert outcome.evaluation.retrieval.shortlist == 5
+    assert "samples:3" in outcome.scores["sampled_bleu1"].signature
+    assert outcome.recipe["evaluation"]["shortlist"] == 5
+    assert reproduce(TABLE, tiny, out, changes=changes, rows=["MLBL-B"]).outcomes == made.outcomes
 
 
 def test_another_folder_of_recipes_is_taken_where_it_has_the_row(monkeypatch, tiny, tmp_path):
@@ -144,10 +257,20 @@ def test_a_budget_shrinks_epochs_and_samples_and_says_so(small, tiny, tmp_path):
     (outcome,) = made.outcomes
     assert outcome.recipe["training"]["epochs"] == 1
     assert outcome.recipe["evaluation"]["samples"] == 5
-    assert "| MLBL-B (budget 0.5) |" in made.markdown.read_text()
-    reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2"])
-    lines = made.markdown.read_text().splitlines()
-    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| GT2", "| MLBL-B (budget 0.5)"]  # both, in order
+    both = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2"])
+    one, other = names_in(both)  # in the table's order, the budget only where there was one
+    assert one.startswith("GT2 (")
+    assert "budget" not in one
+    assert other.startswith("MLBL-B (")
+    assert other.endswith("; budget 0.5)")
+
+
+def test_a_budget_shrinks_the_second_stage_and_does_not_leave_it_out(small, tiny, tmp_path):
+    (outcome,) = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["MLBL-B"], budget=0.1).outcomes
+    assert outcome.recipe["training"]["fuse"] == 1
+    more = [*SMALL, "training.fuse=0"]
+    (outcome,) = reproduce(TABLE, tiny, tmp_path / "other", changes=more, rows=["MLBL-B"], budget=0.1).outcomes
+    assert outcome.recipe["training"]["fuse"] == 0
 
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5])

@@ -509,6 +509,15 @@ def test_an_empty_file_beside_a_picture_says_nothing_about_it(tmp_path):
     assert reading.skipped == {"empty files of sentences (the pictures are kept)": 1}
 
 
+def test_a_folder_without_pictures_names_what_would_help(tmp_path):
+    with pytest.raises(CollectionError, match="no pictures below this folder; name the folder that the pictures"):
+        read("folder", tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "s.wav").write_bytes(b"")
+    with pytest.raises(CollectionError, match="no pictures below this folder, but sounds; import it as 'audio'"):
+        read("folder", tmp_path)
+
+
 def test_dealing_out_what_was_not_dealt_out_before_names_the_remedy(tmp_path):
     draw(tmp_path / "p", *(f"{n}.png" for n in range(20)))
     import_collection("folder", tmp_path / "p", tmp_path / "c", AUTO)

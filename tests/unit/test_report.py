@@ -15,6 +15,7 @@ from limner import plots, report
 from limner.errors import CheckpointError
 from limner.metrics import Score
 from limner.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.vision.features import FeatureSpec
 from limner.word_map import Neighbours, WordMap
 
 EVIL = '<script>alert("x")</script> & \'<b>'
@@ -174,6 +175,67 @@ def test_the_model_s_settings_are_told_once(tmp_path):
     assert text.count("77") == 1
 
 
+def test_a_training_on_validation_data_is_no_part_of_the_validation_curve(run, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(report, "_learning_curves", lambda log: drawn.append(log) or [])
+    log = [LogLine(step=s, epoch=s, kind="val", perplexity=10.0 - s) for s in (1, 2, 3, 4)]
+    (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
+    report.write_report(run, run / "report.html")
+    RunConfig(provenance={"fused_epochs": 1}).save(run / "config.json")
+    report.write_report(run, run / "report.html")
+    assert [[line.step for line in lines] for lines in drawn] == [[1, 2, 3, 4], [1, 2, 3]]
+
+
+def test_the_curves_say_where_they_end(run):
+    log = [LogLine(step=s, epoch=s, kind="train", loss=5.0 - s) for s in (1, 2, 3)]
+    (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
+    RunConfig(provenance={"fused_epochs": 2}).save(run / "config.json")
+    text = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8")).text
+    assert "After these curves 2 more epochs learned from training and validation data together" in text
+
+
+def test_the_right_pictures_come_first_and_controls_stand_beside_each_other(run):
+    (right,) = read_evaluations(run)
+    for control, value in (("mean", 3.0), ("shuffled", 4.0)):
+        scores = (Score("bleu4", value, "scale:0-100"), Score("text_to_image_r1", value, "scale:0-100"))
+        other = right.model_copy(update={"pictures": control, "scores": scores, "command": f"as {control}"})
+        other.save(run / "evaluation" / f"test-pictures_{control}.json")
+    right.model_copy(update={"measured": "samples3,shortlist10"}).save(run / "evaluation" / "test-samples3.json")
+    page = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8"))
+    assert "Measured on test Metric right mean shuffled BLEU-4 21.3 3.0 4.0" in page.text
+    assert "Pictures found for a sentence: R@1 – 3.0 4.0" in page.text
+    assert "as mean" not in page.text  # nor its pictures
+    order = [page.text.rindex(words) for words in ("Results on test 40", "Results on test, samples3, shortlist10 40")]
+    assert order == sorted(order) and order[-1] < page.text.rindex("What the pictures are worth")
+    assert page.ids.count("controls") == 1 and "#controls" in page.addresses
+
+
+def make_sound_run(run):
+    """The same run, but of sounds, which have no pictures to show."""
+    config = json.loads((run / "config.json").read_text())
+    spec = FeatureSpec(
+        name="mel", kind="vector", shape=(5,), backbone="logmel", preprocessing={}, weights_sha256=""
+    ).model_dump(mode="json")
+    (run / "config.json").write_text(json.dumps({**config, "features": [spec]}))
+    path = run / "evaluation" / "test.json"
+    stored = json.loads(path.read_text())
+    retrieval = stored["retrieval"]
+    for one in (*stored["items"], *retrieval["image_to_text"], *retrieval["text_to_image"][0]["top"]):
+        one["image"] = None
+    path.write_text(json.dumps(stored))
+    return run
+
+
+def test_sounds_are_named_and_not_called_pictures(run):
+    text = Page(report.write_report(make_sound_run(run), run / "r.html").read_text(encoding="utf-8")).text
+    assert "40 sounds of toy" in text
+    assert "no picture" not in text
+    assert "Sentences found for a sound" in text and "its own sound at rank 3" in text
+    strip = text.split("its own sound at rank 3")[1]
+    for k in range(5):
+        assert f"item-{k:02} reference {k}" in strip
+
+
 def test_facts_and_settings_are_told(page):
     for words in ("seed 7", "versions.limner 0.1.0", "host none", "recurrent 256", "betas 0.9, 0.99"):
         assert words in page.text
@@ -214,7 +276,7 @@ def test_missing_and_broken_pictures_leave_a_gap_not_an_error(run, tmp_path, cap
     (tmp_path / "p0.jpg").unlink()
     (tmp_path / "p1.jpg").write_bytes(b"\xff\xd8 broken")
     text = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8")).text
-    assert "no picture" in text
+    assert "no picture item-00" in text
     assert "could not be shown" in caplog.text
 
 

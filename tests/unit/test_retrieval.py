@@ -10,6 +10,7 @@ from limner.data.batching import split_examples
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.evaluation import open_pictures
+from limner.models.lbl import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.retrieval import all_pairs, log_marginal, measure_search
 from limner.scoring import pair_log_probs, room_for, score_tiles
@@ -132,6 +133,31 @@ def test_memory_does_not_grow_with_the_sentences():
     few, many = peak(100), peak(3000)  # prefixes of 3,000 sentences: 9 MiB
     assert many <= budget
     assert few < budget
+
+
+@pytest.mark.parametrize("variant", ["LBL", "MLBL-B", "MLBL-F"])
+def test_one_long_sentence_among_short_ones_takes_no_room_for_all(variant):
+    torch.manual_seed(0)
+    model = LBL(LBLSettings(variant=variant, word_dim=32, factors=32), 200, {"vector": (8,)}).eval()
+    random, source, budget = np.random.default_rng(1), Stored(5, 8), 1 << 20
+    targets = [random.integers(4, 200, length).tolist() for length in (*[8] * 300, 80)]
+    with Watch() as watch, torch.inference_mode():
+        for _ in score_tiles(model, targets, source.items(), source, budget=budget):
+            pass
+    assert watch.peak <= budget
+
+
+def test_what_pictures_show_of_a_large_vocabulary_is_cut():
+    torch.manual_seed(0)
+    vocab, source, budget = 4_000, Stored(100, 8), 2 << 20
+    model = LBL(LBLSettings(word_dim=8), vocab, {"vector": (8,)}).eval()  # 4,000 x 100, twice: 3.1 MiB
+    targets = [[word] for word in range(4, 64)]
+    with Watch() as watch, torch.inference_mode():
+        tiles = list(score_tiles(model, targets, source.items(), source, budget=budget))
+    assert watch.peak <= budget
+    found = pair_log_probs(model, targets[:2], source.items(), source)
+    whole = torch.cat([tile.log_probs[[tile.rows.index(0), tile.rows.index(1)]] for tile in tiles], 1)
+    torch.testing.assert_close(whole, found, rtol=1e-5, atol=1e-5)
 
 
 class Watch(TorchDispatchMode):

@@ -31,6 +31,14 @@ MRNN = {"name": "mrnn"}
         ({"model": MRNN, "text": {"lang": "de"}}, "text.lang is 'de' and data.lang is 'en'"),
         ({"model": MRNN, "text": {"lang": "en"}, "data": {"lang": "de"}}, "text.lang is 'en' and data.lang is 'de'"),
         ({"model": MRNN, "data": {"lang": "klingon"}}, "klingon"),
+        (
+            {"model": MRNN, "training": {"fuse": 3, "schedule": {"name": "linear"}}},
+            "training: fuse 3, and schedule 'linear' ends at a learning rate of zero",
+        ),
+        (
+            {"model": MRNN, "training": {"fuse": 1, "schedule": {"name": "cosine"}}},
+            "constant or exponential, or fuse=0",
+        ),
         ({"model": MRNN, "search": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
     ],
 )
@@ -177,6 +185,24 @@ def test_a_recipe_says_only_what_differs_from_its_base(tmp_path):
     path.write_text(yaml.safe_dump({"base": str(path)}))
     with pytest.raises(SettingsError, match="is its own base"):
         load_recipe(str(path), [])
+    for wrong in (["a"], {"a": 1}, 7):
+        path.write_text(yaml.safe_dump({"base": wrong}))
+        with pytest.raises(SettingsError, match=r"own\.yaml: base: expected the name or the file of one recipe"):
+            load_recipe(str(path), [])
     path.write_text(yaml.safe_dump({"base": "nobody/knows"}))
     with pytest.raises(SettingsError, match="no recipe 'nobody/knows'"):
         load_recipe(str(path), [])
+
+
+def test_a_base_that_is_a_file_lies_beside_the_recipe(tmp_path, monkeypatch):
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({"model": {**MRNN, "hidden_dim": 7}}))
+    (tmp_path / "deeper" / "middle.yaml").write_text(yaml.safe_dump({"base": "../base.yaml"}))
+    (tmp_path / "own.yml").write_text(yaml.safe_dump({"base": "deeper/middle.yaml"}))
+    monkeypatch.chdir("/")  # wherever it is called from
+    assert load_recipe(str(tmp_path / "own.yml"), []).model.hidden_dim == 7
+
+
+@pytest.mark.parametrize("schedule", ["constant", "exponential"])
+def test_schedules_that_leave_a_rate_to_fuse_with(schedule):
+    Recipe.parse({"model": MRNN, "training": {"fuse": 3, "schedule": {"name": schedule}}})

@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from limner import shortlist
 from limner.checkpoint import load_checkpoint
 from limner.data.batching import ControlPictures, Examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import SettingsError
 from limner.evaluation import evaluate
-from limner.metrics.ranks import chance_area, match_area, match_curve, shortlist_ranks
+from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
 from limner.recipe import EvaluationSettings
 from limner.retrieval import measure_search
-from limner.scoring import pair_log_probs
+from limner.scoring import pair_log_probs, room_for
 from limner.shortlist import nearest_pictures
 
 
@@ -58,6 +59,17 @@ def test_the_area_is_that_under_the_curve_and_chance_that_of_all_orders():
     assert chance_area(np.array([1]), np.array([100])) == pytest.approx(50)
 
 
+def test_the_curve_of_chance_is_that_of_all_orders():
+    first = np.array([min(places) + 1 for places in itertools.combinations(range(6), 2)])  # two right among six
+    six, two = np.full(len(first), 6), np.full(len(first), 2)
+    np.testing.assert_allclose(chance_curve(two, six), match_curve(first, six))
+    one = chance_curve(np.array([1]), np.array([50]))
+    assert all(found == pytest.approx(share) for share, found in one)
+    mixed = chance_curve(np.array([1, 2]), np.array([6, 6]))
+    both = zip(chance_curve(np.array([1]), np.array([6])), chance_curve(np.array([2]), np.array([6])), strict=True)
+    assert [found for _, found in mixed] == pytest.approx([(a[1] + b[1]) / 2 for a, b in both])
+
+
 class Stored:
     def __init__(self, values):
         self.values = np.asarray(values, dtype=np.float16)
@@ -93,6 +105,62 @@ def test_a_model_that_can_tell_says_what_it_sees(model):
     near = nearest_pictures(model._replace(model=Sees()), source.items(), source, 2).tolist()
     assert near == [[0, 1], [1, 0], [2, 1]]
     assert nearest_pictures(model, source.items(), source, 2).tolist() == [[0, 2], [1, 0], [2, 0]]
+
+
+@pytest.mark.parametrize("form", ["vector", "maps"])
+def test_pictures_are_near_where_the_multimodal_rnn_sees_them(model, form):
+    """Its convnet's outputs, not what is stored; a picture that is stored is seen as the recipe scales it."""
+    torch.manual_seed(3)
+    shape, random = {"vector": (6,), "maps": (4, 9, 9)}[form], np.random.default_rng(4)
+    settings = model.recipe.model.model_copy(update={"visual_scaling": "unit"})
+    network = MRNN(settings, model.model.vocab_size, {form: shape}).eval()
+    values = (random.random((12, *shape)) * random.random((12, *[1] * len(shape))) * 9).astype(np.float16)
+
+    class Source(Stored):
+        def take(self, items):
+            return [{form: self.values[int(item.id)]} for item in items]
+
+    source = Source(values)
+    seen = torch.from_numpy(values).float()
+    if form == "maps":
+        with torch.no_grad():
+            expected = network.eye.convnet(seen)
+    else:
+        expected = seen / seen.norm(dim=1, keepdim=True)
+    order = torch.cdist(expected, expected).argsort(1)[:, :5]
+    assert torch.equal(nearest_pictures(model._replace(model=network), source.items(), source, 5), order)
+    assert not torch.equal(torch.cdist(seen.flatten(1), seen.flatten(1)).argsort(1)[:, :5], order)
+
+
+@pytest.mark.parametrize("budget", [1, 1 << 14, 1 << 30])
+def test_neighbours_are_the_same_however_they_are_cut(model, budget, monkeypatch):
+    monkeypatch.setattr(shortlist, "PICTURES_AT_ONCE", 30)
+    values = np.random.default_rng(2).normal(size=(100, 7))
+    made = []
+    monkeypatch.setattr(shortlist, "room_for", lambda *size: made.append(room_for(*size)) or made[-1])
+    source = Stored(values)
+    near = nearest_pictures(model._replace(model=torch.nn.Linear(1, 1)), source.items(), source, 6, budget=budget)
+    stored = source.values.astype(float)
+    assert near.tolist() == np.linalg.norm(stored[:, None] - stored, axis=2).argsort(1)[:, :6].tolist()
+    assert isinstance(made[0], np.memmap) is (budget == 1)
+
+
+def test_a_model_s_own_ratings_are_written_where_they_shall_be(model, monkeypatch):
+    """Some pictures at a time, into the one matrix there is."""
+    monkeypatch.setattr(shortlist, "PICTURES_AT_ONCE", 2)
+    asked = []
+
+    class Rater:
+        def pair_scores(self, visual, sentences):
+            asked.append(len(visual.present))
+            return visual.vector[:, 0] + 10 * torch.arange(len(sentences))[:, None]
+
+    source = Stored([[0], [1], [2], [3], [4]])
+    items = [replace(item, sentences=(Sentence("en", "a red wall"),)) for item in source.items()]
+    examples, into = Examples(items, model.tokenizer, "en", source, 80), np.full((5, 5), np.nan, dtype=np.float32)
+    shortlist.own_ratings(model, Rater(), examples, source, into)
+    assert into.tolist() == [[10 * row + column for column in range(5)] for row in range(5)]
+    assert asked == [2, 2, 1]
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +234,7 @@ def test_without_a_shortlist_the_search_is_as_before(model, tiny):
     assert {name: score for name, score in listed.items() if "match" not in name} == scores
 
 
-def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny):
+def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny, monkeypatch):
     class Rater(torch.nn.Module):
         """Fits every sentence best to the pictures in the order of the collection."""
 
@@ -183,7 +251,11 @@ def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny):
         def forward(self, batch):
             return self.inner(batch)
 
+    rooms = []
+    for place in ("limner.retrieval.room_for", "limner.shortlist.room_for"):
+        monkeypatch.setattr(place, lambda shape, budget: rooms.append(shape) or room_for(shape, budget))
     scores, _ = searched(model._replace(model=Rater(model.model)), tiny, 3)
+    assert rooms == [(17, 8), (8, 3)]  # the ratings are written over the probabilities; and what is seen
     assert "score:the model's own" in scores["text_to_image_match_area"].signature
     usual, _ = searched(model, tiny, 3)
     assert scores["text_to_image_match_area"].value < usual["text_to_image_match_area"].value

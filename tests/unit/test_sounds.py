@@ -238,3 +238,13 @@ def test_what_cannot_be_generated(arguments, told, capsys, monkeypatch, tmp_path
 def test_a_setting_that_is_misspelt():
     with pytest.raises(SettingsError, match="sounds: secconds: Extra inputs"):
         SoundSettings.parse({"secconds": 2}, "sounds")
+
+
+def test_sounds_are_not_called_pictures(capsys, monkeypatch, tmp_path):
+    generate_sounds(tmp_path / "c", SoundSettings(train=2, val=0, test=0))
+    (broken,) = list((tmp_path / "c").rglob("*.flac"))[:1] or list((tmp_path / "c").rglob("*.wav"))[:1]
+    broken.write_bytes(b"")
+    status, printed, errors = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "logmel")
+    assert status == 0
+    assert "1 sounds heard, 0 known before, 1 skipped" in printed
+    assert "picture" not in printed + errors

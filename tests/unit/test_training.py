@@ -14,6 +14,7 @@ from limner.errors import CheckpointError, FeatureError, SettingsError, Training
 from limner.evaluation import validate as real_validate
 from limner.files import locked
 from limner.metrics import METRICS
+from limner.recipe import Recipe
 from limner.records import read_log
 from limner.training import loop, state
 from limner.training.loop import train
@@ -221,9 +222,10 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(monkeypatch, tin
     assert state.find_state(tmp_path / "run") is None
 
 
-def test_a_metric_that_is_no_number_keeps_nothing(scripted, tiny, recipe_of, tmp_path):
-    scripted(4.0, math.nan)
-    with pytest.raises(TrainingError, match="'perplexity' has no value after epoch 2"):
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_no_number_keeps_nothing(scripted, tiny, recipe_of, tmp_path, value):
+    scripted(4.0, value)
+    with pytest.raises(TrainingError, match=r"'perplexity' has no finite value after epoch 2.*training\.clip_norm"):
         train(recipe_of(metrics=["perplexity"]), tiny, tmp_path / "run")
     assert load_checkpoint(tmp_path / "run").config.provenance["validation_perplexity"] == 4
 
@@ -309,6 +311,44 @@ def test_a_folder_with_something_else_is_left_alone(tiny, recipe_of, tmp_path):
 def test_another_recipe_is_not_resumed(short_run, tiny, recipe_of):
     with pytest.raises(CheckpointError, match=r"recipe\.model\.dropout was 0\.0 and is now 0\.5"):
         train(recipe_of(epochs=1, model={"dropout": 0.5}), tiny, short_run, resume=True)
+
+
+def with_(recipe, **sections):
+    """A recipe with other settings of some sections."""
+    return recipe.model_copy(
+        update={name: getattr(recipe, name).model_copy(update=changes) for name, changes in sections.items()}
+    )
+
+
+def test_a_run_goes_on_whatever_shall_be_measured_of_it_later(short_run, tiny, recipe_of, tmp_path):
+    recipe = recipe_of(epochs=1)
+    run = shutil.copytree(short_run, tmp_path / "run")
+    later = {"shortlist": 5, "samples": 3, "given_words": 2}
+    train(with_(recipe, evaluation=later), tiny, run, resume=True)
+    with pytest.raises(CheckpointError, match=r"recipe\.evaluation\.skip_words was 0 and is now 1"):
+        train(with_(recipe, evaluation={"skip_words": 1}), tiny, run, resume=True)
+    with pytest.raises(CheckpointError, match=r"recipe\.search\.max_length was 12 and is now 9"):  # it decodes: bleu4
+        train(with_(recipe, search={"max_length": 9}), tiny, run, resume=True)
+    alone = recipe_of(epochs=1, metrics=["perplexity"])
+    train(alone, tiny, tmp_path / "other")
+    train(with_(alone, search={"max_length": 9}), tiny, tmp_path / "other", resume=True)
+
+
+def test_sentences_too_short_to_count_are_told_before_the_folder_is_claimed(tiny, recipe_of, tmp_path):
+    recipe = with_(recipe_of(epochs=1), evaluation={"skip_words": 5})
+    message = r"skip_words: 5 leaves out sentences of fewer than 8 words, and none in split 'val' has more than 5; .*=0"
+    counted = recipe.model_copy(update={"model": Recipe.parse({"model": {"name": "ngram"}}).model})
+    for one in (recipe, counted):
+        with pytest.raises(SettingsError, match=message):
+            train(one, tiny, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(with_(recipe, evaluation={"skip_words": 2}), tiny, tmp_path / "run")  # five words are enough for these
+
+
+def test_a_pattern_that_fits_no_weight_is_told_before_the_folder_is_claimed(tiny, recipe_of, tmp_path):
+    with pytest.raises(SettingsError, match="'nothing' fits no parameter"):
+        train(recipe_of(weight_decay={"nothing": 0.1}), tiny, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_collection_is_not_resumed(short_run, own_tiny, recipe_of):

@@ -124,7 +124,8 @@ def features(
         precision=precision,
         device=device,
     )
-    with progress_bar("looking at pictures") as bar:
+    media = eye.specs[0].media
+    with progress_bar(f"reading {media}") as bar:
         done = extract(
             Collection.open(collection),
             eye,
@@ -140,7 +141,8 @@ def features(
         return
     for table in done.tables:
         typer.echo(f"{table.spec.name}: {table.spec}")
-    typer.echo(f"{done.added:,} pictures looked at, {done.present:,} known before, {len(done.skipped):,} skipped")
+    seen = "heard" if media == "sounds" else "looked at"
+    typer.echo(f"{done.added:,} {media} {seen}, {done.present:,} known before, {len(done.skipped):,} skipped")
     for item, reason in list(done.skipped.items())[:5]:
         typer.echo(f"  {item}: {reason}")
 
@@ -171,8 +173,7 @@ def kmeans(
 
     wishes = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
     settings = KMeansSettings.parse(wishes, "kmeans")
-    if out.is_dir():
-        raise SettingsError(f"{out}: is a folder; name a file in it, {out / 'filters.safetensors'} for example")
+    _require_new_filters(out)
     with progress_bar("learning filters") as bar:
         learned = learn_filters(Collection.open(collection), settings, split=split, progress=bar)
     save_filters(out, learned)
@@ -185,6 +186,19 @@ def kmeans(
         return
     typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {out}")
     typer.echo(f"next: {then}")
+
+
+def _require_new_filters(out: Path) -> None:
+    """Refuse, before the work begins, what is no place for filters."""
+    if out.is_dir():
+        raise SettingsError(f"{out}: is a folder; name a file in it, {out / 'filters.safetensors'} for example")
+    if out.suffix != ".safetensors":
+        raise SettingsError(f"{out}: filters are a .safetensors file; name it {out.with_suffix('.safetensors')}")
+    if out.exists():
+        raise SettingsError(
+            f"{out}: is there already, and models that learned from what its filters see need them to look at new "
+            "pictures; name another --out, or remove it"
+        )
 
 
 @app.command()

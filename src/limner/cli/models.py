@@ -44,6 +44,7 @@ def train(
             to,
             resume=resume,
             command=command_line(),
+            note=lambda line: typer.echo(line, err=True),  # before the bar appears; with --json, not among the JSON
             progress=bar,
         )
     from limner.records import RunConfig
@@ -52,10 +53,22 @@ def train(
     if as_json:
         print_json({"run": str(run), **facts})
         return
+    typer.echo(f"{run}: {_outcome(run, facts)} after {facts['seconds']} s")
+
+
+def _outcome(run: Path, facts: dict[str, Any]) -> str:
+    """What a training has come to, by its own records."""
+    from limner.records import read_log
+
     kept = ", ".join(
         f"{key.removeprefix('validation_')} {value}" for key, value in facts.items() if key.startswith("validation_")
     )
-    typer.echo(f"{run}: kept the weights of epoch {facts['epochs']} ({kept}) after {facts['seconds']} s")
+    if not any(line.kind == "train" for line in read_log(run / "log.jsonl")):
+        return f"counted {facts['training_sentences']:,} sentences ({kept})"
+    if fused := facts.get("fused_epochs"):
+        epochs = f"{fused} epoch{'s' if fused > 1 else ''}"
+        return f"{kept} before, then {epochs} on training and validation data; kept the weights of these"
+    return f"kept the weights of epoch {facts['epochs']} ({kept})"
 
 
 @app.command()

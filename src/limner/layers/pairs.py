@@ -138,19 +138,35 @@ def additive_log_probs(
         weight: (V, M).
         bias: (V,).
         tree: the prefixes of the sentences.
-        budget: bytes of working memory a tile may take.
+        budget: bytes of working memory: half for what the pictures show, the rest for a tile and what becomes of it.
 
     Returns:
         (S, I) in float32, natural logarithm.
     """
+    scores = torch.zeros(tree.sentences, len(picture), device=picture.device, dtype=weight.dtype)
+    width = max(1, budget // (4 * len(weight) * weight.element_size()))
+    for left in range(0, len(picture), width):
+        some = slice(left, left + width)
+        _add_scores(scores[:, some], language, picture[some], weight, bias, tree, budget // 4)
+    return scores.float()
+
+
+def _add_scores(
+    scores: Tensor, language: Tensor, picture: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
+) -> None:
+    """Add the log-probabilities of some pictures (i, M) to their scores (S, i); see `additive_log_probs`."""
     shown = weight @ picture.t()  # (V, I): B^T
     brightest = shown.amax(0)
     factors = (shown - brightest).exp_()
-    scores = torch.zeros(tree.sentences, len(picture), device=picture.device, dtype=weight.dtype)
-    row_bytes = (2 * len(weight) + 3 * len(picture)) * weight.element_size()
-    height = max(1, budget // row_bytes)
-    for top in range(0, len(language), height):
-        prefixes = slice(top, min(top + height, len(language)))
+    size = weight.element_size()
+    # Of the empty prefix so many edges go out that they count beside the prefixes.
+    cost = torch.arange(len(language) + 1) * (2 * len(weight) + 3 * len(picture)) * size
+    cost += tree.first_edge * 2 * len(picture) * size
+    bottom = 0
+    while bottom < len(language):
+        top = bottom
+        bottom = max(top + 1, int(torch.searchsorted(cost, cost[top] + budget, right=True)) - 1)
+        prefixes = slice(top, bottom)
         said = torch.addmm(bias, language[prefixes], weight.t())  # (p, V): A
         loudest = said.amax(1, keepdim=True)
         sums = (said - loudest).exp_() @ factors  # (p, I)
@@ -159,12 +175,11 @@ def additive_log_probs(
         owner, words = tree.edges(prefixes)
         gained = shown[words].add_(said[owner, words].unsqueeze(1)).sub_(normaliser[owner])  # (n, I)
         tree.credit(scores, prefixes, gained, budget)
-    return scores.float()
 
 
 def _mend(normaliser: Tensor, faint: Tensor, said: Tensor, shown: Tensor, budget: int) -> None:
     """Compute the normalisers (p, I) of some (prefix, picture) pairs (n, 2) again, the long way."""
-    at_once = max(1, budget // (2 * len(shown) * said.element_size()))
+    at_once = max(1, budget // (4 * len(shown) * said.element_size()))
     for row, column in (some.unbind(1) for some in torch.split(faint, at_once)):
         normaliser[row, column] = (said[row] + shown[:, column].t()).logsumexp(1)
 

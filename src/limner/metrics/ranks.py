@@ -162,6 +162,28 @@ def _answer_weights(queries: Ranks) -> NDArray[np.float64]:
     return weights
 
 
+def chance_curve(right: Ranks, candidates: Ranks) -> Points:
+    """`match_curve` of a random order.
+
+    There the first of m right answers among n stands within k with probability 1 - C(n-m, k) / C(n, k).
+
+    Args:
+        right: m, right answers of each query, (Q,).
+        candidates: n, (Q,).
+
+    Returns:
+        From (0, 0) to (1, 1), at the places of `match_curve`.
+    """
+    most = int(candidates.max())
+    shares = np.append(0, _places(most)[1:] / most)
+    kinds, counts = np.unique(np.stack([right, candidates], 1), axis=0, return_counts=True)
+    found = np.zeros(len(shares))
+    for (m, n), count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        looked, answers = np.floor(shares * n + 1e-9)[:, None], np.arange(m)  # (places, 1) and (m,)
+        found += count * (1 - np.prod((n - looked - answers).clip(0) / (n - answers), axis=1))
+    return tuple((float(share), float(value)) for share, value in zip(shares, found / len(right), strict=True))
+
+
 def retrieval_scores(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer]) -> list[Score]:
     """R@1/5/10, median rank and the curve's area, both ways.
 

@@ -25,7 +25,7 @@ class BowSettings(Settings):
 
     name: Literal["bow"] = "bow"
     visual_scaling: Scaling = "none"
-    """What is done to the stored features first: nothing, 'l2' or 'layer'."""
+    """What is done to the stored features first; see `Eye`."""
     spread: float = Field(default=0.01, ge=0)
     """Standard deviation of the first weights."""
 

@@ -101,6 +101,11 @@ class LBL(nn.Module):
         """Whether pictures and words meet in the softmax only: always."""
         return True
 
+    @property
+    def looks(self) -> bool:
+        """Whether the variant looks at pictures."""
+        return self.eye is not None
+
     def look(self, visual: Visual) -> Tensor:
         """What is seen of each picture as one vector x, (B, m): stored features, or the convnet's."""
         assert self.eye is not None, "LBL looks at no picture"
@@ -141,6 +146,20 @@ class LBL(nn.Module):
         windows = vectors.unfold(1, length, 1).transpose(2, 3)  # (B, T, n - 1, d)
         predicted: Tensor = self.context(windows.flatten(2))
         return predicted
+
+    def _prefixes(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
+        """`_language` after each prefix of a tree, (P, d), some at a time: sentences (S, T), and no padding of them."""
+        length, size = self.settings.context, self.words.element_size()
+        height = max(1, budget // (length * (64 + (self.words.shape[1] + self.word_dim) * size)))
+        back = torch.arange(1 - length, 1)
+        language = self.words.new_empty(len(tree.row), self.word_dim)
+        for top in range(0, len(tree.row), height):
+            some = slice(top, top + height)
+            columns = tree.column[some, None] + back  # (p, n - 1)
+            words = tokens[tree.row[some, None], columns.clamp(min=0)]
+            words.masked_fill_((columns < 0).to(words.device), SIGNS.bos)
+            language[some] = self.context(self._vectors(words).flatten(1))
+        return language
 
     def _vectors(self, tokens: Tensor) -> Tensor:
         """Word vectors r_w: rows of R, or of W_hf W_fr (eq. 7)."""
@@ -184,7 +203,7 @@ class LBL(nn.Module):
         normaliser, in float32 whatever `dtype` says. MLBL-F is tiled over (prefix, picture) pairs like the m-RNN.
         """
         tree = PrefixTree.of(sentences)
-        language = self._language(sentences.target_in)[tree.row, tree.column]  # (P, d)
+        language = self._prefixes(sentences.target_in, tree, budget)  # (P, d)
         if self.word_factors is None:
             for visual in visuals:
                 yield additive_log_probs(language, self._look(visual).bias, self.words, self.bias, tree, budget)

@@ -47,7 +47,7 @@ class MRNNSettings(Settings):
     visual_dropout: float = Field(0.0, ge=0, lt=1)
     """Share of the picture's features dropped while training."""
     visual_scaling: Scaling = "none"
-    """What is done to a stored feature vector before V_I: nothing, 'l2' or 'layer'."""
+    """What is done to a stored feature vector before V_I; see `Eye`."""
     convnet_width: int = Field(16, ge=4, multiple_of=4)
     """Channels of the first layer of the convnet that reads pixels, where features are pixels."""
     convnet_dim: int = Field(256, ge=1)
@@ -129,6 +129,17 @@ class MRNN(nn.Module):
         """Whether the recurrent states of a sentence are the same for every picture."""
         return self.visual_in_rnn is None
 
+    @property
+    def looks(self) -> bool:
+        """Whether the variant looks at pictures."""
+        return self.eye is not None
+
+    def look(self, visual: Visual) -> Tensor:
+        """What is seen of each picture as one vector I, (B, D): stored features, or the convnet's."""
+        assert self.eye is not None, "RNN-base looks at no picture"
+        seen: Tensor = self.eye(visual)
+        return seen
+
     def encode(self, batch: Batch) -> MRNNMemory:
         """Look at the pictures once: V_I I of eq. 3 (and V_I^(1) I of the visInRnn variants)."""
         return self._look(batch.visual)
@@ -137,7 +148,7 @@ class MRNN(nn.Module):
         rows = len(visual.present)
         if self.eye is None:
             return MRNNMemory(self.multimodal_bias.expand(rows, -1), None)
-        seen = dropout(self.eye(visual), self.settings.visual_dropout, self.training)
+        seen = dropout(self.look(visual), self.settings.visual_dropout, self.training)
         word = None if self.visual_in_rnn is None else self.visual_in_rnn(seen)
         if self.multimodal_visual is not None:
             multimodal = self.multimodal_visual(seen) + self.multimodal_bias

@@ -64,6 +64,24 @@ class Table(NamedTuple):
     log_probs: Tensor  # (N,) natural logarithm of their probabilities
     log_backoffs: Tensor  # (C,) log alpha: added to what the shorter context says of every other word
 
+    def check(self, order: int, vocab_size: int) -> None:
+        """Refuse a table whose parts do not fit one another or the vocabulary: CheckpointError."""
+        contexts, first, words, log_probs, log_backoffs = self
+        fits = (
+            all(values.ndim == 1 for values in self)
+            and len(first) == len(contexts) + 1 == len(log_backoffs) + 1
+            and int(first[0]) == 0
+            and bool((first.diff() >= 0).all())
+            and int(first[-1]) == len(words) == len(log_probs)
+            and bool(((words >= 0) & (words < vocab_size)).all())
+        )
+        if not fits:
+            shapes = ", ".join(f"{name}_{order} {tuple(values.shape)}" for name, values in self._asdict().items())
+            raise CheckpointError(
+                f"n-grams: the tables of order {order} do not fit one another and a vocabulary of {vocab_size} words "
+                f"({shapes}); restore the model.safetensors of the same training"
+            )
+
 
 class NGram(nn.Module):
     """Katz (1987): words seen after a context have discounted shares of it; the others share what this frees, in the
@@ -109,6 +127,11 @@ class NGram(nn.Module):
     @property
     def _orders(self) -> range:
         return range(2, self.settings.order + 1)
+
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at pictures: never."""
+        return False
 
     def _register(self, order: int, table: Table) -> None:
         for name, values in table._asdict().items():
@@ -221,7 +244,7 @@ class NGram(nn.Module):
         """Take over tables of any size.
 
         Raises:
-            CheckpointError: the unigrams are those of another vocabulary.
+            CheckpointError: the unigrams are those of another vocabulary, or the parts of a table do not fit together.
         """
         unigrams = state_dict.get("log_probs_1", self.log_probs_1)
         if unigrams.shape != self.log_probs_1.shape:
@@ -229,6 +252,10 @@ class NGram(nn.Module):
                 f"n-grams: log_probs_1 has {len(unigrams)} words, the vocabulary has {self.vocab_size}; "
                 "restore the model.safetensors of the same training"
             )
+        for order in self._orders:
+            names = [f"{name}_{order}" for name in Table._fields]
+            if all(name in state_dict for name in names):  # others are missed below
+                Table(*(state_dict[name] for name in names)).check(order, self.vocab_size)
         for name, own in self.named_buffers():
             if name in state_dict:
                 setattr(self, name, own.new_empty(state_dict[name].shape))

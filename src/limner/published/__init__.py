@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from limner.errors import SettingsError
 from limner.published import kiros2014
-from limner.published.rows import Outcome, Reproduction, Row, Table, reproduce
+from limner.published.rows import reproduce
+from limner.published.tables import Outcome, Reproduction, Row, Table
 
 __all__ = ["TABLES", "Outcome", "Reproduction", "Row", "Table", "find_table", "reproduce"]
 

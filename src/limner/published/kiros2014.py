@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limner.published.rows import Column, Row, Table
+from limner.published.tables import Column, Row, Table
 
 IAPR, ATTRIBUTES = "IAPR TC-12", "Attributes"
 MEASURED = ("perplexity", "sampled_bleu1", "sampled_bleu2", "sampled_bleu3")

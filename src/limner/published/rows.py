@@ -1,99 +1,24 @@
-"""What a published table is, and how its rows are trained and measured one after another."""
+"""How the rows of a published table are trained and measured one after another."""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
-from limner import plots
-from limner.checkpoint import load_checkpoint
-from limner.data.batching import Control
+from limner.checkpoint import Checkpoint, Config, load_checkpoint
+from limner.data.batching import Pictures, split_examples
 from limner.data.collection import Collection
 from limner.errors import CheckpointError, SettingsError
-from limner.evaluation import evaluate
-from limner.files import write_whole, written_beside
-from limner.metrics import Score
+from limner.evaluation import evaluate, open_pictures, shown_pictures
+from limner.published.printed import write_table
+from limner.published.tables import Outcome, Reproduction, Row, Table
 from limner.recipe import Recipe, load_recipe, recipe_names
-from limner.records import Evaluation, Point, Record, RunConfig
-from limner.training.loop import train
-
-logger = logging.getLogger(__name__)
+from limner.records import RunConfig
+from limner.shortlist import require_shortlist
+from limner.training.loop import prepare, require_counted_words, train
 
 Progress = Callable[[str, int, int], None]
-
-
-class Column(NamedTuple):
-    """A figure of a table."""
-
-    score: str
-    """Its name among our scores."""
-    label: str
-    digits: int
-    scale: float = 1.0
-    """Ours times this is as the paper prints it."""
-
-
-class Row(NamedTuple):
-    """A row of a published table."""
-
-    name: str
-    """As it is printed."""
-    recipe: str
-    """In the table's folder of recipes."""
-    pictures: Control = "right"
-    choices: tuple[tuple[str, ...], ...] = ((),)
-    """Changes of the recipe, of which the best on the validation split counts."""
-    published: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    """By data set: scores by our names and on our scale."""
-
-
-class Table(NamedTuple):
-    """A published table."""
-
-    name: str
-    title: str
-    recipes: str
-    """Folder of its recipes."""
-    columns: tuple[Column, ...]
-    published: tuple[str, ...]
-    """The data sets the paper has figures for."""
-    rows: tuple[Row, ...]
-    notes: str
-
-
-class Outcome(Record):
-    """A row as it came out; the file it is kept in spares doing it again."""
-
-    row: str
-    recipe: dict[str, object]
-    """All settings, as they were trained with."""
-    run: str
-    """Folder of the model, below that of the table."""
-    pictures: str
-    budget: float = 1.0
-    """Share of the recipe's epochs and samples that were spent."""
-    seconds: float
-    """Of training steps."""
-    evaluation: Evaluation
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """The scores by name."""
-        return {score.name: score for score in self.evaluation.scores}
-
-
-class Reproduction(NamedTuple):
-    """A table as it came out."""
-
-    table: Table
-    outcomes: tuple[Outcome, ...]
-    markdown: Path
-    json: Path
-    figures: tuple[Path, ...]
 
 
 def reproduce(
@@ -110,7 +35,9 @@ def reproduce(
 ) -> Reproduction:
     """Train and measure the rows of a table, and write it beside the published figures.
 
-    Stopped and called again, it goes on where it was: rows that are done are read, not done again.
+    Stopped and called again, it goes on where it was: rows that are done are read, not done again. The table has all
+    rows that `out` holds; what was not as the table's own recipe says stands beside a row's name. Whatever of the data
+    and the settings can be refused is refused before the first training.
 
     Args:
         table: which one.
@@ -124,8 +51,10 @@ def reproduce(
         progress: told the part of the work, what is done of it and how much it is.
 
     Raises:
-        SettingsError: there is no such row, or the budget is none.
-        CheckpointError: `out` holds a row made with other settings or from other data.
+        SettingsError: there is no such row, the budget is none, or a recipe asks for what the data do not have.
+        FeatureError: the collection lacks features that a recipe names.
+        CheckpointError: `out` holds a row made from another collection, or one of these rows made with other settings
+            or features.
     """
     if recipes is not None and not any(name.startswith(f"{recipes}/") for name in recipe_names()):
         raise SettingsError(f"no recipes '{recipes}'; there are: {', '.join(recipe_names())}")
@@ -134,13 +63,15 @@ def reproduce(
         raise SettingsError(f"no row '{min(unknown)}' in {table.name}; there are: {', '.join(known)}")
     if not 0 < budget <= 1:
         raise SettingsError(f"budget {budget:g}: expected a share above 0 and at most 1, such as 0.1")
-    job = _Job(table, collection, out, recipes or table.recipes, changes, budget, command, progress or _quietly)
+    job = _Job(table, collection, out, recipes or table.recipes, tuple(changes), budget, command, progress or _quietly)
     chosen = [row for row in table.rows if not rows or row.name in rows]
+    _check(chosen, job)
     made = None
     for done, row in enumerate(chosen):
         job.note("rows", done, len(chosen))
-        _bring_about(row, job)
-        made = _write(table, out)
+        if not _kept(row, out).exists():
+            _bring_about(row, job)
+        made = write_table(table, [Outcome.load(kept) for kept in _all_kept(table, out)], out)
     job.note("rows", len(chosen), len(chosen))
     assert made is not None, "a table has rows"
     return made
@@ -153,7 +84,7 @@ class _Job(NamedTuple):
     collection: Collection
     out: Path
     recipes: str
-    changes: Sequence[str]
+    changes: tuple[str, ...]
     budget: float
     command: str
     note: Progress
@@ -163,25 +94,95 @@ def _quietly(part: str, done: int, total: int) -> None:
     """Nobody wants to know."""
 
 
+def _check(rows: Sequence[Row], job: _Job) -> None:
+    """Refuse before the first training what would be refused after one.
+
+    Raises:
+        LimnerError: whatever training or measuring would raise for the data and the settings.
+    """
+    for kept in _all_kept(job.table, job.out):
+        if Outcome.load(kept).evaluation.fingerprint != job.collection.fingerprint():
+            raise CheckpointError(f"{kept}: made from another collection; name another --out")
+    missing = []
+    for row in rows:
+        wanted = _wanted(row, job)
+        missing += [] if _take_over(row, wanted, job) else [(row, recipe) for recipe in wanted]
+    learners: list[Checkpoint] = []
+    for done, (row, recipe) in enumerate(missing):
+        job.note("checking", done, len(missing))
+        learner = next((one for one in learners if one.recipe == recipe), None)
+        if learner is None:
+            learner = prepare(recipe, job.collection, job.command)[0]
+            learners.append(learner)
+        _require_evaluable(learner, row, job.collection)
+
+
+def _wanted(row: Row, job: _Job) -> list[Recipe]:
+    """The row's recipe, once for each of its choices."""
+    name = _recipe_name(row, job.recipes, job.table)
+    return [_shrunk(load_recipe(name, [*choice, *job.changes]), job.budget) for choice in row.choices]
+
+
+def _take_over(row: Row, wanted: Sequence[Recipe], job: _Job) -> bool:
+    """Whether the row is there already; CheckpointError where it is another one."""
+    kept = _kept(row, job.out)
+    if not kept.exists():
+        return False
+    outcome = Outcome.load(kept)
+    if outcome.recipe not in [recipe.model_dump(mode="json") for recipe in wanted]:
+        raise CheckpointError(f"{kept}: made with other settings; name another --out, or remove this file")
+    visual = wanted[0].visual
+    tables = Pictures.open(job.collection, visual.features, visual.cache_mib).tables
+    mine, theirs = tuple(table.spec.fingerprint for table in tables), outcome.features
+    if theirs is None:
+        config = job.out / outcome.run / "config.json"
+        theirs = tuple(spec.fingerprint for spec in Config.load(config).features) if config.exists() else mine
+    if mine != theirs:
+        raise CheckpointError(
+            f"{kept}: made from other features ({', '.join(theirs) or 'none'}; the collection's "
+            f"{', '.join(visual.features)} are {', '.join(mine)}); name another --out, or restore those features"
+        )
+    if outcome.recipes is None:  # a record that does not say it, of the same settings
+        known = {"recipes": _folder(row, job), "changes": job.changes, "features": theirs}
+        outcome.model_copy(update=known).save(kept)
+    return True
+
+
+def _require_evaluable(learner: Checkpoint, row: Row, collection: Collection) -> None:
+    """Refuse what measuring the row would refuse, once it is trained."""
+    data, measure = learner.recipe.data, learner.recipe.evaluation
+    leave_out = learner.recipe.visual.missing == "leave_out"
+    features = open_pictures(learner, collection)
+    examples = split_examples(collection, data.test, learner.tokenizer, data.lang, features, 1 << 30, leave_out)
+    if row.pictures == "right" and features is not None:
+        require_shortlist(measure.shortlist, examples.items)
+    shown_pictures(learner, collection, features, row.pictures, examples.items, 1)
+    require_counted_words(examples, data.test, measure.skip_words)
+    longest = max(len(learner.tokenizer.words(text)) for text in examples.texts)
+    if measure.samples and longest <= measure.given_words:
+        raise SettingsError(
+            f"evaluation.given_words: {measure.given_words}, and no sentence of split '{data.test}' has more than "
+            f"{longest}; take fewer: evaluation.given_words={max(0, longest - 1)}"
+        )
+
+
 def _bring_about(row: Row, job: _Job) -> None:
-    """See that the row is there as it is wanted, otherwise train (or go on training) and measure it."""
-    name, out, note = _recipe_name(row, job.recipes, job.table), job.out, job.note
-    wanted = [_shrunk(load_recipe(name, [*choice, *job.changes]), job.budget) for choice in row.choices]
-    kept = _kept(row, out)
-    if kept.exists():
-        _require_same(Outcome.load(kept), wanted, job.collection, kept)
-        return
+    """Train the row (or go on training it), measure it, and keep what came out."""
+    out, note, wanted = job.out, job.note, _wanted(row, job)
     runs = []
     for number, recipe in enumerate(wanted):
         run = out / "runs" / (row.recipe + (f"-{number + 1}" if len(wanted) > 1 else ""))
         train(recipe, job.collection, run, resume=run.exists(), command=job.command,
-              progress=lambda news: note(f"training {row.name}", news.place.step, news.steps))  # fmt: skip
+              progress=lambda news: note(f"training {row.recipe}", news.place.step, news.steps))  # fmt: skip
         runs.append(run)
-    best = min(runs, key=_validation_perplexity) if len(runs) > 1 else runs[0]
-    model = load_checkpoint(best)
+    facts = [RunConfig.load(run / "config.json").provenance for run in runs]
+    best = min(range(len(runs)), key=lambda run: float(facts[run]["validation_perplexity"])) if len(runs) > 1 else 0
+    model, recipe = load_checkpoint(runs[best]), wanted[best]
     evaluation = evaluate(
         [model],
         job.collection,
+        settings=recipe.search,  # the run's own may be older: neither decides how it was trained
+        measure=recipe.evaluation,
         metrics=(),
         pictures=row.pictures,
         retrieval=row.pictures == "right",
@@ -191,15 +192,24 @@ def _bring_about(row: Row, job: _Job) -> None:
     )
     outcome = Outcome(
         row=row.name,
-        recipe=model.config.recipe,
-        run=str(best.relative_to(out)),
+        recipe=recipe.model_dump(mode="json"),
+        recipes=_folder(row, job),
+        changes=job.changes,
+        features=tuple(spec.fingerprint for spec in model.config.features),
+        run=str(runs[best].relative_to(out)),
         pictures=row.pictures,
         budget=job.budget,
-        seconds=model.config.provenance["seconds"],
+        seconds=round(sum(float(one["seconds"]) for one in facts), 1),
         evaluation=evaluation,
     )
+    kept = _kept(row, out)
     kept.parent.mkdir(parents=True, exist_ok=True)
     outcome.save(kept)
+
+
+def _all_kept(table: Table, out: Path) -> list[Path]:
+    """The rows that are there, of this call or an earlier one."""
+    return [kept for kept in (_kept(row, out) for row in table.rows) if kept.exists()]
 
 
 def _kept(row: Row, out: Path) -> Path:
@@ -212,8 +222,9 @@ def _recipe_name(row: Row, folder: str, table: Table) -> str:
     return name if name in recipe_names() else f"{table.recipes}/{row.recipe}"
 
 
-def _validation_perplexity(run: Path) -> float:
-    return float(RunConfig.load(run / "config.json").provenance["validation_perplexity"])
+def _folder(row: Row, job: _Job) -> str:
+    """The folder that the row's recipe is from."""
+    return _recipe_name(row, job.recipes, job.table).removesuffix(f"/{row.recipe}")
 
 
 def _shrunk(recipe: Recipe, budget: float) -> Recipe:
@@ -221,7 +232,10 @@ def _shrunk(recipe: Recipe, budget: float) -> Recipe:
     if budget == 1:
         return recipe
     training, measure = recipe.training, recipe.evaluation
-    fewer = {"epochs": max(1, round(budget * training.epochs)), "fuse": round(budget * training.fuse)}
+    fewer = {
+        "epochs": max(1, round(budget * training.epochs)),
+        "fuse": max(min(1, training.fuse), round(budget * training.fuse)),  # a second stage shrinks, it does not go
+    }
     samples = max(min(2, measure.samples), round(budget * measure.samples))
     return recipe.model_copy(
         update={
@@ -229,89 +243,3 @@ def _shrunk(recipe: Recipe, budget: float) -> Recipe:
             "evaluation": measure.model_copy(update={"samples": samples}),
         }
     )
-
-
-def _require_same(outcome: Outcome, wanted: Sequence[Recipe], collection: Collection, kept: Path) -> None:
-    if outcome.recipe not in [recipe.model_dump(mode="json") for recipe in wanted]:
-        raise CheckpointError(f"{kept}: made with other settings; name another --out, or remove this file")
-    if outcome.evaluation.fingerprint != collection.fingerprint():
-        raise CheckpointError(f"{kept}: made from another collection; name another --out")
-
-
-def _write(table: Table, out: Path) -> Reproduction:
-    """Write the table of all rows that are there, of this call or an earlier one."""
-    outcomes = [Outcome.load(kept) for kept in (_kept(row, out) for row in table.rows) if kept.exists()]
-    markdown, plain = out / "table.md", out / "table.json"
-    write_whole(markdown, to_markdown(table, outcomes))
-    write_whole(plain, json.dumps(_plain(table, outcomes), indent=1, ensure_ascii=False))
-    return Reproduction(table, tuple(outcomes), markdown, plain, tuple(_draw(outcomes, out)))
-
-
-def to_markdown(table: Table, outcomes: Sequence[Outcome]) -> str:
-    """The table as Markdown: our figures, then the paper's for each of its data sets."""
-    data = Path(outcomes[0].evaluation.collection).name
-    printed = [column for column in table.columns if any(_published(row, column.score) for row in table.rows)]
-    head = [column.label for column in table.columns]
-    head += [f"{column.label}, {where}" for where in table.published for column in printed]
-    lines = [f"| {data} | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
-    rows = {row.name: row for row in table.rows}
-    for outcome in outcomes:
-        cells = [_shown(outcome.scores, column) for column in table.columns]
-        for where in table.published:
-            theirs = rows[outcome.row].published.get(where, {})
-            cells += [_number(theirs.get(column.score), column) for column in printed]
-        spent = "" if outcome.budget == 1 else f" (budget {outcome.budget:g})"
-        lines.append(f"| {outcome.row}{spent} | {' | '.join(cells)} |")
-    return "\n".join([f"# {table.title}", "", *lines, "", table.notes, ""])
-
-
-def _published(row: Row, score: str) -> bool:
-    return any(score in values for values in row.published.values())
-
-
-def _number(value: float | None, column: Column) -> str:
-    return "–" if value is None else f"{value * column.scale:.{column.digits}f}"
-
-
-def _shown(scores: dict[str, Score], column: Column) -> str:
-    if column.score not in scores:
-        return "–"
-    spread = scores.get(f"{column.score}_std")
-    return _number(scores[column.score].value, column) + (f" ± {_number(spread.value, column)}" if spread else "")
-
-
-def _plain(table: Table, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    rows = {row.name: row for row in table.rows}
-    return {
-        "table": table.name,
-        "collection": Path(outcomes[0].evaluation.collection).name,
-        "fingerprint": outcomes[0].evaluation.fingerprint,
-        "rows": [
-            {
-                "row": outcome.row,
-                "run": outcome.run,
-                "pictures": outcome.pictures,
-                "budget": outcome.budget,
-                "training_seconds": outcome.seconds,
-                "scores": [score._asdict() for score in outcome.evaluation.scores],
-                "published": {data: dict(values) for data, values in rows[outcome.row].published.items()},
-            }
-            for outcome in outcomes
-        ],
-    }
-
-
-def _draw(outcomes: Iterable[Outcome], out: Path) -> list[Path]:
-    """The curves of all rows in one drawing for each direction of search."""
-    paths = []
-    for direction, title in (("text_to_image", "Sentence → pictures"), ("image_to_text", "Picture → sentences")):
-        curves: dict[str, tuple[Point, ...]] = {}
-        for outcome in outcomes:
-            found = outcome.evaluation.retrieval
-            if found is not None and found.match_curves is not None:
-                curves[outcome.row] = getattr(found.match_curves, direction)
-        if curves:
-            paths.append(out / f"{direction}.png")
-            with written_beside(paths[-1]) as beside:
-                plots.recall_curves(title, curves).savefig(beside, format="png", dpi=160, facecolor="white")
-    return paths

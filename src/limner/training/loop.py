@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -58,6 +58,7 @@ def train(
     *,
     resume: bool = False,
     command: str = "limner.train",
+    note: Callable[[str], None] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Path:
     """Train a model and keep its best weights.
@@ -66,8 +67,11 @@ def train(
         recipe: all settings.
         collection: its train split is learned from, its val split decides.
         out: the run folder: the model, its log, and the state to resume from.
-        resume: go on with a run that was stopped; on a CPU the result is bit for bit that of one that was not.
+        resume: go on with a run that was stopped; on a CPU the result is bit for bit that of one that was not. What
+            is measured later (`evaluation`, but for skip_words) may be other than before, and so may `search` where
+            validation writes no sentences.
         command: how this was called, for the records.
+        note: told in a line, before the first step, how many words the pre-trained vectors know.
         progress: told after every step.
 
     Returns:
@@ -79,14 +83,16 @@ def train(
         TrainingError: there is nothing to learn from, the metric that decides cannot be measured here, or the loss
             stopped being a number.
     """
-    _require_measurable(recipe.training.metric)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells the precision on standard error
     fabric = Fabric(accelerator=device, devices=1, precision=precision(recipe.training, device))
     fabric.seed_everything(recipe.training.seed, verbose=False)
-    learner, training_set, validation_set = _prepare(recipe, collection, command)
+    learner, training_set, validation_set = prepare(recipe, collection, command)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, CheckpointError):
         _claim(out, learner.config, resume)
+        if note is not None and "embeddings" in learner.config.provenance:
+            note(f"begins with {learner.config.provenance['embeddings']}; the others are drawn likewise")
         if isinstance(learner.model, Counted):
             _count(learner, training_set, validation_set, out)
             return out
@@ -249,8 +255,14 @@ def precision(settings: TrainingSettings, device: str) -> Literal["32-true", "bf
     return "bf16-mixed" if settings.precision == "bf16" else "32-true"
 
 
-def _prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Checkpoint, Examples, Examples]:
-    """Vocabulary from the training split, a fresh model, and the examples of both splits."""
+def prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Checkpoint, Examples, Examples]:
+    """Vocabulary from the training split, a fresh model, and the examples of both splits.
+
+    Raises:
+        LimnerError: the recipe does not fit the collection, its features, its word vectors, the model or the machine;
+            whatever can be known before the first step.
+    """
+    _require_measurable(recipe.training.metric)
     data = recipe.data
     pictures = (
         Pictures.open(collection, recipe.visual.features, recipe.visual.cache_mib) if recipe.visual.features else None
@@ -269,6 +281,10 @@ def _prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Chec
                 "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
             )
     model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {})
+    if isinstance(model, Counted) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
+        require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
+    if not isinstance(model, Counted):
+        build_optimizer(model.named_parameters(), recipe.training)  # refuses patterns that fit no weight
     begun = _start_from_words(model, tokenizer, recipe.training) if recipe.training.embeddings else {}
     config = Config(
         recipe=recipe.model_dump(mode="json"),
@@ -283,6 +299,20 @@ def _prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Chec
         vocab_size=len(tokenizer),
     )
     return Checkpoint(model, tokenizer, config, recipe), training_set, validation_set
+
+
+def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:
+    """Refuse sentences of which perplexity counts no word, see `limner.scoring.counted_words`.
+
+    Raises:
+        SettingsError: all are too short.
+    """
+    longest = max(map(len, examples.targets))
+    if skip_words and longest < skip_words + 3:
+        raise SettingsError(
+            f"evaluation.skip_words: {skip_words} leaves out sentences of fewer than {skip_words + 3} words, and none "
+            f"in split '{split}' has more than {longest}; evaluation.skip_words=0 counts all words"
+        )
 
 
 def _start_from_words(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
@@ -322,9 +352,24 @@ def _claim(out: Path, config: Config, resume: bool) -> None:
             f"{recipe_file}: damaged ({error}), so nobody knows what to resume; restore it, or name another --out"
         ) from None
     for what in mine:
-        if theirs.get(what) != mine[what]:
-            difference = _first_difference(theirs.get(what), mine[what], what)
+        before, now = (_deciding(of.get(what)) if what == "recipe" else of.get(what) for of in (theirs, mine))
+        if before != now:
+            difference = _first_difference(before, now, what)
             raise CheckpointError(f"{out}: cannot resume, {difference}; use the same {what}, or name another --out")
+
+
+def _deciding(recipe: Any) -> Any:  # noqa: ANN401  (whatever JSON holds)
+    """What of a recipe decides how it trains.
+
+    Of `evaluation` these are the words that perplexity counts; `search` only where validation writes sentences.
+    """
+    try:
+        training, kept = recipe["training"], dict(recipe)
+        if {training["metric"], *training["metrics"]} <= {"perplexity"}:
+            kept.pop("search", None)
+        return {**kept, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
+    except (KeyError, TypeError):  # of another version: the difference is told
+        return recipe
 
 
 def _prints(config: Config) -> list[str]:
@@ -371,11 +416,11 @@ def _validate(run: _Run, examples: Examples) -> None:
         run.average.swap()
     values = validate(run.learner, examples, tuple(dict.fromkeys((settings.metric, *settings.metrics))))
     value = values.get(settings.metric, math.nan)
-    if math.isnan(value):
+    if not math.isfinite(value):
         raise TrainingError(
-            f"training.metric: '{settings.metric}' has no value after epoch {place.epoch}: either it cannot be "
-            "measured on this machine (the log says why), or the weights have grown beyond all bounds "
-            "(lower training.optimizer.lr); the last saved state is untouched"
+            f"training.metric: '{settings.metric}' has no finite value after epoch {place.epoch}: either it cannot be "
+            "measured on this machine (the log says why), or the weights have grown beyond all bounds (lower "
+            "training.optimizer.lr, or set training.clip_norm); the last saved state is untouched"
         )
     run.log.validation(place, values)
     sign = -1 if settings.metric in LOWER_IS_BETTER else 1
@@ -397,15 +442,25 @@ def _keep(run: _Run, values: dict[str, float]) -> None:
 
 
 def _count(learner: Checkpoint, training_set: Examples, validation_set: Examples, out: Path) -> None:
-    """A model that is counted is done at once; it is measured and kept like one that learns."""
+    """A model that is counted is done at once; it is measured and kept like one that learns.
+
+    With `training.fuse` it is counted again once it is measured, now on training and validation sentences, which is all
+    that going on with both can mean here.
+    """
     assert isinstance(learner.model, Counted)
+    settings, place = learner.recipe.training, Place(epoch=1)
     began = time.perf_counter()
     learner.model.fit(training_set.targets)
-    place = Place(epoch=1, seconds=time.perf_counter() - began)
-    values = validate(learner, validation_set, tuple(dict.fromkeys(("perplexity", *learner.recipe.training.metrics))))
+    place.seconds = time.perf_counter() - began
+    values = validate(learner, validation_set, tuple(dict.fromkeys(("perplexity", *settings.metrics))))
     log = RunLog(out, Place())
     log.validation(place, values)
     log.close()
-    facts = {f"validation_{name}": round(value, 3) for name, value in values.items()}
+    facts: dict[str, object] = {f"validation_{name}": round(value, 3) for name, value in values.items()}
+    if settings.fuse:
+        began = time.perf_counter()
+        learner.model.fit([*training_set.targets, *validation_set.targets])
+        place.seconds += time.perf_counter() - began
+        facts["fused"] = f"counted again together with the {len(validation_set):,} validation sentences"
     facts = {**learner.config.provenance, "epochs": 1, "seconds": round(place.seconds, 1), **facts}
     save_checkpoint(out, learner._replace(config=learner.config.model_copy(update={"provenance": facts})))

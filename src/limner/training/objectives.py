@@ -47,7 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         counted = (targets != IGNORED).unsqueeze(1)
         words, share = targets.clamp(min=0).unsqueeze(1), smoothing / logits.shape[1]
         weight = precise(counted.to(logits.dtype)) / counted.sum()  # (N, 1)
-        gradient, losses = torch.empty_like(logits), []
+        losses, gradient = [], torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         height = max(1, CELLS_AT_ONCE // logits.shape[1])
         for some in (slice(top, top + height) for top in range(0, len(logits), height)):
             values = precise(logits[some])
@@ -56,13 +56,15 @@ class _CrossEntropy(torch.autograd.Function):
             if smoothing:  # 0 times a word's -inf would be no number
                 loss = (1 - smoothing) * loss + share * values.sum(1, keepdim=True)
             losses.append((loss[counted[some]]).sum())
-            values.exp_().sub_(share).scatter_add_(1, words[some], values.new_full(words[some].shape, smoothing - 1))
-            gradient[some] = values.mul_(weight[some])
-        ctx.save_for_backward(gradient)
+            if gradient is not None:
+                right = values.new_full(words[some].shape, smoothing - 1)
+                gradient[some] = values.exp_().sub_(share).scatter_add_(1, words[some], right).mul_(weight[some])
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
         return -torch.stack(losses).sum() / counted.sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         (gradient,) = ctx.saved_tensors
-        return gradient * outer, None, None
+        return gradient.mul_(outer), None, None  # in place: a second way back through it would be refused by autograd

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from limner.metrics import METRICS
 from limner.settings import Settings
@@ -89,7 +89,7 @@ class TrainingSettings(Settings):
     fuse: int = Field(default=0, ge=0)
     """After training, go on for at most this many epochs with training and validation sentences together, until the
     validation sentences are as probable as the training sentences were when training stopped (Kiros et al., 2014,
-    section 7.2); 0 for not at all."""
+    section 7.2); 0 for not at all. A model that is counted is counted again, on both, whatever the number."""
     embeddings: Path | None = None
     """Pre-trained word vectors to begin with: a file in the format of word2vec, GloVe or fastText."""
     validate_every: int = Field(default=1, ge=1)
@@ -105,3 +105,12 @@ class TrainingSettings(Settings):
             if name != "perplexity" and name not in METRICS:
                 raise ValueError(f"no metric '{name}'; expected one of perplexity, {', '.join(METRICS)}")
         return value
+
+    @model_validator(mode="after")
+    def _a_rate_to_fuse_with(self) -> Self:
+        if self.fuse and self.schedule.name in ("cosine", "linear"):
+            raise ValueError(
+                f"fuse {self.fuse}, and schedule '{self.schedule.name}' ends at a learning rate of zero, with which "
+                "nothing more is learned; take the schedule constant or exponential, or fuse=0"
+            )
+        return self

@@ -69,6 +69,8 @@ def load_backbone(
         if layer is not None or kind != "vector" or views != 1 or size is not None or resize is not None:
             raise BackboneError(f"{name}: gives one vector a sound; leave layer, kind, size, resize and views out")
         return LogMelBackbone()
+    if family in ("kmeans", *CLASSIC) and not rest:
+        raise BackboneError(f"'{name}': names no file; write it after the colon, {family}:FILE")
     if family == "kmeans":
         if layer is not None or kind != "vector" or views != 1 or size is not None or resize is not None:
             raise BackboneError(
@@ -173,8 +175,11 @@ def _load_filters_like(spec: FeatureSpec, name: str | None) -> Backbone:
     remedy = "say where the filters of the model's features are (--backbone kmeans:FILE)"
     where = name or spec.source or ""
     family, _, file = where.partition(":")
-    if family != "kmeans" or not Path(file).is_file():
-        raise BackboneError(f"{where or 'no file'}: the features were made by filters of k-means; {remedy}")
+    if family != "kmeans":
+        found = f"to take this file say kmeans:{where}" if Path(where).is_file() else remedy
+        raise BackboneError(f"{where or 'no file'}: the features were made by filters of k-means; {found}")
+    if not Path(file).is_file():
+        raise BackboneError(f"{file}: no such file, and the features were made by its filters of k-means; {remedy}")
     backbone = KMeansBackbone(Path(file))
     require_same(backbone.specs[0], spec, where, remedy)
     return backbone

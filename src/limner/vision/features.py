@@ -59,6 +59,11 @@ class FeatureSpec(Settings):
     """Where the network was when it looked, as `load_backbone` takes it; not part of the fingerprint."""
 
     @property
+    def media(self) -> str:
+        """What the values are of, as messages call it: 'pictures' or 'sounds'."""
+        return "sounds" if self.backbone == "logmel" else "pictures"
+
+    @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with anything that changes the values."""
         content = json.dumps(self.model_dump(mode="json", exclude={"name", "source"}), sort_keys=True)
@@ -212,10 +217,10 @@ def extract(
         progress(len(items), len(items))
     if not done:
         first = "".join(f"; the first, '{item_id}': {reason}" for item_id, reason in list(skipped.items())[:1])
-        raise FeatureError(f"{collection.path}: none of {len(items)} pictures could be looked at{first}")
+        raise FeatureError(f"{collection.path}: none of {len(items)} {specs[0].media} could be read{first}")
     if skipped:
         item_id, reason = next(iter(skipped.items()))
-        logger.warning("%d pictures were skipped; the first, '%s': %s", len(skipped), item_id, reason)
+        logger.warning("%d %s were skipped; the first, '%s': %s", len(skipped), specs[0].media, item_id, reason)
     return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped)
 
 

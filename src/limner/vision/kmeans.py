@@ -57,8 +57,8 @@ class KMeansSettings(Settings):
     """Side to which pictures are squashed, in pixels."""
     patch: int = Field(default=6, ge=2)
     """Side r of a patch, in pixels."""
-    filters: int = Field(default=128, ge=2)
-    """k_f, the number of centroids and of maps."""
+    filters: int = Field(default=128)
+    """k_f, the number of centroids and of maps, 4 at least: models take maps of three channels for pixels."""
     grid: int = Field(default=9, ge=1)
     """G: each map is max-pooled to G x G."""
     patches: int = Field(default=200_000, ge=2)
@@ -70,6 +70,11 @@ class KMeansSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.filters < 4:
+            raise ValueError(
+                f"{self.filters} filters are too few: models take maps of three channels for the pixels of a picture; "
+                "take at least 4"
+            )
         if self.patch > self.size:
             raise ValueError(f"a patch of {self.patch} pixels is larger than the picture of size {self.size}")
         if self.grid > self.places:

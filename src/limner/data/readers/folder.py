@@ -23,10 +23,10 @@ def read_folder(source: Path, options: Options, gathering: Gathering) -> None:
         gathering: gets the items, in the order of their paths.
 
     Raises:
-        CollectionError: two pictures have one name, but for the ending.
+        CollectionError: there are no pictures, or two have one name, but for the ending.
     """
     named: dict[str, Path] = {}
-    for picture in list_pictures(source):
+    for picture in list_pictures(source, "name the folder that the pictures are in"):
         inner = picture.relative_to(source)
         id = inner.with_suffix("").as_posix()
         if (other := named.setdefault(id, picture)) != picture:

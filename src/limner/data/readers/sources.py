@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from limner.audio import SOUND_SUFFIXES
 from limner.data.readers.gathering import Gathering, Place
 from limner.data.readers.names import key_of, may_be_one
 from limner.errors import CollectionError
@@ -154,7 +155,7 @@ class Pictures:
         fits = [path for below, path in paths.items() if may_be_one(below, name)]
         if len(fits) > 1:
             raise CollectionError(
-                f"'{name}' may be {fits[0]} or {fits[1]}; name the folder of the right ones with the option 'images', "
+                f"'{name}' may be {fits[0]} or {fits[1]}; name the folder of the right ones with --images, "
                 "or rename one"
             )
         return fits[0] if fits else None
@@ -168,20 +169,27 @@ class Pictures:
         return numbered[0] if len(numbered) == 1 else None
 
 
-def list_pictures(folder: Path) -> list[Path]:
+def list_pictures(folder: Path, remedy: str = "name the folder of the pictures with --images") -> list[Path]:
     """All files below a folder that look like pictures, in order of their paths.
+
+    Args:
+        folder: where to look.
+        remedy: what the user can do about a folder without any.
 
     Raises:
         CollectionError: there are none.
     """
-    found = []
+    found, sounds = [], 0
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
         pictures = sorted(name for name in names if os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES)
         found += [Path(parent, name) for name in pictures if not name.startswith(".")]
+        sounds += sum(os.path.splitext(name)[1].lower() in SOUND_SUFFIXES for name in names)
     if not found:
+        if sounds:
+            raise CollectionError(f"{folder}: no pictures below this folder, but sounds; import it as 'audio'")
         state = "no pictures below this folder" if folder.is_dir() else "this folder does not exist"
-        raise CollectionError(f"{folder}: {state}; name the folder of the pictures with the option 'images'")
+        raise CollectionError(f"{folder}: {state}; {remedy}")
     return found
 
 
@@ -219,7 +227,7 @@ class Splits:
         if not lists:
             raise CollectionError(
                 f"{root}: no lists of splits found; write the pictures' names, one a line, to train.txt, "
-                f"val.txt and test.txt in {root / 'splits'}, or name their folder with the option 'splits'"
+                f"val.txt and test.txt in {root / 'splits'}, or name their folder with --splits"
             )
         return cls(_in_order(lists), gathering)
 

@@ -152,6 +152,8 @@ def all_pairs(
 
 def in_bf16(model: Checkpoint) -> bool:
     """Whether all pairs are scored in bfloat16: where the hardware does so by itself and the recipe allows it."""
+    if getattr(model.model, "exact_pairs", False):
+        return False
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
 
 

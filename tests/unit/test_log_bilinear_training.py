@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from limner import retrieval
 from limner.checkpoint import load_checkpoint
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
@@ -181,3 +182,12 @@ def test_every_log_bilinear_model_learns_to_see(tiny, tmp_path):
         perplexities[variant] = load_checkpoint(run).config.provenance["validation_perplexity"]
     assert perplexities["MLBL-B"] < 0.8 * perplexities["LBL"]
     assert perplexities["MLBL-F"] < 0.9 * perplexities["LBL"]
+
+
+def test_the_product_of_all_pairs_is_signed_with_the_arithmetic_it_is_made_in(tiny, tmp_path, monkeypatch):
+    """One product in float32 where logits add, whatever is allowed; tiles in bfloat16 where the hardware has it."""
+    monkeypatch.setattr(retrieval, "native_bf16", lambda device: True)
+    for variant, exact in (("MLBL-B", True), ("MLBL-F", False)):
+        model = {"name": "lbl", "variant": variant, "word_dim": 8, "factors": 12}
+        run = train(recipe_of(model, epochs=1, precision="auto"), tiny, tmp_path / variant)
+        assert retrieval.in_bf16(load_checkpoint(run)) is not exact

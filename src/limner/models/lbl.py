@@ -106,6 +106,11 @@ class LBL(nn.Module):
         """Whether the variant looks at pictures."""
         return self.eye is not None
 
+    @property
+    def exact_pairs(self) -> bool:
+        """Whether all pairs are scored in float32 whatever is allowed: their one product is fast enough."""
+        return self.word_factors is None
+
     def look(self, visual: Visual) -> Tensor:
         """What is seen of each picture as one vector x, (B, m): stored features, or the convnet's."""
         assert self.eye is not None, "LBL looks at no picture"

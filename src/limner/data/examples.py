@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 
 class Sentence(NamedTuple):
@@ -127,17 +128,10 @@ SIGNS = Signs()
 
 def collate(examples: Sequence[Example]) -> Batch:
     """Pad examples into one batch; shifted inputs, outputs and masks are made here and nowhere else."""
-    length = max(len(example.target) for example in examples) + 1
-    target_in = torch.full((len(examples), length), SIGNS.pad)
-    target_out = torch.full((len(examples), length), SIGNS.pad)
-    mask = torch.zeros((len(examples), length), dtype=torch.bool)
-    for row, example in enumerate(examples):
-        words = torch.as_tensor(example.target, dtype=torch.long)
-        target_in[row, 0] = SIGNS.bos
-        target_in[row, 1 : len(words) + 1] = words
-        target_out[row, : len(words)] = words
-        target_out[row, len(words)] = SIGNS.eos
-        mask[row, : len(words) + 1] = True
+    words, lengths = _padded([example.target for example in examples])  # (B, T - 1) and (B, 1)
+    target_in = functional.pad(words, (1, 0), value=SIGNS.bos)
+    target_out = functional.pad(words, (0, 1), value=SIGNS.pad).scatter_(1, lengths, SIGNS.eos)
+    mask = torch.arange(target_in.shape[1]) <= lengths
     source, source_mask = _collate_sources(examples)
     return Batch(
         ids=tuple(example.id for example in examples),
@@ -153,14 +147,16 @@ def collate(examples: Sequence[Example]) -> Batch:
 def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor | None]:
     if all(example.source is None for example in examples):
         return None, None
-    sources = [example.source or () for example in examples]
-    length = max(1, *(len(source) for source in sources))
-    tokens = torch.full((len(examples), length), SIGNS.pad)
-    mask = torch.zeros((len(examples), length), dtype=torch.bool)
-    for row, words in enumerate(sources):
-        tokens[row, : len(words)] = torch.as_tensor(words, dtype=torch.long)
-        mask[row, : len(words)] = True
-    return tokens, mask
+    tokens, lengths = _padded([example.source or () for example in examples], at_least=1)
+    return tokens, torch.arange(tokens.shape[1]) < lengths
+
+
+def _padded(sequences: Sequence[Sequence[int]], at_least: int = 0) -> tuple[Tensor, Tensor]:
+    """Sequences of ids side by side (B, T), and their lengths (B, 1); all at once, a batch has hundreds."""
+    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)[:, None]
+    tokens = np.full((len(sequences), max(at_least, int(lengths.max()))), SIGNS.pad, dtype=np.int64)
+    tokens[np.arange(tokens.shape[1]) < lengths] = [id for sequence in sequences for id in sequence]
+    return torch.from_numpy(tokens), torch.from_numpy(lengths)
 
 
 def collate_visual(visuals: Sequence[Seen | None]) -> Visual:

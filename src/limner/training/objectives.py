@@ -37,8 +37,8 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
 class _CrossEntropy(torch.autograd.Function):
     """`cross_entropy` and its gradient in one pass, some rows at a time.
 
-    Torch's own passes over the logits six times, half of them in float32 and in memory of their size. Of the processor
-    time of a log-bilinear model's training step this spares a fifth; where two threads are free it is as fast as torch's.
+    Torch's own passes over the logits six times, half of them in float32 and in memory of their size. This spares a
+    fifth of the processor time of a log-bilinear model's training step; with two free threads it is as fast as torch's.
     """
 
     @staticmethod

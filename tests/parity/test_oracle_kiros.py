@@ -38,7 +38,7 @@ R = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 LN2, LN3 = math.log(2.0), math.log(3.0)
 
 
-def close(actual, expected):
+def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -47,12 +47,12 @@ def close(actual, expected):
 
 def test_eq_1_gives_the_first_matrix_to_the_word_farthest_back():
     C = [np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[2.0, 0.0], [0.0, 3.0]])]
-    close(lbl_predict(R, C, (1, 2)), [3.0, 3.0])  # (1, 0) of word 1, (2, 3) of word 2
-    close(lbl_predict(R, C, (2, 1)), [1.0, 3.0])
+    assert_close(lbl_predict(R, C, (1, 2)), [3.0, 3.0])  # (1, 0) of word 1, (2, 3) of word 2
+    assert_close(lbl_predict(R, C, (2, 1)), [1.0, 3.0])
 
 
 def test_eq_1_multiplies_the_matrix_by_the_word_not_its_transpose():
-    close(lbl_predict(R, [np.array([[1.0, 5.0], [7.0, 2.0]])], (1,)), [5.0, 2.0])
+    assert_close(lbl_predict(R, [np.array([[1.0, 5.0], [7.0, 2.0]])], (1,)), [5.0, 2.0])
 
 
 def test_eq_1_needs_a_word_for_every_matrix():
@@ -62,24 +62,24 @@ def test_eq_1_needs_a_word_for_every_matrix():
 
 def test_eq_2_scores_with_the_inner_product_and_the_bias():
     C = [np.array([[0.0, LN2], [0.0, LN3]])]  # word 1 predicts (ln 2, ln 3)
-    close(lbl_distribution(R, C, np.zeros(3), (1,)), [2 / 11, 3 / 11, 6 / 11])
-    close(lbl_distribution(R, C, np.array([0.0, LN2, -math.log(6.0)]), (1,)), [2 / 9, 6 / 9, 1 / 9])
+    assert_close(lbl_distribution(R, C, np.zeros(3), (1,)), [2 / 11, 3 / 11, 6 / 11])
+    assert_close(lbl_distribution(R, C, np.array([0.0, LN2, -math.log(6.0)]), (1,)), [2 / 9, 6 / 9, 1 / 9])
 
 
 def test_a_bias_of_minus_infinity_takes_a_word_out():
     C = [np.array([[0.0, LN2], [0.0, LN3]])]
-    close(lbl_distribution(R, C, np.array([-math.inf, 0.0, 0.0]), (1,)), [0.0, 3 / 9, 6 / 9])
+    assert_close(lbl_distribution(R, C, np.array([-math.inf, 0.0, 0.0]), (1,)), [0.0, 3 / 9, 6 / 9])
 
 
 def test_softmax_bears_scores_beyond_the_range_of_exp():
-    close(lbl_distribution(R, [np.diag([2000.0, 0.0])], np.zeros(3), (0,)), [0.5, 0.0, 0.5])
+    assert_close(lbl_distribution(R, [np.diag([2000.0, 0.0])], np.zeros(3), (0,)), [0.5, 0.0, 0.5])
 
 
 def test_eq_3_adds_the_picture_to_the_prediction():
     C_m = np.array([[LN2, 0.0, 0.0], [0.0, LN3, 9.0]])
     x = np.array([1.0, 2.0, 0.0])  # adds (ln 2, ln 9) to the context's (0, ln 3)
     given = mlblb_distribution(R, [np.array([[0.0, 0.0], [0.0, LN3]])], C_m, np.zeros(3), (1,), x)
-    close(given, [2 / 83, 27 / 83, 54 / 83])
+    assert_close(given, [2 / 83, 27 / 83, 54 / 83])
 
 
 W_HF = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -93,25 +93,25 @@ def test_eqs_7_to_9_by_hand():
     C_m = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2 * LN2]])
     # word 0 predicts (1, -2) ln 2, the picture adds (0, 2) ln 2: r_hat = (1, 0) ln 2
     # factors: W_fr r_hat = (1, 0) ln 2, gated (2, 0) ln 2; scores (2, 0, 2) ln 2
-    close(mlblf_distribution(W_HF, W_FX, W_FR, C, C_m, np.zeros(3), (0,), X), [4 / 9, 1 / 9, 4 / 9])
+    assert_close(mlblf_distribution(W_HF, W_FX, W_FR, C, C_m, np.zeros(3), (0,), X), [4 / 9, 1 / 9, 4 / 9])
     bias = np.array([0.0, 0.0, LN2])
-    close(mlblf_distribution(W_HF, W_FX, W_FR, C, C_m, bias, (0,), X), [4 / 13, 1 / 13, 8 / 13])
+    assert_close(mlblf_distribution(W_HF, W_FX, W_FR, C, C_m, bias, (0,), X), [4 / 13, 1 / 13, 8 / 13])
 
 
 def test_eq_7_represents_words_by_the_ungated_product():
     C, C_m = [np.diag([0.0, LN2])], np.zeros((2, 3))
     # word 2 is (1, 3), r_hat (0, 3) ln 2; factors (6, 3) ln 2 gated (12, 3) ln 2; scores (12, 3, 15) ln 2
     energies = np.array([2.0**12, 2.0**3, 2.0**15])
-    close(mlblf_distribution(W_HF, W_FX, W_FR, C, C_m, np.zeros(3), (2,), X), energies / energies.sum())
+    assert_close(mlblf_distribution(W_HF, W_FX, W_FR, C, C_m, np.zeros(3), (2,), X), energies / energies.sum())
 
 
 def test_eq_6_gates_the_word_representations():
-    close(gated_representations(W_HF, W_FX, W_FR, X), [[2.0, 4.0], [0.0, 1.0], [2.0, 5.0]])
+    assert_close(gated_representations(W_HF, W_FX, W_FR, X), [[2.0, 4.0], [0.0, 1.0], [2.0, 5.0]])
 
 
 def test_eq_6_is_eq_5_with_factored_slices():
     slices = [W_HF @ np.diag(W_FX[:, i]) @ W_FR for i in range(3)]
-    close(gated_representations(W_HF, W_FX, W_FR, X), sum(X[i] * slices[i] for i in range(3)))
+    assert_close(gated_representations(W_HF, W_FX, W_FR, X), sum(X[i] * slices[i] for i in range(3)))
 
 
 def test_eqs_8_and_9_are_the_gated_representations_against_the_prediction():
@@ -120,15 +120,15 @@ def test_eqs_8_and_9_are_the_gated_representations_against_the_prediction():
     C, C_m, b, x = [rng.normal(size=(2, 2))], rng.normal(size=(2, 2)), rng.normal(size=3), rng.normal(size=2)
     prediction = C[0] @ (W_hf @ W_fr)[1] + C_m @ x
     energies = np.exp(gated_representations(W_hf, W_fx, W_fr, x) @ prediction + b)
-    close(mlblf_distribution(W_hf, W_fx, W_fr, C, C_m, b, (1,), x), energies / energies.sum())
+    assert_close(mlblf_distribution(W_hf, W_fx, W_fr, C, C_m, b, (1,), x), energies / energies.sum())
 
 
 def test_svd_start_keeps_the_largest_direction_and_shares_it_evenly():
     E = np.array([[0.0, 4.0], [1.0, 0.0], [0.0, 0.0]])
     W_hf, W_fr = svd_start(E, 1)
-    close(np.abs(W_hf), [[2.0], [0.0], [0.0]])
-    close(np.abs(W_fr), [[0.0, 2.0]])
-    close(W_hf @ W_fr, [[0.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
+    assert_close(np.abs(W_hf), [[2.0], [0.0], [0.0]])
+    assert_close(np.abs(W_fr), [[0.0, 2.0]])
+    assert_close(W_hf @ W_fr, [[0.0, 4.0], [0.0, 0.0], [0.0, 0.0]])
 
 
 @pytest.mark.parametrize("k", [2, 5])
@@ -136,8 +136,8 @@ def test_svd_start_is_exact_with_as_many_factors_as_columns(k):
     E = np.random.default_rng(1).normal(size=(k, 3))
     W_hf, W_fr = svd_start(E, 3)
     assert (W_hf.shape, W_fr.shape) == ((k, 3), (3, 3))
-    close(W_hf @ W_fr, E)
-    close(W_hf.T @ W_hf, W_fr @ W_fr.T)
+    assert_close(W_hf @ W_fr, E)
+    assert_close(W_hf.T @ W_hf, W_fr @ W_fr.T)
 
 
 def test_svd_start_refuses_more_factors_than_columns():
@@ -159,12 +159,12 @@ def after_word_1(context):
 
 def test_log_prob_and_eq_10_take_the_end_sign_for_a_word():
     words = [1, 1, 2]  # start sign 0, end sign 2: 1/2, 1/4, 1/4
-    close(sentence_log_prob(words, after_word_1, 1, 0), math.log(1 / 32))
-    close(perplexity(words, after_word_1, 1, 0), 2.0 ** (5 / 3))
+    assert_close(sentence_log_prob(words, after_word_1, 1, 0), math.log(1 / 32))
+    assert_close(perplexity(words, after_word_1, 1, 0), 2.0 ** (5 / 3))
 
 
 def test_perplexity_of_even_odds_is_their_number():
-    close(perplexity([0, 1, 2], lambda context: np.full(3, 1 / 3), 4, 0), 3.0)
+    assert_close(perplexity([0, 1, 2], lambda context: np.full(3, 1 / 3), 4, 0), 3.0)
 
 
 def test_an_impossible_word_has_infinite_perplexity():
@@ -175,11 +175,11 @@ def test_perplexity_from_word_skips_the_first_words_and_short_descriptions():
     four, five = [1, 1, 1, 2], [1, 2, 1, 1, 2]
     halves = (four, lambda context: np.full(3, 0.5))
     # C = 1: of `four` words 2-4 at 1/4 each, the first at 1/2 left out; the description of three words is out
-    close(perplexity_from_word([(four, after_word_1), ([1, 1, 2], after_word_1)], 1, 0, 1, 4), 4.0)
+    assert_close(perplexity_from_word([(four, after_word_1), ([1, 1, 2], after_word_1)], 1, 0, 1, 4), 4.0)
     # six words pooled, three at 1/4 and three at 1/2
-    close(perplexity_from_word([(four, after_word_1), halves], 1, 0, 1, 4), 2.0**1.5)
+    assert_close(perplexity_from_word([(four, after_word_1), halves], 1, 0, 1, 4), 2.0**1.5)
     # C = 2: only the one of five words, from its third on: 1/2, 1/4, 1/4
-    close(perplexity_from_word([(five, after_word_1), (four, after_word_1)], 1, 0, 2, 5), 2.0 ** (5 / 3))
+    assert_close(perplexity_from_word([(five, after_word_1), (four, after_word_1)], 1, 0, 2, 5), 2.0 ** (5 / 3))
     with pytest.raises(ValueError, match="5 words"):
         perplexity_from_word([(four, after_word_1)], 1, 0, 2, 5)
 
@@ -201,14 +201,14 @@ def picture_is_distribution(context, x):
 
 def test_text_to_image_scores_each_picture_by_perplexity():
     images = [np.array([0.5, 0.5]), np.array([0.2, 0.8])]
-    close(text_to_image_scores([0, 1], images, picture_is_distribution, 1, 0), [2.0, 2.5])
+    assert_close(text_to_image_scores([0, 1], images, picture_is_distribution, 1, 0), [2.0, 2.5])
 
 
 def test_image_to_text_scores_divide_by_the_mean_pictures_perplexity():
     x, mean = np.array([0.25, 0.75]), np.array([0.1, 0.9])
     sentences = [[0], [1]]  # word 1 is the easy one, but word 0 gains by the picture
     ratios = image_to_text_scores(x, mean, sentences, picture_is_distribution, 1, 0)
-    close(ratios, [4 / 10, 0.9 / 0.75])
+    assert_close(ratios, [4 / 10, 0.9 / 0.75])
 
 
 def test_shortlist_has_the_nearest_first_and_of_equals_the_first():
@@ -221,22 +221,22 @@ def test_shortlist_has_the_nearest_first_and_of_equals_the_first():
 
 
 def test_contrast_normalise_uses_the_population_variance():
-    close(contrast_normalise(np.array([1.0, 4.0, 7.0])), [-0.75, 0.0, 0.75])  # variance 6, root of 16
-    close(contrast_normalise(np.array([9.0, 9.0])), [0.0, 0.0])
+    assert_close(contrast_normalise(np.array([1.0, 4.0, 7.0])), [-0.75, 0.0, 0.75])  # variance 6, root of 16
+    assert_close(contrast_normalise(np.array([9.0, 9.0])), [0.0, 0.0])
 
 
 def test_whitening_of_independent_values():
     patches = np.concatenate([np.diag([3.0, 1.0, 2.0]), -np.diag([3.0, 1.0, 2.0])]) + np.array([3.0, 5.0, 7.0])
     m, W = whitening(patches)  # variances 9/3, 1/3 and 4/3
-    close(m, [3.0, 5.0, 7.0])
-    close(W, np.diag([(9 / 3 + 0.1) ** -0.5, (1 / 3 + 0.1) ** -0.5, (4 / 3 + 0.1) ** -0.5]))
+    assert_close(m, [3.0, 5.0, 7.0])
+    assert_close(W, np.diag([(9 / 3 + 0.1) ** -0.5, (1 / 3 + 0.1) ** -0.5, (4 / 3 + 0.1) ** -0.5]))
 
 
 def test_whitening_turns_back_to_the_patches_own_axes():
     m, W = whitening(np.array([[1.0, 1.0], [-1.0, -1.0]]))
-    close(m, [0.0, 0.0])
+    assert_close(m, [0.0, 0.0])
     long, short = 2.1**-0.5 / 2, 0.1**-0.5 / 2  # variance 2 along (1, 1), none along (1, -1)
-    close(W, [[long + short, long - short], [long - short, long + short]])
+    assert_close(W, [[long + short, long - short], [long - short, long + short]])
 
 
 def test_spherical_kmeans_sums_the_patches_and_normalises():
@@ -244,12 +244,12 @@ def test_spherical_kmeans_sums_the_patches_and_normalises():
     centroids = np.array([[0.6, 0.8], [0.0, -1.0], [-1.0, 0.0]])
     # (3, 0) and (0, 4) go to the first, the long negative product of (-1, -5) notwithstanding; the last is empty
     expected = [[0.6, 0.8], np.array([-1.0, -5.0]) / math.sqrt(26.0), [-1.0, 0.0]]
-    close(spherical_kmeans_step(patches, centroids), expected)
+    assert_close(spherical_kmeans_step(patches, centroids), expected)
 
 
 def test_spherical_kmeans_gives_a_tie_to_the_first():
     centroids = np.array([[0.8, 0.6], [0.8, -0.6]])
-    close(spherical_kmeans_step(np.array([[2.0, 0.0]]), centroids), [[1.0, 0.0], [0.8, -0.6]])
+    assert_close(spherical_kmeans_step(np.array([[2.0, 0.0]]), centroids), [[1.0, 0.0], [0.8, -0.6]])
 
 
 def test_patches_are_flattened_as_row_column_channel():
@@ -257,12 +257,12 @@ def test_patches_are_flattened_as_row_column_channel():
     image = 100.0 * row + 10.0 * column + channel
     patches = list(patches_of(image, 2))
     assert [(top, left) for top, left, _ in patches] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    close(patches[3][2], [110, 111, 112, 120, 121, 122, 210, 211, 212, 220, 221, 222])
+    assert_close(patches[3][2], [110, 111, 112, 120, 121, 122, 210, 211, 212, 220, 221, 222])
 
 
 def test_triangle_is_the_mean_distance_less_the_distance():
     centroids = np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])  # distances 0, 5, 1, mean 2
-    close(triangle(np.zeros(2), centroids), [2.0, 0.0, 1.0])
+    assert_close(triangle(np.zeros(2), centroids), [2.0, 0.0, 1.0])
 
 
 def test_encode_normalises_whitens_and_compares():
@@ -271,7 +271,7 @@ def test_encode_normalises_whitens_and_compares():
     centroids = np.array([[-4.0, 0.0, 0.0], [0.0, 0.0, -3.0]])  # distances 0, 5 and root 18, 1
     maps = encode(image, 1, m, W, centroids)
     assert maps.shape == (1, 2, 2)
-    close(maps, [[[2.5, 0.0], [0.0, (math.sqrt(18.0) - 1.0) / 2]]])
+    assert_close(maps, [[[2.5, 0.0], [0.0, (math.sqrt(18.0) - 1.0) / 2]]])
 
 
 def test_encode_keeps_rows_before_columns():
@@ -282,15 +282,15 @@ def test_encode_keeps_rows_before_columns():
 def test_grid_regions_share_the_rows_that_no_cut_divides():
     maps = np.arange(15.0).reshape(5, 3, 1)
     # rows 0-2 and 2-4, columns 0-1 and 1-2
-    close(max_pool_grid(maps, 2)[:, :, 0], [[7.0, 8.0], [13.0, 14.0]])
+    assert_close(max_pool_grid(maps, 2)[:, :, 0], [[7.0, 8.0], [13.0, 14.0]])
     falling = -maps
-    close(max_pool_grid(falling, 2)[:, :, 0], [[0.0, -1.0], [-6.0, -7.0]])
+    assert_close(max_pool_grid(falling, 2)[:, :, 0], [[0.0, -1.0], [-6.0, -7.0]])
 
 
 def test_grid_of_the_maps_own_size_or_finer_repeats_them():
     maps = np.arange(8.0).reshape(2, 2, 2)
-    close(max_pool_grid(maps, 2), maps)
-    close(max_pool_grid(maps, 4), maps.repeat(2, axis=0).repeat(2, axis=1))
+    assert_close(max_pool_grid(maps, 2), maps)
+    assert_close(max_pool_grid(maps, 4), maps.repeat(2, axis=0).repeat(2, axis=1))
 
 
 def test_convolution_does_not_flip_and_adds_the_bias():
@@ -298,19 +298,19 @@ def test_convolution_does_not_flip_and_adds_the_bias():
     filters = np.zeros((1, 2, 2, 2))
     filters[0, 0, 0, 1], filters[0, 1, 1, 0] = 1.0, 10.0
     # right of channel 0 plus ten times the one below of channel 1
-    close(convolve(maps, filters, np.array([0.5])), [[[121.5, 132.5], [154.5, 165.5]]])
+    assert_close(convolve(maps, filters, np.array([0.5])), [[[121.5, 132.5], [154.5, 165.5]]])
 
 
 def test_response_normalisation_sums_over_five_channels():
     a = np.full((6, 1, 1), 100.0)  # 1e-4 a^2 = 1
     expected = [100 / (2 + channels) ** 0.75 for channels in (3, 4, 5, 5, 4, 3)]
-    close(response_normalise(a)[:, 0, 0], expected)
+    assert_close(response_normalise(a)[:, 0, 0], expected)
 
 
 def test_max_pool_windows_overlap():
     maps = np.zeros((1, 7, 7))
     maps[0, 2, 4] = 1.0  # in the windows that begin at rows 0 and 2, columns 2 and 4
-    close(max_pool(maps), [[[0, 1, 1], [0, 1, 1], [0, 0, 0]]])
+    assert_close(max_pool(maps), [[[0, 1, 1], [0, 1, 1], [0, 0, 0]]])
 
 
 def test_convnet_by_hand():
@@ -321,7 +321,7 @@ def test_convnet_by_hand():
     weight[0, 9 + 5] = weight[1, 9 + 5] = 1.0  # channel 1, row 1, column 2: rows 2-4, columns 4-6
     theta = {"filters": filters, "filter_bias": np.array([-1.0, 0.0]), "weight": weight, "bias": np.array([1.0, -99.0])}
     # its largest is at (4, 6) of the filtered maps, (5, 7) of the input: 52
-    close(convnet(maps, theta), [52.0 / (2.0 + 1e-4 * 52**2) ** 0.75 + 1.0, 0.0])
+    assert_close(convnet(maps, theta), [52.0 / (2.0 + 1e-4 * 52**2) ** 0.75 + 1.0, 0.0])
 
 
 def test_convnet_shapes_are_the_papers():
@@ -335,7 +335,7 @@ def test_convnet_shapes_are_the_papers():
     assert x.shape == (256,)
     inner = 18 / (2 + 1e-4 * 5 * 18**2) ** 0.75  # 60 channels have two neighbours on either side
     outer = [18 / (2 + 1e-4 * n * 18**2) ** 0.75 for n in (3, 4)]
-    close(x, np.full(256, 9 * (60 * inner + 2 * sum(outer))))
+    assert_close(x, np.full(256, 9 * (60 * inner + 2 * sum(outer))))
 
 
 # Katz back-off; ids: start sign 0, end sign 1, words a 2, b 3 and c 4
@@ -361,7 +361,7 @@ def counts_of_counts(n):
 def test_discounts_by_hand():
     # tail 6 * 1 / 20 = 0.3; r*/r is 0.5, 0.9, 0, -, 0.6
     discounts = katz_discounts(counts_of_counts({1: 20, 2: 5, 3: 3, 5: 2, 6: 1}))
-    close([discounts[r] for r in range(1, 6)], [2 / 7, 6 / 7, 1.0, 1.0, 3 / 7])
+    assert_close([discounts[r] for r in range(1, 6)], [2 / 7, 6 / 7, 1.0, 1.0, 3 / 7])
 
 
 @pytest.mark.parametrize(
@@ -381,37 +381,37 @@ def test_discounts_that_make_no_sense_are_one(n, why):
 def test_bigrams_by_hand():
     # unigrams: nothing is discounted and c was not counted, so the total is 6
     sentences = [[2, 3], [2]]
-    close(table(sentences, 2, 5, ()), [0, 2 / 6, 2 / 6, 1 / 6, 1 / 6])
+    assert_close(table(sentences, 2, 5, ()), [0, 2 / 6, 2 / 6, 1 / 6, 1 / 6])
     # bigrams: n_1 = 3, n_2 = 1, so d_1 = 2/3 and d_2 = 1
-    close(table(sentences, 2, 5, (0,)), [0, 2 / 12, 8 / 12, 1 / 12, 1 / 12])  # a of 3; alpha = 1/3 / 2/3
-    close(table(sentences, 2, 5, (2,)), [0, 3 / 9, 2 / 9, 3 / 9, 1 / 9])  # alpha = 1/3 / 1/2
-    close(table(sentences, 2, 5, (3,)), [0, 8 / 12, 2 / 12, 1 / 12, 1 / 12])
-    close(table(sentences, 2, 5, (4,)), table(sentences, 2, 5, ()))  # c was never seen
+    assert_close(table(sentences, 2, 5, (0,)), [0, 2 / 12, 8 / 12, 1 / 12, 1 / 12])  # a of 3; alpha = 1/3 / 2/3
+    assert_close(table(sentences, 2, 5, (2,)), [0, 3 / 9, 2 / 9, 3 / 9, 1 / 9])  # alpha = 1/3 / 1/2
+    assert_close(table(sentences, 2, 5, (3,)), [0, 8 / 12, 2 / 12, 1 / 12, 1 / 12])
+    assert_close(table(sentences, 2, 5, (4,)), table(sentences, 2, 5, ()))  # c was never seen
 
 
 def test_trigrams_by_hand():
     # unigrams of 9: end 3, a 3, b 2, c 1; bigrams: d_1 = d_2 = 1; trigrams: n_1 = 6, n_2 = 1, d_1 = 1/3, d_2 = 1
     sentences = [[2, 3], [2], [3, 2]]
-    close(table(sentences, 3, 5, (0,)), [0, 3 / 16, 8 / 16, 4 / 16, 1 / 16])
-    close(table(sentences, 3, 5, (2,)), [0, 8 / 16, 3 / 16, 4 / 16, 1 / 16])
-    close(table(sentences, 3, 5, (0, 0)), [0, 3 / 18, 12 / 18, 2 / 18, 1 / 18])  # alpha = 2/9 / 1/4
-    close(table(sentences, 3, 5, (0, 2)), [0, 1 / 6, 3 / 6, 1 / 6, 1 / 6])  # alpha = 2/3 / 1/4
-    close(table(sentences, 3, 5, (4, 2)), table(sentences, 3, 5, (2,)))
-    close(table(sentences, 3, 5, (2, 4)), table(sentences, 3, 5, ()))
+    assert_close(table(sentences, 3, 5, (0,)), [0, 3 / 16, 8 / 16, 4 / 16, 1 / 16])
+    assert_close(table(sentences, 3, 5, (2,)), [0, 8 / 16, 3 / 16, 4 / 16, 1 / 16])
+    assert_close(table(sentences, 3, 5, (0, 0)), [0, 3 / 18, 12 / 18, 2 / 18, 1 / 18])  # alpha = 2/9 / 1/4
+    assert_close(table(sentences, 3, 5, (0, 2)), [0, 1 / 6, 3 / 6, 1 / 6, 1 / 6])  # alpha = 2/3 / 1/4
+    assert_close(table(sentences, 3, 5, (4, 2)), table(sentences, 3, 5, (2,)))
+    assert_close(table(sentences, 3, 5, (2, 4)), table(sentences, 3, 5, ()))
 
 
 def test_the_mass_that_unigrams_free_is_spread_over_words_never_counted():
     # end 2, four words once: n_1 = 4, n_2 = 1, d_1 = 1/2; a third of the mass is for ids 6 and 7
-    close(table([[2, 3, 4], [5]], 1, 8, ()), [0, 4 / 12, 1 / 12, 1 / 12, 1 / 12, 1 / 12, 2 / 12, 2 / 12])
+    assert_close(table([[2, 3, 4], [5]], 1, 8, ()), [0, 4 / 12, 1 / 12, 1 / 12, 1 / 12, 1 / 12, 2 / 12, 2 / 12])
 
 
 def test_unigrams_are_not_discounted_when_every_word_was_counted():
-    close(table([[2, 3, 4], [5]], 1, 6, ()), [0, 2 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6])
+    assert_close(table([[2, 3, 4], [5]], 1, 6, ()), [0, 2 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6])
 
 
 def test_a_context_that_has_seen_every_word_is_normalised():
     # after a: end 2, a 1, b 1; d_1 = 2/3 (n_1 = 3, n_2 = 1), so 2, 2/3 and 2/3 of 10/3
-    close(table([[2, 2], [2, 3], [2]], 2, 4, (2,)), [0, 3 / 5, 1 / 5, 1 / 5])
+    assert_close(table([[2, 2], [2, 3], [2]], 2, 4, (2,)), [0, 3 / 5, 1 / 5, 1 / 5])
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

@@ -41,7 +41,8 @@ def build_optimizer(parameters: Iterable[tuple[str, nn.Parameter]], settings: Tr
             return Adadelta(groups, lr=chosen.lr, rho=chosen.rho, eps=chosen.eps)
         case AdamSettings():
             kind = AdamW if chosen.name == "adamw" else Adam
-            return kind(groups, lr=chosen.lr, betas=chosen.betas, eps=chosen.eps)
+            # One pass over weights, gradients and moments: several times as fast as torch's default on a processor.
+            return kind(groups, lr=chosen.lr, betas=chosen.betas, eps=chosen.eps, fused=True)
 
 
 def _by_pattern(

@@ -399,7 +399,7 @@ def test_other_settings_are_refused(collection):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(CollectionError, match="not a generated collection"):
+    with pytest.raises(CollectionError, match="not a collection of generated scenes"):
         generate(tmp_path, SMALL)
     assert [file.name for file in tmp_path.iterdir()] == ["precious.txt"]
 

@@ -205,4 +205,5 @@ def test_a_base_that_is_a_file_lies_beside_the_recipe(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("schedule", ["constant", "exponential"])
 def test_schedules_that_leave_a_rate_to_fuse_with(schedule):
-    Recipe.parse({"model": MRNN, "training": {"fuse": 3, "schedule": {"name": schedule}}})
+    recipe = Recipe.parse({"model": MRNN, "training": {"fuse": 3, "schedule": {"name": schedule}}})
+    assert (recipe.training.fuse, recipe.training.schedule.name) == (3, schedule)

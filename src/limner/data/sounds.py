@@ -10,7 +10,6 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -22,8 +21,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from limner.audio import soundfile_module
-from limner.data.collection import Collection, Progress, write_items
+from limner.data.collection import Collection, Progress
 from limner.data.examples import Item, Sentence
+from limner.data.generated import is_there, store
 from limner.errors import CollectionError
 from limner.settings import Settings
 
@@ -132,7 +132,7 @@ def generate_sounds(path: Path | str, settings: SoundSettings, progress: Progres
     """
     path = Path(path)
     record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
-    if _is_there(path, record):
+    if is_there(path, RECORD, record):
         logger.info("%s: already there, made by the same settings", path)
         return Collection.open(path)
     soundfile = soundfile_module("making sounds")
@@ -145,25 +145,8 @@ def generate_sounds(path: Path | str, settings: SoundSettings, progress: Progres
             ) from error
         if not items:
             raise CollectionError(f"{path}: the settings ask for no sound; set train, val or test")
-        files = {name: Path(scratch, name) for name in (RECORD, *(str(item.audio) for item in items))}
-        files[RECORD].write_text(record, encoding="utf-8")
-        with suppress(OSError):
-            path.rmdir()  # an empty folder gives way, so that the collection appears whole
-        write_items(path, items, pictures=files)
-    return Collection.open(path)
-
-
-def _is_there(path: Path, record: str) -> bool:
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return False
-    try:
-        found = (path / RECORD).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        found = ""
-    if found != record:
-        what = "sounds made by other settings" if found else "something that is not a collection of generated sounds"
-        raise CollectionError(f"{path}: holds {what}; choose another folder, or remove this one first")
-    return True
+        files = {str(item.audio): Path(scratch, str(item.audio)) for item in items}
+        return store(path, items, files, Path(scratch, RECORD), record)
 
 
 def _write_all(

@@ -15,15 +15,15 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pydantic import Field
 
-from limner.data.collection import Collection, Progress, write_items
+from limner.data.collection import Collection, Progress
 from limner.data.examples import Item, Region
+from limner.data.generated import is_there, store
 from limner.data.scenes.clips import pyav, write_clip
 from limner.data.scenes.drawing import draw_scene
 from limner.data.scenes.grammar import english, tell
@@ -82,7 +82,7 @@ def generate(path: Path | str, settings: SceneSettings, progress: Progress | Non
     """
     path = Path(path)
     record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
-    if _is_there(path, record):
+    if is_there(path, RECORD, record):
         logger.info("%s: already there, made by the same settings", path)
         return Collection.open(path)
     clips = settings.clips
@@ -97,25 +97,7 @@ def generate(path: Path | str, settings: SceneSettings, progress: Progress | Non
             ) from error
         if not items:
             raise CollectionError(f"{path}: the settings ask for no picture and no clip; set train, val or test")
-        files[RECORD] = Path(scratch, RECORD)
-        files[RECORD].write_text(record, encoding="utf-8")
-        with suppress(OSError):
-            path.rmdir()  # an empty folder gives way, so that the collection appears whole
-        write_items(path, items, pictures=files)
-    return Collection.open(path)
-
-
-def _is_there(path: Path, record: str) -> bool:
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return False
-    try:
-        found = (path / RECORD).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        found = ""
-    if found != record:
-        what = "scenes made by other settings" if found else "something that is not a generated collection"
-        raise CollectionError(f"{path}: holds {what}; choose another folder, or remove this one first")
-    return True
+        return store(path, items, files, Path(scratch, RECORD), record)
 
 
 def _draw_all(settings: SceneSettings, scratch: Path, progress: Progress | None) -> tuple[list[Item], dict[str, Path]]:

@@ -1,6 +1,7 @@
 """Moses tokenisation by language, and vocabularies of words and subwords."""
 
 import gzip
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -208,6 +209,139 @@ def test_one_file_holds_all(tmp_path, settings):
             assert library.decode(ids) == tokenizer.decode(ids)
 
 
+GERMAN = [
+    *["Ein Mann spielt mit dem Ball am Wasser.", "Der Spieler und die Geburt.", "Die Tage am Wasser sind groß."] * 5,
+    "Ein Wasserball und ein Ballspieler!",
+    "Geburtstage am Großwasser.",
+]
+
+
+def german(**values):
+    return TextSettings(**{"lang": "de", "split_compounds": True, "lowercase": False} | values)
+
+
+@pytest.mark.parametrize("values", [{}, {"lowercase": True}, {"level": "bpe", "max_size": 90}], ids=str)
+def test_compounds_have_ids_by_their_parts_and_stay_whole_in_text(values):
+    tokenizer = Tokenizer.train(GERMAN, german(**values))
+    whole = Tokenizer.train(GERMAN, german(**values | {"split_compounds": False}))
+    for text in GERMAN:
+        assert tokenizer.words(text) == whole.words(text)
+        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(tokenizer.words(text))
+        assert tokenizer.decode(tokenizer.encode(text), detokenise=True) == whole.decode(
+            whole.encode(text), detokenise=True
+        )
+    assert tokenizer.decode(tokenizer.encode("Ballwasser")) == tokenizer.words("Ballwasser")[0]  # never seen
+    assert tokenizer.encode("Spielertage")[: len(tokenizer.encode("Spieler"))] == tokenizer.encode("Spieler")
+    if tokenizer.settings.level == "word":
+        assert set(whole.entries) - set(tokenizer.entries) == set(
+            whole.words("Wasserball Ballspieler Geburtstage Großwasser")
+        )
+        assert len(tokenizer.encode("Wasserball")) == 3
+
+
+def test_a_part_counts_as_often_as_its_compounds():
+    texts = ["Wasser Ball"] * 5 + ["Wasserball"] * 3
+    assert Tokenizer.train(texts, german(min_count=8)).entries[-2:] == ("Ball", "Wasser")
+    assert "Ball" not in Tokenizer.train(texts, german(min_count=9)).entries
+
+
+def test_joiners_are_never_too_rare_or_too_many():
+    few_letters = german(level="bpe", max_size=len(SIGN_WORDS) + len(set("WasserBall▁￭")) - 1)
+    assert "￭" in Tokenizer.train(["Wasser Ball"] * 5 + ["Wasserball"], few_letters).entries
+    for values in ({"min_count": 6}, {"max_size": 8}, {"level": "bpe", "max_size": 40, "min_count": 9}):
+        tokenizer = Tokenizer.train(GERMAN, german(**values))
+        if tokenizer.settings.level == "word":
+            assert tokenizer.entries[:7] == (*SIGN_WORDS, "￭", "￭s", "￭es")
+        decoded = tokenizer.decode(tokenizer.encode("Geburtstage"))
+        assert " " not in decoded and "￭" not in decoded
+
+
+@pytest.mark.parametrize("values", [{}, {"level": "bpe", "max_size": 90}], ids=str)
+def test_a_joiner_written_in_a_sentence_joins_nothing(values):
+    text = "Ball ￭ Wasser ￭s Tage ￭"
+    tokenizer = Tokenizer.train([*GERMAN, text], german(tokenise="space", **values))
+    assert tokenizer.decode(tokenizer.encode(text)).split() == ["Ball", "■", "Wasser", "■s", "Tage", "■"]
+    assert Tokenizer.train([text], german(split_compounds=False)).words("a ￭") == ["a", "￭"]
+
+
+@pytest.mark.parametrize("level", ["word", "bpe"])
+def test_two_vocabularies_or_one_for_both(level):
+    source, target = TextSettings(lowercase=False, level=level, max_size=90), german(level=level, max_size=90)
+    assert [one.entries for one in Tokenizer.train_pair(SENTENCES, GERMAN, source, target, joint=False)] == [
+        Tokenizer.train(SENTENCES, source).entries,
+        Tokenizer.train(GERMAN, target).entries,
+    ]
+    english, german_ = Tokenizer.train_pair(SENTENCES, GERMAN, source, target, joint=True)
+    assert english.entries == german_.entries
+    assert Tokenizer.train_pair(SENTENCES[::-1], GERMAN[::-1], source, target, joint=True)[0].entries == english.entries
+    assert (english.settings, german_.settings) == (source, target)
+    assert english.encode("ball Wasser .") == german_.encode("ball Wasser .")
+    assert english.decode(english.encode(SENTENCES[0]), detokenise=True) == SENTENCES[0]
+    assert german_.decode(german_.encode("Wasserball")) == "Wasserball"
+    assert english.encode("Wasserball") != german_.encode("Wasserball")  # each language's own compounds
+
+
+def test_a_joint_vocabulary_counts_both_languages():
+    settings = TextSettings(tokenise="space", min_count=3)
+    source, _ = Tokenizer.train_pair(["a a b", "c"], ["a b b d"], settings, settings, joint=True)
+    assert source.entries == (*SIGN_WORDS, "a", "b")
+    source, target = Tokenizer.train_pair(["a a b", "c"], ["a b b d"], settings, settings, joint=False)
+    assert source.entries == target.entries == SIGN_WORDS
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("max_size", {"max_size": 99}), ("min_count", {"min_count": 2}), ("lowercase", {"lowercase": False})],
+)
+def test_a_joint_vocabulary_needs_equal_settings(name, values):
+    source, target = TextSettings(), TextSettings(lang="de", **values)
+    with pytest.raises(SettingsError, match=rf"{name} is \S+ for 'en' and {values[name]} for 'de'"):
+        Tokenizer.train_pair(SENTENCES, GERMAN, source, target, joint=True)
+    Tokenizer.train_pair(SENTENCES, GERMAN, source, target, joint=False)
+    with pytest.raises(SettingsError, match="level is word for 'en' and bpe for 'de'"):
+        Tokenizer.train_pair(SENTENCES, GERMAN, TextSettings(max_size=60), bpe(lang="de"), joint=True)
+
+
+@pytest.mark.parametrize("values", [{}, {"level": "bpe", "max_size": 90}], ids=str)
+def test_the_file_holds_what_was_learned_of_compounds(tmp_path, values):
+    path = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer.train(GERMAN, german(**values))
+    tokenizer.save(path)
+    again = Tokenizer.load(path)
+    library = tokenizers.Tokenizer.from_file(str(path))
+    assert (again.settings, again.splitter, again.entries) == (
+        tokenizer.settings,
+        tokenizer.splitter,
+        tokenizer.entries,
+    )
+    for text in [*GERMAN, "Ballwasser"]:
+        ids = tokenizer.encode(text)
+        assert again.encode(text) == ids
+        assert again.decode(ids) == tokenizer.decode(ids)
+        assert (
+            library.encode(" ".join(part for word in again.words(text) for part in again.splitter.split(word))).ids
+            == ids
+        )
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole.replace('"limner_compounds"', '"other"'), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="not a tokenizer saved by Limner"):
+        Tokenizer.load(path)
+    path.write_text(whole.replace('"words"', '"wrods"'), encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"tokenizer\.json: .*wrods"):
+        Tokenizer.load(path)
+
+
+def test_a_file_from_before_compounds_still_loads(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer.train(GERMAN, german(split_compounds=False))
+    tokenizer.save(path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    del content["pre_tokenizer"]["limner"]["split_compounds"]
+    assert content["pre_tokenizer"].keys() == {"type", "limner"}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert Tokenizer.load(path).encode(GERMAN[0]) == tokenizer.encode(GERMAN[0])
+
+
 def test_files_that_are_none_of_ours_are_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
@@ -271,3 +405,14 @@ def test_real_sentences_are_cut_as_sacremoses_cuts_them(real_data, lang):
         for text in lines:
             expected = tokeniser.tokenize(normaliser.normalize(text), escape=False)
             assert moses.tokenise(moses.normalise(text, lang), lang) == expected
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("level", ["word", "bpe"])
+def test_real_german_comes_back_from_the_parts_of_its_compounds(real_data, level):
+    with gzip.open(real_data / "multi30k/task1/train.de.gz", "rt", encoding="utf-8") as lines:
+        texts = [next(lines) for _ in range(5000)]
+    settings = german(level=level, max_size=None if level == "word" else 4000)
+    tokenizer = Tokenizer.train(texts, settings)
+    for text in texts:
+        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(tokenizer.words(text))

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from limner.errors import CollectionError, MissingExtraError, SettingsError
 from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
-from limner.metrics.bleu import BLEU_METRICS, CHRF2, SACREBLEU, bleu_statistics, sentence_bleu
+from limner.metrics.bleu import BLEU_METRICS, SACREBLEU, bleu_statistics, sentence_bleu
 from limner.metrics.caption import CIDER, ROUGE_L
-from limner.metrics.meteor import METEOR
+from limner.metrics.chrf import CHRF2, CHRF3_METRICS
+from limner.metrics.meteor import METEOR, meteor_in
 from limner.metrics.novelty import novelty
 from limner.metrics.ranks import (
     RetrievalRanks,
@@ -25,14 +27,19 @@ from limner.metrics.ranks import (
     retrieval_curves,
     retrieval_scores,
 )
+from limner.metrics.ter import TER, TER_TEXT
 
 __all__ = [
     "METRICS",
+    "Counted",
     "Metric",
     "MetricUnavailable",
     "RetrievalRanks",
     "Score",
+    "count_sentences",
+    "higher_is_better",
     "median_rank",
+    "metrics_for",
     "novelty",
     "perplexity",
     "rank_all",
@@ -46,7 +53,11 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-METRICS = {metric.name: metric for metric in (*BLEU_METRICS, SACREBLEU, CHRF2, CIDER, ROUGE_L, METEOR)}
+METRICS = {
+    metric.name: metric
+    for metric in (*BLEU_METRICS, SACREBLEU, CHRF2, *CHRF3_METRICS, TER, TER_TEXT, CIDER, ROUGE_L, METEOR)
+}
+"""By name; METEOR's as it is for English, see `metrics_for`."""
 
 
 def require_metrics(names: Iterable[str]) -> None:
@@ -56,24 +67,62 @@ def require_metrics(names: Iterable[str]) -> None:
         raise SettingsError(f"no metric '{unknown[0]}': expected one of {', '.join(METRICS)}")
 
 
+def metrics_for(lang: str) -> dict[str, Metric]:
+    """`METRICS` as they are for sentences of a language: METEOR is tuned to each, the others are alike for all."""
+    return METRICS | {METEOR.name: meteor_in(lang)}
+
+
+def higher_is_better(name: str) -> bool:
+    """Which way a figure goes that training can be guided by: a metric's, or perplexity."""
+    return METRICS[name].higher_is_better if name in METRICS else name != "perplexity"
+
+
+class Counted(NamedTuple):
+    """A metric's statistics of every segment, which a significance test sums again and again."""
+
+    metric: Metric
+    statistics: Statistics
+    """(N, k)."""
+    signature: str
+
+    @property
+    def score(self) -> Score:
+        """The score of the whole corpus."""
+        return Score(self.metric.name, self.metric.value(self.statistics.sum(axis=0)), self.signature)
+
+
 def score_sentences(
     hypotheses: Sequence[str],
     references: References,
     metrics: Sequence[str],
     *,
     texts: tuple[Sequence[str], References] | None = None,
+    lang: str = "en",
 ) -> list[Score]:
-    """Score N sentences by several metrics.
+    """Score N sentences by several metrics; arguments and errors as of `count_sentences`."""
+    return [counted.score for counted in count_sentences(hypotheses, references, metrics, texts=texts, lang=lang)]
 
-    A metric that cannot run here (an extra that is not installed, no Java) is left out with one line in the
-    log; the others still come.
+
+def count_sentences(
+    hypotheses: Sequence[str],
+    references: References,
+    metrics: Sequence[str],
+    *,
+    texts: tuple[Sequence[str], References] | None = None,
+    lang: str,
+) -> list[Counted]:
+    """Count what several metrics need of N sentences.
+
+    A metric that cannot run here (an extra that is not installed, no Java, a language it does not know) is left out
+    with one line in the log; the others still come.
 
     Args:
         hypotheses: normalised tokens joined by blanks, N of them.
         references: N lists of sentences in the same form; they may differ in length.
-        metrics: names in `METRICS`; the scores come in this order.
+        metrics: names in `METRICS`; they come in this order.
         texts: hypotheses and references again as running text, for the metrics that tokenise by themselves
-            (sacrebleu, chrf); without it they read the tokens, and their signature says so.
+            (sacrebleu, chrf, chrf3_text, ter_text); without it they read the tokens, and their signature says so.
+        lang: of the sentences.
 
     Raises:
         SettingsError: a metric is unknown.
@@ -83,22 +132,22 @@ def score_sentences(
     references = check_corpus(hypotheses, references)
     if texts is not None:
         texts = texts[0], check_corpus(*texts)
-    counted: dict[Callable[..., Statistics], Statistics | None] = {}
+    known = metrics_for(lang)
+    statistics: dict[Callable[..., Statistics], Statistics | None] = {}
     missing: list[MissingExtraError] = []
-    scores = []
-    for metric in (METRICS[name] for name in metrics):
+    counted = []
+    for metric in (known[name] for name in metrics):
         corpus = texts if metric.reads == "text" and texts is not None else (hypotheses, references)
-        if metric.statistics not in counted:
-            counted[metric.statistics] = _count(metric, *corpus, missing)
-        statistics = counted[metric.statistics]
-        if statistics is not None:
+        if metric.statistics not in statistics:
+            statistics[metric.statistics] = _count(metric, *corpus, missing)
+        rows = statistics[metric.statistics]
+        if rows is not None:
             note = "|input:tokens" if metric.reads == "text" and texts is None else ""
-            signature = metric.signature(corpus[1]) + note
-            scores.append(Score(metric.name, metric.value(statistics.sum(axis=0)), signature))
+            counted.append(Counted(metric, rows, metric.signature(corpus[1]) + note))
     if missing:
-        left_out = [metric for metric in metrics if counted[METRICS[metric].statistics] is None]
+        left_out = [metric for metric in metrics if statistics[known[metric].statistics] is None]
         logger.warning("%s (left out: %s)", missing[0], ", ".join(left_out))
-    return scores
+    return counted
 
 
 def _count(

@@ -48,6 +48,7 @@ class Metric:
     """Everything that changes the value, `key:value` joined by '|'."""
     reads: Literal["tokens", "text"] = "tokens"
     """Tokens joined by single blanks, or running text that the metric tokenises itself."""
+    higher_is_better: bool = True
 
     def signature(self, references: References) -> str:
         counts = {len(own) for own in references}

@@ -1,4 +1,4 @@
-"""BLEU over the corpus, as section 9.3 of Mao et al. (2015) computes it, and sacrebleu's BLEU and chrF.
+"""BLEU over the corpus, as section 9.3 of Mao et al. (2015) computes it, and sacrebleu's BLEU.
 
 Both kinds of BLEU come from sacrebleu's counts. They differ in what they read: BLEU-1 to BLEU-4 see the
 tokens they are given and nothing is smoothed (the captioning papers' way); sacrebleu's own BLEU tokenises
@@ -8,32 +8,38 @@ running text itself (the translation papers' way, comparable between systems).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import zip_longest
 
 import numpy as np
 import sacrebleu
 from numpy.typing import NDArray
+from sacrebleu.metrics.base import Metric as Sacrebleu
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 
 from limner.metrics.base import Metric, References, Statistics
 
 MAX_ORDER = 4
 
 
-@cache
-def _counter(kind: str) -> BLEU | CHRF:
-    if kind == "tokens":
-        return BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=MAX_ORDER)
-    # Whether it was given running text stands in the signature; it need not guess from full stops.
-    return BLEU(force=True) if kind == "bleu" else CHRF()
+_TOKENS = BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=MAX_ORDER)
+_TEXT = BLEU(force=True)  # whether it was given running text stands in the signature; it need not guess from full stops
 
 
-def _count(kind: str, hypotheses: Sequence[str], references: References) -> Statistics:
-    """Count with sacrebleu, which wants references by stream: the first of every item, the second, …"""
-    streams = list(zip_longest(*references))  # where an item has fewer references the stream has None
-    return np.asarray(_counter(kind)._extract_corpus_statistics(hypotheses, streams), dtype=np.float64)
+def sacrebleu_statistics(counter: Sacrebleu, hypotheses: Sequence[str], references: References) -> Statistics:
+    """What one of sacrebleu's metrics keeps of every segment, (N, k)."""
+    streams = list(zip_longest(*references))  # sacrebleu wants the first of every item, the second, …, or None
+    return np.asarray(counter._extract_corpus_statistics(hypotheses, streams), dtype=np.float64)
+
+
+def sacrebleu_value(counter: Sacrebleu, totals: Statistics) -> float:
+    """What one of sacrebleu's metrics makes of summed statistics, (k,)."""
+    return float(counter._compute_score_from_stats(totals.tolist()).score)
+
+
+def sacrebleu_settings(text: str) -> str:
+    """A signature's end, the same for all that sacrebleu counts."""
+    return f"{text}|scale:0-100|sacrebleu:{sacrebleu.__version__}"
 
 
 def bleu_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
@@ -42,7 +48,7 @@ def bleu_statistics(hypotheses: Sequence[str], references: References) -> Statis
     Returns:
         (N, 10): c, the closest reference length r, matched 1- to 4-grams, all 1- to 4-grams.
     """
-    return _count("tokens", hypotheses, references)
+    return sacrebleu_statistics(_TOKENS, hypotheses, references)
 
 
 def bleu_value(order: int, totals: Statistics) -> float:
@@ -81,36 +87,21 @@ def _bleu(order: int, totals: Statistics, smooth: str) -> float:
     return float(score.score)
 
 
-def _sacrebleu_value(kind: str, totals: Statistics) -> float:
-    return float(_counter(kind)._compute_score_from_stats([int(count) for count in totals]).score)
-
-
-def _settings(text: str) -> str:
-    return f"{text}|scale:0-100|sacrebleu:{sacrebleu.__version__}"
-
-
-_TOKENS = "case:asis|eff:no|tok:given|smooth:none|reflen:closest"
+_GIVEN = "case:asis|eff:no|tok:given|smooth:none|reflen:closest"
 
 BLEU_METRICS = tuple(
     Metric(
         f"bleu{order}",
         bleu_statistics,
         partial(bleu_value, order),
-        partial(_settings, f"n:{order}|{_TOKENS}"),
+        partial(sacrebleu_settings, f"n:{order}|{_GIVEN}"),
     )
     for order in range(1, MAX_ORDER + 1)
 )
 SACREBLEU = Metric(
     "sacrebleu",
-    partial(_count, "bleu"),
-    partial(_sacrebleu_value, "bleu"),
-    partial(_settings, "n:4|case:mixed|eff:no|tok:13a|smooth:exp|reflen:closest"),
-    reads="text",
-)
-CHRF2 = Metric(
-    "chrf",
-    partial(_count, "chrf"),
-    partial(_sacrebleu_value, "chrf"),
-    partial(_settings, "case:mixed|eff:yes|nc:6|nw:0|beta:2|space:no"),
+    partial(sacrebleu_statistics, _TEXT),
+    partial(sacrebleu_value, _TEXT),
+    partial(sacrebleu_settings, "n:4|case:mixed|eff:no|tok:13a|smooth:exp|reflen:closest"),
     reads="text",
 )

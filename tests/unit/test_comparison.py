@@ -1,0 +1,286 @@
+"""Systems side by side: scores, marks, and what cannot be compared."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+import limner.cli.compare  # noqa: F401  (adds the command)
+from limner import cli
+from limner.comparison import ComparisonSettings, compare, compare_evaluations
+from limner.errors import CheckpointError, SettingsError
+from limner.metrics import METRICS, Score, score_sentences
+from limner.metrics.significance import approximate_randomisation
+from limner.records import EvaluatedItem, Evaluation, RunConfig
+
+SENTENCES = [f"ein Haus mit {number} Fenstern steht am See ." for number in range(40)]
+QUICK = ComparisonSettings(metrics=("bleu4", "ter"), trials=200)
+
+
+def written(wrong, start=0):
+    """What a system says that gets a word of `wrong` of ten sentences wrong."""
+    return [
+        sentence.replace("steht", "stand") if (place + start) % 10 < wrong else sentence
+        for place, sentence in enumerate(SENTENCES)
+    ]
+
+
+def evaluation(hypotheses=SENTENCES, references=SENTENCES, **changes):
+    items = [
+        EvaluatedItem(
+            id=f"item{place}",
+            references=(reference.replace(" .", "."),),
+            hypothesis=hypothesis.replace(" .", "."),
+            tokens=hypothesis,
+            reference_tokens=(reference,),
+        )
+        for place, (hypothesis, reference) in enumerate(zip(hypotheses, references, strict=True))
+    ]
+    facts = {"split": "test", "collection": "multi30k", "fingerprint": "f" * 64, "command": "limner", "seconds": 1.0}
+    return Evaluation(**{**facts, "items": tuple(items), **changes})
+
+
+def altered(place, **changes):
+    """An evaluation with one item changed."""
+    found = evaluation(written(2))
+    items = list(found.items)
+    items[place] = items[place].model_copy(update=changes)
+    return found.model_copy(update={"items": tuple(items)})
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """Makes run folders: run_of(name, evaluation, lang)."""
+
+    def make(name, found, lang="de"):
+        found.save(tmp_path / name / "evaluation" / f"{found.name}.json")
+        RunConfig(recipe={"data": {"lang": lang}} if lang else {}).save(tmp_path / name / "config.json")
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def three(run_of):
+    """A poor system, a middling one and a good one."""
+    return [[run_of(name, evaluation(written(wrong)))] for name, wrong in (("poor", 9), ("middling", 5), ("good", 1))]
+
+
+def call(capsys, monkeypatch, *arguments):
+    """Call `limner compare` in this process: its exit status, output and messages."""
+    monkeypatch.setattr(sys, "argv", ["limner", "compare", *map(str, arguments)])
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
+    monkeypatch.setattr("limner.cli.compare.out._file", sys.stdout)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    printed = capsys.readouterr()
+    return int(stop.value.code or 0), printed.out, " ".join(printed.err.split())
+
+
+def test_daggers_mark_what_is_better_whichever_way_the_metric_goes(three):
+    found = compare(three, settings=QUICK)
+    marks = {(one.system, one.metric): one.marks for one in found.scores}
+    for metric in QUICK.metrics:
+        assert [marks[name, metric] for name in ("poor", "middling", "good")] == ["", "†", "†‡"]
+    assert [one.higher_is_better for one in found.metrics] == [True, False]
+    assert found.contrast("good", "poor", "ter").difference < 0 < found.contrast("good", "poor", "bleu4").difference
+
+
+def test_a_baseline_is_marked_where_it_beats_the_other(three):
+    poor, middling, good = three
+    found = compare([good, poor, middling], settings=QUICK)
+    assert [found.score(name, "bleu4").marks for name in ("good", "poor", "middling")] == ["‡", "", "‡"]
+
+
+def test_nothing_is_marked_where_nothing_differs_enough(three):
+    strict = QUICK.model_copy(update={"level": 1 / 201})  # no p is below the smallest there can be
+    assert not any(one.marks for one in compare(three, settings=strict).scores)
+    systems = {name: {name: evaluation(written(3))} for name in "ab"}
+    alike = compare_evaluations(systems, "de", settings=QUICK)
+    assert {(one.difference, one.p) for one in alike.contrasts} == {(0, 1)}
+
+
+def test_scores_and_p_are_those_of_the_metrics_and_of_the_test(three):
+    found = compare(three, settings=QUICK)
+    references = [[sentence] for sentence in SENTENCES]
+    for system, wrong in (("poor", 9), ("good", 1)):
+        for score in score_sentences(written(wrong), references, QUICK.metrics):
+            assert found.score(system, score.name).value == score.value
+            assert score.signature in {one.signature for one in found.metrics}
+    bleu = METRICS["bleu4"]
+    good, poor = ([bleu.statistics(written(wrong), references)] for wrong in (1, 9))
+    expected = approximate_randomisation(good, poor, bleu.value, trials=200)
+    contrast = found.contrast("good", "poor", "bleu4")
+    assert (contrast.difference, contrast.p) == (expected.difference, expected.p)
+    assert "ar:200" in found.signature and "seed:1" in found.signature
+
+
+def test_every_system_meets_the_first_and_the_second(run_of):
+    systems = [[run_of(name, evaluation(written(2)))] for name in "abcd"]
+    found = compare(systems, settings=QUICK)
+    pairs = {(one.system, one.baseline) for one in found.contrasts}
+    assert pairs == {("b", "a"), ("c", "a"), ("d", "a"), ("c", "b"), ("d", "b")}
+
+
+def test_seeds_of_a_system_are_taken_together(run_of):
+    first = [run_of(f"nmt-{seed}", evaluation(written(8, seed))) for seed in (1, 2, 3)]
+    second = [run_of(f"img-{seed}", evaluation(written(4 + seed))) for seed in (1, 2)]
+    found = compare([first, second], settings=QUICK)
+    assert [one.name for one in found.systems] == ["nmt (3 runs)", "img (2 runs)"]
+    score = found.score("img (2 runs)", "ter")
+    assert score.values == (pytest.approx(100 * 5 / 90), pytest.approx(100 * 6 / 90))  # one of nine words
+    assert score.value == pytest.approx(100 * 5.5 / 90)
+    assert score.spread == pytest.approx((100 / 90) / 2**0.5)
+    assert score.marks == "†" and "exchange:outputs" in found.signature
+    with pytest.raises(SettingsError, match="same number of runs"):
+        compare([first, second], settings=QUICK.model_copy(update={"exchange": "systems"}))
+
+
+def test_systems_of_one_name_are_told_apart_by_their_folders(run_of):
+    runs = [run_of(f"{folder}/best", evaluation(written(2))) for folder in ("a", "b")]
+    assert [one.name for one in compare([[run] for run in runs], settings=QUICK).systems] == [str(run) for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (evaluation(split="val"), "split 'test' and on split 'val'"),
+        (evaluation(SENTENCES[:-2], SENTENCES[:-2]), "40 sentences and 38"),
+        (altered(7, id="item99"), "sentence 8 is of item 'item7' and of item 'item99'"),
+        (altered(3, references=("Ein anderes Haus.",)), r"'item3' \(sentence 4\).*Fenstern.*'Ein anderes Haus.'"),
+        (altered(3, reference_tokens=("ein haus",)), "different tokens.*'item3'.*running text: sacrebleu"),
+        (altered(3, reference_tokens=()), "kept no tokens.*evaluate it again"),
+        (evaluation(fingerprint="0" * 64), "ffffffffffff and 000000000000.*limner evaluate"),
+    ],
+)
+def test_what_was_not_measured_on_the_same_sentences_is_refused(other, says):
+    systems = {"a": {"runs/a": evaluation()}, "b": {"runs/b": other}}
+    with pytest.raises(CheckpointError, match=f"(?s)runs/b.*{says}"):
+        compare_evaluations(systems, "de", settings=QUICK)
+
+
+def test_a_third_run_that_differs_is_found_too():
+    systems = {"a": {"1": evaluation(), "2": evaluation()}, "b": {"1": evaluation(), "2": altered(0, id="x")}}
+    with pytest.raises(CheckpointError, match="1 and 2 cannot be compared"):
+        compare_evaluations(systems, "de", settings=QUICK)
+
+
+def test_sentences_cut_differently_are_compared_as_running_text():
+    systems = {"a": {"a": evaluation()}, "b": {"b": altered(3, reference_tokens=("ein haus",))}}
+    chosen = ComparisonSettings(metrics=("ter_text",), trials=10)
+    assert compare_evaluations(systems, "de", settings=chosen).score("a", "ter_text").value == 0
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_metrics_of_text_read_what_the_evaluations_gave_them(bare):
+    stored = (Score("sacrebleu", 50.0, "nrefs:1|input:tokens" if bare else "nrefs:1"),)
+    systems = {name: {name: evaluation(written(2), scores=stored)} for name in "ab"}
+    chosen = ComparisonSettings(metrics=("sacrebleu",), trials=10)
+    (metric,) = compare_evaluations(systems, "de", settings=chosen).metrics
+    assert ("input:tokens" in metric.signature) == bare
+
+
+def test_a_run_without_an_evaluation_says_what_to_do(run_of, tmp_path):
+    run = run_of("a", evaluation())
+    (tmp_path / "b").mkdir()
+    with pytest.raises(CheckpointError, match=f"limner evaluate {tmp_path}/b --data"):
+        compare([[run], [tmp_path / "b"]])
+    with pytest.raises(CheckpointError, match="c: no such run folder"):
+        compare([[run], [tmp_path / "c"]])
+    with pytest.raises(CheckpointError, match="--split: test"):
+        compare([[run], [run_of("d", evaluation())]], split="val")
+
+
+def test_the_language_is_what_the_run_writes(run_of, caplog):
+    # METEOR does not know Japanese, and says so, whether there is Java or not.
+    runs = [[run_of(name, evaluation(written(2)), "ja")] for name in "ab"]
+    chosen = ComparisonSettings(metrics=("meteor", "bleu4"), trials=10)
+    with caplog.at_level(logging.WARNING, "limner"):
+        found = compare(runs, settings=chosen)
+        assert [one.name for one in found.metrics] == ["bleu4"]
+        (line,) = caplog.messages
+        assert "'ja'" in line
+        caplog.clear()
+        compare(runs, lang="xx", settings=chosen)
+        assert "'xx'" in caplog.text
+    with pytest.raises(SettingsError, match="none of these metrics"):
+        compare(runs, settings=ComparisonSettings(metrics=("meteor",)))
+    with pytest.raises(CheckpointError, match="--lang"):
+        compare([[run_of("c", evaluation(), None)], runs[0]])
+
+
+def test_progress_is_told_in_parts(three):
+    told = []
+    compare(three, settings=QUICK, progress=lambda *news: told.append(news))
+    assert told[0][0] == "counting" and ("counting", 3, 3) in told
+    assert told[-1] == ("testing", 3 * 2 * 200, 3 * 2 * 200)
+    done = [done for part, done, _ in told if part == "testing"]
+    assert done == sorted(done)
+
+
+def test_what_people_see(three, capsys, monkeypatch):
+    runs = [run for system in three for run in system]
+    status, seen, _ = call(capsys, monkeypatch, *runs, "--metric", "ter", "--trials", 200)
+    assert status == 0
+    lines = [line.split() for line in seen.splitlines()]
+    assert ["good", "1.11", "†‡"] in lines and ["poor", "10.00"] in lines
+    assert any(line[:3] == ["good", "-", "poor"] and line[3] == "-8.89" for line in lines)
+    assert "† better than poor, ‡ better than middling: p < 0.05" in seen
+    assert "ter ↓" in seen and "case:mixed|tok:given" in seen
+
+
+def test_markdown_and_json(three, capsys, monkeypatch):
+    runs = [run for system in three for run in system]
+    options = ("--metric", "bleu4", "--metric", "ter", "--trials", 200, "--level", 0.01)
+    _, seen, _ = call(capsys, monkeypatch, *runs, *options, "--markdown")
+    tables = [line for line in seen.splitlines() if line.startswith("|")]
+    assert len(tables) == 2 * (2 + 3) and {line.count("|") for line in tables} == {4}
+    assert any(line.startswith("| good |") and line.endswith("1.11 †‡ |") for line in tables)
+    _, seen, _ = call(capsys, monkeypatch, *runs, *options, "--json")
+    found = json.loads(seen)
+    assert found["level"] == 0.01
+    assert [one["marks"] for one in found["scores"]] == ["", "", "†", "†", "†‡", "†‡"]
+    assert [one["name"] for one in found["systems"]] == ["poor", "middling", "good"]
+
+
+def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
+    runs = [run_of(name, evaluation(written(wrong))) for name, wrong in (("a1", 7), ("a2", 8), ("b1", 2), ("b2", 1))]
+    arguments = [f"{runs[0]},{runs[1]}", f"{runs[2]},{runs[3]}", "--exchange", "systems"]
+    _, seen, _ = call(capsys, monkeypatch, *arguments, "--metric", "ter", "--trials", 100, "--json")
+    found = json.loads(seen)
+    assert [len(one["runs"]) for one in found["systems"]] == [2, 2]
+    assert "exchange:systems" in found["signature"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a"], "1 systems of 1 runs: expected two systems or more"),
+        (["a", ","], "2 systems of 1, 0 runs"),
+        (["a", "a"], "is given twice"),
+        (["a,a", "b"], "is given twice"),
+        (["a", "b", "--metric", "bleu9"], "no metric 'bleu9'"),
+        (["a", "b", "--trials", "0"], "trials: Input should be greater"),
+        (["a", "b", "--level", "1"], "level: Input should be less"),
+        (["a", "b", "--exchange", "words"], "exchange: Input should be 'outputs' or 'systems'"),
+    ],
+)
+def test_refusals_are_one_line(arguments, says, run_of, tmp_path, capsys, monkeypatch):
+    for name in "ab":
+        run_of(name, evaluation())
+    monkeypatch.chdir(tmp_path)
+    status, seen, message = call(capsys, monkeypatch, *arguments)
+    assert (status, seen) == (1, "")
+    assert message.startswith("error:") and says in message
+
+
+def test_the_record_survives_the_way_to_disk_and_back(three, tmp_path):
+    found = compare(three, settings=QUICK)
+    found.save(tmp_path / "comparison.json")
+    assert type(found).load(tmp_path / "comparison.json") == found
+
+
+def test_nothing_to_compare_is_refused():
+    with pytest.raises(SettingsError, match="0 systems of no runs"):
+        compare([])

@@ -1,0 +1,175 @@
+"""Approximate randomisation: what must hold of p whatever the metric, and what it is where it can be counted out."""
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from limner.errors import SettingsError
+from limner.metrics import METRICS
+from limner.metrics import significance as significance_module
+from limner.metrics.significance import approximate_randomisation
+
+
+def ratio(totals):
+    return 100 * totals[0] / totals[1]
+
+
+def system(random, segments, right=0.5, runs=1):
+    """Words that are right and words there are, of every segment; the metric of their sum is not a mean of segments."""
+    lengths = random.integers(3, 12, size=segments)
+    return [np.stack([random.binomial(lengths, right), lengths], axis=1).astype(float) for _ in range(runs)]
+
+
+def far(outputs, runs):
+    """How far apart the two systems of (R, N, k) are, the first `runs` of R being one."""
+    values = [ratio(run.sum(axis=0)) for run in outputs]
+    return abs(np.mean(values[:runs]) - np.mean(values[runs:]))
+
+
+def by_counting(a, b, deals):
+    """p over all ways of dealing each segment's outputs out, each as likely as any other."""
+    outputs = np.stack([*a, *b])
+    segments = range(outputs.shape[1])
+    observed, reached, ways = far(outputs, len(a)), 0, 0
+    for deal in itertools.product(deals, repeat=len(segments)):
+        shuffled = np.stack([outputs[list(order), segment] for segment, order in zip(segments, deal, strict=True)], 1)
+        reached += far(shuffled, len(a)) >= observed - 1e-9
+        ways += 1
+    return reached / ways
+
+
+def near(p, trials):
+    """Four standard deviations of a share of trials, and the one that is counted for the systems themselves."""
+    return pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / trials) + 1 / trials)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_p_agrees_with_all_swaps_counted(seed):
+    random = np.random.default_rng(seed)
+    a, b = system(random, 10, 0.6), system(random, 10, 0.45)
+    expected = by_counting(a, b, [(0, 1), (1, 0)])
+    assert approximate_randomisation(a, b, ratio, trials=4000).p == near(expected, 4000)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "segments", "deals"),
+    [("outputs", 3, list(itertools.permutations(range(4)))), ("systems", 9, [(0, 1, 2, 3), (2, 3, 0, 1)])],
+)
+def test_p_of_several_runs_agrees_with_all_deals_counted(exchange, segments, deals):
+    random = np.random.default_rng(7)
+    a, b = system(random, segments, 0.7, runs=2), system(random, segments, 0.4, runs=2)
+    found = approximate_randomisation(a, b, ratio, trials=4000, exchange=exchange)
+    assert found.p == near(by_counting(a, b, deals), 4000)
+
+
+@pytest.mark.parametrize("exchange", ["outputs", "systems"])
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_system_does_not_differ_from_itself(exchange, runs):
+    a = system(np.random.default_rng(1), 30) * runs
+    found = approximate_randomisation(a, a, ratio, trials=200, exchange=exchange)
+    assert (found.difference, found.p) == (0, 1)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_better_on_every_segment_is_as_significant_as_trials_can_tell(runs):
+    a, b = ([np.tile([right, 8.0], (40, 1))] * runs for right in (6.0, 3.0))
+    found = approximate_randomisation(a, b, ratio, trials=500)
+    assert found.p == 1 / 501
+    assert found == pytest.approx((75, 37.5, 37.5, 1 / 501))
+
+
+@pytest.mark.parametrize("runs", [(1, 1), (3, 3), (2, 3)])
+def test_which_system_comes_first_changes_the_sign_only(runs):
+    random = np.random.default_rng(5)
+    a, b = system(random, 25, 0.55, runs[0]), system(random, 25, 0.5, runs[1])
+    one, other = approximate_randomisation(a, b, ratio, trials=300), approximate_randomisation(b, a, ratio, trials=300)
+    assert one.p == other.p
+    assert (one.a_mean, one.difference) == (other.b_mean, -other.difference)
+
+
+def test_means_are_over_the_runs():
+    random = np.random.default_rng(5)
+    a, b = system(random, 25, 0.55, 3), system(random, 25, 0.5)
+    found = approximate_randomisation(a, b, ratio, trials=1)
+    assert found.a_mean == pytest.approx(np.mean([ratio(run.sum(axis=0)) for run in a]))
+    assert found.b_mean == pytest.approx(ratio(b[0].sum(axis=0)))
+    assert found.difference == pytest.approx(found.a_mean - found.b_mean)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_p_is_about_uniform_where_there_is_no_difference(runs):
+    random = np.random.default_rng(11)
+    found = np.array(
+        [
+            approximate_randomisation(
+                system(random, 20, runs=runs), system(random, 20, runs=runs), ratio, trials=99, seed=trial
+            ).p
+            for trial in range(200)
+        ]
+    )
+    assert found.mean() == pytest.approx(0.5, abs=0.08)
+    assert [(found <= level).mean() for level in (0.1, 0.25, 0.5, 0.75)] == pytest.approx(
+        [0.1, 0.25, 0.5, 0.75], abs=0.1
+    )
+
+
+def test_copies_of_a_run_are_no_evidence_where_systems_are_exchanged_whole():
+    random = np.random.default_rng(9)
+    a, b = system(random, 60, 0.53), system(random, 60, 0.5)
+    once = approximate_randomisation(a, b, ratio, trials=2000).p
+    whole = approximate_randomisation(a * 4, b * 4, ratio, trials=2000, exchange="systems").p
+    single = approximate_randomisation(a * 4, b * 4, ratio, trials=2000, exchange="outputs").p
+    assert whole == near(once, 1000)
+    assert single < once / 2  # why the choice is there
+
+
+def test_the_same_seed_gives_the_same_p_in_blocks_of_any_size(monkeypatch):
+    random = np.random.default_rng(3)
+    a, b = system(random, 15, 0.6, 2), system(random, 15, 0.5, 2)
+    for exchange in ("outputs", "systems"):
+        whole = approximate_randomisation(a, b, ratio, trials=150, exchange=exchange)
+        with monkeypatch.context() as small:
+            small.setattr(significance_module, "BLOCK_BYTES", 7 * 8 * 4 * 15)
+            assert approximate_randomisation(a, b, ratio, trials=150, exchange=exchange) == whole
+        assert approximate_randomisation(a, b, ratio, trials=150, seed=2, exchange=exchange).p != whole.p
+
+
+def test_memory_is_bounded_and_progress_is_told(monkeypatch):
+    monkeypatch.setattr(significance_module, "BLOCK_BYTES", 1 << 20)
+    random, told = np.random.default_rng(0), []
+    a, b = system(random, 1000), system(random, 1000)
+    tracemalloc.start()
+    approximate_randomisation(a, b, ratio, trials=1000, progress=lambda done, total: told.append((done, total)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20  # all trials at once would be 16 MB of random numbers alone
+    assert told == sorted(told) and len(told) > 10 and told[-1] == (1000, 1000)
+
+
+@pytest.mark.parametrize("name", ["bleu4", "ter", "chrf3_recall"])
+def test_it_serves_the_metrics(name):
+    references = [[f"ein Haus mit {number} Fenstern steht am See"] for number in range(20)]
+    right = [own[0] for own in references]
+    wrong = [f"ein Haus mit {number} Türen und am See" for number in range(20)]
+    metric = METRICS[name]
+    a, b = ([metric.statistics(hypotheses, references)] for hypotheses in (right, wrong))
+    found = approximate_randomisation(a, b, metric.value, trials=200)
+    assert found.p == 1 / 201
+    assert (found.difference > 0) == metric.higher_is_better
+    assert found.a_mean == pytest.approx(metric.score(right, references).value)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "says"),
+    [
+        ([], [np.ones((3, 2))], {}, "0 and 1 runs"),
+        ([np.ones((3, 2))], [np.ones((4, 2))], {}, "same segments"),
+        ([np.ones((3, 2))], [np.ones((3, 2))], {"trials": 0}, "0 trials"),
+        ([np.ones((3, 2))] * 2, [np.ones((3, 2))], {"exchange": "systems"}, "same number of runs"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused(a, b, options, says):
+    with pytest.raises(SettingsError, match=says):
+        approximate_randomisation(a, b, ratio, **options)

@@ -1,0 +1,192 @@
+"""Metrics of translations: edit rate, chrF3 with its precision and recall, METEOR of other languages than English."""
+
+import logging
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import sacrebleu
+
+from limner.metrics import METRICS, count_sentences, higher_is_better, metrics_for, score_sentences
+from limner.metrics import meteor as meteor_module
+from limner.metrics.meteor import LANGUAGES, meteor_in
+
+HYPOTHESES = ["Zwei Hunde spielen im Gras .", "ein mann läuft", "Das ist ein Haus", "die Katze"]
+REFERENCES = [
+    ["Zwei Hunde spielten auf dem Gras .", "Hunde im Gras ."],
+    ["Ein Mann läuft schnell"],
+    ["Ist das ein Haus", "Das Haus"],
+    ["Die Katzen schlafen"],
+]
+
+
+def values(names, hypotheses, references, **options):
+    return [score.value for score in score_sentences(hypotheses, references, names, **options)]
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "references", "expected"),
+    [
+        ("a b c d", ["a b c d"], 0),
+        ("a b c", ["a b c d"], 25),  # one inserted
+        ("a x c d e", ["a b c d"], 50),  # one substituted, one deleted
+        ("c d a b", ["a b c d"], 25),  # a phrase shifted is one edit
+        ("a", ["a b", "x y z w"], 100 / 3),  # the nearest reference's edits, the mean of their lengths
+        ("A b", ["a b"], 50),  # cased
+        ("a b.", ["a b ."], 200 / 3),  # words are what stands between blanks
+        ("", ["a b c d"], 100),
+        ("a b c d e f", ["x"], 600),
+    ],
+)
+def test_edit_rate_by_hand(hypothesis, references, expected):
+    assert values(["ter"], [hypothesis], [references]) == [pytest.approx(expected)]
+
+
+def test_edit_rate_pools_the_corpus():
+    assert values(["ter"], ["a b c d", "x"], [["a b c d"], ["y"]]) == [pytest.approx(100 * 1 / 5)]
+
+
+def test_character_precision_and_recall_by_hand():
+    # 1-grams: 2 and 3, both of the 2; 2-grams: ab of ab and bc; the hypothesis has no longer ones, blanks count not.
+    recall = 100 * (2 / 3 + 1 / 2) / 2
+    f3 = 10 * 100 * recall / (9 * 100 + recall)
+    found = values(["chrf3", "chrf3_precision", "chrf3_recall"], ["a b"], [["abc"]])
+    assert found == pytest.approx([f3, 100, recall])
+
+
+def test_chrf3_is_its_precision_and_recall_with_recall_counted_three_times():
+    one_each = [own[:1] for own in REFERENCES]
+    f3, precision, recall = values(["chrf3", "chrf3_precision", "chrf3_recall"], HYPOTHESES, one_each)
+    assert f3 == pytest.approx(10 * precision * recall / (9 * precision + recall))
+    # What is too long loses precision, what is too short recall.
+    longer = values(["chrf3_precision", "chrf3_recall"], [f"{text} und mehr" for text in HYPOTHESES], one_each)
+    assert longer[0] < precision and longer[1] >= recall
+
+
+def test_nothing_said_is_worth_nothing():
+    assert values(["chrf3", "chrf3_precision", "chrf3_recall"], [""], [["ein Haus"]]) == [0, 0, 0]
+
+
+def test_edit_rate_and_chrf_are_sacrebleus():
+    streams = [[own[place] if place < len(own) else None for own in REFERENCES] for place in range(2)]
+    theirs = [
+        sacrebleu.corpus_ter(HYPOTHESES, streams, case_sensitive=True).score,
+        sacrebleu.corpus_ter(HYPOTHESES, streams).score,
+        sacrebleu.corpus_chrf(HYPOTHESES, streams, beta=3).score,
+        sacrebleu.corpus_chrf(HYPOTHESES, streams, beta=3).score,
+    ]
+    assert values(["ter", "ter_text", "chrf3", "chrf3_text"], HYPOTHESES, REFERENCES) == pytest.approx(theirs)
+
+
+def test_tokens_and_running_text_go_where_they_belong():
+    tokens = ["ein Haus , das brennt ."], [["ein Haus , das brennt ."]]
+    texts = ["Ein Haus, das brennt."], [["Das Haus brennt."]]
+    scores = score_sentences(*tokens, ["ter", "ter_text", "chrf3", "chrf3_text"], texts=texts)
+    assert [score.value for score in scores[::2]] == pytest.approx([0, 100])
+    assert scores[1].value > 0 and scores[3].value < 100
+    assert all("tok:given" in score.signature for score in scores[::2])
+    assert "case:mixed" in scores[0].signature and "case:lc" in scores[1].signature
+
+
+@pytest.mark.parametrize("name", ["ter", "ter_text", "chrf3", "chrf3_precision", "chrf3_recall"])
+def test_resampled_statistics_score_the_resampled_corpus(name):
+    metric, rows = METRICS[name], [2, 0, 0, 3, 1, 0]
+    statistics = metric.statistics(HYPOTHESES, REFERENCES)
+    resampled = metric.score([HYPOTHESES[row] for row in rows], [REFERENCES[row] for row in rows])
+    assert metric.value(statistics[rows].sum(axis=0)) == pytest.approx(resampled.value)
+
+
+def test_which_way_a_figure_goes():
+    assert [higher_is_better(name) for name in ("ter", "ter_text", "perplexity", "bleu4", "meteor")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+    for name, metric in METRICS.items():
+        if name not in ("cider", "meteor"):  # one item has no document frequencies; no Java here, perhaps
+            right, wrong = (metric.score([text], [["ein Haus am See"]]).value for text in ("ein Haus am See", "x"))
+            assert (right > wrong) == metric.higher_is_better
+
+
+def test_metrics_that_share_statistics_are_counted_once():
+    counted = count_sentences(HYPOTHESES, REFERENCES, ["chrf3", "chrf3_recall", "chrf3_precision"], lang="de")
+    assert all(one.statistics is counted[0].statistics for one in counted)
+
+
+def test_only_meteor_depends_on_the_language():
+    german = metrics_for("de")
+    assert {name for name in METRICS if german[name] is not METRICS[name]} == {"meteor"}
+    assert list(german) == list(METRICS)
+
+
+def test_a_language_that_meteor_does_not_know_costs_one_line(caplog):
+    with caplog.at_level(logging.WARNING, "limner"):
+        scores = score_sentences(["a"], [["a"]], ["meteor", "bleu1"], lang="ja")
+    assert [score.name for score in scores] == ["bleu1"]
+    (line,) = caplog.messages
+    assert "'ja'" in line and "cs, de, en, es, fr, ru" in line and "left out: meteor" in line
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """METEOR with English paraphrases only, and a Java that writes down what it is asked."""
+    package = tmp_path / "meteor"
+    (package / "data").mkdir(parents=True)
+    (package / "data" / "paraphrase-en.gz").touch()
+    java = tmp_path / "java"
+    java.write_text(f'#!/bin/sh\n/bin/cat > /dev/null\nprintf "%s;" "$@" > {tmp_path}/asked\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(meteor_module, "coco_module", lambda *_: SimpleNamespace(__file__=str(package / "meteor.py")))
+    return package
+
+
+@pytest.mark.parametrize(
+    ("lang", "table", "modules"),
+    [
+        ("en", "paraphrase-en.gz", ["exact", "stem", "synonym", "paraphrase"]),
+        ("de", None, ["exact", "stem"]),
+        ("de", "paraphrase-de.gz", ["exact", "stem", "paraphrase"]),
+        ("cs", None, ["exact"]),
+        ("cs", "paraphrase-cz.gz", ["exact", "paraphrase"]),
+    ],
+)
+def test_meteor_runs_the_modules_there_are_data_for(installed, lang, table, modules):
+    if table:
+        (installed / "data" / table).touch()
+    metric = meteor_in(lang)
+    with pytest.raises(meteor_module.MetricUnavailable):
+        metric.statistics(["a"], [["a"]])
+    asked = (installed.parent / "asked").read_text()
+    assert f"-l;{lang};" in asked and f"-m;{' '.join(modules)};" in asked
+    assert ("-a;" in asked) == (table is not None) and (table or "") in asked
+    signature = metric.signature([["a"]])
+    assert f"lang:{lang}|" in signature and f"modules:{','.join(modules)}|" in signature
+
+
+@pytest.mark.parametrize("lang", [lang for lang in LANGUAGES if lang != "en"])
+def test_meteor_of_a_language_is_the_programs_own(lang):
+    program = pytest.importorskip("pycocoevalcap.meteor.meteor").METEOR_JAR
+    if shutil.which("java") is None:
+        pytest.skip("METEOR needs Java, and there is none here")
+    metric = meteor_in(lang)
+    # With a word of each language that differs from the reference's by its ending only.
+    rows = metric.statistics([*HYPOTHESES, "Katze chat gato дом"], [*REFERENCES, ["Katzen chats gatos дома"]])
+    # Asked for several segments at once, the program says the score of each and of their sum.
+    asked = " ||| ".join(["EVAL", *(" ".join(map(str, row)) for row in rows)]) + "\n"
+    modules = " ".join(meteor_module._modules(lang))
+    done = subprocess.run(
+        ["java", "-jar", program, "-", "-", "-stdio", "-l", lang, "-norm", "-m", modules],
+        input=asked,
+        capture_output=True,
+        encoding="utf-8",
+        cwd=meteor_module._package(),
+        check=True,
+    )
+    *segments, corpus = [100 * float(score) for score in done.stdout.split()]
+    assert [metric.value(row) for row in rows] == pytest.approx(segments)
+    assert segments[-1] > 0 or lang == "cs", "stems match"
+    assert metric.value(rows.sum(axis=0)) == pytest.approx(corpus)

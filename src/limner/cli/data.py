@@ -98,6 +98,11 @@ def features(
     size: Annotated[int | None, typer.Option(help="Side of the network's input in pixels.")] = None,
     resize: Annotated[str | None, typer.Option(help="crop or squash; default: as the network was trained.")] = None,
     views: Annotated[int, typer.Option(help="Views averaged: 1, 2 (and mirrored) or 10.")] = 1,
+    boxes: Annotated[
+        str | None,
+        typer.Option(help="File of boxes: look at regions and the whole. 'collection': the items' own regions."),
+    ] = None,
+    regions: Annotated[int | None, typer.Option(help="Regions of a picture at most, with --boxes; default 4.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the table.")] = None,
     split: Annotated[list[str] | None, typer.Option(help="Only these splits. Repeatable.")] = None,
     batch_size: Annotated[int, typer.Option(help="Pictures looked at together.", min=1)] = 32,
@@ -114,6 +119,9 @@ def features(
     from limner.vision.backbones import load_backbone
     from limner.vision.features import extract
 
+    opened = Collection.open(collection)
+    if boxes is None and regions is not None:
+        raise SettingsError(f"--regions {regions}: says how many boxes to take; name the file of boxes with --boxes")
     eye = load_backbone(
         backbone,
         layer=layer,
@@ -124,10 +132,14 @@ def features(
         precision=precision,
         device=device,
     )
+    if boxes is not None:
+        from limner.vision.regions import with_regions
+
+        eye = with_regions(eye, opened, boxes, strict=strict, **given(count=regions))
     media = eye.specs[0].media
     with progress_bar(f"reading {media}") as bar:
         done = extract(
-            Collection.open(collection),
+            opened,
             eye,
             name=name,
             splits=split,

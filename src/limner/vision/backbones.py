@@ -18,10 +18,11 @@ from limner.audio import LogMelBackbone, LogMelSettings
 from limner.errors import BackboneError, FeatureError
 from limner.hardware import find_device, native_bf16
 from limner.vision.classic import CLASSIC, load_classic
-from limner.vision.features import FeatureSpec, require_same
+from limner.vision.features import FeatureSpec, RegionRows, require_same
 from limner.vision.images import Preprocessing, adapt, read_recipe
 from limner.vision.kmeans import KMeansBackbone
 from limner.vision.networks import Backbone, Forms, JoinedBackbone, NetworkBackbone, PixelBackbone
+from limner.vision.regions import WholeBackbone, whole_spec
 
 __all__ = ["Backbone", "load_backbone", "load_like"]
 
@@ -108,6 +109,8 @@ def load_like(
 ) -> Backbone:
     """Load the network that made some features, so that a new picture is seen the way the stored ones were.
 
+    Nobody knows the boxes of a new picture: of features of regions it has the row of the whole picture alone.
+
     Args:
         specs: of the features a model was trained on; they may be of several layers or networks, as long as all see
             a picture cut and scaled alike.
@@ -126,9 +129,9 @@ def load_like(
                 f"the features '{specs[0].name}' and '{spec.name}' were made from pictures cut or scaled differently, "
                 "so the model cannot look at a new picture; make both with the same size, resize and views"
             )
-    apart: dict[tuple[str | None, str | None], list[FeatureSpec]] = {}
+    apart: dict[tuple[str | None, str | None, RegionRows | None], list[FeatureSpec]] = {}
     for spec in specs:
-        apart.setdefault((spec.source, spec.layer), []).append(spec)
+        apart.setdefault((spec.source, spec.layer, spec.regions), []).append(spec)
     eyes = [_load_one(group, name, precision, device) for group in apart.values()]
     return eyes[0] if len(eyes) == 1 else JoinedBackbone(eyes)
 
@@ -136,6 +139,8 @@ def load_like(
 def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, device: str) -> Backbone:
     """One layer of one network, for its vector, its grid or both."""
     first = specs[0]
+    if first.regions is not None:
+        return WholeBackbone(_load_one([whole_spec(first)], name, precision, device), first.regions)
     if first.backbone == "logmel":
         return LogMelBackbone(LogMelSettings.parse(first.preprocessing, f"features '{first.name}'"))
     recipe = Preprocessing.parse(first.preprocessing, f"features '{first.name}'")

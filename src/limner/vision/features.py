@@ -16,6 +16,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
 from limner.data.collection import FEATURES, Collection
 from limner.data.examples import Item
@@ -38,6 +39,15 @@ _CHUNK_ROWS = 512
 _CHUNK_BYTES = 2**27
 
 
+class RegionRows(Settings):
+    """A grid's rows are regions cut from the picture, then zero rows where there are fewer, then the whole picture."""
+
+    count: int = Field(ge=1, le=100)
+    """Regions of a picture at most; the grid has one row more."""
+    boxes_sha256: str
+    """Of the boxes the regions were chosen from."""
+
+
 class FeatureSpec(Settings):
     """What the values of a table are; two tables of one fingerprint may stand for each other."""
 
@@ -52,6 +62,8 @@ class FeatureSpec(Settings):
     """Module whose output this is; none for the network's own last layer."""
     grid_size: tuple[int, int] | None = None
     """Height and width of a grid; L is their product, row by row."""
+    regions: RegionRows | None = None
+    """What the rows of a grid are that has no height and width."""
     preprocessing: dict[str, Any]
     weights_sha256: str
     """Of the weight file, empty for raw pixels."""
@@ -66,13 +78,16 @@ class FeatureSpec(Settings):
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with anything that changes the values."""
-        content = json.dumps(self.model_dump(mode="json", exclude={"name", "source"}), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        content = self.model_dump(mode="json", exclude={"name", "source"})
+        if self.regions is None:  # tables made before there were any keep their fingerprint
+            del content["regions"]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
         layer = f" layer {self.layer}" if self.layer else ""
-        return f"{self.backbone}{layer} {self.kind} {shape} [{self.fingerprint}]"
+        form = self.kind if self.regions is None else "regions"
+        return f"{self.backbone}{layer} {form} {shape} [{self.fingerprint}]"
 
 
 class FeatureTable:
@@ -183,7 +198,7 @@ def extract(
     Args:
         collection: items without a picture are passed over.
         backbone: gives one or several tables.
-        name: of the tables, instead of the backbone's; a grid's table is called `<name>.grid`.
+        name: of the tables, instead of the backbone's; the table of a grid over the picture is called `<name>.grid`.
         splits: only the items of these.
         batch_size: pictures the network sees at once.
         strict: raise for a picture that cannot be read, instead of going on and reporting it.
@@ -238,7 +253,7 @@ def _table_name(spec: FeatureSpec, name: str | None) -> str:
             f"'{name}': features are stored under their name, so it is not empty, does not begin with '.' and has no "
             "'/' or '\\'; call them 'mobilenet_v2', for example"
         )
-    return f"{name}.grid" if spec.kind == "grid" else name
+    return f"{name}.grid" if spec.kind == "grid" and spec.regions is None else name
 
 
 class _Chunk:

@@ -201,6 +201,23 @@ def prepare(image: Image.Image, recipe: Preprocessing) -> Pixels:
     return np.stack([np.asarray(cut) for cut in cuts])
 
 
+def seen_box(size: tuple[int, int], recipe: Preprocessing) -> tuple[float, float, float, float]:
+    """The part of a picture that `prepare` cuts out of its middle, which the places of a grid are parts of.
+
+    Args:
+        size: width and height of the picture.
+        recipe: how it is made ready.
+
+    Returns:
+        Left, top, right and bottom in the picture's pixels; outside the picture where the cut reaches beyond it.
+    """
+    width, height = size
+    cut = recipe.size / recipe.short if recipe.resize == "crop" or recipe.crops > 1 else 1.0
+    across, down = (min(size), min(size)) if recipe.resize == "crop" else size
+    left, top = (width - cut * across) / 2, (height - cut * down) / 2
+    return left, top, width - left, height - top
+
+
 def resize_shortest(
     image: Image.Image, short: int, resample: Image.Resampling = Image.Resampling.BILINEAR
 ) -> Image.Image:

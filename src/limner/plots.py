@@ -1,24 +1,27 @@
-"""Drawings: learning curves, recall curves and maps of words.
+"""Drawings: learning curves, recall curves, maps of words and what an image gate does.
 
 Every function returns a matplotlib `Figure` that belongs to no window and to no global list, so drawing needs
-no display and leaves nothing behind. `svg` turns one into markup.
+no display and leaves nothing behind. `svg` turns one into markup, `save_png` writes one to a file.
 """
 
 from __future__ import annotations
 
+import functools
 import html
 import io
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from limner.files import written_beside
 from limner.records import LogLine, Point
 
 # Distinct for colour-blind readers and readable on white and on near-black (after Okabe and Ito, 2008).
@@ -28,6 +31,11 @@ INK, FAINT = "#5a5f69", "#b4b8c0"
 SIZE = (4.6, 3.0)
 MAP_SIZE = (9.2, 6.0)
 DOT = 2.4  # points
+DOTS_PER_INCH = 160
+MOST_LETTERS = 24
+"""Of a longer word the end is left out."""
+GATED_WORDS = 20
+"""So many words are drawn with the mean of their gate."""
 
 
 def _style() -> AbstractContextManager[None]:
@@ -40,8 +48,8 @@ def _style() -> AbstractContextManager[None]:
     )
 
 
-def _axes(figure: Figure, title: str, across: str) -> Axes:
-    axes = figure.add_subplot()
+def _axes(figure: Figure, title: str, across: str, place: tuple[int, int, int] = (1, 1, 1)) -> Axes:
+    axes = figure.add_subplot(*place)
     axes.set_title(title, loc="left", color=INK, fontsize=11, fontweight="bold")
     axes.set_xlabel(across, color=INK)
     axes.tick_params(colors=INK, length=0)
@@ -168,6 +176,84 @@ def word_map(title: str, words: Sequence[str], positions: NDArray[np.float64], g
     return figure
 
 
+def gate_statistics(
+    shares: Mapping[str, Sequence[float]],
+    words: Sequence[tuple[str, float, int]],
+    *,
+    thresholds: Sequence[float] = (0.5, 0.8),
+) -> Figure:
+    """Draw how often an image gate is open, and for which words most; Calixto et al. (2017), section 5.2.
+
+    Args:
+        shares: by part of the vocabulary ("all words", "nouns"), the share of its words, 0 to 1, whose gate is
+            above each threshold.
+        words: word, mean gate and number of times it was said; the `GATED_WORDS` highest means are drawn.
+        thresholds: in the order of the shares.
+    """
+    highest = sorted(words, key=lambda entry: (-entry[1], -entry[2], entry[0]))[:GATED_WORDS]
+    group = len(thresholds) + 0.5  # rows of one part, with the space after it
+    rows = max(len(shares) * group, len(highest), 2)
+    figure = Figure(figsize=(2 * SIZE[0], 1.2 + 0.24 * rows), layout="constrained")
+    figure.patch.set_alpha(0)
+    parts = _axes(figure, "How many words have an open gate", "share of the words", (1, 2, 1))
+    thickness = 0.8 / group
+    for position, threshold in enumerate(thresholds):
+        values = [own[position] for own in shares.values()]
+        places = [row + (position - (len(thresholds) - 1) / 2) / group for row in range(len(shares))]
+        bars = parts.barh(places, values, thickness, color=COLOURS[position], clip_on=False)
+        bars.set_label(f"above {threshold:g}")
+        parts.bar_label(bars, [f"{value:.0%}" for value in values], padding=3, color=INK, fontsize=8)
+    _name_rows(parts, list(shares), rows / group)
+    parts.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    figure.legend(loc="outside lower left", ncols=len(thresholds), frameon=False, labelcolor=INK, fontsize=9)
+    means = _axes(figure, "Words of the highest mean gate", "mean gate (how often said)", (1, 2, 2))
+    bars = means.barh(range(len(highest)), [mean for _, mean, _ in highest], 0.8, color=COLOURS[0], clip_on=False)
+    means.bar_label(bars, [f"{mean:.2f} ({count:,})" for _, mean, count in highest], padding=3, color=INK, fontsize=8)
+    _name_rows(means, [word for word, _, _ in highest], rows)
+    return figure
+
+
+def _name_rows(axes: Axes, names: Sequence[str], rows: float) -> None:
+    """Set up lying bars from 0 to 1: names down the left side, the first on top, in room for so many rows."""
+    shown = [shortened(name) for name in names]
+    axes.set_yticks(range(len(shown)), shown, parse_math=False, fontsize=9)
+    for tick, name in zip(axes.get_yticklabels(), shown, strict=True):
+        tick.set_fontfamily(fonts_for(name))
+    axes.set_ylim(rows - 0.5, -0.5)
+    axes.set_xlim(0, 1.12)
+    axes.set_xticks((0, 0.25, 0.5, 0.75, 1))
+    axes.grid(visible=False)
+    axes.patch.set_alpha(0)
+
+
+def shortened(word: str) -> str:
+    """The word on one line and no longer than a drawing has room for."""
+    word = " ".join(word.split())
+    return word if len(word) <= MOST_LETTERS else word[: MOST_LETTERS - 1] + "…"
+
+
+def fonts_for(text: str) -> list[str]:
+    """The usual font, and those installed here that have the signs it lacks: another script, say.
+
+    A sign that no font has is drawn as a box that shows its kind of script. Markup (`svg`) keeps the sign itself.
+    """
+    return list(dict.fromkeys(("sans-serif", *(_font_with(sign) for sign in text))))
+
+
+@functools.cache
+def _font_with(sign: str) -> str:
+    entries = font_manager.fontManager.ttflist
+    for entry in sorted(entries, key=lambda entry: (entry.name != _USUAL, entry.name.startswith(_LAST))):
+        with suppress(RuntimeError):  # a font of a kind that cannot be drawn, coloured emoji for one
+            if font_manager.get_font(entry.fname).get_char_index(ord(sign)):
+                return entry.name
+    return _USUAL
+
+
+# Matplotlib's own fonts: what it uses unless told otherwise, and the boxes for whatever nothing else has.
+_USUAL, _LAST = "DejaVu Sans", "Last Resort"
+
+
 # Where a label may stand, as the way from its dot: right, left, above, below.
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1))
 _GAP = 2.0  # points from the middle of a dot to its label
@@ -181,6 +267,20 @@ def _box(point: NDArray[np.float64], size: NDArray[np.float64], side: tuple[int,
 
 def _overlaps(box: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
     return bool(((box[:2] < others[:, 2:]) & (others[:, :2] < box[2:])).all(1).any())
+
+
+def save_png(figure: Figure, out: Path) -> Path:
+    """Write a figure on white as PNG; an older file is replaced.
+
+    Returns:
+        `out`.
+
+    Raises:
+        CheckpointError: it cannot be written; the old file is as it was.
+    """
+    with written_beside(out) as beside, _style():
+        figure.savefig(beside, format="png", dpi=DOTS_PER_INCH, facecolor="white")
+    return out
 
 
 def svg(figure: Figure, description: str) -> str:
@@ -206,7 +306,8 @@ _FOR_PAGES = (
     (r"<metadata>.*?</metadata>", ""),
     (r'(<svg[^>]*?) width="[\d.]+pt"', r"\1"),
     (r'(<svg[^>]*?) height="[\d.]+pt"', r"\1"),
-    (r' id="[a-z0-9.]+_\d+"', ""),  # names like axes_1 that every drawing has
+    (r' id="[A-Za-z0-9.]+_\d+"', ""),  # names like axes_1 that every drawing has
+    (r'(<image[^>]*?) id="\w+"', r"\1"),  # the same in two drawings that show the same
     (r">\*\{", ">svg *{"),
     (r"font: (\d+) ([\d.]+px) [^;\"]*", r"font-weight: \1; font-size: \2"),
     (r" font-family: [^;\"]*;", ""),

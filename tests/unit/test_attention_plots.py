@@ -1,0 +1,445 @@
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib import font_manager
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
+
+from limner import attention_plots, plots
+from limner.errors import CheckpointError, PictureError, SettingsError
+
+# Words that are markup somewhere, belong to another script, or stand for nothing.
+ODD = ["$x$", r"\frac", "$", "<b>", "&amp;", "_", "人", "שלום", ""]
+LONG = "Donaudampfschifffahrtsgesellschaftskapitän"
+
+
+def rendered(figure, dpi=100):
+    figure.set_dpi(dpi)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].astype(float)
+
+
+def texts(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def one_cell(rows, columns, row, column):
+    weights = np.full((rows, columns), 0.1 / (rows * columns - 1))
+    weights[row, column] = 0.9
+    return weights.ravel()
+
+
+def brightness(image):
+    return np.asarray(image.convert("L"), dtype=float)
+
+
+def centre_of_light(image):
+    """Column and row of the middle of the brightest pixels, as shares of the picture."""
+    values = brightness(image)
+    rows, columns = np.nonzero(values >= values.max() - 1)
+    return (columns.mean() + 0.5) / values.shape[1], (rows.mean() + 0.5) / values.shape[0]
+
+
+def overlapping(extents):
+    boxes = np.array([[box.x0, box.y0, box.x1, box.y1] for box in extents])
+    over = (boxes[:, None, :2] < boxes[None, :, 2:] - 0.01) & (boxes[None, :, :2] < boxes[:, None, 2:] - 0.01)
+    return over.all(2).sum() - len(boxes)  # each overlaps itself
+
+
+# The alignment matrix
+
+
+def test_an_alignment_is_darkest_where_its_weight_is_and_says_it():
+    weights = np.array([[0.7, 0.26, 0.04], [0.0, 0.1, 0.9]])
+    figure = attention_plots.alignment(["a", "red", "hat"], ["ein", "Hut"], weights, betas=[0.126, 0.83])
+    assert texts(figure) == [".70", ".26", ".10", ".90"]
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["ein (0.13)", "Hut (0.83)"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["a", "red", "hat"]
+    for text in list(axes.texts):
+        text.remove()
+    pixels = rendered(figure).mean(2)
+    places = axes.transData.transform([(column, row) for row in range(2) for column in range(3)]).round().astype(int)
+    greys = np.array([pixels[len(pixels) - 1 - y, x] for x, y in places])
+    assert (np.argsort(greys) == np.argsort(-weights.ravel())).all()
+    assert greys.max() < 250 and greys.max() - greys.min() > 180
+
+
+def test_greys_mean_the_same_in_every_alignment():
+    (faint,) = attention_plots.alignment(["a", "b"], ["x"], [[0.2, 0.2]]).axes[0].images
+    (strong,) = attention_plots.alignment(["a", "b"], ["x"], [[0.9, 0.1]]).axes[0].images
+    assert faint.get_clim() == strong.get_clim() == (0, 1)
+
+
+def test_weights_stand_out_from_their_cells():
+    weights = np.linspace(0.05, 1, 96)[None]
+    figure = attention_plots.alignment(["w"] * 96, ["x"], weights)
+    (image,) = figure.axes[0].images
+    for text in figure.axes[0].texts:
+        cell = luminance(image.cmap(float(weights[0, int(text.get_position()[0])]))[:3])
+        ink = {"white": 1.0, "black": 0.0}[text.get_color()]
+        assert contrast(cell, ink) > 4.3
+
+
+@pytest.mark.parametrize(("across", "down"), [(1, 1), (12, 4), (80, 80)])
+def test_the_size_of_an_alignment_follows_its_words_and_nothing_overlaps(across, down):
+    source, target = ([LONG if k % 7 == 3 else f"word{k}" for k in range(count)] for count in (across, down))
+    figure = attention_plots.alignment(source, target, np.full((down, across), 1 / across))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    cells = axes.get_position().size * figure.get_size_inches() / (across, down)
+    assert cells == pytest.approx([attention_plots.CELL] * 2)
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        shown = [label.get_window_extent() for label in labels if label.get_visible()]
+        assert overlapping(shown) == 0
+        assert min(box.x0 for box in shown) >= 0 and min(box.y0 for box in shown) >= 0
+        assert max(box.x1 for box in shown) <= figure.bbox.x1 and max(box.y1 for box in shown) <= figure.bbox.y1
+    for text in axes.texts:
+        extent = text.get_window_extent()
+        assert max(extent.width, extent.height) < attention_plots.CELL * figure.dpi
+    assert (len(axes.get_yticklabels()) > down) == (across == 80)  # repeated where the far side is far away
+
+
+def test_odd_words_are_drawn_as_they_are():
+    figure = attention_plots.alignment(ODD, ODD, np.eye(len(ODD)))
+    rendered(figure)  # a sign without a font would warn, markup would fail
+    markup = plots.svg(figure, "words")
+    for word in ("$x$", r"\frac", "&lt;b&gt;", "&amp;amp;", "人"):
+        assert markup.count(f">{word}</text>") == 2
+    assert " id=" not in markup  # an id would be another drawing's, too
+
+
+def test_a_page_may_hold_the_same_drawing_twice():
+    for figure in (
+        attention_plots.alignment(["a"], ["b"], [[1.0]]),
+        plots.gate_statistics({"all": (0.2, 0.1)}, [("Hut", 0.9, 3)]),
+    ):
+        assert " id=" not in plots.svg(figure, "a drawing")
+
+
+def test_of_an_endless_sentence_the_beginning_is_drawn():
+    most = attention_plots.MOST_WORDS
+    figure = attention_plots.alignment(["w"] * (most + 880), ["x", "y"], np.zeros((2, most + 880)))
+    (axes,) = figure.axes
+    assert axes.images[0].get_array().shape == (2, most)
+    assert axes.get_xlabel() == f"the first {most} of {most + 880} source words"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "weights", "betas", "message"),
+    [
+        ("ab", "xyz", np.zeros((2, 3)), None, r"\(2, 3\): expected \(3, 2\)"),
+        ("", "xyz", np.zeros((3, 0)), None, r"expected \(3, 0\).*one at least"),
+        ("ab", "", np.zeros((0, 2)), None, "no target words"),
+        ("ab", "x", [[np.nan, 1]], None, "0 to 1"),
+        ("ab", "x", [[-0.1, 1]], None, "not -0.1 to 1"),
+        ("ab", "x", [[0, 1.5]], None, "not 0.0 to 1.5"),
+        ("ab", "x", [[0, 1]], [0.1, 0.2], r"gates of shape \(2,\): expected \(1,\)"),
+        ("ab", "x", [[0, 1]], [83], "gates: expected values from 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(source, target, weights, betas, message):
+    with pytest.raises(SettingsError, match=message):
+        attention_plots.alignment(list(source), list(target), weights, betas=betas)
+
+
+# Panels and heat maps
+
+
+def half_and_half(size=(90, 60)):
+    """White on the left, black on the right."""
+    picture = Image.new("RGB", size, "white")
+    picture.paste("black", (size[0] // 2, 0, *size))
+    return picture
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(14, 14), (7, 7), (3, 5)])
+def test_light_falls_where_the_weight_is(rows, columns):
+    cells = [(0, 0), (rows - 1, columns - 1), (rows // 2, columns - 1), (1, columns // 2)]
+    weights = np.stack([one_cell(rows, columns, *cell) for cell in cells])
+    first, *shown = attention_plots.panels(Image.new("RGB", (90, 60), "#6a8f50"), weights, (rows, columns))
+    assert len(shown) == len(cells) and {image.size for image in shown} == {first.size}
+    for image, (row, column) in zip(shown, cells, strict=True):
+        across, down = centre_of_light(image)
+        assert (int(down * rows), int(across * columns)) == (row, column)
+
+
+def test_light_is_bright_even_on_black_and_the_rest_dark_even_on_white():
+    (_, shown) = attention_plots.panels(half_and_half(), [one_cell(6, 6, 2, 5)], (6, 6))
+    across, down = centre_of_light(shown)
+    assert 5 / 6 < across < 1 and 2 / 6 < down < 3 / 6
+
+
+def test_the_first_panel_is_the_picture_itself():
+    picture = half_and_half((240, 120))
+    (first, _) = attention_plots.panels(picture, [one_cell(2, 2, 0, 0)], (2, 2))
+    assert np.array_equal(np.asarray(first), np.asarray(picture))
+
+
+@pytest.mark.parametrize("size", [(600, 400), (400, 600), (30, 20), (2000, 1)])
+def test_panels_keep_proportions(size):
+    (first, _) = attention_plots.panels(Image.new("RGB", size), [one_cell(7, 7, 3, 3)], (7, 7), side=120)
+    assert max(first.size) == 120
+    assert first.width * size[1] / size[0] == pytest.approx(first.height, abs=1)
+
+
+def test_light_fades_without_steps():
+    (_, shown) = attention_plots.panels(Image.new("RGB", (240, 240), "gray"), [one_cell(6, 6, 2, 2)], (6, 6), side=240)
+    along = brightness(shown)[100]  # through the middle of the cell, which is 40 pixels wide
+    assert abs(int(along.argmax()) - 100) <= 3
+    assert (np.diff(along[20:95]) >= 0).all() and (np.diff(along[105:180]) <= 0).all()
+    assert np.abs(np.diff(along)).max() < 0.1 * (along.max() - along.min())
+
+
+def test_looking_everywhere_alike_lights_all_and_nowhere_nothing():
+    weights = np.stack([np.full(49, 1 / 49), np.zeros(49), np.full(49, 0.001)])
+    first, even, nothing, faint = attention_plots.panels(Image.new("RGB", (70, 70), "#808080"), weights, (7, 7))
+    assert brightness(even).std() < 1 and brightness(nothing).std() < 1
+    assert brightness(even).mean() > brightness(first).mean() > 2 * brightness(nothing).mean()
+    assert brightness(faint) == pytest.approx(brightness(even), abs=1)
+
+
+def test_the_grid_covers_its_box():
+    picture = Image.new("RGB", (300, 200), "#808080")
+    boxed = {"grid": (4, 4), "box": (50, 0, 250, 200), "side": 300}
+    weights = np.stack([one_cell(4, 4, 0, 0), one_cell(4, 4, 3, 2), np.full(16, 1 / 16), np.zeros(16)])
+    _, corner, low, even, nothing = attention_plots.panels(picture, weights, **boxed)
+    across, down = centre_of_light(corner)
+    assert 50 <= across * 300 <= 100 and 0 <= down * 200 <= 50
+    across, down = centre_of_light(low)
+    assert 150 <= across * 300 <= 200 and 150 <= down * 200 <= 200
+    lit = brightness(even)
+    assert lit[:, :50].max() < lit[:, 50:250].min() and lit[:, 250:].max() < lit[:, 50:250].min()
+    unlit = brightness(nothing)
+    assert unlit[:, :50].max() < unlit[:, 50:250].min()  # not seen is darker than not looked at
+
+
+def test_a_box_may_reach_beyond_the_picture():
+    (_, shown) = attention_plots.panels(
+        Image.new("RGB", (100, 50), "gray"), [one_cell(4, 4, 1, 1)], (4, 4), box=(0, -25, 100, 75), side=100
+    )
+    across, down = centre_of_light(shown)  # the cell reaches from row 0 of the picture to row 25
+    assert 0.25 <= across <= 0.5 and 0 <= down <= 0.5
+
+
+@pytest.mark.parametrize(
+    "box", [(10, 0, 10, 50), (0, 30, 50, 20), (100, 0, 150, 50), (-20, 0, 0, 50), (0, 0, np.nan, 1)]
+)
+def test_a_box_of_nothing_is_refused(box):
+    with pytest.raises(SettingsError, match="picture of 100 x 50 pixels"):
+        attention_plots.panels(Image.new("RGB", (100, 50)), [one_cell(2, 2, 0, 0)], (2, 2), box=box)
+
+
+def test_weights_of_another_grid_are_refused():
+    with pytest.raises(SettingsError, match=r"\(1, 49\): expected \(1, 196\)"):
+        attention_plots.panels(Image.new("RGB", (100, 50)), np.zeros((1, 49)), (14, 14))
+
+
+def test_a_file_is_shown_as_the_picture_in_it(tmp_path):
+    half_and_half().save(tmp_path / "a.png")
+    weights = [one_cell(2, 2, 0, 0)]
+    from_file = attention_plots.panels(tmp_path / "a.png", weights, (2, 2))
+    for one, other in zip(from_file, attention_plots.panels(half_and_half(), weights, (2, 2)), strict=True):
+        assert np.array_equal(np.asarray(one), np.asarray(other))
+    with pytest.raises(PictureError, match=r"none\.png"):
+        attention_plots.panels(tmp_path / "none.png", weights, (2, 2))
+
+
+def test_every_word_has_its_panel_with_the_light_and_the_gate():
+    cells = [(0, 0), (1, 2), (0, 2), (1, 0), (1, 1)]
+    words = ["Mann", "mit", "Hut", "<b>", r"$\frac$"]
+    figure = attention_plots.heat_maps(
+        Image.new("RGB", (90, 60), "gray"),
+        words,
+        np.stack([one_cell(2, 3, *cell) for cell in cells]),
+        (2, 3),
+        betas=[0.83, 0.1, 0.995, 0, 1],
+    )
+    assert texts(figure) == ["", "Mann (0.83)", "mit (0.10)", "Hut (0.99)", "<b> (0.00)", r"$\frac$ (1.00)"]
+    pixels = rendered(figure).mean(2)
+    (axes,) = figure.axes
+    for image, label, (row, column) in zip(axes.images[1:], axes.texts[1:], cells, strict=True):
+        extent = image.get_window_extent()
+        left, right = round(extent.x0) + 1, round(extent.x1) - 1
+        top, bottom = (round(len(pixels) - edge) for edge in (extent.y1, extent.y0))
+        panel = pixels[top + 1 : bottom - 1, left:right]
+        rows, columns = np.nonzero(panel >= panel.max() - 1)
+        assert (int(rows.mean() / len(panel) * 2), int(columns.mean() / panel.shape[1] * 3)) == (row, column)
+        beneath = label.get_window_extent()
+        assert beneath.y1 < extent.y0 and abs(beneath.x0 + beneath.x1 - extent.x0 - extent.x1) < 2
+
+
+@pytest.mark.parametrize("size", [(90, 60), (20, 200)])
+def test_panels_and_words_of_a_long_sentence_do_not_overlap(size):
+    words = [LONG if k % 7 == 3 else f"word{k}" for k in range(80)]
+    figure = attention_plots.heat_maps(Image.new("RGB", size), words, np.zeros((80, 4)), (2, 2), betas=[0.5] * 80)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert len(axes.images) == 81
+    extents = [drawn.get_window_extent() for drawn in (*axes.images, *axes.texts[1:])]
+    assert overlapping(extents) == 0
+    assert min(box.x0 for box in extents) >= 0 and max(box.x1 for box in extents) <= figure.bbox.x1
+    assert min(box.y0 for box in extents) >= 0 and max(box.y1 for box in extents) <= figure.bbox.y1
+    wide, high = figure.get_size_inches()
+    assert 0.5 < wide / high < 4 and max(wide, high) < 30
+
+
+def test_of_an_endless_sentence_the_first_panels_are_drawn():
+    most = attention_plots.MOST_WORDS
+    figure = attention_plots.heat_maps(Image.new("RGB", (20, 10)), ["w"] * 1000, np.zeros((1000, 1)), (1, 1))
+    assert len(figure.axes[0].images) == 1 + most
+    assert texts(figure)[0] == f"the first {most} of 1000 words"
+
+
+@pytest.mark.real
+def test_a_photograph_is_lit_where_it_is_looked_at(real_data):
+    photo = sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[2]
+    corners = [(0, 0), (0, 13), (13, 0), (13, 13)]
+    shown = attention_plots.panels(photo, np.stack([one_cell(14, 14, *corner) for corner in corners]), (14, 14))[1:]
+    for image, (row, column) in zip(shown, corners, strict=True):
+        values = brightness(image)
+        height, width = (length // 14 for length in values.shape)
+        near = np.ix_(
+            *(
+                range(size)[-step:] if far else range(step)
+                for size, step, far in ((values.shape[0], height, row), (values.shape[1], width, column))
+            )
+        )
+        assert values[near].mean() > 1.3 * values.mean()
+
+
+# Words coloured by their gate
+
+
+class Spans(HTMLParser):
+    def __init__(self, markup):
+        super().__init__()
+        self.styles, self.titles, self.words = [], [], []
+        self.feed(markup)
+
+    def handle_starttag(self, tag, attrs):
+        assert tag == "span"
+        self.styles.append(dict(part.split(":") for part in dict(attrs)["style"].split(";")))
+        self.titles.append(dict(attrs)["title"])
+        self.words.append("")
+
+    def handle_data(self, data):
+        if data != " ":
+            self.words[-1] += data
+
+
+def luminance(colour):
+    """Of red, green and blue from 0 to 1: WCAG 2.2, "relative luminance"."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
+
+
+def of_hex(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
+    return luminance([int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)])
+
+
+def test_words_are_escaped_and_say_their_gate():
+    words = ["Mann", "<script>alert('x')</script>", '"&', "人"]
+    spans = Spans(attention_plots.beta_spans(words, [0.83, 0, 1, 0.125]))
+    assert spans.words == words
+    assert [re.search(r"\d\.\d\d", title).group() for title in spans.titles] == ["0.83", "0.00", "1.00", "0.12"]
+
+
+def test_wide_open_gates_are_darker_and_every_word_can_be_read():
+    betas = np.linspace(0, 1, 201)
+    styles = Spans(attention_plots.beta_spans(["w"] * 201, betas)).styles
+    papers = [of_hex(style["background"]) for style in styles]
+    assert (np.diff(papers) <= 0).all() and papers[0] > papers[-1] + 0.7
+    assert min(contrast(paper, of_hex(style["color"])) for paper, style in zip(papers, styles, strict=True)) >= 4.5
+
+
+def test_a_sentence_without_words_has_no_spans():
+    assert attention_plots.beta_spans([], []) == ""
+
+
+def test_gates_have_to_be_as_many_as_words():
+    with pytest.raises(SettingsError, match=r"gates of shape \(1,\): expected \(2,\)"):
+        attention_plots.beta_spans(["a", "b"], [0.5])
+
+
+# Statistics of a gate
+
+
+def test_bars_are_as_long_as_the_shares_and_means_they_say():
+    words = [("auf", 0.1, 900), ("Hut", 0.9, 12), (r"$\frac$", 0.5, 1), ("人", 0.5, 2)]
+    figure = plots.gate_statistics({"all words": (0.2, 0.08), "nouns": (1.0, 0.5)}, words)
+    rendered(figure)
+    parts, means = figure.axes
+    above_half, above_most = ([bar.get_width() for bar in bars] for bars in parts.containers)
+    assert (above_half, above_most) == ([0.2, 1.0], [0.08, 0.5])
+    assert [text.get_text() for text in parts.texts] == ["20%", "100%", "8%", "50%"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["above 0.5", "above 0.8"]
+    assert [tick.get_text() for tick in means.get_yticklabels()] == ["Hut", "人", r"$\frac$", "auf"]
+    assert [bar.get_width() for bar in means.containers[0]] == [0.9, 0.5, 0.5, 0.1]
+    assert [text.get_text() for text in means.texts] == ["0.90 (12)", "0.50 (2)", "0.50 (1)", "0.10 (900)"]
+    tops = [bar.get_window_extent().y0 for bar in means.containers[0]]
+    assert tops == sorted(tops, reverse=True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_the_highest_means_are_drawn_and_nothing_overlaps(count):
+    words = [(f"{LONG}{k}", k / count, k) for k in range(count)]
+    shares = {f"part {k}": (1.0, 0.0) for k in range(5)}
+    figure = plots.gate_statistics(shares, words)
+    rendered(figure)
+    drawn = min(count, plots.GATED_WORDS)
+    parts, means = figure.axes
+    assert len(means.texts) == drawn
+    assert [text.get_text().split()[0] for text in means.texts[:1]] == (["0.99"] if count == 200 else ["0.00"] * drawn)
+    labels = [text for axes in (parts, means) for text in (*axes.texts, *axes.get_yticklabels(), axes.xaxis.label)]
+    extents = [text.get_window_extent() for text in (*labels, *figure.legends[0].get_texts())]
+    assert overlapping(extents) == 0
+    assert min(box.x0 for box in extents) >= 0 and max(box.x1 for box in extents) <= figure.bbox.x1
+
+
+# What drawings share
+
+
+def test_a_sign_that_the_usual_font_lacks_is_taken_from_another():
+    assert plots.fonts_for("Hut") == ["sans-serif", "DejaVu Sans"]
+    (*_, other) = plots.fonts_for("\u2312")  # an arc: in DejaVu Sans Mono, not in DejaVu Sans
+    assert not other.startswith("Last Resort")
+    font = font_manager.get_font(font_manager.findfont(other))
+    assert font.get_char_index(0x2312)
+    plain = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
+    assert not plain.get_char_index(0x2312)
+
+
+def test_long_words_keep_their_beginning_and_stay_on_one_line():
+    assert plots.shortened("Hut") == "Hut"
+    assert len(plots.shortened(LONG)) == plots.MOST_LETTERS
+    assert LONG.startswith(plots.shortened(LONG)[:-1])
+    assert plots.shortened("a\n\u2028 b") == "a b"
+
+
+def test_a_drawing_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    figure = attention_plots.alignment(["a", "b"], ["x"], [[0.2, 0.8]])
+    out = tmp_path / "new" / "a.png"
+    assert plots.save_png(figure, out) == out
+    with Image.open(out) as image:
+        size = figure.get_size_inches() * plots.DOTS_PER_INCH
+        assert image.size == pytest.approx(tuple(size), abs=1)
+        assert image.convert("RGB").getpixel((1, 1)) == (255, 255, 255)
+    before = out.read_bytes()
+
+    def full(target, **options):
+        target.write_bytes(before[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(figure, "savefig", full)
+    with pytest.raises(CheckpointError, match=r"a\.png: cannot be written \(No space"):
+        plots.save_png(figure, out)
+    assert out.read_bytes() == before and list(out.parent.iterdir()) == [out]

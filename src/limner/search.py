@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -53,6 +53,8 @@ class SearchSettings(Settings):
     """Words at which a sentence is cut off, given first words included."""
     ban_unknown: bool = False
     """Whether <unk> is never chosen (given first words may hold it)."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of the products: bf16 is faster, and may now and then choose another word."""
     sample: SampleSettings | None = None
     """Draw at random; null searches for the most probable."""
 
@@ -132,6 +134,16 @@ def search(
     """
     if len(batch) == 0:
         return []
+    with torch.autocast(batch.target_in.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+        return _search(models, batch, settings, prefixes)
+
+
+def _search(
+    models: Sequence[ConditionalLM],
+    batch: Batch,
+    settings: SearchSettings,
+    prefixes: Sequence[Sequence[int]] | None,
+) -> list[list[Hypothesis]]:
     sizes = sorted({model.vocab_size for model in models})
     if len(sizes) != 1:
         raise CheckpointError(f"models of {sizes} words: expected one model or more of one vocabulary")
@@ -144,7 +156,7 @@ def search(
     memories = [model.encode(batch) for model in models]
     token, total, states = _read(models, given[:, :shared], memories)
     rows = torch.arange(len(batch), device=total.device).repeat_interleave(settings.beam_size)  # (N * K,)
-    memories, states, token, total = select([memories, states, token, total], rows)
+    states, token, total = select([states, token, total], rows)  # the memories are not: models share them
     token, total = token.view(len(batch), -1), total.view(len(batch), -1)  # (N, K)
     if settings.sample is None:
         total[:, 1:] = -math.inf  # the K are all the same before the first choice: one stands for them
@@ -164,7 +176,8 @@ def search(
             words = words.flatten(0, 1)[rows].view(-1, *words.shape[1:])
         if len(keep) < len(live):
             live = [live[n] for n in keep]
-            memories, token, total = select(memories, rows), token[keep], total[keep]
+            memories = select(memories, torch.tensor(keep, device=rows.device))
+            token, total = token[keep], total[keep]
         words[:, :, length] = token
     else:
         found.cut_off(total, words, live)

@@ -45,9 +45,12 @@ class Chain:
         return State((torch.full((len(memory.table),), PAD), None))
 
     def step(self, tokens, memory, state):
-        assert len(tokens) == len(memory.table) == len(state.before[0])
-        self.log.append(len(tokens))
-        return memory.table[torch.arange(len(tokens)), state.before[0], tokens], State((tokens, None))
+        assert len(tokens) == len(state.before[0])
+        self.log.append((len(memory.table), len(tokens)))
+        hypotheses, left = divmod(len(tokens), len(memory.table))
+        assert not left, "every example has as many hypotheses"
+        example = torch.arange(len(tokens)) // hypotheses  # a memory is never repeated for its hypotheses
+        return memory.table[example, state.before[0], tokens], State((tokens, None))
 
 
 class Fixed(Chain):
@@ -303,7 +306,7 @@ def test_finished_examples_leave_the_batch(beam_size):
     model.table = lambda picture: log_probs[int(picture)]
     first, second = search([model], pictures(0, 1), SearchSettings(beam_size=beam_size, max_length=5))
     assert first[0].tokens == () and second[0].tokens == (4,) * 5
-    assert model.log == [2 * beam_size] + [beam_size] * 4
+    assert model.log == [(2, 2 * beam_size)] + [(1, beam_size)] * 4  # examples and hypotheses
 
 
 @pytest.mark.parametrize("chosen", [{}, {"beam_size": 3, "n_best": 3}, {"sample": SampleSettings()}], ids=str)

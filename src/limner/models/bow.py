@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag,
 
 from limner.data.examples import SIGNS, Batch, Visual
 from limner.layers.eye import Eye, Scaling
-from limner.models.protocols import Output, precise
+from limner.models.protocols import Output, precise, spread
 from limner.settings import Settings
 
 NEVER = -1e4
@@ -97,8 +97,8 @@ class Bow(nn.Module):
         return BowState()
 
     def step(self, tokens: Tensor, memory: BowMemory, state: BowState) -> tuple[Tensor, BowState]:
-        """The logits (B, V) of the next word, which does not depend on the one before."""
-        return memory.logits, state
+        """The logits (N K, V) of the next word, which does not depend on the one before."""
+        return spread(memory, len(tokens)).logits, state
 
     def forward(self, batch: Batch) -> Output:
         """All positions at once, and the loss of the units."""

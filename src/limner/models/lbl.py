@@ -14,7 +14,7 @@ from limner.data.examples import SIGNS, Batch, Visual
 from limner.layers.dropout import dropout
 from limner.layers.eye import Eye, Scaling
 from limner.layers.pairs import PrefixTree, additive_log_probs, softmax_log_probs
-from limner.models.protocols import Output
+from limner.models.protocols import Output, spread
 from limner.settings import Settings
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
@@ -132,7 +132,8 @@ class LBL(nn.Module):
         return LBLState(torch.full((len(memory.bias), self.settings.context), SIGNS.bos, device=memory.bias.device))
 
     def step(self, tokens: Tensor, memory: LBLMemory, state: LBLState) -> tuple[Tensor, LBLState]:
-        """One word (B,): the logits (B, V) of the next."""
+        """One word (N K,): the logits (N K, V) of the next."""
+        memory = spread(memory, len(tokens))
         words = torch.cat([state.words[:, 1:], tokens.unsqueeze(1)], 1)
         predicted = self.context(self._vectors(words).flatten(1)) + memory.bias
         return self._logits(predicted, memory.gates), LBLState(words)

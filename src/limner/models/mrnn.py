@@ -13,7 +13,7 @@ from limner.data.examples import Batch, Visual
 from limner.layers.dropout import dropout
 from limner.layers.eye import Eye, Scaling
 from limner.layers.pairs import PrefixTree, softmax_log_probs
-from limner.models.protocols import Output
+from limner.models.protocols import Output, spread
 from limner.settings import Settings
 
 Variant = Literal[
@@ -164,7 +164,8 @@ class MRNN(nn.Module):
         return MRNNState(memory.multimodal.new_zeros(len(memory.multimodal), self.settings.hidden_dim))
 
     def step(self, tokens: Tensor, memory: MRNNMemory, state: MRNNState) -> tuple[Tensor, MRNNState]:
-        """One word (B,): eqs. 2 and 3, then the softmax layer's logits (B, V)."""
+        """One word (N K,): eqs. 2 and 3, then the softmax layer's logits (N K, V)."""
+        memory = spread(memory, len(tokens))
         first, word = self._embed(tokens, memory.word)
         recurrent = torch.relu(word + self.recurrent(state.recurrent))
         multimodal = self._multimodal(first, word, recurrent) + memory.multimodal

@@ -21,9 +21,16 @@ class Output(NamedTuple):
     """What `forward` returns for all positions at once."""
 
     logits: Tensor  # (B, T, V)
-    attention: Tensor | None = None  # (B, T, L)
+    attention: Tensor | None = None  # (B, T, L): weights over the places of the picture
     penalty: Tensor | None = None  # scalar, added to the loss
     loss: Tensor | None = None  # scalar: what training minimises instead of the words' negative log-likelihood
+    alignment: Tensor | None = None  # (B, T, S): weights over the source words
+    gate: Tensor | None = None  # (B, T): how far the picture is let in, 0 to 1
+
+
+def spread(memory: Memory, rows: int) -> Memory:
+    """A memory of N examples repeated for `rows` = N K hypotheses, where a step adds to it or multiplies it."""
+    return type(memory)(*(None if part is None else part.repeat_interleave(rows // len(part), 0) for part in memory))
 
 
 def precise(logits: Tensor) -> Tensor:
@@ -50,7 +57,16 @@ class ConditionalLM(Protocol):
         ...
 
     def step(self, tokens: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """Read one word each, tokens (B,), and give the logits (B, V) of the next."""
+        """Read one word each and give the logits of the next.
+
+        Args:
+            tokens: (N K,), the words of K hypotheses of each of N examples, neighbours one after another.
+            memory: of the N examples; it is never repeated for their hypotheses.
+            state: of the N K hypotheses.
+
+        Returns:
+            Logits (N K, V) and the next state.
+        """
         ...
 
     def forward(self, batch: Batch) -> Output:

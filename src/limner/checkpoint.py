@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from limner.data.batching import Source
 from limner.errors import CheckpointError
 from limner.files import write_whole, written_beside
 from limner.hardware import find_device
@@ -27,6 +28,7 @@ from limner.records import RunConfig
 from limner.text.vocab import Tokenizer
 from limner.vision.features import FeatureSpec
 
+SOURCE_TOKENIZER = "source_tokenizer.json"
 PACKAGES = ("limner", "torch", "transformers", "tokenizers", "sacrebleu", "numpy")
 
 
@@ -38,6 +40,9 @@ class Config(RunConfig):
     vocab_size: int
     tokenizer_sha256: str = ""
     """Filled in when saved."""
+    source_vocab_size: int | None = None
+    """Of the language a translation model translates from; its vocabulary is source_tokenizer.json."""
+    source_tokenizer_sha256: str = ""
 
 
 class Checkpoint(NamedTuple):
@@ -47,6 +52,16 @@ class Checkpoint(NamedTuple):
     tokenizer: Tokenizer
     config: Config
     recipe: Recipe
+    source_tokenizer: Tokenizer | None = None
+    """Of the language it translates from."""
+
+    @property
+    def source(self) -> Source | None:
+        """The language it translates from, as examples want it."""
+        lang = self.recipe.data.source_lang
+        if lang is None or self.source_tokenizer is None:
+            return None
+        return Source(lang, self.source_tokenizer, self.recipe.data.synthetic)
 
 
 def forms_of(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]]:
@@ -57,7 +72,11 @@ def forms_of(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]]:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a model; each file appears whole, the weights last. CheckpointError where the disk refuses."""
     checkpoint.tokenizer.save(folder / "tokenizer.json")
-    config = checkpoint.config.model_copy(update={"tokenizer_sha256": sha256(folder / "tokenizer.json")})
+    prints = {"tokenizer_sha256": sha256(folder / "tokenizer.json")}
+    if checkpoint.source_tokenizer is not None:
+        checkpoint.source_tokenizer.save(folder / SOURCE_TOKENIZER)
+        prints["source_tokenizer_sha256"] = sha256(folder / SOURCE_TOKENIZER)
+    config = checkpoint.config.model_copy(update=prints)
     config.save(folder / "config.json")
     write_whole(folder / "README.md", model_card(config))
     save_tensors(folder / "model.safetensors", checkpoint.model.state_dict())
@@ -75,16 +94,24 @@ def load_checkpoint(folder: Path | str, device: str = "cpu") -> Checkpoint:
     if not (folder / "model.safetensors").exists():
         raise CheckpointError(f"{folder}: no model.safetensors; the training has not validated yet, resume it first")
     config = Config.load(folder / "config.json")
-    if sha256(folder / "tokenizer.json") != config.tokenizer_sha256:
-        raise CheckpointError(
-            f"{folder / 'tokenizer.json'}: not the vocabulary this model was trained with "
-            f"(config.json expects SHA-256 {config.tokenizer_sha256[:12]}…); restore the file of the same training"
-        )
+    tokenizer = _load_tokenizer(folder / "tokenizer.json", config.tokenizer_sha256)
+    source_tokenizer = None
+    if config.source_vocab_size is not None:
+        source_tokenizer = _load_tokenizer(folder / SOURCE_TOKENIZER, config.source_tokenizer_sha256)
     recipe = Recipe.parse(config.recipe, where=str(folder / "config.json"))
-    model = build_model(recipe.model, config.vocab_size, forms_of(config.features))
+    model = build_model(recipe.model, config.vocab_size, forms_of(config.features), config.source_vocab_size)
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
     model.eval().to(find_device(device))
-    return Checkpoint(model, Tokenizer.load(folder / "tokenizer.json"), config, recipe)
+    return Checkpoint(model, tokenizer, config, recipe, source_tokenizer)
+
+
+def _load_tokenizer(path: Path, expected: str) -> Tokenizer:
+    if sha256(path) != expected:
+        raise CheckpointError(
+            f"{path}: not the vocabulary this model was trained with "
+            f"(config.json expects SHA-256 {expected[:12]}…); restore the file of the same training"
+        )
+    return Tokenizer.load(path)
 
 
 def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
@@ -103,6 +130,29 @@ def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
     model.load_state_dict(weights)
 
 
+class Taken(NamedTuple):
+    """Which weights of another run a model began with, by name."""
+
+    taken: tuple[str, ...]
+    new: tuple[str, ...]
+    """Of the model's own, those that the other run does not have, or has in another shape."""
+    unused: tuple[str, ...]
+    """Of the other run's, those that the model does not have."""
+
+    def __str__(self) -> str:
+        told = f"{len(self.taken)} weights taken; new: {', '.join(self.new) or 'none'}"
+        return told + (f"; left: {', '.join(self.unused)}" if self.unused else "")
+
+
+def take_weights(model: Model, weights: dict[str, Tensor]) -> Taken:
+    """Begin with another run's weights where name and shape are the same; the others stay as they are."""
+    own = model.state_dict()
+    taken = {name: weight for name, weight in weights.items() if name in own and own[name].shape == weight.shape}
+    model.load_state_dict({**own, **taken})
+    unused = tuple(name for name in weights if name not in own)
+    return Taken(tuple(taken), tuple(name for name in own if name not in taken), unused)
+
+
 def provenance(seed: int, command: str) -> dict[str, Any]:
     """Facts that tell how a run came about."""
     return {
@@ -117,12 +167,13 @@ def provenance(seed: int, command: str) -> dict[str, Any]:
 def model_card(config: Config) -> str:
     """The README.md of a saved model."""
     recipe, name = config.recipe, config.recipe["model"]["name"]
+    verbs = ("describe", "score") if config.source_vocab_size is None else ("translate", "diagnose")
     facts = "\n".join(f"| {key} | {value} |" for key, value in config.provenance.items())
     seen = "\n".join(f"- {spec}" for spec in config.features) or "- nothing: this model reads no pictures"
     return (
         f"# {recipe.get('description') or name}\n\n"
         f"A Limner model `{name}` (vocabulary of {config.vocab_size}). Use it with "
-        f"`limner describe`, `limner score` and `limner evaluate`, or `limner.load` in Python.\n\n"
+        f"`limner {verbs[0]}`, `limner {verbs[1]}` and `limner evaluate`, or `limner.load` in Python.\n\n"
         f"## What it looks at\n\n{seen}\n\n## Where it comes from\n\n| | |\n|---|---|\n{facts}\n"
     )
 

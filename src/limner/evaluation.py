@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from limner.data.batching import (
     Examples,
     Pictures,
     PictureSource,
+    Query,
     mean_picture,
     prefetch,
     split_examples,
@@ -24,7 +26,7 @@ from limner.data.batching import (
 from limner.data.collection import Collection
 from limner.data.examples import Batch, Example, Item, Seen, collate
 from limner.errors import CheckpointError, SettingsError
-from limner.metrics import METRICS, Score, novelty, require_metrics, score_sentences, sentence_scores
+from limner.metrics import METRICS, Counted, Score, count_sentences, novelty, require_metrics, sentence_scores
 from limner.models.protocols import device_of
 from limner.recipe import EvaluationSettings
 from limner.records import EvaluatedItem, Evaluation
@@ -47,17 +49,19 @@ def describe_items(
     pictures: PictureSource | None,
     settings: SearchSettings,
     *,
+    sources: Sequence[str] | None = None,
     first_words: Sequence[str] | None = None,
     batch_size: int = 128,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """Write sentences about each item.
+    """Write sentences about each item, or translate one of each.
 
     Args:
         models: one model, or several of one vocabulary as an ensemble.
         items: what to describe.
         pictures: their features.
         settings: how to search.
+        sources: for each item the sentence to translate, with models that translate.
         first_words: for each item, words its sentence has to begin with.
         batch_size: items at once; it changes no result.
         progress: told the items that are done, and how many there are.
@@ -68,21 +72,45 @@ def describe_items(
     require_ensemble(models)
     tokenizer = models[0].tokenizer
     prefixes = [tokenizer.encode(text) for text in first_words] if first_words is not None else None
-    starts = range(0, len(items), batch_size)
+    read: list[list[int]] | list[None] = [None] * len(items)
+    order = list(range(len(items)))
+    if sources is not None:
+        source = models[0].source_tokenizer
+        assert source is not None, "only translation models are given source sentences"
+        read = [source.encode(text) for text in sources]
+        order.sort(key=lambda row: len(read[row] or ()))
+    groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
-    def make(start: int) -> Batch:
-        some = items[start : start + batch_size]
+    def make(rows: Sequence[int]) -> Batch:
+        some = [items[row] for row in rows]
         visuals = pictures.take(some) if pictures else [None] * len(some)
-        return collate([Example(item.id, visual=seen) for item, seen in zip(some, visuals, strict=True)])
+        return collate([Example(items[row].id, (), read[row], seen) for row, seen in zip(rows, visuals, strict=True)])
 
-    device = device_of(models[0].model)
-    found: list[list[Hypothesis]] = []
-    for start, batch in zip(starts, prefetch(make, starts, 2), strict=True):
-        given = prefixes[start : start + batch_size] if prefixes is not None else None
-        found += search([one.model for one in models], batch.to(device), settings, given)
+    device, done = device_of(models[0].model), 0
+    found: list[list[Hypothesis]] = [[] for _ in items]
+    for rows, batch in zip(groups, prefetch(make, groups, 2), strict=True):
+        given = [prefixes[row] for row in rows] if prefixes is not None else None
+        for row, hypotheses in zip(
+            rows, search([one.model for one in models], batch.to(device), settings, given), strict=True
+        ):
+            found[row] = hypotheses
+        done += len(rows)
         if progress is not None:
-            progress(len(found), len(items))
+            progress(done, len(items))
     return found
+
+
+def answer(
+    models: Sequence[Checkpoint],
+    queries: Sequence[Query],
+    pictures: PictureSource | None,
+    settings: SearchSettings,
+    **options: Any,  # noqa: ANN401
+) -> list[list[Hypothesis]]:
+    """`describe_items` for what examples ask, see `Examples.queries`."""
+    texts = [query.source for query in queries if query.source is not None]
+    items = [query.item for query in queries]
+    return describe_items(models, items, pictures, settings, sources=texts or None, **options)
 
 
 def validate(learner: Checkpoint, examples: Examples, metrics: Iterable[str]) -> dict[str, float]:
@@ -96,10 +124,10 @@ def validate(learner: Checkpoint, examples: Examples, metrics: Iterable[str]) ->
     if decoded:
         training = learner.model.training
         learner.model.eval()
-        items = examples.items
-        best = [found[0] for found in describe_items([learner], items, examples.pictures, learner.recipe.search)]
+        asked = examples.queries()
+        best = [found[0] for found in answer([learner], asked, examples.pictures, learner.recipe.search)]
         learner.model.train(training)
-        scores = _sentence_scores(learner.tokenizer, best, items, examples.lang, decoded)
+        scores = _sentence_scores(learner.tokenizer, best, asked, decoded)
         values |= {score.name: score.value for score in scores}
     return values
 
@@ -154,17 +182,22 @@ def evaluate(
     note = progress or (lambda part, done, total: None)
     features = open_pictures(first, collection)
     leave_out = leave_out or first.recipe.visual.missing == "leave_out"
-    examples = split_examples(collection, split, first.tokenizer, data.lang, features, 1 << 30, leave_out)
+    examples = split_examples(collection, split, first.tokenizer, data.lang, features, 1 << 30, leave_out, first.source)
+    if examples.source is not None:
+        retrieval = False  # sentences are searched by what a model says of pictures, not of other sentences
+        if measure.samples:
+            raise SettingsError("evaluation.samples: of translations nothing is sampled; leave it 0")
     if retrieval and features is not None and pictures in ("mean", "zero"):
         logger.warning("pictures '%s': search is left out, for all are alike and every order is a tie", pictures)
         retrieval = False
     if retrieval and features is not None:
         require_shortlist(measure.shortlist, examples.items)
     examples = examples.showing(shown_pictures(first, collection, features, pictures, examples.items, seed))
-    found = describe_items(models, examples.items, examples.pictures, settings, progress=partial(note, "describing"))
+    asked = examples.queries()
+    found = answer(models, asked, examples.pictures, settings, progress=partial(note, "describing"))
     best = [hypotheses[0] for hypotheses in found]
     how = settings.signature + (f",models{len(models)}" if len(models) > 1 else "")
-    scores = _described_scores(first, best, examples, metrics, _training_texts(first, collection), how)
+    scores = _described_scores(first, best, asked, metrics, _training_texts(first, collection), how)
     if measure.samples:
         scores += sampled_scores(models, examples, measure, settings, seed=seed, progress=partial(note, "sampling"))
     scores.append(score_examples(first.model, examples, skip_words=measure.skip_words).perplexity)
@@ -192,7 +225,7 @@ def evaluate(
         seconds=time.perf_counter() - began,
         left_out=sum(bool(item.texts(data.lang)) for item in collection.items(split)) - len(examples.items),
         scores=tuple(_signed((*scores, *searched.scores), pictures, seed)),
-        items=tuple(_evaluated(first.tokenizer, best, examples.items, examples.lang, collection)),
+        items=tuple(_evaluated(first.tokenizer, best, asked, collection)),
         retrieval=searched.shown,
     )
 
@@ -261,7 +294,9 @@ def require_ensemble(models: Sequence[Checkpoint]) -> None:
     """
     first = models[0].config
     for other in (model.config for model in models[1:]):
-        if other.tokenizer_sha256 != first.tokenizer_sha256:
+        if other.tokenizer_sha256 != first.tokenizer_sha256 or (
+            other.source_tokenizer_sha256 != first.source_tokenizer_sha256
+        ):
             raise CheckpointError(
                 "the models of an ensemble must share one vocabulary: train them on the same collection "
                 "with the same text settings (another training.seed is enough to make them differ)"
@@ -283,49 +318,64 @@ def open_pictures(model: Checkpoint, collection: Collection) -> Pictures | None:
 
 def _training_texts(model: Checkpoint, collection: Collection) -> list[str]:
     data = model.recipe.data
-    if data.train not in collection.splits():
+    if data.train not in collection.splits() or data.source_lang is not None:
         return []
     texts = (text for item in collection.items(data.train) for text in item.texts(data.lang))
     return [" ".join(model.tokenizer.words(text)) for text in texts]
 
 
-def _sentence_scores(
-    tokenizer: Tokenizer, best: Sequence[Hypothesis], items: Sequence[Item], lang: str, metrics: Sequence[str]
-) -> list[Score]:
-    hypotheses = [tokenizer.decode(one.tokens) for one in best]
-    references = [[" ".join(tokenizer.words(text)) for text in item.texts(lang)] for item in items]
+def count_answers(
+    tokenizer: Tokenizer, best: Sequence[Hypothesis], asked: Sequence[Query], metrics: Sequence[str]
+) -> list[Counted]:
+    """What metrics count of the sentences found, one by one; metrics that cannot run here are left out.
+
+    Those that tokenise by themselves read running text, unless the vocabulary has no case or no punctuation.
+    """
+    said = [tokenizer.decode(one.tokens) for one in best]
+    references = [[" ".join(tokenizer.words(text)) for text in query.references] for query in asked]
     texts = None
     if not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
         running = [tokenizer.decode(one.tokens, detokenise=True) for one in best]
-        texts = (running, [item.texts(lang) for item in items])
-    return score_sentences(hypotheses, references, metrics, texts=texts)
+        texts = (running, [query.references for query in asked])
+    return count_sentences(said, references, metrics, texts=texts, lang=tokenizer.settings.lang)
+
+
+def _sentence_scores(
+    tokenizer: Tokenizer, best: Sequence[Hypothesis], asked: Sequence[Query], metrics: Sequence[str]
+) -> list[Score]:
+    return [counted.score for counted in count_answers(tokenizer, best, asked, metrics)]
 
 
 def _described_scores(
     model: Checkpoint,
     best: Sequence[Hypothesis],
-    examples: Examples,
+    asked: Sequence[Query],
     metrics: Sequence[str],
     training: Sequence[str],
     how: str,
 ) -> list[Score]:
-    """What the sentences found are worth, and how new they are; signed with how they were searched for."""
-    scores = _sentence_scores(model.tokenizer, best, examples.items, examples.lang, metrics)
-    scores += novelty([model.tokenizer.decode(one.tokens) for one in best], training)
+    """What the sentences found are worth, and how new descriptions are; signed with how they were searched for."""
+    scores = _sentence_scores(model.tokenizer, best, asked, metrics)
+    if model.source is None:
+        scores += novelty([model.tokenizer.decode(one.tokens) for one in best], training)
     return [score._replace(signature=f"{score.signature}|search:{how}") for score in scores]
 
 
 def _evaluated(
-    tokenizer: Tokenizer, best: Sequence[Hypothesis], items: Sequence[Item], lang: str, collection: Collection
+    tokenizer: Tokenizer, best: Sequence[Hypothesis], asked: Sequence[Query], collection: Collection
 ) -> Iterable[EvaluatedItem]:
-    references = [[" ".join(tokenizer.words(text)) for text in item.texts(lang)] for item in items]
-    each = sentence_scores([tokenizer.decode(one.tokens) for one in best], references)
-    for item, hypothesis, score in zip(items, best, each, strict=True):
+    tokens = [tokenizer.decode(one.tokens) for one in best]
+    references = [[" ".join(tokenizer.words(text)) for text in query.references] for query in asked]
+    each = sentence_scores(tokens, references)
+    for query, hypothesis, said, cut, score in zip(asked, best, tokens, references, each, strict=True):
         yield EvaluatedItem(
-            id=item.id,
-            image=collection.image_file(item),
-            references=tuple(item.texts(lang)),
+            id=query.item.id,
+            image=collection.image_file(query.item),
+            references=query.references,
+            source=query.source,
             hypothesis=tokenizer.decode(hypothesis.tokens, detokenise=True),
+            tokens=said,
+            reference_tokens=tuple(cut),
             log_prob=hypothesis.log_prob,
             sentence_score=score,
         )

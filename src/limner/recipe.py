@@ -22,7 +22,14 @@ class DataSettings(Settings):
     """Which part of a collection is read."""
 
     lang: str = "en"
-    """Language of the sentences to learn."""
+    """Language of the sentences to learn; of a translation, the language it is in."""
+    source_lang: str | None = None
+    """Language to translate from; none for a model that translates nothing."""
+    synthetic: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the pairs of an epoch whose source sentence a model wrote ('limner translate --write'), drawn anew for
+    each epoch; 0 leaves all of these out."""
+    joint_vocabulary: bool = False
+    """Whether both languages of a translation share one vocabulary."""
     train: str = "train"
     """Split that is learned from, and the only one the vocabulary sees."""
     val: str = "val"
@@ -75,6 +82,8 @@ class Recipe(Settings):
     """One line for people."""
     data: DataSettings = DataSettings()
     text: TextSettings = TextSettings()
+    source_text: TextSettings | None = None
+    """How source sentences become words; what it leaves out is as in `text`, but for the language."""
     visual: VisualSettings = VisualSettings()
     model: ModelSettings
     training: TrainingSettings = TrainingSettings()
@@ -88,9 +97,14 @@ class Recipe(Settings):
     def _say_the_language_once(cls, values: Any) -> Any:  # noqa: ANN401  (whatever YAML holds)
         if not isinstance(values, dict):
             return values
-        data, text = values.get("data"), values.get("text", {})
-        if isinstance(data, dict) and "lang" in data and isinstance(text, dict):
-            return {**values, "text": {"lang": data["lang"], **text}}
+        data, text, source = values.get("data"), values.get("text", {}), values.get("source_text") or {}
+        if not isinstance(data, dict) or not isinstance(text, dict) or not isinstance(source, dict):
+            return values
+        if "lang" in data:
+            text = {"lang": data["lang"], **text}
+            values = {**values, "text": text}
+        if data.get("source_lang") is not None:
+            values = {**values, "source_text": {**text, "lang": data["source_lang"], **source}}
         return values
 
     @model_validator(mode="after")
@@ -99,6 +113,23 @@ class Recipe(Settings):
             raise ValueError(
                 f"text.lang is '{self.text.lang}' and data.lang is '{self.data.lang}'; sentences are cut by the rules "
                 "of their own language: leave text.lang out"
+            )
+        if self.source_text is not None and self.source_text.lang != self.data.source_lang:
+            raise ValueError(
+                f"source_text.lang is '{self.source_text.lang}' and data.source_lang is '{self.data.source_lang}': "
+                "leave source_text.lang out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_language_to_translate_from(self) -> Self:
+        translates = getattr(self.model, "translates", False)
+        if translates and self.data.source_lang is None:
+            raise ValueError(f"model '{self.model.name}' translates: say from which language by data.source_lang")
+        if not translates and self.data.source_lang is not None:
+            raise ValueError(
+                f"data.source_lang is '{self.data.source_lang}', and model '{self.model.name}' translates nothing: "
+                "leave it out"
             )
         return self
 

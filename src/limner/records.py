@@ -131,11 +131,19 @@ class EvaluatedItem(Record):
     image: str | None = None
     """Absolute path of the picture."""
     references: tuple[str, ...] = ()
+    source: str | None = None
+    """What was translated, where something was."""
     hypothesis: str
+    tokens: str = ""
+    """The hypothesis as the metrics saw it: tokens joined by blanks."""
+    reference_tokens: tuple[str, ...] = ()
+    """The references likewise."""
     log_prob: float | None = None
     """Of the hypothesis, in nats."""
     sentence_score: float | None = None
     """What best and worst are chosen by, higher is better: smoothed sentence BLEU, 0-100."""
+    ids: tuple[int, ...] = ()
+    """The hypothesis in the model's vocabulary, to be read once more."""
 
 
 class FoundSentence(Record):
@@ -195,6 +203,28 @@ class Retrieval(Record):
     """The same of a random order, which is not the diagonal where a picture has several sentences."""
 
 
+class GateShare(Record):
+    """How far the picture was let in for a part of the words."""
+
+    part: str
+    words: int
+    """How many were said."""
+    mean: float
+    above: tuple[float, ...]
+    """Share of them whose gate is above each threshold."""
+
+
+class GateStatistics(Record):
+    """When a model lets its picture in; Calixto et al. (2017), section 5.2."""
+
+    thresholds: tuple[float, ...]
+    parts: tuple[GateShare, ...]
+    """All words; then three parts of the vocabulary, the most frequent words said of which make up about a third each
+    of all that was said; then words with letters, numbers and other signs. Parts of no words are left out."""
+    words: tuple[tuple[str, float, int], ...]
+    """Each word with its mean gate and how often it was said, the highest mean first."""
+
+
 class Evaluation(Record):
     """Everything one `limner evaluate` found on one split."""
 
@@ -214,6 +244,8 @@ class Evaluation(Record):
     scores: tuple[StoredScore, ...] = ()
     items: tuple[EvaluatedItem, ...] = ()
     retrieval: Retrieval | None = None
+    gates: GateStatistics | None = None
+    """Of models that let their picture in by a gate."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from limner.data.batching import Examples, Pictures, epoch_order, prefetch, split_examples
+from limner.data.batching import Examples, Pictures, Query, Source, epoch_order, prefetch, split_examples
 from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError, FeatureError, TrainingError
 from limner.text.vocab import TextSettings, Tokenizer
@@ -180,3 +180,138 @@ def test_pictures_without_features_are_left_out_when_asked(tiny, caplog) -> None
     examples = split_examples(tiny, "val", tokenizer, "en", Half(), 80, leave_out=True)
     assert [item.id for item in examples.items] == [item.id for item in kept[1:]]
     assert "1 pictures without features are left out" in caplog.text
+
+
+MADE = "run:0123456789ab"
+TRANSLATED = [
+    Item("a", "train", sentences=(Sentence("en", "one two", 0), Sentence("de", "eins zwei drei", 0))),
+    Item("b", "train", sentences=(Sentence("en", "two", 0), Sentence("de", "zwei", 1))),
+    Item(
+        "c",
+        "train",
+        sentences=(
+            Sentence("en", "one", 5),
+            Sentence("en", "four", 6),
+            Sentence("de", "eins", 5),
+            Sentence("de", "zwei eins", 5),
+            Sentence("en", "three three", 7, MADE),
+            Sentence("en", "four one", 5, MADE),
+            Sentence("de", "drei", 7),
+            Sentence("de", "vier", 6, MADE),
+        ),
+    ),
+]
+
+
+def translated(synthetic=0.0, items=TRANSLATED, max_words=80):
+    english, german = (Tokenizer.train([text], TextSettings()) for text in ("one two three four", "eins zwei drei"))
+    return Examples(items, german, "de", None, max_words, Source("en", english, synthetic))
+
+
+def read_and_said(examples):
+    read = [examples.source.tokenizer.decode(source) for source in examples.sources]
+    return list(zip(read, examples.texts, strict=True))
+
+
+def test_examples_of_translation_are_the_pairs_of_a_group():
+    pairs = translated()
+    assert read_and_said(pairs) == [("one two", "eins zwei drei"), ("one", "eins"), ("one", "zwei eins")]
+    assert (pairs.owners, pairs.synthetic) == ([0, 2, 2], [])
+    batch = pairs.batch([2, 0])
+    assert batch.ids == ("c", "a")
+    assert batch.source.tolist() == [[*pairs.sources[2], 0], list(pairs.sources[0])]
+    assert batch.source_mask.sum(1).tolist() == [1, 2]
+    assert batch.target_mask.sum(1).tolist() == [3, 4]
+
+
+def test_what_a_model_wrote_is_read_where_asked_for_and_never_said():
+    pairs = translated(synthetic=0.5)
+    everything = read_and_said(pairs)
+    written = [("four one", "eins"), ("four one", "zwei eins"), ("three three", "drei")]
+    assert [everything[row] for row in pairs.synthetic] == written
+    assert len(everything) == 6
+    assert "vier" not in pairs.texts
+
+
+@pytest.mark.parametrize(("max_words", "texts", "left_out"), [(2, ["eins", "zwei eins"], 1), (1, ["eins"], 2)])
+def test_a_pair_with_a_long_sentence_on_either_side_is_left_out(max_words, texts, left_out):
+    pairs = translated(max_words=max_words)
+    assert (pairs.texts, pairs.left_out) == (texts, left_out)
+    other = Item("long", "train", sentences=(Sentence("en", "one " * 90), Sentence("de", "eins")))
+    assert translated(items=[*TRANSLATED, other]).left_out == 1
+
+
+def test_batches_are_sorted_by_both_lengths():
+    said = [Sentence("de", "eins zwei", k) for k in range(4)]
+    read = [Sentence("en", "one " * words, k) for k, words in enumerate((4, 1, 3, 2))]
+    short = (Sentence("en", "one " * 9, 9), Sentence("de", "eins", 9))
+    pairs = translated(items=[Item("i", "train", sentences=(*said, *read, *short))])
+    assert pairs.lengths == [(2, 4), (2, 1), (2, 3), (2, 2), (1, 9)]
+    assert pairs.order(2) == [[4, 1], [3, 2], [0]]
+
+
+def of_both(people, written, synthetic):
+    """So many pairs that people wrote, and after them those that begin with a sentence of a model."""
+    sentences = [
+        Sentence(lang, text, group, MADE if lang == "en" and group >= people else "")
+        for group in range(people + written)
+        for lang, text in (("en", "one two"), ("de", "eins"))
+    ]
+    return translated(synthetic, [Item("i", "train", sentences=tuple(sentences))])
+
+
+@pytest.mark.parametrize(
+    ("people", "written", "synthetic", "drawn"),
+    [(30, 100, 0.5, 30), (30, 100, 0.25, 10), (30, 100, 0.75, 90), (30, 20, 0.5, 20), (0, 9, 0.5, 9), (9, 0, 0.5, 0)],
+)
+def test_an_epoch_has_its_share_of_synthetic_pairs(people, written, synthetic, drawn):
+    pairs = of_both(people, written, synthetic)
+    assert len(pairs) == people + written
+    rows = pairs.epoch_rows(seed=1, epoch=0)
+    assert rows[:people] == list(range(people))
+    assert len(rows) == len(set(rows)) == people + drawn
+    assert set(rows[people:]) <= set(pairs.synthetic)
+
+
+def test_the_synthetic_pairs_of_an_epoch_follow_from_seed_and_epoch():
+    pairs = of_both(30, 300, 0.5)
+    rows = pairs.epoch_rows(seed=1, epoch=3)
+    assert rows == pairs.epoch_rows(seed=1, epoch=3)
+    assert rows != pairs.epoch_rows(seed=1, epoch=4)
+    assert rows != pairs.epoch_rows(seed=2, epoch=3)
+    seen = {row for epoch in range(100) for row in pairs.epoch_rows(seed=1, epoch=epoch)}
+    assert len(seen) == 330  # drawn anew, they all have their turn
+
+
+def test_without_synthetic_pairs_an_epoch_is_everything():
+    assert translated().epoch_rows(seed=1, epoch=0) == [0, 1, 2]
+    assert examples()[0].epoch_rows(seed=1, epoch=0) == [0, 1, 2, 3]
+
+
+def test_queries_are_what_people_wrote_with_every_reference():
+    a, _, c = TRANSLATED
+    expected = [Query(a, "one two", ("eins zwei drei",)), Query(c, "one", ("eins", "zwei eins"))]
+    assert translated().queries() == expected
+    assert translated(synthetic=0.5).queries() == expected
+    assert translated(max_words=1).queries() == expected  # long sentences are not learned, but are translated
+
+
+def test_queries_of_descriptions_are_the_items():
+    first, _, last = ITEMS
+    asked = [Query(item, None, tuple(item.texts("en"))) for item in ITEMS]
+    assert examples()[0].queries() == asked
+    assert (asked[0].references, len(asked[2].references)) == ((first.sentences[0].text,), len(last.sentences))
+
+
+def test_splits_of_translation(tiny):
+    english, german = (Tokenizer.train([text], TextSettings()) for text in ("look a red wall", "eine wand"))
+    pairs = split_examples(tiny, "val", german, "de", None, 80, source=Source("en", english))
+    assert (len(pairs), len(pairs.items)) == (
+        8,
+        8,
+    )  # the German sentence of each item is of the group of its second one
+    assert all(text.startswith("look") for text, _ in read_and_said(pairs))
+    with pytest.raises(
+        TrainingError, match=r"'val' has no sentence in 'de' that translates one in 'fr' \(.*: de, en\)$"
+    ):
+        split_examples(tiny, "val", german, "de", None, 80, source=Source("fr", english))

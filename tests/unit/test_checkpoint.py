@@ -10,9 +10,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from limner.checkpoint import load_checkpoint, save_checkpoint
+from limner.checkpoint import Checkpoint, Config, load_checkpoint, save_checkpoint
 from limner.data.examples import Example, collate
 from limner.errors import CheckpointError, SettingsError
+from limner.models import build_model
+from limner.recipe import Recipe
 from limner.text.vocab import TextSettings, Tokenizer
 from limner.training.state import find_state
 
@@ -111,7 +113,7 @@ def test_a_folder_that_is_no_model(tmp_path):
 FULL = """
 import resource, sys
 from pathlib import Path
-from limner.checkpoint import load_checkpoint, save_checkpoint
+from limner.checkpoint import Checkpoint, Config, load_checkpoint, save_checkpoint
 from limner.errors import CheckpointError
 
 run, limit = Path(sys.argv[1]), int(sys.argv[2])
@@ -175,3 +177,54 @@ def test_what_a_killed_run_left_unfinished_is_removed(run):
     assert newest is not None
     assert (newest / "place.json").exists()
     assert [path.name for path in run.glob(".*")] == [".gitignore"]
+
+
+@pytest.fixture
+def translator(tmp_path):
+    """A fresh model that translates, and where it is saved."""
+    sizes = {"embedding_dim": 4, "hidden_dim": 5, "attention_dim": 3, "readout_dim": 4}
+    recipe = Recipe.parse(
+        {
+            "data": {"lang": "de", "source_lang": "en", "synthetic": 0.5},
+            "model": {"name": "nmt", **sizes, "tie_embeddings": True},
+        }
+    )
+    german, english = (Tokenizer.train([text], TextSettings()) for text in ("eine rote wand", "a wall"))
+    model = build_model(recipe.model, len(german), {}, len(english)).eval()
+    config = Config(
+        recipe=recipe.model_dump(mode="json"), vocab_size=len(german), source_vocab_size=len(english), features=()
+    )
+    checkpoint = Checkpoint(model, german, config, recipe, english)
+    folder = tmp_path / "translator"
+    folder.mkdir()
+    save_checkpoint(folder, checkpoint)
+    return checkpoint, folder
+
+
+def test_a_translating_model_comes_back_with_both_vocabularies(translator):
+    saved, folder = translator
+    loaded = load_checkpoint(folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, "source_tokenizer.json"))
+    assert loaded.tokenizer.entries == saved.tokenizer.entries
+    assert loaded.source.tokenizer.entries == saved.source_tokenizer.entries
+    assert (loaded.source.lang, loaded.recipe) == ("en", saved.recipe)
+    batch = collate([Example("a", [4, 5], source=[5, 4]), Example("b", [], source=[4])])
+    with torch.inference_mode():
+        assert torch.equal(loaded.model(batch).logits, saved.model(batch).logits)
+
+
+def test_a_model_that_translates_nothing_has_no_source(run):
+    loaded = load_checkpoint(run)
+    assert loaded.source is None
+    assert loaded.source_tokenizer is None
+    assert not (run / "source_tokenizer.json").exists()
+
+
+def test_the_source_vocabulary_has_to_be_there_and_the_one_it_was(translator):
+    _, folder = translator
+    shutil.copy(folder / "tokenizer.json", folder / "source_tokenizer.json")
+    with pytest.raises(CheckpointError, match=r"source_tokenizer\.json: not the vocabulary .*restore"):
+        load_checkpoint(folder)
+    (folder / "source_tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"source_tokenizer\.json: cannot be read"):
+        load_checkpoint(folder)

@@ -1,3 +1,5 @@
+import hashlib
+import json
 import os
 import resource
 import shutil
@@ -5,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import lance
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -232,3 +235,64 @@ def test_what_a_killed_write_of_the_table_left_is_removed(path):
     write_items(path, [replace(TEXT, sentences=(Sentence("fr", "un chien", 4),))])
     assert not left.exists()
     assert len(Collection.open(path)) == 3
+
+
+WRITTEN = Sentence("en", "a sweet dog", 0, made_by="de-en:0123456789ab")
+
+
+def test_who_made_a_sentence_is_kept(path):
+    assert write_items(path, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 1, 0)
+    dog = Collection.open(path).items("train")[0]
+    assert dog.sentences == (*DOG.sentences, WRITTEN)
+    assert [sentence.made_by for sentence in dog.sentences] == ["", "", WRITTEN.made_by]
+    assert dog.texts("en") == ["a dog"]
+    assert write_items(path, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 0, 1)
+
+
+def test_the_same_words_by_people_and_by_a_model_are_two_sentences(path):
+    same = DOG.sentences[0]._replace(made_by="run")
+    assert write_items(path, [replace(DOG, sentences=(same,))]).updated == 1
+    assert Collection.open(path).items("train")[0].sentences == (*DOG.sentences, same)
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A collection as they were written when no model had made any sentence yet, and there was no sound."""
+    sentence = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32()})
+    region = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string()})
+    names = ("id", "split", "image", "video", "label")
+    schema = pa.schema(
+        [
+            *(pa.field(name, pa.string()) for name in names),
+            pa.field("sentences", pa.list_(sentence)),
+            pa.field("regions", pa.list_(region)),
+        ]
+    )
+    rows = [
+        {name: getattr(item, name) for name in names}
+        | {"sentences": [dict(zip(("lang", "text", "group"), said, strict=False)) for said in item.sentences]}
+        | {"regions": [part._asdict() for part in item.regions]}
+        for item in (DOG, TEXT, CLIP)
+    ]
+    folder = tmp_path / "old"
+    folder.mkdir()
+    lance.write_dataset(pa.Table.from_pylist(rows, schema=schema), str(folder / ITEMS))
+    return folder
+
+
+def test_collections_of_before_sentences_were_made_still_open_and_grow(old, path):
+    before = Collection.open(old)
+    assert before.items() == Collection.open(path).items()
+    assert before.fingerprint() == Collection.open(path).fingerprint()
+    assert write_items(old, [DOG, TEXT]) == Changes(0, 0, 2)
+    assert write_items(old, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 1, 0)
+    after = Collection.open(old)
+    assert after.items("train")[0].sentences == (*DOG.sentences, WRITTEN)
+    assert after.items("val") == [TEXT, CLIP]
+    assert after.fingerprint() != before.fingerprint()
+
+
+def test_the_fingerprint_of_what_people_wrote_is_what_it_always_was(tmp_path):
+    write_items(tmp_path / "c", [TEXT])
+    contents = ["text", "val", None, None, [["fr", "un chat", 3]], [], None]
+    assert Collection.open(tmp_path / "c").fingerprint() == hashlib.sha256(json.dumps(contents).encode()).hexdigest()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.examples import SIGNS, Example, collate, collate_visual
+from limner.data.examples import SIGNS, Example, Item, Sentence, collate, collate_visual
 from limner.layers.eye import Eye
 
 PAD, BOS, EOS = SIGNS.pad, SIGNS.bos, SIGNS.eos
@@ -74,3 +74,32 @@ def test_rows_are_selected_and_moved():
     moved = batch.to(torch.device("meta"))
     assert {t.device.type for t in (moved.target_in, moved.target_mask, moved.visual.vector)} == {"meta"}
     assert moved.source is None
+
+
+def test_sources_move_with_the_batch():
+    moved = collate([Example("a", source=[4, 5])]).to(torch.device("meta"))
+    assert {moved.source.device.type, moved.source_mask.device.type} == {"meta"}
+
+
+def test_a_source_without_words_still_has_a_place_which_is_not_real():
+    batch = collate([Example("a", [4], source=[])])
+    assert batch.source.tolist() == [[PAD]]
+    assert batch.source_mask.tolist() == [[False]]
+
+
+A, B, C = Sentence("en", "a", 0), Sentence("en", "b", 1), Sentence("en", "c", 1)
+X, Y, Z = Sentence("de", "x", 1), Sentence("de", "y", 1), Sentence("de", "z", 2)
+MADE, MADE_X = Sentence("en", "made", 2, made_by="run:1"), Sentence("de", "made x", 0, made_by="run:2")
+SPOKEN = Item("i", "train", sentences=(A, B, X, C, Y, Z, MADE, MADE_X))
+
+
+def test_sentences_of_one_group_translate_each_other():
+    """Each that people wrote in the target language, with each of its group in the source language."""
+    assert SPOKEN.pairs("en", "de") == [(B, X), (C, X), (B, Y), (C, Y), (MADE, Z)]
+    assert SPOKEN.pairs("de", "en") == [(MADE_X, A), (X, B), (Y, B), (X, C), (Y, C)]
+    assert SPOKEN.pairs("en", "fr") == SPOKEN.pairs("fr", "en") == []
+
+
+def test_what_a_model_wrote_is_nothing_that_people_wrote():
+    assert SPOKEN.texts("en") == ["a", "b", "c"]
+    assert SPOKEN.texts("de") == ["x", "y", "z"]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from limner.checkpoint import load_checkpoint, load_tensors
+from limner.data.batching import Pictures, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import CheckpointError, FeatureError, SettingsError, TrainingError
@@ -80,8 +81,8 @@ def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
     kept = load_checkpoint(run)
     assert kept.config.provenance["epochs"] == values.index(max(values)) + 1
     assert max(values) > 40
-    pictures = loop.Pictures.open(tiny, ["colour"], 64)
-    examples = loop.split_examples(tiny, "val", kept.tokenizer, "en", pictures, 80)
+    pictures = Pictures.open(tiny, ["colour"], 64)
+    examples = split_examples(tiny, "val", kept.tokenizer, "en", pictures, 80)
     assert real_validate(kept, examples, ["bleu2"])["bleu2"] == pytest.approx(max(values))
 
 

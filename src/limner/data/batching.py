@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,8 +142,29 @@ def mean_picture(pictures: PictureSource, items: Sequence[Item], at_once: int = 
     return {form: (total / count).astype(np.float16) for form, total in totals.items()}
 
 
+class Source(NamedTuple):
+    """The language a model translates from."""
+
+    lang: str
+    tokenizer: Tokenizer
+    synthetic: float = 0.0
+    """Share of the pairs of an epoch whose source sentence a model wrote; 0 leaves these out."""
+
+
+class Query(NamedTuple):
+    """What a model is asked to say: something of a picture, or a sentence in another language."""
+
+    item: Item
+    source: str | None
+    references: tuple[str, ...]
+    """What people said."""
+
+
 class Examples:
-    """The (picture, sentence) pairs of some items, tokenised once; pictures are read batch by batch."""
+    """The (picture, sentence) or (source, picture, sentence) examples of some items, tokenised once.
+
+    Pictures are read batch by batch.
+    """
 
     def __init__(
         self,
@@ -152,27 +173,62 @@ class Examples:
         lang: str,
         pictures: PictureSource | None,
         max_words: int,
+        source: Source | None = None,
     ) -> None:
-        """Tokenise the sentences of a language.
+        """Tokenise the sentences of a language, and of the one they are translated from.
 
         Args:
             items: items in the order wanted.
             tokenizer: turns sentences into ids.
             lang: language of the sentences.
             pictures: where features come from; None for a model without pictures.
-            max_words: longer sentences are left out (`left_out` counts them).
+            max_words: longer sentences are left out, with what they translate (`left_out` counts them).
+            source: where the sentences are translations.
         """
-        self.items, self.lang, self.pictures = items, lang, pictures
-        pairs = [(row, text) for row, item in enumerate(items) for text in item.texts(lang)]
-        encoded = [tokenizer.encode(text) for _, text in pairs]
-        kept = [k for k, ids in enumerate(encoded) if len(ids) <= max_words]
+        self.items, self.lang, self.pictures, self.source = items, lang, pictures, source
+        pairs = [(row, *pair) for row, item in enumerate(items) for pair in texts_to_learn(item, lang, source)]
+        encoded = [tokenizer.encode(text) for _, _, text, _ in pairs]
+        read = [() if source is None else source.tokenizer.encode(text) for _, text, _, _ in pairs]
+        kept = [k for k in range(len(pairs)) if max(len(encoded[k]), len(read[k])) <= max_words]
         self.left_out = len(pairs) - len(kept)
         self.owners = [pairs[k][0] for k in kept]
-        self.texts = [pairs[k][1] for k in kept]
+        self.texts = [pairs[k][2] for k in kept]
         self.targets = [encoded[k] for k in kept]
+        self.sources = None if source is None else [read[k] for k in kept]
+        self.synthetic = [k for k, row in enumerate(kept) if pairs[row][3]]
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Words of each example's sentence and of what it translates: what batches are sorted by."""
+        if self.sources is None:
+            return [(len(target), 0) for target in self.targets]
+        return [(len(target), len(source)) for target, source in zip(self.targets, self.sources, strict=True)]
+
+    def epoch_rows(self, seed: int, epoch: int) -> list[int]:
+        """The examples of an epoch: all, but of those with a source that a model wrote just their share."""
+        if self.source is None or not self.synthetic:
+            return list(range(len(self)))
+        share, written = self.source.synthetic, set(self.synthetic)
+        people = [row for row in range(len(self)) if row not in written]
+        wanted = min(len(written), round(len(people) * share / (1 - share))) if people else len(written)
+        drawn = np.random.default_rng([seed, epoch, 1]).choice(self.synthetic, wanted, replace=False)
+        return sorted([*people, *drawn.tolist()])
+
+    def queries(self) -> list[Query]:
+        """What a model is asked to say: of each item something, or each sentence that people wrote in other words."""
+        if self.source is None:
+            return [Query(item, None, tuple(item.texts(self.lang))) for item in self.items]
+        asked: list[Query] = []
+        for item in self.items:
+            answers: dict[tuple[str, int], list[str]] = {}
+            for source, target in item.pairs(self.source.lang, self.lang):
+                if not source.made_by:
+                    answers.setdefault((source.text, source.group), []).append(target.text)
+            asked += [Query(item, text, tuple(references)) for (text, _), references in answers.items()]
+        return asked
 
     def showing(self, pictures: PictureSource | None) -> Self:
         """The same pairs, with other pictures."""
@@ -184,24 +240,34 @@ class Examples:
         """Collate the pairs of these rows."""
         items = [self.items[self.owners[row]] for row in rows]
         visuals = self.pictures.take(items) if self.pictures is not None else [None] * len(items)
+        sources = [None] * len(rows) if self.sources is None else [self.sources[row] for row in rows]
         return collate(
             [
-                Example(item.id, self.targets[row], visual=visual)
-                for row, item, visual in zip(rows, items, visuals, strict=True)
+                Example(item.id, self.targets[row], source, visual)
+                for row, item, source, visual in zip(rows, items, sources, visuals, strict=True)
             ]
         )
 
     def order(self, size: int) -> list[list[int]]:
         """All rows once, in batches of sentences of like length."""
-        rows = sorted(range(len(self)), key=lambda row: len(self.targets[row]))
+        lengths = self.lengths
+        rows = sorted(range(len(self)), key=lengths.__getitem__)
         return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
 
 
-def epoch_order(lengths: Sequence[int], size: int, bucket: int, seed: int, epoch: int) -> list[list[int]]:
+def texts_to_learn(item: Item, lang: str, source: Source | None) -> list[tuple[str, str, bool]]:
+    """Of each sentence to learn: what it translates (or nothing), itself, and whether a model wrote the former."""
+    if source is None:
+        return [("", text, False) for text in item.texts(lang)]
+    pairs = item.pairs(source.lang, lang)
+    return [(read.text, said.text, bool(read.made_by)) for read, said in pairs if source.synthetic or not read.made_by]
+
+
+def epoch_order(lengths: Sequence[Any], size: int, bucket: int, seed: int, epoch: int) -> list[list[int]]:
     """Batches of one epoch: shuffled, then sorted by length within buckets, then the batches shuffled.
 
     Args:
-        lengths: words of each example.
+        lengths: words of each example, or anything to sort by.
         size: examples a batch.
         bucket: how many batches are sorted by length together; 1 sorts nothing.
         seed: with the epoch, the only source of chance.
@@ -264,6 +330,7 @@ def split_examples(
     pictures: Pictures | None,
     max_words: int,
     leave_out: bool = False,
+    source: Source | None = None,
 ) -> Examples:
     """The pairs of one split; items without a sentence in that language are passed over.
 
@@ -275,6 +342,7 @@ def split_examples(
         pictures: where features come from; None for a model without pictures.
         max_words: longer sentences are left out.
         leave_out: whether items whose picture has no features are left out as well, instead of refused.
+        source: where the sentences are translations; items without such a pair are passed over.
 
     Raises:
         CollectionError: the collection has no such split.
@@ -282,7 +350,7 @@ def split_examples(
         FeatureError: a picture of the split was never looked at.
     """
     everything = collection.items(split)
-    items = [item for item in everything if item.texts(lang)]
+    items = [item for item in everything if texts_to_learn(item, lang, source)]
     unseen = [item.id for item in items if pictures is not None and not pictures.knows(item)]
     if unseen and leave_out:
         logger.warning("split '%s': %d pictures without features are left out", split, len(unseen))
@@ -295,13 +363,14 @@ def split_examples(
             f"is '{unseen[0]}'; 'limner features' adds them, and says which pictures cannot be read and why; "
             "visual.missing=leave_out trains without them"
         )
-    examples = Examples(items, tokenizer, lang, pictures, max_words)
+    examples = Examples(items, tokenizer, lang, pictures, max_words, source)
     if not len(examples):
         known = sorted({sentence.lang for item in everything for sentence in item.sentences})
         length = f" of at most {max_words} words" if examples.left_out else ""
-        remedy = f"; train with data.lang={known[0]}" if known and lang not in known else ""
+        remedy = f"; train with data.lang={known[0]}" if known and lang not in known and source is None else ""
+        translated = "" if source is None else f" that translates one in '{source.lang}'"
         raise TrainingError(
-            f"{collection.path}: split '{split}' has no sentence{length} in '{lang}' "
+            f"{collection.path}: split '{split}' has no sentence{length} in '{lang}'{translated} "
             f"(languages there: {', '.join(known) or 'none'}){remedy}"
         )
     return examples

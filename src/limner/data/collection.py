@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 ITEMS = "items.lance"
 FEATURES = "features"
-_SENTENCE = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32()})
+_SENTENCE = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32(), "made_by": pa.string()})
 _REGION = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string()})
 SCHEMA = pa.schema(
     [
@@ -144,7 +144,7 @@ class Collection:
                 item.split,
                 _name(item.image),
                 _name(item.video),
-                item.sentences,
+                [sentence if sentence.made_by else sentence[:3] for sentence in item.sentences],
                 item.regions,
                 item.label,
                 *([_name(item.audio)] if item.audio else []),
@@ -260,10 +260,14 @@ def _item(row: dict[str, Any]) -> Item:
         image=row["image"],
         video=row["video"],
         audio=row.get("audio"),
-        sentences=tuple([Sentence(s["lang"], s["text"], s["group"]) for s in row["sentences"] or ()]),
+        sentences=tuple([_sentence(s) for s in row["sentences"] or ()]),
         regions=tuple([Region(tuple(r["box"]), r["text"]) for r in row["regions"] or ()]),
         label=row["label"],
     )
+
+
+def _sentence(row: dict[str, Any]) -> Sentence:
+    return Sentence(row["lang"], row["text"], row["group"], row.get("made_by") or "")
 
 
 def _table(items: list[Item]) -> Any:  # noqa: ANN401

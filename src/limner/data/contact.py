@@ -31,7 +31,7 @@ class Summary:
     items: int
     splits: dict[str, int]
     sentences: dict[str, dict[str, int]]
-    """By split, then by language."""
+    """By split, then by language; "en (made)" are those that a model wrote."""
     pictures: dict[str, int]
     """Items that name a picture, by split."""
     sounds: int
@@ -53,7 +53,7 @@ def summary(collection: Collection, *, examples: int = 3) -> Summary:
     items = collection.items()
     sentences: dict[str, Counter[str]] = {item.split: Counter() for item in items}
     for item in items:
-        sentences[item.split].update(sentence.lang for sentence in item.sentences)
+        sentences[item.split].update(one.lang + (" (made)" if one.made_by else "") for one in item.sentences)
     paths = [collection.path / name for item in items for name in (item.image, item.audio) if name is not None]
     missing = [str(path) for path in paths if not os.path.isfile(path)]
     return Summary(

@@ -23,6 +23,8 @@ class Sentence(NamedTuple):
     lang: str
     text: str
     group: int = 0
+    made_by: str = ""
+    """Who translated it, where a model did; empty for what people wrote."""
 
 
 class Region(NamedTuple):
@@ -51,7 +53,21 @@ class Item:
         return self.image or self.audio
 
     def texts(self, lang: str) -> list[str]:
-        return [sentence.text for sentence in self.sentences if sentence.lang == lang]
+        """What people wrote in a language."""
+        return [sentence.text for sentence in self.sentences if sentence.lang == lang and not sentence.made_by]
+
+    def pairs(self, source: str, target: str) -> list[tuple[Sentence, Sentence]]:
+        """Sentences of two languages that translate each other, for each that people wrote in the target language."""
+        by_group: dict[int, list[Sentence]] = {}
+        for sentence in self.sentences:
+            if sentence.lang == source:
+                by_group.setdefault(sentence.group, []).append(sentence)
+        return [
+            (other, sentence)
+            for sentence in self.sentences
+            if sentence.lang == target and not sentence.made_by
+            for other in by_group.get(sentence.group, ())
+        ]
 
 
 Seen = Mapping[str, NDArray[np.float16] | None]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -16,31 +15,34 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from limner.checkpoint import Checkpoint, Config, load_tensors, load_weights, provenance, save_checkpoint
-from limner.data.batching import Examples, Pictures, epoch_order, prefetch, split_examples
+from limner.checkpoint import (
+    Checkpoint,
+    load_tensors,
+    load_weights,
+    save_checkpoint,
+)
+from limner.data.batching import Examples, epoch_order, prefetch
 from limner.data.collection import Collection
-from limner.data.examples import SIGNS, Batch
-from limner.errors import CheckpointError, SettingsError, TrainingError
+from limner.data.examples import Batch
+from limner.errors import CheckpointError, TrainingError
 from limner.evaluation import validate
-from limner.files import locked, write_whole
+from limner.files import locked
 from limner.hardware import native_bf16
-from limner.metrics import score_sentences
-from limner.models import Model, Output, build_model
-from limner.models.protocols import Counted, WordModel
+from limner.metrics import higher_is_better
+from limner.models import Output
+from limner.models.protocols import Counted
 from limner.recipe import Recipe
 from limner.scoring import score_examples
-from limner.text.embeddings import start_vectors
-from limner.text.vocab import Tokenizer
+from limner.training.claim import claim
 from limner.training.interruption import Interruption
 from limner.training.logs import RunLog
 from limner.training.objectives import word_loss
 from limner.training.optim import WeightAverage, build_optimizer, set_rates, squared_norm
+from limner.training.preparation import prepare
 from limner.training.settings import TrainingSettings
 from limner.training.state import Place, find_state, load_state, save_state
 
 logger = logging.getLogger(__name__)
-
-LOWER_IS_BETTER = ("perplexity",)
 
 
 class Progress(NamedTuple):
@@ -57,6 +59,7 @@ def train(
     out: Path,
     *,
     resume: bool = False,
+    init: Path | None = None,
     command: str = "limner.train",
     note: Callable[[str], None] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -70,8 +73,10 @@ def train(
         resume: go on with a run that was stopped; on a CPU the result is bit for bit that of one that was not. What
             is measured later (`evaluation`, but for skip_words) may be other than before, and so may `search` where
             validation writes no sentences.
+        init: another run, whose vocabularies and, where name and shape agree, weights it begins with.
         command: how this was called, for the records.
-        note: told in a line, before the first step, how many words the pre-trained vectors know.
+        note: told in a line, before the first step, how many words the pre-trained vectors know, and which weights
+            were taken from `init`.
         progress: told after every step.
 
     Returns:
@@ -87,12 +92,14 @@ def train(
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it tells the precision on standard error
     fabric = Fabric(accelerator=device, devices=1, precision=precision(recipe.training, device))
     fabric.seed_everything(recipe.training.seed, verbose=False)
-    learner, training_set, validation_set = prepare(recipe, collection, command)
+    learner, training_set, validation_set = prepare(recipe, collection, command, init)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, CheckpointError):
-        _claim(out, learner.config, resume)
+        claim(out, learner.config, resume)
         if note is not None and "embeddings" in learner.config.provenance:
             note(f"begins with {learner.config.provenance['embeddings']}; the others are drawn likewise")
+        if note is not None and "init" in learner.config.provenance:
+            note(f"begins with {learner.config.provenance['init']}")
         if isinstance(learner.model, Counted):
             _count(learner, training_set, validation_set, out)
             return out
@@ -136,7 +143,7 @@ def _learn(
     model, wrapped = fabric.setup(learner.model, optimizer)
     average = WeightAverage(learner.model.parameters(), settings.average) if settings.average else None
     place = load_state(stored, learner.model, optimizer, average) if stored else Place()
-    _warn_of_few_updates(settings, math.ceil(len(training_set) / settings.batch_size))
+    _warn_of_few_updates(settings, math.ceil(len(training_set.epoch_rows(settings.seed, 0)) / settings.batch_size))
     with Interruption() as interruption:
         run = _Run(fabric, learner, optimizer, average, place, RunLog(out, place), out, interruption, progress)
         while place.target is None and not _finished(place, settings):
@@ -149,7 +156,9 @@ def _learn(
             interruption.obey()
         if settings.fuse:
             items, data = [*training_set.items, *validation_set.items], learner.recipe.data
-            fused = Examples(items, learner.tokenizer, data.lang, training_set.pictures, data.max_words)
+            fused = Examples(
+                items, learner.tokenizer, data.lang, training_set.pictures, data.max_words, training_set.source
+            )
             while not _as_probable(place, settings):
                 _learn_epoch(run, model, wrapped, fused)
                 _keep_fused(run, validation_set)
@@ -161,9 +170,12 @@ def _learn(
 def _learn_epoch(run: _Run, model: Callable[[Batch], Output], wrapped: Optimizer, examples: Examples) -> None:
     """One epoch, or what is left of it; `model` and `wrapped` are Fabric's model and optimizer."""
     settings, place = run.settings, run.place
-    lengths = [len(target) for target in examples.targets]
-    total = settings.epochs * math.ceil(len(lengths) / settings.batch_size)
-    batches = epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, place.epoch)
+    rows, lengths = examples.epoch_rows(settings.seed, place.epoch), examples.lengths
+    total = settings.epochs * math.ceil(len(rows) / settings.batch_size)
+    order = epoch_order(
+        [lengths[row] for row in rows], settings.batch_size, settings.bucket, settings.seed, place.epoch
+    )
+    batches = [[rows[place] for place in batch] for batch in order]
     run.learner.model.train()
     for batch in prefetch(examples.batch, batches[place.batch :], settings.prefetch):
         began = time.perf_counter()
@@ -238,151 +250,11 @@ def _warn_of_few_updates(settings: TrainingSettings, steps_per_epoch: int) -> No
         )
 
 
-def _require_measurable(metric: str) -> None:
-    """Find out before the first step, not after the first epoch, that the metric which decides cannot run here."""
-    sentences = ["a dog runs", "a cat sleeps"]
-    if metric != "perplexity" and not score_sentences(sentences, [[text] for text in sentences], [metric]):
-        raise TrainingError(
-            f"training.metric: '{metric}' cannot be measured on this machine (the log says why); mend that, or choose "
-            "another metric"
-        )
-
-
 def precision(settings: TrainingSettings, device: str) -> Literal["32-true", "bf16-mixed"]:
     """The precision Fabric is given."""
     if settings.precision == "auto":
         return "bf16-mixed" if native_bf16(torch.device(device)) else "32-true"
     return "bf16-mixed" if settings.precision == "bf16" else "32-true"
-
-
-def prepare(recipe: Recipe, collection: Collection, command: str) -> tuple[Checkpoint, Examples, Examples]:
-    """Vocabulary from the training split, a fresh model, and the examples of both splits.
-
-    Raises:
-        LimnerError: the recipe does not fit the collection, its features, its word vectors, the model or the machine;
-            whatever can be known before the first step.
-    """
-    _require_measurable(recipe.training.metric)
-    data = recipe.data
-    pictures = (
-        Pictures.open(collection, recipe.visual.features, recipe.visual.cache_mib) if recipe.visual.features else None
-    )
-    items = collection.items(data.train)
-    tokenizer = Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text)
-    training_set, validation_set = (
-        split_examples(
-            collection, split, tokenizer, data.lang, pictures, data.max_words, recipe.visual.missing == "leave_out"
-        )
-        for split in (data.train, data.val)
-    )
-    for split, examples in ((data.train, training_set), (data.val, validation_set)):
-        if examples.left_out:
-            logger.info(
-                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
-            )
-    model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {})
-    if isinstance(model, Counted) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
-        require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
-    if not isinstance(model, Counted):
-        build_optimizer(model.named_parameters(), recipe.training)  # refuses patterns that fit no weight
-    begun = _start_from_words(model, tokenizer, recipe.training) if recipe.training.embeddings else {}
-    config = Config(
-        recipe=recipe.model_dump(mode="json"),
-        provenance={
-            "collection": str(collection.path.resolve()),
-            "collection_fingerprint": collection.fingerprint(),
-            "training_sentences": len(training_set),
-            **begun,
-            **provenance(recipe.training.seed, command),
-        },
-        features=tuple(table.spec for table in pictures.tables) if pictures else (),
-        vocab_size=len(tokenizer),
-    )
-    return Checkpoint(model, tokenizer, config, recipe), training_set, validation_set
-
-
-def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:
-    """Refuse sentences of which perplexity counts no word, see `limner.scoring.counted_words`.
-
-    Raises:
-        SettingsError: all are too short.
-    """
-    longest = max(map(len, examples.targets))
-    if skip_words and longest < skip_words + 3:
-        raise SettingsError(
-            f"evaluation.skip_words: {skip_words} leaves out sentences of fewer than {skip_words + 3} words, and none "
-            f"in split '{split}' has more than {longest}; evaluation.skip_words=0 counts all words"
-        )
-
-
-def _start_from_words(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
-    """Put pre-trained word vectors into a fresh model, and tell how many of its words they know."""
-    assert settings.embeddings is not None
-    if not isinstance(model, WordModel):
-        raise SettingsError("training.embeddings: this model does not begin with word vectors; leave it out")
-    start = start_vectors(
-        settings.embeddings, tokenizer.entries, model.word_dim, settings.seed, setting="model.word_dim"
-    )
-    model.start_from_words(start.values)
-    words = len(tokenizer) - len(SIGNS)
-    told = f"{settings.embeddings.name}: {start.found:,} of {words:,} words found ({start.found / words:.0%})"
-    logger.info("%s; the others are drawn from the same distribution", told)
-    return {"embeddings": told}
-
-
-def _claim(out: Path, config: Config, resume: bool) -> None:
-    """Make the run folder this run's: refuse to overwrite another one, or to resume something else."""
-    recipe_file = out / "recipe.json"
-    mine = {
-        "recipe": config.recipe,
-        "data": config.provenance["collection_fingerprint"],
-        "features": _prints(config),
-    }
-    if not recipe_file.exists():
-        if any(not file.name.startswith(".") for file in out.iterdir()):
-            raise CheckpointError(f"{out}: not empty and not a run of Limner; name another --out")
-        write_whole(recipe_file, json.dumps(mine, indent=1))
-        return
-    if not resume:
-        raise CheckpointError(f"{out}: holds a run already; add --resume to go on with it, or name another --out")
-    try:
-        theirs = dict(json.loads(recipe_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"{recipe_file}: damaged ({error}), so nobody knows what to resume; restore it, or name another --out"
-        ) from None
-    for what in mine:
-        before, now = (_deciding(of.get(what)) if what == "recipe" else of.get(what) for of in (theirs, mine))
-        if before != now:
-            difference = _first_difference(before, now, what)
-            raise CheckpointError(f"{out}: cannot resume, {difference}; use the same {what}, or name another --out")
-
-
-def _deciding(recipe: Any) -> Any:  # noqa: ANN401  (whatever JSON holds)
-    """What of a recipe decides how it trains.
-
-    Of `evaluation` these are the words that perplexity counts; `search` only where validation writes sentences.
-    """
-    try:
-        training, kept = recipe["training"], dict(recipe)
-        if {training["metric"], *training["metrics"]} <= {"perplexity"}:
-            kept.pop("search", None)
-        return {**kept, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
-    except (KeyError, TypeError):  # of another version: the difference is told
-        return recipe
-
-
-def _prints(config: Config) -> list[str]:
-    return [spec.fingerprint for spec in config.features]
-
-
-def _first_difference(theirs: object, mine: object, key: str) -> str:
-    """Name the first key in which two nested values differ."""
-    if isinstance(theirs, dict) and isinstance(mine, dict):
-        for name in sorted({*theirs, *mine}):
-            if theirs.get(name) != mine.get(name):
-                return _first_difference(theirs.get(name), mine.get(name), f"{key}.{name}")
-    return f"{key} was {theirs!r} and is now {mine!r}"
 
 
 def _finished(place: Place, settings: TrainingSettings) -> bool:
@@ -423,7 +295,7 @@ def _validate(run: _Run, examples: Examples) -> None:
             "training.optimizer.lr, or set training.clip_norm); the last saved state is untouched"
         )
     run.log.validation(place, values)
-    sign = -1 if settings.metric in LOWER_IS_BETTER else 1
+    sign = 1 if higher_is_better(settings.metric) else -1
     if place.best is None or sign * value > sign * place.best:
         place.best, place.stale = value, 0
         _keep(run, {f"validation_{name}": value for name, value in values.items()})

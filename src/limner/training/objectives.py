@@ -51,14 +51,20 @@ class _CrossEntropy(torch.autograd.Function):
         height = max(1, CELLS_AT_ONCE // logits.shape[1])
         for some in (slice(top, top + height) for top in range(0, len(logits), height)):
             values = precise(logits[some])
-            values = values - values.logsumexp(1, keepdim=True)  # log-probabilities
+            values = values - values.amax(1, keepdim=True)
             loss = values.gather(1, words[some])
-            if smoothing:  # 0 times a word's -inf would be no number
-                loss = (1 - smoothing) * loss + share * values.sum(1, keepdim=True)
+            mean = values.sum(1, keepdim=True) if smoothing else None
+            total = values.exp_().sum(1, keepdim=True)  # each is taken to the power of e once: half the time
+            loss = loss - total.log()
+            if mean is not None:  # 0 times a word's -inf would be no number
+                loss = (1 - smoothing) * loss + share * (mean - values.shape[1] * total.log())
             losses.append((loss[counted[some]]).sum())
             if gradient is not None:
                 right = values.new_full(words[some].shape, smoothing - 1)
-                gradient[some] = values.exp_().sub_(share).scatter_add_(1, words[some], right).mul_(weight[some])
+                values.div_(total)
+                if smoothing:
+                    values.sub_(share)
+                gradient[some] = values.scatter_add_(1, words[some], right).mul_(weight[some])
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return -torch.stack(losses).sum() / counted.sum()

@@ -1,0 +1,146 @@
+"""What a training begins with: vocabularies, examples, and a model that is fresh or has another run's weights."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from limner.checkpoint import Checkpoint, Config, load_checkpoint, load_tensors, provenance, take_weights
+from limner.data.batching import Examples, Pictures, Source, split_examples
+from limner.data.collection import Collection
+from limner.data.examples import SIGNS, Item
+from limner.errors import SettingsError, TrainingError
+from limner.metrics import score_sentences
+from limner.models import Model, build_model
+from limner.models.protocols import Counted, WordModel
+from limner.recipe import Recipe
+from limner.text.embeddings import start_vectors
+from limner.text.vocab import Tokenizer
+from limner.training.optim import build_optimizer
+from limner.training.settings import TrainingSettings
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    recipe: Recipe, collection: Collection, command: str, init: Path | None = None
+) -> tuple[Checkpoint, Examples, Examples]:
+    """Vocabulary from the training split or another run, a model to begin with, and the examples of both splits.
+
+    Raises:
+        LimnerError: the recipe does not fit the collection, its features, its word vectors, the model or the machine;
+            whatever can be known before the first step.
+    """
+    _require_measurable(recipe.training.metric)
+    data = recipe.data
+    pictures = (
+        Pictures.open(collection, recipe.visual.features, recipe.visual.cache_mib) if recipe.visual.features else None
+    )
+    items = collection.items(data.train)
+    if init is None:
+        tokenizer, source = _vocabularies(recipe, items)
+    else:
+        first = load_checkpoint(init)
+        recipe, tokenizer, source = _with_words_of(first, recipe, init)
+    leave_out = recipe.visual.missing == "leave_out"
+    training_set, validation_set = (
+        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words, leave_out, source)
+        for split in (data.train, data.val)
+    )
+    for split, examples in ((data.train, training_set), (data.val, validation_set)):
+        if examples.left_out:
+            logger.info(
+                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
+            )
+    source_size = None if source is None else len(source.tokenizer)
+    model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {}, source_size)
+    begun = {}
+    if init is not None:
+        taken = take_weights(model, load_tensors(init / "model.safetensors"))
+        logger.info("%s: %s", init, taken)
+        begun["init"] = f"{init}: {taken}"
+    if isinstance(model, Counted) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
+        require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
+    if not isinstance(model, Counted):
+        build_optimizer(model.named_parameters(), recipe.training)  # refuses patterns that fit no weight
+    if recipe.training.embeddings:
+        begun |= _start_from_words(model, tokenizer, recipe.training)
+    config = Config(
+        recipe=recipe.model_dump(mode="json"),
+        provenance={
+            "collection": str(collection.path.resolve()),
+            "collection_fingerprint": collection.fingerprint(),
+            "training_sentences": len(training_set),
+            **begun,
+            **provenance(recipe.training.seed, command),
+        },
+        features=tuple(table.spec for table in pictures.tables) if pictures else (),
+        vocab_size=len(tokenizer),
+        source_vocab_size=source_size,
+    )
+    source_tokenizer = None if source is None else source.tokenizer
+    return Checkpoint(model, tokenizer, config, recipe, source_tokenizer), training_set, validation_set
+
+
+def _vocabularies(recipe: Recipe, items: Sequence[Item]) -> tuple[Tokenizer, Source | None]:
+    """Vocabularies of the language to learn, and of the one it is translated from, of what people wrote."""
+    data = recipe.data
+    if data.source_lang is None or recipe.source_text is None:
+        return Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text), None
+    pairs = [pair for item in items for pair in item.pairs(data.source_lang, data.lang) if not pair[0].made_by]
+    read, said = (dict.fromkeys(pair[side].text for pair in pairs) for side in (0, 1))
+    source, target = Tokenizer.train_pair(read, said, recipe.source_text, recipe.text, joint=data.joint_vocabulary)
+    return target, Source(data.source_lang, source, data.synthetic)
+
+
+def _with_words_of(first: Checkpoint, recipe: Recipe, run: Path) -> tuple[Recipe, Tokenizer, Source | None]:
+    """The vocabularies of another run, and the recipe with its text settings, which come with them."""
+    theirs, ours = (of.data.source_lang for of in (first.recipe, recipe))
+    if (first.recipe.data.lang, theirs) != (recipe.data.lang, ours):
+        raise SettingsError(
+            f"{run}: learned to write '{first.recipe.data.lang}' from '{theirs}', and the recipe '{recipe.data.lang}' "
+            f"from '{ours}': begin with a run of the same languages"
+        )
+    recipe = recipe.model_copy(update={"text": first.recipe.text, "source_text": first.recipe.source_text})
+    source = first.source
+    return recipe, first.tokenizer, None if source is None else source._replace(synthetic=recipe.data.synthetic)
+
+
+def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:
+    """Refuse sentences of which perplexity counts no word, see `limner.scoring.counted_words`.
+
+    Raises:
+        SettingsError: all are too short.
+    """
+    longest = max(map(len, examples.targets))
+    if skip_words and longest < skip_words + 3:
+        raise SettingsError(
+            f"evaluation.skip_words: {skip_words} leaves out sentences of fewer than {skip_words + 3} words, and none "
+            f"in split '{split}' has more than {longest}; evaluation.skip_words=0 counts all words"
+        )
+
+
+def _start_from_words(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
+    """Put pre-trained word vectors into a fresh model, and tell how many of its words they know."""
+    assert settings.embeddings is not None
+    if not isinstance(model, WordModel):
+        raise SettingsError("training.embeddings: this model does not begin with word vectors; leave it out")
+    start = start_vectors(
+        settings.embeddings, tokenizer.entries, model.word_dim, settings.seed, setting="model.word_dim"
+    )
+    model.start_from_words(start.values)
+    words = len(tokenizer) - len(SIGNS)
+    told = f"{settings.embeddings.name}: {start.found:,} of {words:,} words found ({start.found / words:.0%})"
+    logger.info("%s; the others are drawn from the same distribution", told)
+    return {"embeddings": told}
+
+
+def _require_measurable(metric: str) -> None:
+    """Find out before the first step, not after the first epoch, that the metric which decides cannot run here."""
+    sentences = ["a dog runs", "a cat sleeps"]
+    if metric != "perplexity" and not score_sentences(sentences, [[text] for text in sentences], [metric]):
+        raise TrainingError(
+            f"training.metric: '{metric}' cannot be measured on this machine (the log says why); mend that, or choose "
+            "another metric"
+        )

@@ -6,13 +6,14 @@ import numpy as np
 
 from limner.data.examples import Batch, Example, collate
 from limner.layers.eye import COLOURS
-from limner.models import ModelSettings
+from limner.models import Model, ModelSettings, build_model
 from limner.models.bow import BowSettings
 from limner.models.lbl import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
 from limner.models.ngram import NGramSettings
+from limner.models.nmt import NMTSettings
 
-VOCAB = 11
+VOCAB, SOURCE_VOCAB = 11, 9
 
 
 class Case(NamedTuple):
@@ -21,6 +22,13 @@ class Case(NamedTuple):
     visual: dict[str, tuple[int, ...]]
     looks: bool = True
     lr: float = 0.01
+
+    @property
+    def translates(self) -> bool:
+        return getattr(self.settings, "translates", False)
+
+    def build(self) -> Model:
+        return build_model(self.settings, VOCAB, self.visual, SOURCE_VOCAB if self.translates else None)
 
 
 def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
@@ -40,13 +48,22 @@ def _lbl(variant: str, **changes: object) -> LBLSettings:
     return LBLSettings.model_validate({"variant": variant, **sizes, **changes})
 
 
+def _nmt(**changes: object) -> NMTSettings:
+    sizes = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8, "initial_std": 0.3}
+    return NMTSettings.model_validate({**sizes, **changes})
+
+
+SOFT = {
+    f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "visual", "source_word")
+}  # does nothing where nothing is learned
+
 CASES = [
     *(Case(f"mrnn-{name}", _mrnn(name), {"vector": (4,)}, name != "RNN-base") for name in get_args(Variant)),
     Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"vector": (4,)}),
     Case("mrnn-l2", _mrnn(visual_scaling="l2"), {"vector": (4,)}),
     Case("mrnn-grid", _mrnn(), {"grid": (3, 4)}),
     Case("mrnn-pixels", _mrnn(), {"maps": (3, 16, 16)}),
-    Case("mrnn-maps", _mrnn(convnet_dim=32), {"maps": (5, 9, 9)}),
+    Case("mrnn-maps", _mrnn(convnet_dim=32, hidden_dim=12, multimodal_dim=24), {"maps": (5, 9, 9)}),
     Case("lbl", _lbl("LBL"), {"vector": (4,)}, looks=False),
     Case("mlbl-b", _lbl("MLBL-B"), {"vector": (4,)}),
     Case("mlbl-b-unit", _lbl("MLBL-B", visual_scaling="unit"), {"vector": (4,)}),
@@ -56,19 +73,42 @@ CASES = [
     Case("bow-maps", BowSettings(), {"maps": (5, 3, 3)}, lr=0.2),
     *(Case(f"ngram-{order}", NGramSettings(order=order), {}, looks=False) for order in (1, 2, 3)),
     Case("mlbl-f-conv", _lbl("MLBL-F", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
+    Case("nmt", _nmt(), {}, looks=False, lr=0.03),
+    Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, looks=False, lr=0.03),
+    Case("nmt-first", _nmt(start="first"), {}, looks=False, lr=0.03),
+    Case("nmt-plain", _nmt(decoder="plain"), {}, looks=False, lr=0.03),
+    Case("nmt-src-img", _nmt(picture=["attention"]), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-src-img-soft", _nmt(picture=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-pixels", _nmt(picture=["attention"], convnet_width=4), {"maps": (3, 32, 32)}, lr=0.03),
+    Case("nmt-initial", _nmt(picture=["initial"]), {"vector": (4,)}, lr=0.03),
+    Case("nmt-fc7", _nmt(decoder="plain", picture=["initial"], start="first"), {"vector": (4,)}, lr=0.03),
+    Case("nmt-fc7-grid", _nmt(decoder="plain", picture=["initial"], start="first"), {"grid": (3, 4)}, lr=0.03),
+    Case(
+        "nmt-doubly",
+        _nmt(decoder="plain", picture=["initial", "attention"], start="first"),
+        {"vector": (4,), "grid": (3, 4)},
+        lr=0.03,
+    ),
+    Case("nmt-doubly-soft", _nmt(decoder="plain", picture=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-m1", _nmt(picture=["head"]), {"vector": (4,)}, lr=0.03),
+    Case("nmt-m3", _nmt(picture=["head"]), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-m1-first", _nmt(decoder="plain", picture=["head"], start="first"), {"vector": (4,)}, lr=0.03),
+    Case("nmt-all", _nmt(picture=["head", "initial", "attention"], **SOFT), {"vector": (4,), "grid": (3, 4)}, lr=0.03),
 ]
 
 
-def example(seed: int, length: int, visual: dict[str, tuple[int, ...]], picture: bool = True) -> Example:
+def example(case: Case, seed: int, length: int, picture: bool = True) -> Example:
     random = np.random.default_rng(seed)
     values = {
         form: (
             random.integers(0, 256, shape) if (form, shape[0]) == ("maps", COLOURS) else random.normal(size=shape)
         ).astype(np.float16)
-        for form, shape in visual.items()
+        for form, shape in case.visual.items()
     }
-    return Example(f"item{seed}", random.integers(4, VOCAB, length).tolist(), visual=values if picture else None)
+    target = random.integers(4, VOCAB, length).tolist()
+    source = random.integers(4, SOURCE_VOCAB, 1 + seed * 3 % 5).tolist() if case.translates else None
+    return Example(f"item{seed}", target, source, values if picture and values else None)
 
 
 def batch(case: Case, lengths: tuple[int, ...] = (3, 1, 5, 0)) -> Batch:
-    return collate([example(seed, length, case.visual) for seed, length in enumerate(lengths)])
+    return collate([example(case, seed, length) for seed, length in enumerate(lengths)])

@@ -90,19 +90,40 @@ class Convnet(nn.Module):
     def __init__(self, shape: tuple[int, ...], width: int, out_dim: int) -> None:
         """Build for maps (C, H, W) of one size; the layers have 1, 2, 3 and 4 times `width` channels."""
         super().__init__()
-        channels, height, breadth = shape
-        sizes = [channels, width, 2 * width, 3 * width, 4 * width]
-        layers: list[nn.Module] = []
-        for before, after in pairwise(sizes):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(4, after), nn.ReLU()]
-            height, breadth = (height + 1) // 2, (breadth + 1) // 2
-        self.layers = nn.Sequential(*layers)
-        self.project = nn.Linear(sizes[-1] * height * breadth, out_dim)
+        self.layers = _convolutions(shape[0], width)
+        height, breadth = (-(-side // 16) for side in shape[1:])
+        self.project = nn.Linear(4 * width * height * breadth, out_dim)
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps (B, C, H, W) with values of 0 to 255 to vectors (B, out_dim)."""
-        centred = (maps / 127.5 - 1).to(memory_format=torch.channels_last)
-        return torch.relu(self.project(self.layers(centred).flatten(1)))
+        return torch.relu(self.project(self.layers(_centred(maps)).flatten(1)))
+
+
+class ConvnetPlaces(nn.Module):
+    """Pixels to a grid of places to attend to: the same convolutions, each place of the last maps for itself."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        """Build; a place has `dim` features, 4 times `width`."""
+        super().__init__()
+        self.dim = 4 * width
+        self.layers = _convolutions(channels, width)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (B, C, H, W) with values of 0 to 255 to places (B, L, dim), L = H/16 W/16."""
+        places: Tensor = self.layers(_centred(maps)).flatten(2).transpose(1, 2)
+        return places
+
+
+def _convolutions(channels: int, width: int) -> nn.Sequential:
+    """Four 3x3 convolutions of stride 2 with 1, 2, 3 and 4 times `width` channels."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise([channels, width, 2 * width, 3 * width, 4 * width]):
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(4, after), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def _centred(maps: Tensor) -> Tensor:
+    return (maps / 127.5 - 1).to(memory_format=torch.channels_last)
 
 
 class MapConvnet(nn.Module):

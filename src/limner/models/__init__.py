@@ -8,24 +8,40 @@ from typing import Annotated, cast
 from pydantic import Field
 
 from limner.models.bow import Bow, BowSettings
+from limner.models.independent import IndependentDescriptions, IndependentSettings
 from limner.models.lbl import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.ngram import NGram, NGramSettings
+from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ConditionalLM, Model, Output, PairScorer
 
 __all__ = ["MODELS", "ConditionalLM", "Model", "ModelSettings", "Output", "PairScorer", "build_model"]
 
 MODELS = {BowSettings: Bow, LBLSettings: LBL, MRNNSettings: MRNN, NGramSettings: NGram}
 
-ModelSettings = Annotated[BowSettings | LBLSettings | MRNNSettings | NGramSettings, Field(discriminator="name")]
+TRANSLATORS = {IndependentSettings: IndependentDescriptions, NMTSettings: NMT}
+"""Models that read a source sentence, so their settings say `translates`, and are told the size of its vocabulary."""
+
+ModelSettings = Annotated[
+    BowSettings | IndependentSettings | LBLSettings | MRNNSettings | NGramSettings | NMTSettings,
+    Field(discriminator="name"),
+]
 
 
-def build_model(settings: ModelSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]) -> Model:
+def build_model(
+    settings: ModelSettings,
+    vocab_size: int,
+    visual: Mapping[str, tuple[int, ...]],
+    source_vocab_size: int | None = None,
+) -> Model:
     """Build the model its settings name, with fresh weights.
 
     Args:
         settings: the model's own settings.
         vocab_size: V, signs included.
         visual: shape of each form of picture the batches will hold: vector (D,), grid (L, D), maps (C, H, W).
+        source_vocab_size: V of the language that is translated from; None for a model that translates nothing.
     """
+    if source_vocab_size is not None:
+        return cast(Model, TRANSLATORS[type(settings)](settings, vocab_size, visual, source_vocab_size))
     return cast(Model, MODELS[type(settings)](settings, vocab_size, visual))

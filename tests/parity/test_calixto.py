@@ -1,0 +1,220 @@
+"""Our translation models against the oracle written from the printed equations, variant by variant.
+
+The oracle reads one sentence at a time; ours gets them as one batch of unlike lengths, padded, some without a picture.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import oracle_calixto as oracle
+import pytest
+import torch
+
+from limner.data.examples import SIGNS, Example, collate
+from limner.models.nmt import NMT, NMTSettings
+from limner.scoring import sentence_log_probs
+from limner.training.objectives import word_loss
+
+SOURCE_VOCAB, VOCAB = 12, 9
+SIZES = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
+LOCATIONS, DEPTH, POOLED = 4, 3, 2
+FORMS = {"vector": (POOLED,), "grid": (LOCATIONS, DEPTH)}
+SENTENCES = [  # source, target, whether there is a picture
+    ([4, 5, 6, 7, 11], [4, 5], True),
+    ([8], [6, 7, 8, 4, 4, 5], False),
+    ([9, 4, 9], [], True),
+    ([10, 3, 4, 5], [3], False),
+    ([5, 5], [8, 8, 7], True),
+]
+
+
+class Variant(NamedTuple):
+    model: oracle.Model
+    settings: dict[str, object]
+    start: oracle.Start = "text"
+    forms: tuple[str, ...] = ()
+
+
+VARIANTS = {
+    "text-2017": Variant("nmt-2017", {}),
+    "text-2017-tied": Variant("nmt-2017", {"tie_embeddings": True, "readout_dim": SIZES["embedding_dim"]}),
+    "src-img-2017": Variant("src-img-2017", {"picture": ["attention"]}, forms=("grid",)),
+    "text-2016": Variant("bahdanau-2016", {"decoder": "plain"}),
+    "fc7-2016": Variant(
+        "fc7-2016", {"decoder": "plain", "picture": ["initial"], "start": "first"}, "fc7", forms=("vector",)
+    ),
+    "doubly-2016": Variant(
+        "doubly-2016",
+        {"decoder": "plain", "picture": ["initial", "attention"], "start": "first"},
+        "fc7",
+        forms=("vector", "grid"),
+    ),
+    "doubly-2016-text-start": Variant("doubly-2016", {"decoder": "plain", "picture": ["attention"]}, forms=("grid",)),
+    "head-m1": Variant("nmt-2017", {"picture": ["head"]}, forms=("vector",)),
+    "head-m3": Variant("nmt-2017", {"picture": ["head"]}, forms=("grid",)),
+    "head-m1-2016": Variant("bahdanau-2016", {"decoder": "plain", "picture": ["head"]}, forms=("vector",)),
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request):
+    return VARIANTS[request.param]
+
+
+def build(variant: Variant) -> NMT:
+    """Ours in float64 with random weights, biases too, large enough that attention has something to prefer."""
+    settings = NMTSettings.model_validate({**SIZES, **variant.settings})
+    model = NMT(settings, VOCAB, {form: FORMS[form] for form in variant.forms}, SOURCE_VOCAB).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.6)
+    return model
+
+
+def examples(variant: Variant, seed: int = 3) -> list[Example]:
+    random = np.random.default_rng(seed)
+    made = []
+    for k, (source, target, seen) in enumerate(SENTENCES):
+        picture = {form: random.normal(size=FORMS[form]).astype(np.float16) for form in variant.forms}
+        made.append(Example(str(k), target, source, picture if seen and picture else None))
+    return made
+
+
+def batch_of(some, dtype=torch.float64):
+    batch = collate(some)
+    present, *forms = batch.visual
+    batch.visual = type(batch.visual)(present, *(None if form is None else form.to(dtype) for form in forms))
+    return batch
+
+
+def theta_of(model: NMT, variant: Variant) -> dict[str, np.ndarray]:
+    """Our parameters under the oracle's names."""
+    mine = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
+    theta = {"E_x": mine["source_embedding.weight"], "E_y": mine["target_embedding.weight"]}
+    theta |= {"W_init": mine["initial.weight"], "b_init": mine["initial.bias"]}
+    theta |= {"L_s": mine["readout_hidden.weight"], "b_L": mine["readout_hidden.bias"]}
+    theta |= {"L_w": mine["readout_word.weight"], "L_cs": mine["readout_context.weight"]}
+    tied = model.settings.tie_embeddings
+    theta["L_o"] = theta["E_y"] if tied else mine["readout.weight"]
+    theta["b_o"] = mine["readout_bias" if tied else "readout.bias"]
+    weights, biases, recurrent = (mine[f"encoder.{name}"] for name in ("input.weight", "input.bias", "recurrent"))
+    for k, name in enumerate(("enc_fwd", "enc_bwd")):
+        theta |= gates(f"{name}.W", np.split(weights, 2)[k]) | gates(f"{name}.b", np.split(biases, 2)[k])
+        theta |= gates(f"{name}.U", recurrent[k].T)
+    theta |= attention(mine, "source", "src") | attention(mine, "picture", "img")
+    conditional = model.settings.decoder == "conditional"
+    first, second, word = ("rec1", "rec2", "") if conditional else ("rec", "rec", "_y")
+    theta |= gates(f"{first}.W", mine["cell.word.weight"], word) | gates(f"{first}.b", mine["cell.word.bias"])
+    theta |= gates(f"{second}.W", mine["cell.context.weight"], "_src")
+    theta |= gates(f"{first}.U", mine["cell.recurrent_1" if conditional else "cell.recurrent"])
+    if conditional:
+        theta |= gates("rec2.U", mine["cell.recurrent_2"]) | gates("rec2.b", mine["cell.context.bias"])
+    if "cell.image.weight" in mine:
+        theta |= gates(f"{second}.W", mine["cell.image.weight"], "_img") | {"L_ci": mine["readout_image.weight"]}
+    if "cell.gate.weight" in mine:
+        theta |= {"W_beta": mine["cell.gate.weight"], "b_beta": mine["cell.gate.bias"]}
+    if "picture_initial.weight" in mine:
+        theta |= {"W_I": mine["picture_initial.weight"].T, "b_I": mine["picture_initial.bias"]}
+    oracle.check_parameters(theta, variant.model, variant.start)
+    return theta
+
+
+def gates(name: str, stacked: np.ndarray, suffix: str = "") -> dict[str, np.ndarray]:
+    """The update gate, the reset gate and the proposal, which we stack in this order."""
+    return {f"{name}{gate}{suffix}": part for gate, part in zip(("_z", "_r", ""), np.split(stacked, 3), strict=True)}
+
+
+def attention(mine: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np.ndarray]:
+    names = {
+        f"cell.{ours}.query.weight": "U_a",
+        f"cell.{ours}.key.weight": "W_a",
+        f"cell.{ours}.key.bias": "b_a",
+        f"cell.{ours}.score": "v_a",
+        f"cell.{ours}_word.weight": "Y_a",
+    }
+    return {f"{theirs}_{side}": mine[name] for name, theirs in names.items() if name in mine}
+
+
+def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one: Example) -> oracle.Trace:
+    seen = {form: values.astype(np.float64) for form, values in (one.visual or {}).items()}
+    shown: dict[str, object] = {}
+    if "head" in model.settings.picture:
+        vectors = [] if not seen else np.atleast_2d(next(iter(seen.values())))
+        weight, bias = (value.detach().double().numpy() for value in model.picture_token.parameters())
+        shown["head"] = [weight @ vector + bias for vector in vectors]
+    if "initial" in model.settings.picture:
+        shown["picture"] = seen.get("vector")
+    if "attention" in model.settings.picture:
+        shown["locations"] = seen.get("grid")
+    decoders = {
+        "nmt-2017": oracle.nmt_2017,
+        "src-img-2017": oracle.src_img_2017,
+        "bahdanau-2016": oracle.bahdanau_2016,
+        "fc7-2016": oracle.fc7_2016,
+        "doubly-2016": partial(oracle.doubly_attentive_2016, start=variant.start, picture=None),
+    }
+    return decoders[variant.model](theta, one.source, [SIGNS.bos, *one.target, SIGNS.eos], **shown)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+def test_every_position_of_a_padded_batch(variant, dtype, tolerance) -> None:
+    model, some = build(variant), examples(variant)
+    theta = theta_of(model.to(dtype), variant)
+    with torch.no_grad():
+        output = model(batch_of(some, dtype))
+    same = partial(np.testing.assert_allclose, rtol=0, atol=tolerance)
+    for row, one in enumerate(some):
+        trace = oracle_trace(model, theta, variant, one)
+        steps, width = trace.source_alphas.shape
+        same(output.logits[row, :steps], trace.logits)
+        # Tokens of pictures stand before the words; what is not there, a token or a word, gets no weight at all.
+        first = output.alignment.shape[2] - max(len(one.source) for one in some)
+        begin = first - (width - len(one.source))
+        same(output.alignment[row, :steps, begin : begin + width], trace.source_alphas)
+        assert not output.alignment[row, :, :begin].any()
+        assert not output.alignment[row, :, begin + width :].any()
+        assert (output.gate is None) == (trace.betas is None)
+        if trace.betas is not None:
+            same(output.gate[row, :steps], trace.betas)
+        if "attention" in model.settings.picture:
+            nothing = np.zeros((steps, LOCATIONS))
+            same(output.attention[row, :steps], nothing if trace.image_alphas is None else trace.image_alphas)
+
+
+def test_a_batch_without_any_picture_is_the_oracle_without(variant) -> None:
+    model = build(variant)
+    some = [Example(one.id, one.target, one.source) for one in examples(variant)]
+    theta = theta_of(model, variant)
+    with torch.no_grad():
+        batch = batch_of(some)
+        ours = sentence_log_probs(model(batch), batch).numpy()
+    for row, one in enumerate(some):
+        trace = oracle_trace(model, theta, variant, one)
+        expected = oracle.sentence_log_prob(trace, [SIGNS.bos, *one.target, SIGNS.eos])
+        assert ours[row] == pytest.approx(expected, abs=1e-10)
+
+
+def test_the_gradient_is_the_oracle_s(variant) -> None:
+    """Along some directions of all weights at once, against central differences of the oracle's log-probability."""
+    model, some = build(variant), examples(variant)
+    batch = batch_of(some)
+    word_loss(model(batch), batch).backward()
+    words, parameters = int(batch.target_mask.sum()), list(model.parameters())
+
+    def log_prob() -> float:
+        theta = theta_of(model, variant)
+        targets = [[SIGNS.bos, *one.target, SIGNS.eos] for one in some]
+        traces = [oracle_trace(model, theta, variant, one) for one in some]
+        return sum(map(oracle.sentence_log_prob, traces, targets))
+
+    for _ in range(2):
+        direction, step = [torch.randn_like(parameter) for parameter in parameters], 1e-5
+        expected = 0.0
+        for sign in (1, -1):
+            with torch.no_grad():
+                torch._foreach_add_(parameters, direction, alpha=sign * step)
+                expected -= sign * log_prob() / (2 * step * words)
+                torch._foreach_add_(parameters, direction, alpha=-sign * step)
+        ours = sum(float((p.grad * d).sum()) for p, d in zip(parameters, direction, strict=True))
+        assert ours == pytest.approx(expected, rel=1e-6, abs=1e-7)

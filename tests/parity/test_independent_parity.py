@@ -1,0 +1,73 @@
+"""Our independent descriptions against the oracle of the translation decoders, in NumPy float64."""
+
+import dataclasses
+
+import numpy as np
+import oracle_calixto as oracle
+import pytest
+import torch
+
+from limner.data.examples import SIGNS, Example, collate
+from limner.models.independent import IndependentDescriptions, IndependentSettings
+from limner.scoring import sentence_log_probs
+
+SOURCE_VOCAB, VOCAB, PICTURE = 12, 9, 7
+PAIRS = [([4, 5, 6], [4, 8]), ([7], [5, 6, 4, 4, 7]), ([4, 11, 10, 4, 9, 9], []), ([], [3, 3]), ([3, 8], [6, 5, 7])]
+SEEN = (0, 2, 3)  # which of the pairs have a picture
+
+
+def build() -> IndependentDescriptions:
+    settings = IndependentSettings(embedding_dim=5, hidden_dim=6, readout_dim=4)
+    model = IndependentDescriptions(settings, VOCAB, {"vector": (PICTURE,)}, SOURCE_VOCAB).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.6 * torch.randn_like(parameter))
+    return model
+
+
+def theta_of(model: IndependentDescriptions) -> dict[str, np.ndarray]:
+    """Our weights by the oracle's names; the target-language model's read-out is the one it has."""
+    ours = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
+    theta = {
+        "E_x": ours["source.embedding.weight"],
+        "E_y": ours["target.embedding.weight"],
+        "W_v": ours["picture.weight"],
+        "b_v": ours["picture.bias"],
+        "W_init": ours["initial.weight"],
+        "b_init": ours["initial.bias"],
+        "L_s": ours["target.readout_hidden.weight"],
+        "b_L": ours["target.readout_hidden.bias"],
+        "L_w": ours["target.readout_word.weight"],
+        "L_o": ours["target.readout.weight"],
+        "b_o": ours["target.readout.bias"],
+    }
+    for language, name in (("source", "enc"), ("target", "rec")):
+        for row, gate in enumerate(("_z", "_r", "")):
+            rows = np.s_[row * model.settings.hidden_dim : (row + 1) * model.settings.hidden_dim]
+            theta[f"{name}.W{gate}"] = ours[f"{language}.input.weight"][rows]
+            theta[f"{name}.b{gate}"] = ours[f"{language}.input.bias"][rows]
+            theta[f"{name}.U{gate}"] = ours[f"{language}.recurrent"].T[rows]
+    return theta
+
+
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_every_word_s_logits(dtype, within) -> None:
+    model = build().to(dtype)
+    random = np.random.default_rng(1)
+    vectors = [random.normal(size=PICTURE).astype(np.float16) if row in SEEN else None for row in range(len(PAIRS))]
+    data = collate(
+        [
+            Example(str(row), target, source, None if vectors[row] is None else {"vector": vectors[row]})
+            for row, (source, target) in enumerate(PAIRS)
+        ]
+    )
+    data = dataclasses.replace(data, visual=data.visual._replace(vector=data.visual.vector.to(dtype)))
+    with torch.no_grad():
+        logits = model(data).logits
+        probs = sentence_log_probs(model(data), data)
+    for row, (source, target) in enumerate(PAIRS):
+        signed = [SIGNS.bos, *target, SIGNS.eos]
+        picture = None if vectors[row] is None else vectors[row].astype(np.float64)
+        trace = oracle.independent_2015(theta_of(model), [SIGNS.bos, *source], signed, picture)
+        np.testing.assert_allclose(logits[row, : len(target) + 1].numpy(), trace.logits, rtol=within, atol=within)
+        assert probs[row].item() == pytest.approx(oracle.sentence_log_prob(trace, signed), rel=10 * within)

@@ -1,0 +1,142 @@
+"""Independent descriptions: what each of the two models learns by, and what is handed from one to the other."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import Pictures, split_examples
+from limner.data.examples import SIGNS, Example, collate
+from limner.errors import SettingsError
+from limner.evaluation import answer
+from limner.models.independent import IndependentDescriptions, IndependentSettings, LanguageModel
+from limner.recipe import Recipe
+from limner.search import SearchSettings
+from limner.training.loop import train
+from limner.training.objectives import word_loss
+
+SOURCE_VOCAB, VOCAB, PICTURE = 10, 8, 3
+SIZES = {"embedding_dim": 5, "hidden_dim": 6, "readout_dim": 4}
+PAIRS = [([4, 5, 6], [4]), ([7], [5, 6, 4]), ([], [7, 7])]
+
+
+def build(**changes):
+    """In training, but without its chance."""
+    settings = IndependentSettings(**SIZES, **{"input_dropout": 0.0, **changes})
+    model = IndependentDescriptions(settings, VOCAB, {"vector": (PICTURE,)}, SOURCE_VOCAB).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def batch(pairs=PAIRS, pictures=True):
+    seen = [{"vector": np.full(PICTURE, row + 1, dtype=np.float16)} for row in range(len(pairs))]
+    made = collate(
+        [
+            Example(str(row), target, source, seen[row] if pictures else None)
+            for row, (source, target) in enumerate(pairs)
+        ]
+    )
+    vector = made.visual.vector
+    return dataclasses.replace(made, visual=made.visual._replace(vector=None if vector is None else vector.double()))
+
+
+def test_while_training_the_source_words_cost_what_they_surprise():
+    """Each word and the end sign, given those before it and the picture; the mean over all, times its weight."""
+    model, data = build(source_weight=0.5), batch()
+    source, surprises = model.source, []
+    with torch.no_grad():
+        for row, (words, _) in enumerate(PAIRS):
+            hidden = torch.zeros(1, 6, dtype=torch.double)
+            for word, following in zip([SIGNS.bos, *words], [*words, SIGNS.eos], strict=True):
+                embedded = source.embedding(torch.tensor([word]))
+                read = embedded + model.picture(data.visual.vector[row]) if word == SIGNS.bos else embedded
+                hidden = source.states(read[None], hidden)[:, 0]
+                surprises.append(-source.read_out(hidden, embedded).log_softmax(1)[0, following].item())
+    assert len(surprises) == 4 + 2 + 1
+    assert model(data).penalty.item() == pytest.approx(0.5 * np.mean(surprises))
+    assert model.eval()(data).penalty is None
+
+
+@pytest.mark.parametrize("transfer", ["fixed", "joint"])
+def test_the_source_model_learns_by_the_translations_only_if_asked(transfer):
+    model, data = build(transfer=transfer), batch()
+    word_loss(model(data)._replace(penalty=None), data).backward()
+    reached = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+    assert {"initial.weight", "target.recurrent"} <= reached
+    assert {"source.recurrent", "source.embedding.weight", "picture.weight"} <= reached or transfer == "fixed"
+    assert transfer == "joint" or not any(name.startswith(("source.", "picture.")) for name in reached)
+
+
+def test_the_two_learn_apart_by_default():
+    """What the source model learns in a step is the same, whatever the translations are."""
+    grads = []
+    for targets in ([4], [5, 6, 4], [7, 7]), ([6, 6], [], [4]):
+        torch.manual_seed(3)
+        model = build()
+        data = batch([(source, target) for (source, _), target in zip(PAIRS, targets, strict=True)])
+        word_loss(model(data), data).backward()
+        grads.append([weight.grad for weight in (*model.source.parameters(), *model.picture.parameters())])
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_missing_picture_leaves_its_term_out_with_the_bias():
+    model = build().eval()
+    without = model(batch(pictures=False)).logits
+    with torch.no_grad():
+        model.picture.weight.zero_()
+        model.picture.bias.zero_()
+    torch.testing.assert_close(model(batch()).logits, without)
+
+
+def test_all_that_the_translation_knows_is_handed_over():
+    """With nothing in the first layer of the target model's state, source and picture do not matter."""
+    model = build().eval()
+    assert not torch.allclose(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[0, 0])
+    with torch.no_grad():
+        model.initial.weight.zero_()
+    torch.testing.assert_close(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[1, 0])
+
+
+def test_a_masked_word_moves_no_state():
+    model = LanguageModel(VOCAB, IndependentSettings(**SIZES)).eval()
+    embedded, hidden = torch.randn(2, 4, 5), torch.randn(2, 6)
+    mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
+    states = model.states(embedded, hidden, mask)
+    torch.testing.assert_close(states[0, 1:], states[0, 1].expand(3, -1), rtol=0, atol=0)
+    torch.testing.assert_close(states[1], model.states(embedded, hidden)[1])
+    assert torch.isfinite(states).all()
+
+
+def test_it_needs_features_and_something_to_learn():
+    with pytest.raises(SettingsError, match=r"visual\.features: this model looks at pictures"):
+        IndependentDescriptions(IndependentSettings(**SIZES), VOCAB, {}, SOURCE_VOCAB)
+    with pytest.raises(SettingsError, match=r"source_weight: Input should be greater than 0"):
+        IndependentSettings.parse({"source_weight": 0})
+
+
+def test_it_trains_translates_and_comes_back(tiny, tmp_path):
+    """From a recipe to the sentence that all of the tiny collection's second ones have in German."""
+    recipe = Recipe.parse(
+        {
+            "data": {"lang": "de", "source_lang": "en"},
+            "visual": {"features": ["colour"]},
+            "model": {"name": "independent", **SIZES},
+            "training": {
+                "epochs": 10,
+                "validate_every": 10,
+                "batch_size": 8,
+                "optimizer": {"name": "adamw", "lr": 0.03},
+                "precision": "fp32",
+            },
+        }
+    )
+    learned = load_checkpoint(train(recipe, tiny, tmp_path / "run"))
+    pictures = Pictures.open(tiny, ["colour"], 64)
+    examples = split_examples(tiny, "test", learned.tokenizer, "de", pictures, 80, source=learned.source)
+    found = answer([learned], examples.queries(), pictures, SearchSettings(max_length=8))
+    assert [learned.tokenizer.decode(hypotheses[0].tokens) for hypotheses in found] == ["eine wand"] * 8

@@ -1,0 +1,163 @@
+"""Gated recurrent units against torch's own, by hand, and where there is nothing to read."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from limner.layers.recurrent import BiGRU, gru
+
+LN2, LN3 = math.log(2), math.log(3)  # tanh(ln 2) = 3/5, sigma(ln 3) = 3/4
+INPUT, HIDDEN = 4, 3
+LENGTHS = torch.tensor([5, 2, 1, 4])
+MASK = torch.arange(5) < LENGTHS[:, None]
+
+
+def test_a_step_of_one_unit_by_hand():
+    # z = sigma(ln 3 + 1 - 1) = 3/4, r = sigma(-ln 3) = 1/4, proposal = tanh(ln 2 - 2 + 1/4 * 8) = 3/5,
+    # h' = 1/4 * 3/5 + 3/4 * 3 = 2.4
+    inputs, recurrent = torch.tensor([[LN3 + 1, -LN3, LN2 - 2]]), torch.tensor([[-1.0, 0.0, 8.0]])
+    assert gru(inputs, recurrent, torch.tensor([[3.0]])).item() == pytest.approx(2.4)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3)], ids=str)
+def test_the_gradient_of_a_step(shape):
+    sizes = (3 * HIDDEN, 3 * HIDDEN, HIDDEN)
+    parts = [torch.randn(*shape, size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    assert torch.autograd.gradcheck(gru, parts)
+
+
+def test_an_infinite_input_holds_the_state_and_passes_its_gradient_on():
+    inputs, recurrent = torch.randn(2, 3 * HIDDEN), torch.randn(2, 3 * HIDDEN)
+    inputs[0, :HIDDEN] = torch.inf
+    parts = [part.requires_grad_() for part in (inputs, recurrent, torch.randn(2, HIDDEN))]
+    after = gru(*parts)
+    assert torch.equal(after[0], parts[2][0])
+    after.sum().backward()
+    assert [part.grad[0].abs().max().item() for part in parts] == [0, 0, 1]
+    assert all(torch.isfinite(part.grad).all() for part in parts)
+
+
+def bigru(dtype=torch.float64) -> BiGRU:
+    layer = BiGRU(INPUT, HIDDEN).to(dtype)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.7)
+    return layer
+
+
+def torch_s(layer: BiGRU) -> torch.nn.GRU:
+    """Torch's layer of the same weights: its gates are r, z, n, where ours are z, r, n, and U h has no bias."""
+    theirs = torch.nn.GRU(INPUT, HIDDEN, batch_first=True, bidirectional=True).double()
+    order = torch.arange(3 * HIDDEN).view(3, HIDDEN)[[1, 0, 2]].flatten()
+    with torch.no_grad():
+        for direction, suffix in enumerate(("l0", "l0_reverse")):
+            rows = order + 3 * HIDDEN * direction
+            getattr(theirs, f"weight_ih_{suffix}").copy_(layer.input.weight[rows])
+            getattr(theirs, f"bias_ih_{suffix}").copy_(layer.input.bias[rows])
+            getattr(theirs, f"weight_hh_{suffix}").copy_(layer.recurrent[direction].t()[order])
+            getattr(theirs, f"bias_hh_{suffix}").zero_()
+    return theirs
+
+
+def test_both_directions_are_torch_s_over_packed_sequences():
+    layer, sequence = bigru(), torch.randn(4, 5, INPUT, dtype=torch.float64, requires_grad=True)
+    theirs, same = torch_s(layer), sequence.detach().clone().requires_grad_()
+    annotations, last = layer(sequence, MASK)
+    packed = pack_padded_sequence(same, LENGTHS, batch_first=True, enforce_sorted=False)
+    states, ends = theirs(packed)
+    expected, _ = pad_packed_sequence(states, batch_first=True)
+    torch.testing.assert_close(annotations[MASK], expected[MASK])
+    torch.testing.assert_close(last, torch.cat([ends[0], ends[1]], 1))
+    weights = torch.randn_like(expected)
+    ((annotations * weights)[MASK].sum() + last.square().sum()).backward()
+    ((expected * weights)[MASK].sum() + ends.square().sum()).backward()
+    torch.testing.assert_close(sequence.grad, same.grad)
+    order = torch.arange(3 * HIDDEN).view(3, HIDDEN)[[1, 0, 2]].flatten()
+    for direction, suffix in enumerate(("l0", "l0_reverse")):
+        rows = order + 3 * HIDDEN * direction
+        torch.testing.assert_close(layer.input.weight.grad[rows], getattr(theirs, f"weight_ih_{suffix}").grad)
+        torch.testing.assert_close(layer.input.bias.grad[rows], getattr(theirs, f"bias_ih_{suffix}").grad)
+        torch.testing.assert_close(
+            layer.recurrent.grad[direction].t()[order], getattr(theirs, f"weight_hh_{suffix}").grad
+        )
+
+
+def test_padding_moves_no_state_and_its_content_is_not_seen():
+    layer, sequence = bigru(), torch.randn(4, 5, INPUT, dtype=torch.float64)
+    annotations, last = layer(sequence, MASK)
+    for row, length in enumerate(LENGTHS.tolist()):
+        forward, backward = annotations[row].split(HIDDEN, 1)
+        assert torch.equal(forward[length:], forward[length - 1].expand(5 - length, -1))
+        assert not backward[length:].any()  # this direction has read nothing yet
+        assert torch.equal(last[row], torch.cat([forward[length - 1], backward[0]]))
+    other = sequence.masked_fill(~MASK[:, :, None], 1e4).requires_grad_()
+    changed, other_last = layer(other, MASK)
+    assert torch.equal(changed, annotations)
+    assert torch.equal(other_last, last)
+    (changed.square().sum() + other_last.sum()).backward()
+    assert not other.grad[~MASK].any()
+    assert other.grad[MASK].all()
+
+
+def test_words_may_stand_anywhere_between_padding():
+    """A picture that is not there leaves an empty place before the words."""
+    layer, sequence = bigru(), torch.randn(2, 3, INPUT, dtype=torch.float64)
+    spread, mask = torch.full((2, 6, INPUT), 9.0, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
+    places = torch.tensor([1, 2, 4])
+    spread[:, places], mask[:, places] = sequence, True
+    annotations, last = layer(sequence, torch.ones(2, 3, dtype=torch.bool))
+    found, other_last = layer(spread, mask)
+    torch.testing.assert_close(found[:, places], annotations)
+    torch.testing.assert_close(other_last, last)
+
+
+def test_of_no_word_at_all_nothing_is_known():
+    layer = bigru()
+    annotations, last = layer(torch.randn(2, 3, INPUT, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.bool))
+    assert not annotations.any()
+    assert not last.any()
+    (annotations.sum() + last.sum()).backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
+
+
+def test_the_gradient_of_the_encoder():
+    layer, mask = bigru(), MASK[:3, :4]
+    sequence = torch.randn(3, 4, INPUT, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda *_: torch.cat([part.flatten() for part in layer(sequence, mask)]), (sequence, *layer.parameters())
+    )
+
+
+def test_dropout_of_the_states_is_one_mask_for_all_steps():
+    """With units that see but themselves and the same input at every step, each tells whether its state was read."""
+    layer, steps, rows = BiGRU(1, 8).double().train(), 6, 5
+    with torch.no_grad():
+        layer.input.weight.zero_()
+        layer.input.bias.copy_(torch.tensor([0.0, 0.0, 0.5]).repeat_interleave(8).repeat(2))
+        layer.recurrent.zero_()
+        layer.recurrent[:, :, 16:] = torch.eye(8)
+    states, _ = layer(torch.zeros(rows, steps, 1, dtype=torch.float64), torch.ones(rows, steps, dtype=torch.bool), 0.5)
+    forward, backward = states.split(8, 2)
+    for each in (forward, backward.flip(1)):  # (B, S, H); z = r = 1/2: h_t = (n_t + h_{t-1}) / 2
+        proposals = 2 * each[:, 1:] - each[:, :-1]
+        dropped = torch.isclose(proposals, torch.tensor(math.tanh(0.5), dtype=torch.float64))
+        kept = torch.isclose(proposals, torch.tanh(0.5 + 0.5 * 2 * each[:, :-1]))
+        assert torch.equal(dropped, ~kept)
+        assert torch.equal(dropped.all(1), dropped.any(1))  # each at all steps or at none
+        assert 0 < int(dropped[:, 0].sum()) < rows * 8
+        assert len({tuple(row) for row in dropped[:, 0].tolist()}) > 1  # examples have masks of their own
+    assert not torch.equal(forward, backward.flip(1))
+    layer.eval()
+    again = [layer(torch.ones(1, 2, 1, dtype=torch.float64), MASK[:1, :2], rate)[0] for rate in (0.0, 0.5)]
+    assert torch.equal(*again)
+
+
+def test_fresh_recurrent_weights_are_orthogonal_gate_by_gate():
+    """Calixto et al. (2017), section 5."""
+    layer = BiGRU(5, 40)
+    gates = [gate for direction in layer.recurrent for gate in direction.split(40, 1)]
+    for gate in gates:
+        torch.testing.assert_close(gate.t() @ gate, torch.eye(40), rtol=0, atol=1e-5)
+    assert not any(torch.allclose(gate, gates[0]) for gate in gates[1:])

@@ -1,0 +1,277 @@
+"""The decoder cells, and the translation models made of them: gradients, missing pictures, dropout, fresh weights."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from limner.checkpoint import take_weights
+from limner.data.examples import Example, collate
+from limner.layers.attention import AdditiveAttention
+from limner.layers.translating import ConditionalCell, Masks, PlainCell
+from limner.models.nmt import NMT, NMTSettings
+from limner.scoring import sentence_log_probs
+
+WORD, HIDDEN, SOURCE, SIZE, IMAGE = 2, 3, 4, 3, 2
+SOURCE_MASK = torch.tensor([[True, True, True], [True, False, False]])
+SEEN = torch.tensor([[True] * 4, [False] * 4])  # the second example has no picture
+
+
+def randomised(module, scale=0.7):
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn_like(parameter) * scale)
+    return module.double()
+
+
+def unroll(cell, words, hidden, source, picture, steps=2, masks=None):
+    """Everything that the steps come to, as one vector: a loop goes back through all of its steps."""
+    to = cell.source.annotate(source, SOURCE_MASK)
+    seen = None if picture is None else cell.picture.annotate(picture, SEEN)
+    loop, found = cell.loop(), []
+    for word in cell.words(words).unbind(1)[:steps]:
+        step = cell(word, hidden, to, seen, loop, masks)
+        hidden = step.hidden
+        found += [part.flatten() for part in step if part is not None]
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("hypotheses", [1, 2])
+@pytest.mark.parametrize("picture", ["picture", "no picture", "text only"])
+@pytest.mark.parametrize("kind", [ConditionalCell, PlainCell])
+def test_gradients_through_two_steps(kind, picture, hypotheses):
+    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, 0 if picture == "text only" else IMAGE))
+    shapes = [(2 * hypotheses, 2, WORD), (2 * hypotheses, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    if picture != "picture":
+        inputs[3] = None
+    used = [part for part in (*inputs, *cell.parameters()) if part is not None]
+    assert torch.autograd.gradcheck(lambda *_: unroll(cell, *inputs), used, fast_mode=True)
+
+
+@pytest.mark.parametrize("kind", [ConditionalCell, PlainCell])
+def test_masks_of_dropout_are_of_what_recurrent_products_read(kind):
+    """A unit that is masked is not read, but what it holds is kept by the update gate."""
+    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
+    shapes = [(2, 1, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
+    words, hidden, source, picture = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    ones = torch.ones(2, HIDDEN, dtype=torch.float64)
+    with torch.no_grad():
+        free = unroll(cell, words, hidden, source, picture, 1)
+        torch.testing.assert_close(unroll(cell, words, hidden, source, picture, 1, Masks(ones, ones)), free)
+        for masks in (Masks(0 * ones, ones), *([Masks(ones, 0 * ones)] if kind is ConditionalCell else [])):
+            blind = unroll(cell, words, hidden, source, picture, 1, masks)
+            assert not torch.allclose(blind, free)
+
+
+# Models
+
+VOCAB, SOURCE_VOCAB = 9, 8
+FORMS = {"vector": (3,), "grid": (4, 3)}
+SMALL = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
+SOURCES, TARGETS = ([4, 5, 6, 7], [5], [6, 6, 4]), ([4, 5], [], [8, 7, 6, 5])
+LOOKING = [
+    {"picture": ["attention"]},
+    {"picture": ["initial"]},
+    {"picture": ["head"]},
+    {"picture": ["head", "initial", "attention"], "start": "first"},
+    {"picture": ["attention"], "decoder": "plain"},
+    {"picture": ["initial", "attention"], "decoder": "plain", "start": "first"},
+    {"picture": ["head"], "decoder": "plain", "start": "first"},
+    {"picture": ["attention"], "tie_embeddings": True, "readout_dim": 5},
+]
+
+
+def nmt(forms=FORMS, scale=0.6, **changes) -> NMT:
+    settings = NMTSettings.model_validate({**SMALL, **changes})
+    return randomised(NMT(settings, VOCAB, forms, SOURCE_VOCAB), scale).eval()
+
+
+def batch_of(pictures=(True, True, True), forms=FORMS):
+    random = np.random.default_rng(0)
+    examples = []
+    for k, there in enumerate(pictures):
+        seen = {form: random.normal(size=shape).astype(np.float16) for form, shape in forms.items()}
+        examples.append(Example(str(k), TARGETS[k], SOURCES[k], seen if there else None))
+    batch = collate(examples)
+    present, *shown = batch.visual
+    shown = [None if form is None else form.double() for form in shown]
+    return dataclasses.replace(batch, visual=type(batch.visual)(present, *shown))
+
+
+@pytest.mark.parametrize("changes", LOOKING, ids=str)
+def test_without_pictures_it_is_the_text_only_model_of_the_same_weights(changes):
+    seeing, text = nmt(**changes), nmt(**(changes | {"picture": []}))
+    assert take_weights(text, seeing.state_dict()).new == ()
+    blind = batch_of((False, False, False))
+    zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
+    unseen = dataclasses.replace(blind, visual=blind.visual._replace(**zeros))  # as beside an example with a picture
+    expected = sentence_log_probs(text(blind), blind)
+    for batch in (blind, unseen):
+        torch.testing.assert_close(sentence_log_probs(seeing(batch), batch), expected)
+    seen = batch_of()
+    assert not torch.allclose(sentence_log_probs(seeing(seen), seen), expected)
+
+
+@pytest.mark.parametrize("changes", [LOOKING[0], LOOKING[4]], ids=str)
+def test_where_there_is_no_picture_nothing_is_looked_at_and_the_gate_is_closed(changes):
+    model = nmt(**changes)
+    output = model(batch_of((True, False, True)))
+    sums = output.attention.sum(2)
+    torch.testing.assert_close(sums[[0, 2]], torch.ones_like(sums[[0, 2]]))
+    assert not output.attention[1].any()
+    if output.gate is None:
+        assert changes.get("decoder") == "plain"
+    else:
+        assert not output.gate[1].any()
+        assert ((output.gate[[0, 2]] > 0) & (output.gate[[0, 2]] < 1)).all()
+    nothing = model(batch_of((False, False, False)))
+    assert (nothing.attention, nothing.gate) == (None, None)
+
+
+def test_rows_of_zeros_in_a_table_of_regions_are_no_tokens():
+    model, batch = nmt({"grid": FORMS["grid"]}, picture=["head"]), batch_of()
+    grid = batch.visual.grid.clone()
+    grid[:, 2:] = 0
+
+    def found(grid):
+        visual = batch.visual._replace(grid=grid, vector=None)
+        return model(dataclasses.replace(batch, visual=visual))
+
+    ours, expected = found(grid), found(grid[:, :2])
+    torch.testing.assert_close(ours.logits, expected.logits)
+    assert not ours.alignment[:, :, 2:4].any()
+    torch.testing.assert_close(ours.alignment[:, :, [0, 1, 4, 5, 6, 7]], expected.alignment)
+
+
+def test_an_empty_source_sentence_is_finite_and_has_no_weights():
+    model = nmt()
+    batch = collate([Example("a", [4, 5], source=[]), Example("b", [4], source=[5, 6])])
+    output = model(batch)
+    assert torch.isfinite(output.logits).all()
+    assert not output.alignment[0].any()
+    alone = collate([Example("a", [4, 5], source=[])])
+    torch.testing.assert_close(model(alone).logits[0], output.logits[0])
+    output.logits.sum().backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *LOOKING], ids=str)
+def test_word_by_word_the_gradient_is_that_of_all_positions_at_once(changes):
+    """Going forward a loop gathers gradients over its steps; a step by itself has none to share."""
+    model, batch = nmt(**changes), batch_of((True, False, True))
+    parameters = [parameter for _, parameter in model.named_parameters()]
+    coefficients = torch.randn(3, batch.target_in.shape[1], VOCAB, dtype=torch.float64)
+    memory = model.encode(batch)
+    state, total = model.start(memory), torch.zeros((), dtype=torch.float64)
+    for position, words in enumerate(batch.target_in.unbind(1)):
+        logits, state = model.step(words, memory, state)
+        total = total + (logits * coefficients[:, position]).sum()
+    expected = torch.autograd.grad(total, parameters)
+    found = torch.autograd.grad((model(batch).logits * coefficients).sum(), parameters)
+    first = torch.autograd.grad(model(batch).logits[:, 0].sum(), parameters, allow_unused=True)
+    one = dataclasses.replace(batch, target_in=batch.target_in[:, :1])
+    only = torch.autograd.grad(model(one).logits.sum(), parameters, allow_unused=True)
+    for pairs in (zip(found, expected, strict=True), zip(first, only, strict=True)):
+        for ours, theirs in pairs:
+            torch.testing.assert_close(ours, theirs)
+
+
+SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", "readout", "visual")}
+
+
+def same_at_every_step(dropped):
+    """Whether what is dropped, (B, T, n), is so at every step, and not of all examples the same."""
+    return torch.equal(dropped.all(1), dropped.any(1)) and dropped.any() and not (dropped[0, 0] == dropped[1, 0]).all()
+
+
+@pytest.mark.parametrize("decoder", ["conditional", "plain"])
+def test_recurrent_dropout_is_one_mask_for_all_steps(decoder):
+    model = nmt(decoder=decoder, hidden_dim=16, embedding_dim=16, **SOFT).train()
+    read, masks = {}, []
+    model.encoder.register_forward_pre_hook(lambda _, given: read.update(source=given[0]))
+    model.cell.word.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
+    model.cell.register_forward_pre_hook(lambda _, given: masks.append(given[5]))
+    batch = batch_of()
+    model(batch)
+    assert same_at_every_step(read["source"] == 0)
+    assert same_at_every_step(read["target"] == 0)
+    assert len(masks) == batch.target_in.shape[1]
+    assert all(one is masks[0] for one in masks)
+    assert not torch.equal(masks[0].hidden, masks[0].proposal)
+    assert set(masks[0].hidden.unique().tolist()) == {0.0, 2.0}
+    model.eval()
+    masks.clear()
+    torch.testing.assert_close(model(batch).logits, model(batch).logits, rtol=0, atol=0)
+    assert set(masks) == {None}
+
+
+def test_whole_source_words_are_dropped():
+    model = nmt(source_word_dropout=0.5, embedding_dim=16).train()
+    read = []
+    model.encoder.register_forward_pre_hook(lambda _, given: read.append(given[0] == 0))
+    for _ in range(20):
+        model(batch_of())
+    dropped = torch.stack(read)
+    assert torch.equal(dropped.all(-1), dropped.any(-1))
+    words = dropped[:, torch.tensor([len(source) for source in SOURCES])[:, None] > torch.arange(4)]
+    assert 0.3 < words.double().mean().item() < 0.7
+
+
+@pytest.mark.parametrize("changes", [{}, LOOKING[0], LOOKING[5]], ids=str)
+def test_in_half_precision_it_comes_near_and_weighs_in_single(changes):
+    model, batch = nmt(scale=0.3, **changes).float(), batch_of((True, False, True))
+    shown = [None if form is None or form.dtype == torch.bool else form.float() for form in batch.visual]
+    batch = dataclasses.replace(batch, visual=type(batch.visual)(batch.visual.present, *shown[1:]))
+    expected = model(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(batch)
+    assert found.alignment.dtype == torch.float32
+    torch.testing.assert_close(found.alignment, expected.alignment, rtol=0, atol=0.02)
+    torch.testing.assert_close(found.logits.float(), expected.logits, rtol=0, atol=0.05)
+    gradients = []
+    for output in (found, expected):
+        model.zero_grad()
+        (-sentence_log_probs(output, batch).sum()).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    near = torch.nn.functional.cosine_similarity(*gradients, dim=0)
+    assert near > 0.999
+
+
+def test_fresh_weights_are_as_printed():
+    """Calixto et al. (2017), section 5: Gaussian, orthogonal where recurrent, biases of zero."""
+    big = {"embedding_dim": 30, "hidden_dim": 40, "attention_dim": 30, "readout_dim": 30}
+    for decoder, std in (("conditional", 0.01), ("plain", 0.05)):
+        looks = {"decoder": decoder, "picture": ["head", "initial", "attention"]}
+        settings = NMTSettings.model_validate({**big, **looks} | ({} if std == 0.01 else {"initial_std": std}))
+        model = NMT(settings, 200, {"vector": (50,), "grid": (4, 50)}, 200)
+        for name, weight in model.named_parameters():
+            if "recurrent" in name:
+                columns = weight.detach().t() if weight.dim() == 2 else torch.cat([*weight.detach()], 1)  # (H, n H)
+                for gate in columns.split(40, 1):
+                    torch.testing.assert_close(gate @ gate.t(), torch.eye(40), rtol=0, atol=1e-5)
+            elif "bias" in name:
+                assert not weight.any(), name
+            else:
+                assert weight.detach().std().item() == pytest.approx(std, rel=4 / weight.numel() ** 0.5), name
+
+
+def test_the_keys_are_projected_once_a_batch(monkeypatch):
+    """What attention costs most must stay out of the loop over time, and out of the steps of a search."""
+    calls = []
+    real = AdditiveAttention.annotate
+
+    def counted(self, *given):
+        calls.append(self)
+        return real(self, *given)
+
+    monkeypatch.setattr(AdditiveAttention, "annotate", counted)
+    model, batch = nmt(picture=["attention"]), batch_of()
+    model(batch)
+    assert len(calls) == 2
+    memory = model.encode(batch)
+    state = model.start(memory)
+    for words in batch.target_in.unbind(1):
+        _, state = model.step(words, memory, state)
+    assert len(calls) == 4

@@ -1,0 +1,336 @@
+"""Training to translate: what a recipe must say, vocabularies, synthetic sentences, beginning with another run."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from limner.checkpoint import Taken, load_checkpoint, load_tensors, take_weights
+from limner.data.batching import split_examples
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.errors import CheckpointError, SettingsError
+from limner.evaluation import open_pictures, validate
+from limner.models.nmt import NMT, NMTSettings
+from limner.recipe import Recipe
+from limner.records import read_log
+from limner.scoring import score_examples
+from limner.training.loop import train
+from limner.vision.features import FeatureSpec, extract
+from limner.vision.images import Preprocessing
+from limner.vision.networks import read_picture
+
+COLOURS = {"red": ("rote", (250, 20, 20)), "green": ("grüne", (20, 250, 20)), "blue": ("blaue", (20, 20, 250))}
+SIZES = {"train": 18, "val": 6}
+NEW = {
+    *(f"cell.picture.{name}" for name in ("query.weight", "key.weight", "key.bias", "score")),
+    *("cell.image.weight", "cell.gate.weight", "cell.gate.bias", "readout_image.weight"),
+}
+"""What a model that looks has besides what translates text alone."""
+SMALL = {"name": "nmt", "embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7, "readout_dim": 6}
+
+
+class GridEye:
+    """A backbone whose answer is known: the mean colours of the picture's quarters."""
+
+    def __init__(self):
+        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
+        spec = {"backbone": "eye", "preprocessing": self.preprocessing.model_dump(mode="json"), "weights_sha256": "1"}
+        self.specs = (FeatureSpec(name="quarters", kind="grid", shape=(4, 3), grid_size=(2, 2), **spec),)
+
+    def read(self, path):
+        return read_picture(path, self.preprocessing)
+
+    def __call__(self, pixels):
+        quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255
+        return {"grid": quarters.reshape(len(pixels), 4, 3).astype(np.float16)}
+
+
+def items(folder):
+    """Walls of one colour, one in three without a picture; each split has a word of its own."""
+    for split, size in SIZES.items():
+        for number in range(size):
+            english, (german, colour) = list(COLOURS.items())[number % 3]
+            id_ = f"{split}{number}"
+            if number % 3:
+                Image.new("RGB", (8, 8), colour).save(folder / f"{id_}.png")
+            said = (f"a {english} wall", f"eine {german} Wand"), (f"a wall of {split}", f"eine Wand von {split}wort")
+            pairs = [(Sentence("en", en, k), Sentence("de", de, k)) for k, (en, de) in enumerate(said)]
+            sentences = tuple(sentence for pair in pairs for sentence in pair)
+            yield Item(id_, split, image=f"{id_}.png" if number % 3 else None, sentences=sentences)
+
+
+@pytest.fixture(scope="module")
+def walls(tmp_path_factory):
+    """Walls with English and German sentences, some with pictures, and the features 'quarters'."""
+    folder = tmp_path_factory.mktemp("walls")
+    write_items(folder, items(folder))
+    extract(Collection.open(folder), GridEye())
+    return Collection.open(folder)
+
+
+def recipe_of(model=None, features=None, data=None, text=None, **training):
+    chosen = {"epochs": 2, "batch_size": 12, "optimizer": {"name": "adam", "lr": 0.02}, "precision": "fp32"}
+    return Recipe.parse(
+        {
+            "data": {"lang": "de", "source_lang": "en", **(data or {})},
+            "text": {"lowercase": False, **(text or {})},
+            "visual": {"features": [features] if features else []},
+            "model": {**SMALL, **(model or {})},
+            "training": {"metrics": ["perplexity"], **chosen, **training},
+            "search": {"max_length": 9},
+        }
+    )
+
+
+def looking(**changes):
+    return recipe_of({"picture": ["attention"]}, "quarters", **changes)
+
+
+@pytest.fixture(scope="module")
+def text_only(walls, tmp_path_factory):
+    return train(recipe_of(epochs=3), walls, tmp_path_factory.mktemp("runs") / "text-only")
+
+
+# What a recipe must say
+
+
+def test_a_translating_model_needs_a_language_to_translate_from():
+    with pytest.raises(SettingsError, match=r"model 'nmt' translates: say from which language by data\.source_lang"):
+        recipe_of(data={"source_lang": None})
+    with pytest.raises(SettingsError, match=r"data\.source_lang is 'de', and model 'mrnn' translates nothing"):
+        Recipe.parse({"data": {"lang": "en", "source_lang": "de"}, "model": {"name": "mrnn"}})
+
+
+def test_source_sentences_become_words_as_target_sentences_do_but_for_the_language():
+    plain = recipe_of(text={"max_size": 50, "min_count": 2})
+    assert plain.source_text == plain.text.model_copy(update={"lang": "en"})
+    values = {"data": {"lang": "de", "source_lang": "en"}, "model": {"name": "nmt"}}
+    other = Recipe.parse({**values, "text": {"max_size": 50}, "source_text": {"max_size": 70, "split_compounds": True}})
+    assert (other.text.max_size, other.text.split_compounds) == (50, False)
+    assert (other.source_text.lang, other.source_text.max_size, other.source_text.split_compounds) == ("en", 70, True)
+    assert Recipe.parse(other.model_dump(mode="json")) == other
+    with pytest.raises(SettingsError, match=r"source_text\.lang is 'fr' and data\.source_lang is 'en'"):
+        Recipe.parse({**values, "source_text": {"lang": "fr"}})
+    with pytest.raises(SettingsError, match=r"source_text\.lang is 'en' and data\.source_lang is 'None'"):
+        Recipe.parse({"model": {"name": "mrnn"}, "source_text": {"max_size": 70}})
+
+
+def test_a_picture_needs_features_of_its_form(walls, tmp_path):
+    with pytest.raises(SettingsError, match=r"model\.picture \['attention'\] needs features of the form 'grid'.*none"):
+        train(recipe_of({"picture": ["attention"]}), walls, tmp_path / "run")
+    with pytest.raises(SettingsError, match="says one thing twice"):
+        recipe_of({"picture": ["initial", "initial"]})
+    with pytest.raises(SettingsError, match=r"readout_dim \(5\) must equal embedding_dim \(6\)"):
+        recipe_of({"tie_embeddings": True, "readout_dim": 5})
+
+
+# Training
+
+
+def val_of(model, collection):
+    data = model.recipe.data
+    return split_examples(
+        collection, "val", model.tokenizer, data.lang, open_pictures(model, collection), 80, source=model.source
+    )
+
+
+def test_it_learns_and_its_metrics_come_from_real_decoding(walls, tmp_path):
+    recipe = recipe_of(
+        {"picture": ["attention"], "initial_std": 0.3}, "quarters", epochs=20, metric="bleu2", validate_every=4
+    )
+    run = train(recipe, walls, tmp_path / "run")
+    losses = [line.loss for line in read_log(run / "log.jsonl") if line.kind == "train"]
+    assert losses[-1] < 0.5 * losses[0]
+    kept = load_checkpoint(run)
+    facts = kept.config.provenance
+    assert facts["validation_bleu2"] > 40
+    found = validate(kept, val_of(kept, walls), ["bleu2", "perplexity"])
+    assert {f"validation_{name}": round(value, 3) for name, value in found.items()} == {
+        name: facts[name] for name in ("validation_bleu2", "validation_perplexity")
+    }
+    assert facts["training_sentences"] == 2 * SIZES["train"]
+
+
+def test_both_vocabularies_are_the_training_split_s(text_only):
+    model = load_checkpoint(text_only)
+    english, german = set(model.source.tokenizer.entries), set(model.tokenizer.entries)
+    assert {"red", "train"} <= english
+    assert {"rote", "Wand", "trainwort"} <= german
+    assert not {"val", "rote", "Wand"} & english
+    assert not {"valwort", "red", "wall"} & german
+    assert (model.source.lang, model.recipe.data.lang) == ("en", "de")
+
+
+def test_one_vocabulary_for_both_languages(walls, tmp_path):
+    run = train(recipe_of(data={"joint_vocabulary": True}, epochs=1), walls, tmp_path / "run")
+    model = load_checkpoint(run)
+    assert model.source.tokenizer.entries == model.tokenizer.entries
+    assert {"red", "rote"} <= set(model.tokenizer.entries)
+
+
+MADE = "other:0123456789ab"
+
+
+@pytest.fixture
+def half_made(walls, tmp_path):
+    """The same walls with as many German sentences whose English ones a model wrote, in every split."""
+    folder = tmp_path / "half-made"
+    more = []
+    for item in walls.items():
+        pair = Sentence("de", "noch eine Wand", 9), Sentence("en", f"yet synthetic{item.split} wall", 9, MADE)
+        more.append(Item(item.id, item.split, sentences=(*item.sentences[:2], *pair)))
+    write_items(folder, more)
+    return Collection.open(folder)
+
+
+@pytest.mark.parametrize(("share", "read"), [(0.0, 18), (0.25, 24), (0.5, 36)])
+def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share, read):
+    told = []
+    recipe = recipe_of(data={"synthetic": share}, epochs=1, batch_size=5)
+    run = train(recipe, half_made, tmp_path / "run", progress=told.append)
+    assert {news.steps for news in told} == {math.ceil(read / 5)}
+    assert told[-1].place.step == math.ceil(read / 5)
+    model = load_checkpoint(run)
+    assert "synthetictrain" not in model.source.tokenizer.entries  # what a model wrote has no vote on the words
+
+
+def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
+    run = train(recipe_of(data={"synthetic": 0.5}), half_made, tmp_path / "run")
+    model = load_checkpoint(run)
+    people = split_examples(
+        half_made, "val", model.tokenizer, "de", None, 80, source=model.source._replace(synthetic=0.0)
+    )
+    assert len(people) == SIZES["val"]
+    expected = score_examples(model.model, people).perplexity.value
+    assert model.config.provenance["validation_perplexity"] == pytest.approx(expected, abs=1e-3)
+
+
+# Beginning with another run
+
+STILL = {"optimizer": {"name": "sgd", "lr": 1e-12, "momentum": 0.0}, "epochs": 1}
+
+
+def test_a_model_that_looks_begins_with_one_that_does_not(walls, text_only, tmp_path):
+    told = []
+    run = train(looking(**STILL), walls, tmp_path / "run", init=text_only, note=told.append)
+    before, after = (load_tensors(folder / "model.safetensors") for folder in (text_only, run))
+    assert after.keys() - before.keys() == NEW
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-9)
+    said = load_checkpoint(run).config.provenance["init"]
+    assert said.startswith(f"{text_only}: {len(before)} weights taken; new: ")
+    assert set(said.partition("; new: ")[2].split(", ")) == NEW
+    assert told == [f"begins with {said}"]
+
+
+def test_a_model_that_does_not_look_leaves_what_it_has_no_use_for(walls, text_only, tmp_path):
+    seeing = train(looking(epochs=1), walls, tmp_path / "seeing", init=text_only)
+    blind = train(recipe_of(**STILL), walls, tmp_path / "blind", init=seeing)
+    said = load_checkpoint(blind).config.provenance["init"]
+    assert "; new: none; left: " in said
+    assert set(said.partition("; left: ")[2].split(", ")) == NEW
+
+
+def test_the_words_come_with_the_weights(walls, text_only, tmp_path):
+    """Whatever words the new collection has, and whatever the recipe says of words."""
+    write_items(tmp_path / "c", [*walls.items(), Item("new", "train", sentences=pair("a house", "ein Haus"))])
+    recipe = recipe_of(epochs=1, text={"lowercase": True, "max_size": 8})
+    run = train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run", init=text_only)
+    first, second = load_checkpoint(text_only), load_checkpoint(run)
+    assert second.tokenizer.entries == first.tokenizer.entries
+    assert second.source.tokenizer.entries == first.source.tokenizer.entries
+    assert (second.recipe.text, second.recipe.source_text) == (first.recipe.text, first.recipe.source_text)
+
+
+def pair(english, german):
+    return (Sentence("en", english), Sentence("de", german))
+
+
+@pytest.mark.parametrize("data", [{"lang": "en", "source_lang": "de"}, {"lang": "de", "source_lang": "fr"}], ids=str)
+def test_a_run_of_other_languages_is_refused(walls, text_only, tmp_path, data):
+    with pytest.raises(
+        SettingsError, match=r"text-only: learned to write 'de' from 'en', and the recipe .*same languages"
+    ):
+        train(recipe_of(data=data), walls, tmp_path / "run", init=text_only)
+
+
+def test_what_is_no_run_is_refused(walls, tmp_path):
+    with pytest.raises(CheckpointError, match=r"nothing: not a trained model"):
+        train(recipe_of(), walls, tmp_path / "run", init=tmp_path / "nothing")
+
+
+class Stop(Exception):
+    """The moment a test ends a training."""
+
+
+def stop_at(step):
+    def progress(news):
+        if news.place.step == step:
+            raise Stop
+
+    return progress
+
+
+def without_times(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "words_per_second")} for line in lines]
+
+
+SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "visual", "source_word")}
+
+
+@pytest.mark.parametrize("step", [1, 3, 4])  # of three an epoch: in its midst, at its end, and in the next
+def test_a_run_that_began_with_another_and_was_killed_ends_as_one_that_was_not(walls, text_only, tmp_path, step):
+    recipe = recipe_of({"picture": ["attention"], **SOFT}, "quarters", average=0.9, save_every=1)
+    whole = train(recipe, walls, tmp_path / "whole", init=text_only)
+    with pytest.raises(Stop):
+        train(recipe, walls, tmp_path / "run", init=text_only, progress=stop_at(step))
+    run = train(recipe, walls, tmp_path / "run", init=text_only, resume=True)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert without_times(run) == without_times(whole)
+
+
+def test_a_run_with_synthetic_sentences_resumes_within_its_epoch(half_made, tmp_path):
+    recipe = recipe_of(data={"synthetic": 0.4}, epochs=3, batch_size=7, save_every=1)
+    whole = train(recipe, half_made, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(recipe, half_made, tmp_path / "run", progress=stop_at(6))
+    run = train(recipe, half_made, tmp_path / "run", resume=True)
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_resuming_without_the_run_it_began_with_is_refused(walls, text_only, tmp_path):
+    """The words would be others, and with a vocabulary of the same size nobody would notice."""
+    with pytest.raises(Stop):
+        train(recipe_of(save_every=1), walls, tmp_path / "run", init=text_only, progress=stop_at(1))
+    with pytest.raises(CheckpointError, match="cannot resume, init was"):
+        train(recipe_of(save_every=1), walls, tmp_path / "run", resume=True)
+
+
+# Weights by name
+
+
+def nmt(**changes):
+    return NMT(NMTSettings.model_validate({**SMALL, **changes}), 9, {"grid": (4, 3)}, 8)
+
+
+def test_weights_are_taken_where_name_and_shape_agree():
+    text, seeing = nmt(), nmt(picture=["attention"], readout_dim=5)
+    before = {name: weight.clone() for name, weight in seeing.state_dict().items()}
+    taken = take_weights(seeing, text.state_dict())
+    other_shape = {name for name in before if name.startswith("readout") and name != "readout.bias"}
+    assert set(taken.new) == NEW | other_shape
+    assert set(taken.taken) == text.state_dict().keys() - other_shape
+    assert taken.unused == ()
+    for name, weight in seeing.state_dict().items():
+        torch.testing.assert_close(weight, (text.state_dict() if name in taken.taken else before)[name], rtol=0, atol=0)
+    assert set(take_weights(nmt(), seeing.state_dict()).unused) == NEW
+
+
+def test_what_was_taken_is_told():
+    assert str(Taken(("a", "b"), ("c", "d"), ())) == "2 weights taken; new: c, d"
+    assert str(Taken(("a",), (), ("e", "f"))) == "1 weights taken; new: none; left: e, f"

@@ -1,4 +1,4 @@
-"""Limner: language models that look. They describe pictures, score and search them.
+"""Limner: language models that look. They describe pictures, translate with their help, score and search them.
 
     import limner
     limner.load("runs/mrnn").describe(["photo.jpg"])
@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from limner.attention import Explanation, explain, gate_statistics
+    from limner.back_translation import back_translate
     from limner.checkpoint import load_checkpoint
     from limner.data.collection import Collection
     from limner.data.readers import import_collection
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from limner.search import SearchSettings
     from limner.tasks import Captioner, Description, Found, SentenceScore, load
     from limner.training.loop import train
+    from limner.translation import Translation, Translator
     from limner.vision.backbones import load_backbone
     from limner.vision.features import extract
     from limner.vision.kmeans import KMeansSettings, learn_filters, save_filters
@@ -33,6 +36,7 @@ _HOMES = {
     "Captioner": "tasks",
     "Collection": "data.collection",
     "Description": "tasks",
+    "Explanation": "attention",
     "Found": "tasks",
     "KMeansSettings": "vision.kmeans",
     "LimnerError": "errors",
@@ -41,9 +45,14 @@ _HOMES = {
     "SearchSettings": "search",
     "SentenceScore": "tasks",
     "SoundSettings": "data.sounds",
+    "Translation": "translation",
+    "Translator": "translation",
+    "back_translate": "back_translation",
     "evaluate": "evaluation",
+    "explain": "attention",
     "extract": "vision.features",
     "find_table": "published",
+    "gate_statistics": "attention",
     "generate": "data.scenes",
     "generate_sounds": "data.sounds",
     "import_collection": "data.readers",
@@ -62,6 +71,7 @@ __all__ = [
     "Captioner",
     "Collection",
     "Description",
+    "Explanation",
     "Found",
     "KMeansSettings",
     "LimnerError",
@@ -70,9 +80,14 @@ __all__ = [
     "SearchSettings",
     "SentenceScore",
     "SoundSettings",
+    "Translation",
+    "Translator",
+    "back_translate",
     "evaluate",
+    "explain",
     "extract",
     "find_table",
+    "gate_statistics",
     "generate",
     "generate_sounds",
     "import_collection",

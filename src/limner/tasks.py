@@ -1,12 +1,15 @@
-"""Trained models at work: pictures (or sounds, where the model's features are of sounds) and text in, results out."""
+"""Trained models at work: pictures (or sounds, where the model's features are of sounds) and text in, results out.
+
+Models that translate do so in `limner.translation`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,7 +19,7 @@ from limner.checkpoint import Checkpoint, load_checkpoint
 from limner.data.batching import Examples, Pictures
 from limner.data.collection import Collection
 from limner.data.examples import SIGNS, Item, Seen, Sentence
-from limner.errors import CollectionError, PictureError, SettingsError
+from limner.errors import CheckpointError, CollectionError, PictureError, SettingsError
 from limner.evaluation import describe_items, open_pictures, require_ensemble
 from limner.metrics import perplexity
 from limner.retrieval import MARGINAL_PICTURES, log_marginal
@@ -24,6 +27,9 @@ from limner.scoring import pair_log_probs, score_examples
 from limner.search import SearchSettings
 from limner.vision.backbones import Backbone, load_like
 from limner.vision.images import PICTURE_SUFFIXES, open_picture
+
+if TYPE_CHECKING:
+    from limner.translation import Translator
 
 DESCRIBED_AT_ONCE = 32
 
@@ -99,9 +105,14 @@ class Captioner:
             backbone: looks at new pictures; None for models that look at none.
 
         Raises:
-            CheckpointError: the models' vocabularies or features differ.
+            CheckpointError: the models' vocabularies or features differ, or they translate.
         """
         require_ensemble(models)
+        if models[0].source is not None:
+            raise CheckpointError(
+                f"this model translates from '{models[0].source.lang}', it does not describe: "
+                "use 'limner translate', in Python limner.Translator"
+            )
         self.models, self.backbone = tuple(models), backbone
 
     @classmethod
@@ -119,11 +130,7 @@ class Captioner:
             BackboneError: the backbone is not where it was.
         """
         models = [load_checkpoint(run, device) for run in runs]
-        config = models[0].config
-        eye = None
-        if config.features and look:
-            eye = load_like(config.features, backbone, device=device)
-        return cls(models, eye)
+        return cls(models, load_eye(models[0], backbone, device) if look else None)
 
     @property
     def suffixes(self) -> frozenset[str]:
@@ -152,11 +159,7 @@ class Captioner:
             PictureError: a file is not a picture that can be read.
             SettingsError: a search setting is misspelt or does not fit.
         """
-        settings = self.models[0].recipe.search
-        if search:
-            if "n_best" in search and "beam_size" not in search:
-                search["beam_size"] = max(settings.beam_size, search["n_best"])
-            settings = SearchSettings.parse({**settings.model_dump(), **search}, where="search")
+        settings = changed_search(self.models[0].recipe.search, search)
         self._warn_of_unknown(first_words or ())
         found = describe_items(
             self.models,
@@ -331,15 +334,40 @@ class Captioner:
         if not self.models[0].config.features:
             for path in dict.fromkeys(pictures):
                 open_picture(Path(path), at_least=1)
-        return [
-            Item(str(path), "new", audio=str(path))
-            if Path(path).suffix.lower() in SOUND_SUFFIXES
-            else Item(str(path), "new", image=str(path))
-            for path in pictures
-        ]
+        return [new_item(str(path), path) for path in pictures]
 
     def _source(self) -> NewPictures | None:
         return NewPictures(self.backbone) if self.backbone is not None else None
+
+
+def new_item(id_: str, path: Path | str | None) -> Item:
+    """An item of no collection; the name of its file tells a sound from a picture."""
+    if path is not None and Path(path).suffix.lower() in SOUND_SUFFIXES:
+        return Item(id_, "new", audio=str(path))
+    return Item(id_, "new", image=None if path is None else str(path))
+
+
+def changed_search(usual: SearchSettings, changes: Mapping[str, Any]) -> SearchSettings:
+    """How to search: as usual but for the changes; the beam is wide enough for the sentences that are wanted.
+
+    Raises:
+        SettingsError: a change is misspelt or does not fit.
+    """
+    if not changes:
+        return usual
+    changes = dict(changes)
+    if "n_best" in changes and "beam_size" not in changes:
+        changes["beam_size"] = max(usual.beam_size, changes["n_best"])
+    return SearchSettings.parse({**usual.model_dump(), **changes}, where="search")
+
+
+def load_eye(model: Checkpoint, backbone: str | None, device: str) -> Backbone | None:
+    """What looks at new pictures for a model; None for one that was trained without any.
+
+    Raises:
+        BackboneError: the backbone is not where it was.
+    """
+    return load_like(model.config.features, backbone, device=device) if model.config.features else None
 
 
 def _require_words(model: Checkpoint, sentences: Sequence[str]) -> None:
@@ -363,6 +391,15 @@ def _known(collection: Collection, split: str | None, pictures: Pictures) -> lis
     return known
 
 
-def load(*runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True) -> Captioner:
-    """Load a trained model, or several as an ensemble; see `Captioner.load`."""
-    return Captioner.load(*runs, backbone=backbone, device=device, look=look)
+def load(
+    *runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True
+) -> Captioner | Translator:
+    """Load a trained model, or several as an ensemble: a `Translator` where they translate, else a `Captioner`.
+
+    Arguments and errors are those of `Captioner.load`.
+    """
+    from limner.translation import Translator  # which shares what stands above
+
+    models = [load_checkpoint(run, device) for run in runs]
+    eye = load_eye(models[0], backbone, device) if look else None
+    return Captioner(models, eye) if models[0].source is None else Translator(models, eye)

@@ -3,8 +3,8 @@
 Everything heavy is imported inside the commands, so that `limner --help` answers at once.
 """
 
-from limner.cli import data, models, results  # importing them is what adds their commands
+from limner.cli import compare, data, diagnose, models, results, translate  # importing them adds their commands
 from limner.cli.app import app, main
 from limner.terminal import err
 
-__all__ = ["app", "data", "err", "main", "models", "results"]
+__all__ = ["app", "compare", "data", "diagnose", "err", "main", "models", "results", "translate"]

@@ -32,7 +32,7 @@ def compare(
     seed: Annotated[int | None, typer.Option(help="Of the trials.")] = None,
     exchange: Annotated[
         str | None,
-        typer.Option(help="With several seeds, what a trial exchanges: outputs, one by one, or systems, all at once."),
+        typer.Option(help="With several seeds, what a trial exchanges: systems, or outputs one by one."),
     ] = None,
     level: Annotated[float | None, typer.Option(help="Significant is what has a smaller p; default: 0.05.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,

@@ -23,6 +23,7 @@ def train(
     changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")] = None,
     data: Data = ...,  # type: ignore[assignment]
     to: Annotated[Path, typer.Option("--out", help="The run folder.")] = ...,  # type: ignore[assignment]
+    init: Annotated[Path | None, typer.Option(help="Begin with the weights and the vocabularies of this run.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped, bit for bit.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,6 +44,7 @@ def train(
             Collection.open(data),
             to,
             resume=resume,
+            init=init,
             command=command_line(),
             note=lambda line: typer.echo(line, err=True),  # before the bar appears; with --json, not among the JSON
             progress=bar,
@@ -95,7 +97,7 @@ def describe(
 
     Example: `limner describe runs/mrnn photo.jpg --beam-size 5 --n-best 3`
     """
-    from limner.tasks import load
+    from limner.tasks import Captioner
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = given(
@@ -106,7 +108,7 @@ def describe(
         max_length=max_length,
         sample=drawn if sample else None,
     )
-    captioner = load(model, *(ensemble or []), backbone=backbone, device=device)
+    captioner = Captioner.load(model, *(ensemble or []), backbone=backbone, device=device)
     files = _files(pictures, captioner.suffixes)
     first = [first_words] * len(files) if first_words else None
     told: list[dict[str, Any]] = []
@@ -139,9 +141,9 @@ def score(
 
     Example: `limner score runs/mrnn photo.jpg "A dog runs ." "A cat sleeps ."`
     """
-    from limner.tasks import load
+    from limner.tasks import Captioner
 
-    scores = load(model, backbone=backbone, device=device).score([picture] * len(sentences), sentences)
+    scores = Captioner.load(model, backbone=backbone, device=device).score([picture] * len(sentences), sentences)
     if as_json:
         print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])
         return
@@ -169,11 +171,11 @@ def search(
     """
     from limner.audio import SOUND_SUFFIXES
     from limner.data.collection import Collection
-    from limner.tasks import load
+    from limner.tasks import Captioner
     from limner.vision.images import PICTURE_SUFFIXES
 
     by_picture = Path(query).suffix.lower() in PICTURE_SUFFIXES | SOUND_SUFFIXES
-    captioner = load(model, backbone=backbone, device=device, look=by_picture)
+    captioner = Captioner.load(model, backbone=backbone, device=device, look=by_picture)
     collection = Collection.open(data)
     if by_picture:
         found = captioner.find_sentences(query, collection, split=split, count=count)
@@ -198,9 +200,9 @@ def words(
 
     Example: `limner words runs/mrnn dog --map words.png`
     """
-    from limner.tasks import load
+    from limner.tasks import Captioner
 
-    found = load(model, look=False).nearest_words(word, count)
+    found = Captioner.load(model, look=False).nearest_words(word, count)
     if to is not None:
         from limner.word_map import save_word_map
 

@@ -137,7 +137,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the drawings and of the training.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a collection, learn to describe it from its pixels, measure, and write a report: three minutes.
+    """Draw a collection, learn to describe and to translate it with its pixels, measure, and write reports.
 
     Example: `limner demo --out demo`
     """
@@ -153,33 +153,55 @@ def demo(
                 "run": str(result.run),
                 "seconds": result.seconds,
                 "scores": scores,
+                "translation": str(result.translation),
+                "translation_report": str(result.translation_report),
+                "translation_scores": [score._asdict() for score in result.translations.scores],
+                "diagnosis": result.diagnosis.model_dump(),
             }
         )
         return
     print_scores(result.evaluation.scores, {}, "")
     for item in result.evaluation.items[:5]:
         typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
-    typer.echo(f"{result.seconds:.0f} s of work; the report: {result.report}")
+    print_scores(result.translations.scores, {}, "")
+    for item in result.translations.items[:5]:
+        typer.echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
+    typer.echo(result.diagnosis.verdict)
+    if (senses := result.diagnosis.senses) is not None:
+        right = {one.name: one.figures[0].value for one in senses.conditions}
+        told = ", ".join(f"{value:.0f} % with {name} pictures" for name, value in right.items())
+        typer.echo(f"words with two meanings translated rightly: {told} (a blind choice: {senses.chance:.0f} %)")
+    typer.echo(f"{result.seconds:.0f} s of work; the reports: {result.report}, {result.translation_report}")
 
 
 @app.command()
 def reproduce(
-    table: Annotated[str, typer.Argument(help="A published table: kiros2014/table1.")],
+    table: Annotated[
+        str,
+        typer.Argument(
+            help="A published table: kiros2014/table1, calixto2016/table1, calixto2017/table1 or calixto2017/table2."
+        ),
+    ],
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change in every row's recipe.")
     ] = None,
     data: Data = ...,  # type: ignore[assignment]
     to: Annotated[Path, typer.Option("--out", help="Folder for the runs, the rows and the table.")] = ...,  # type: ignore[assignment]
     recipes: Annotated[
-        str | None, typer.Option(help="Another folder of recipes than the table's: kiros2014/adamw.")
+        str | None, typer.Option(help="Another folder of recipes than the table's: calixto2017/small.")
     ] = None,
     row: Annotated[list[str] | None, typer.Option(help="Only this row. Repeatable.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many times each row is trained; its figures are means.", min=1)] = 1,
+    init: Annotated[
+        Path | None, typer.Option(help="Every row begins with this run's weights and vocabularies.")
+    ] = None,
     budget: Annotated[float, typer.Option(help="Share of the epochs and samples; 1 is all the recipes say.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Train and measure the rows of a published table, and print them beside the published ones.
 
-    Stopped, the same command goes on where it was.
+    Of translations, marks tell which rows are significantly better than the baselines. Stopped, the same command goes
+    on where it was.
 
     Example: `limner reproduce kiros2014/table1 --data collections/flickr8k --out runs/table1 --budget 0.1`
     """
@@ -195,6 +217,8 @@ def reproduce(
             recipes=recipes,
             changes=changes or [],
             rows=row or [],
+            seeds=seeds,
+            init=init,
             budget=budget,
             command=command_line(),
             progress=progress,

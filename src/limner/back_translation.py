@@ -1,0 +1,184 @@
+"""Back-translation: sentences that nobody translated get a translation by a model, and it is marked as such.
+
+Calixto et al. (2017), section 4, after Sennrich et al. (2016): a model of the other direction makes source sentences
+for what people wrote, and these pairs join the training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from limner.checkpoint import Checkpoint, sha256
+from limner.data.batching import Query
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.evaluation import answer, open_pictures
+from limner.search import SearchSettings
+from limner.translation import MOST_TOKENS, languages
+
+WRITTEN_AT_ONCE = 10_000
+"""Sentences between two writes, each of which stores the whole collection anew; a killed run loses at most so many."""
+
+
+class Made(NamedTuple):
+    """A sentence that people wrote, and what a model made of it."""
+
+    item: Item
+    written: Sentence
+    text: str
+    """Empty where the sentence has no words or far too many, or the translation has none or came to no end."""
+
+
+class Outcome(NamedTuple):
+    """How many sentences a back-translation made, and how many it left out since `Made.text` was empty."""
+
+    made: int
+    left_out: int
+
+
+def name_of(run: Path | str) -> str:
+    """How a run signs its translations: the folder's name and the first 12 digits of its weights' SHA-256.
+
+    Raises:
+        CheckpointError: the folder holds no weights.
+    """
+    return f"{Path(run).resolve().name}:{sha256(Path(run) / 'model.safetensors')[:12]}"
+
+
+def back_translate(
+    models: Sequence[Checkpoint],
+    collection: Collection,
+    *,
+    made_by: str,
+    split: str | None = None,
+    limit: int | None = None,
+    settings: SearchSettings | None = None,
+    batch_size: int = 128,
+    at_once: int = WRITTEN_AT_ONCE,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Add to a collection what `translations` makes, as sentences of the same groups that say who made them.
+
+    What is written stays: a run that was killed goes on where it was, for what has a translation is passed over.
+
+    Args:
+        models: one model, or an ensemble.
+        collection: what to read, and where to write.
+        made_by: who translates, see `name_of`.
+        split: as of `translations`, and so are the others.
+        limit: at most so many sentences.
+        settings: how to search.
+        batch_size: sentences translated together.
+        at_once: sentences between two writes.
+        progress: told the sentences that are done, and how many there are.
+
+    Raises:
+        CollectionError: another process is writing, the disk refuses, or there is no such split.
+        FeatureError: the models look at pictures, and the collection lacks their features.
+        SettingsError: the models do not translate.
+    """
+    lang = languages(models[0])[1]
+    made = left_out = 0
+    for found in translations(
+        models,
+        collection,
+        split=split,
+        limit=limit,
+        settings=settings,
+        batch_size=batch_size,
+        at_once=at_once,
+        progress=progress,
+    ):
+        kept = [one for one in found if one.text]
+        if kept:
+            write_items(collection.path, _items(kept, lang, made_by))
+        made, left_out = made + len(kept), left_out + len(found) - len(kept)
+    return Outcome(made, left_out)
+
+
+def translations(
+    models: Sequence[Checkpoint],
+    collection: Collection,
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    settings: SearchSettings | None = None,
+    batch_size: int = 128,
+    at_once: int = WRITTEN_AT_ONCE,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[list[Made]]:
+    """Translate the sentences of a split that people wrote and whose group holds no translation.
+
+    Args:
+        models: one model, or an ensemble; the recipe tells the languages.
+        collection: where the sentences are, and the features of models that look at pictures.
+        split: none for the one the model learned from.
+        limit: at most so many sentences.
+        settings: how to search; none for the recipe's.
+        batch_size: sentences translated together; it changes no result.
+        at_once: sentences that are handed over together.
+        progress: told the sentences that are done, and how many there are.
+
+    Yields:
+        About `at_once` sentences at a time, all of an item together.
+
+    Raises:
+        CollectionError: there is no such split.
+        FeatureError: the models look at pictures, and the collection lacks their features.
+        SettingsError: the models do not translate.
+    """
+    first = models[0]
+    source, lang = languages(first)
+    items = collection.items(split or first.recipe.data.train)
+    wanted = [(item, sentence) for item in items for sentence in untranslated(item, source.lang, lang)][:limit]
+    pictures = open_pictures(first, collection)
+    done = 0
+    for some in _portions(wanted, at_once):
+        note = None if progress is None else partial(_note, progress, done, len(wanted))
+        readable = [0 < len(source.tokenizer.encode(sentence.text)) <= MOST_TOKENS for _, sentence in some]
+        asked = [Query(item, sentence.text, ()) for (item, sentence), ok in zip(some, readable, strict=True) if ok]
+        found = answer(models, asked, pictures, settings or first.recipe.search, batch_size=batch_size, progress=note)
+        texts = (first.tokenizer.decode(best.tokens, detokenise=True) if best.ended else "" for best, *_ in found)
+        yield [Made(*one, next(texts) if ok else "") for one, ok in zip(some, readable, strict=True)]
+        done += len(some)
+
+
+def _note(progress: Callable[[int, int], None], before: int, total: int, done: int, _: int) -> None:
+    """Tell of a portion what is done of the whole."""
+    progress(before + done, total)
+
+
+def untranslated(item: Item, source: str, target: str) -> list[Sentence]:
+    """Sentences that people wrote in one language and that have no translation into the other, whoever made it."""
+    there = {sentence.group for sentence in item.sentences if sentence.lang == target}
+    return [
+        sentence
+        for sentence in item.sentences
+        if sentence.lang == source and not sentence.made_by and sentence.group not in there
+    ]
+
+
+def _portions(wanted: Sequence[tuple[Item, Sentence]], size: int) -> Iterator[list[tuple[Item, Sentence]]]:
+    """So many sentences at a time, or a few more: all of an item are written together."""
+    some: list[tuple[Item, Sentence]] = []
+    for item, sentence in wanted:
+        if len(some) >= size and some[-1][0] is not item:
+            yield some
+            some = []
+        some.append((item, sentence))
+    if some:
+        yield some
+
+
+def _items(made: Iterable[Made], lang: str, made_by: str) -> list[Item]:
+    """What to write: items that hold the new sentences only."""
+    new: dict[str, Item] = {}
+    for item, written, text in made:
+        known = new.get(item.id)
+        before = known.sentences if known is not None else ()
+        sentence = Sentence(lang, text, written.group, made_by)
+        new[item.id] = Item(item.id, item.split, sentences=(*before, sentence))
+    return list(new.values())

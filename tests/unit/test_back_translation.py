@@ -1,0 +1,173 @@
+"""Translating what nobody translated, into a collection."""
+
+import json
+import logging
+import shutil
+import sys
+
+import pytest
+from toy_translation import learn, text_collection
+
+from limner import cli
+from limner.back_translation import back_translate, name_of, translations
+from limner.checkpoint import load_checkpoint, sha256
+from limner.data.batching import texts_to_learn
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+
+WRITTEN = ("eins zwei", "drei", "zwei drei", "drei eins", "zwei")
+MEANT = ("one two", "three", "two three", "three one", "two")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A model from 'de' to 'en'."""
+    folder = tmp_path_factory.mktemp("back")
+    return learn(text_collection(folder / "collection"), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return load_checkpoint(run)
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """Three items in training, whose German sentences are mostly untranslated, and one in validation."""
+    pair = (Sentence("de", "eins"), Sentence("en", "number one"))
+    items = [
+        Item("a", "train", sentences=(*pair, Sentence("de", WRITTEN[0], 11), Sentence("de", WRITTEN[1], 21))),
+        Item("b", "train", sentences=(Sentence("de", WRITTEN[2], 11), Sentence("en", "something else", 10))),
+        Item("c", "train", sentences=(*pair, Sentence("de", WRITTEN[3], 11), Sentence("de", WRITTEN[4], 21))),
+        Item("d", "val", sentences=(Sentence("de", "drei drei", 3),)),
+    ]
+    write_items(tmp_path / "collection", items)
+    return Collection.open(tmp_path / "collection")
+
+
+def made_in(collection):
+    """Translations that a model wrote: (item, group, text, who)."""
+    items = Collection.open(collection.path).items()
+    return [(item.id, one.group, one.text, one.made_by) for item in items for one in item.sentences if one.made_by]
+
+
+ALL = [("a", 11, MEANT[0]), ("a", 21, MEANT[1]), ("b", 11, MEANT[2]), ("c", 11, MEANT[3]), ("c", 21, MEANT[4])]
+
+
+def test_what_has_no_translation_gets_one_in_its_group(model, collection):
+    before = collection.items()
+    assert back_translate([model], collection, made_by="run:1") == (5, 0)
+    assert made_in(collection) == [(*one, "run:1") for one in ALL]
+    after = Collection.open(collection.path).items()
+    assert [item.texts("en") for item in after] == [item.texts("en") for item in before]  # people's, as they were
+    assert after[1].pairs("en", "de") == [(Sentence("en", MEANT[2], 11, "run:1"), Sentence("de", WRITTEN[2], 11))]
+
+
+def test_a_second_time_there_is_nothing_to_do(model, collection):
+    back_translate([model], collection, made_by="run:1")
+    again = Collection.open(collection.path)
+    assert back_translate([model], again, made_by="other:2") == (0, 0)
+    assert made_in(collection) == [(*one, "run:1") for one in ALL]
+
+
+def test_a_run_that_was_killed_goes_on_where_it_was(model, collection):
+    class Killed(Exception):
+        pass
+
+    def die(done, total):
+        if done > 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        back_translate([model], collection, made_by="run:1", at_once=1, batch_size=1, progress=die)
+    assert [one[:3] for one in made_in(collection)] == ALL[:3]  # two items, whole
+    assert back_translate([model], Collection.open(collection.path), made_by="run:1") == (2, 0)
+    assert [one[:3] for one in made_in(collection)] == ALL
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 100])
+def test_items_stay_whole_however_many_are_handed_over(model, collection, at_once):
+    told = []
+    parts = list(translations([model], collection, at_once=at_once, progress=lambda *news: told.append(news)))
+    assert [(one.item.id, one.written.group, one.text) for part in parts for one in part] == ALL
+    owners = [{one.item.id for one in part} for part in parts]
+    assert sum(map(len, owners)) == 3
+    assert told[-1] == (5, 5) and told == sorted(told)
+
+
+def test_a_part_of_a_split(model, collection):
+    found = [one.text for part in translations([model], collection, limit=3) for one in part]
+    assert found == [text for _, _, text in ALL[:3]]
+    assert back_translate([model], collection, made_by="m", split="val") == (1, 0)
+    assert made_in(collection) == [("d", 3, "three three", "m")]
+
+
+def test_what_comes_to_nothing_is_left_out(model, collection):
+    odd = (Sentence("de", "  ", 31), Sentence("de", "eins " * 1001, 41), Sentence("de", "drei zwei", 51))
+    write_items(collection.path, [Item("e", "odd", sentences=odd)])
+    collection = Collection.open(collection.path)
+    assert back_translate([model], collection, made_by="m", split="odd") == (1, 2)
+    assert made_in(collection) == [("e", 51, "three two", "m")]
+    short = model.recipe.search.model_copy(update={"max_length": 1})  # too short for the end sign to come
+    assert back_translate([model], collection, made_by="m", split="train", settings=short) == (0, 5)
+
+
+def test_what_a_model_wrote_is_not_translated_on(model, collection):
+    write_items(collection.path, [Item("e", "odd", sentences=(Sentence("de", "drei", 1, "other:2"),))])
+    assert list(translations([model], Collection.open(collection.path), split="odd")) == []
+
+
+def test_training_takes_them_only_when_told_to(model, collection):
+    back_translate([model], collection, made_by="run:1")
+    item = Collection.open(collection.path).items()[0]
+    other_way = model.source._replace(lang="en")
+    assert [pair[0] for pair in texts_to_learn(item, "de", other_way)] == ["number one"]
+    taken = texts_to_learn(item, "de", other_way._replace(synthetic=0.5))
+    assert {(read, said) for read, said, made in taken if made} == {(MEANT[0], WRITTEN[0]), (MEANT[1], WRITTEN[1])}
+
+
+def test_a_run_signs_with_its_name_and_its_weights(run, tmp_path, monkeypatch):
+    copy = shutil.copytree(run, tmp_path / "de-en")
+    assert name_of(copy) == f"de-en:{sha256(copy / 'model.safetensors')[:12]}"
+    monkeypatch.chdir(copy)
+    assert name_of(".") == name_of(copy)
+
+
+@pytest.fixture
+def limner_translate(run, collection, capsys, monkeypatch):
+    """Calls the command in this process: its exit status, output and messages."""
+
+    def call(*arguments, command="translate"):
+        place = [run, "--collection", collection.path] if command == "translate" else [collection.path]
+        monkeypatch.setattr(sys, "argv", ["limner", command, *map(str, [*place, *arguments])])
+        monkeypatch.setattr(cli.err, "_file", sys.stderr)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        logging.getLogger().handlers.clear()
+        printed = capsys.readouterr()
+        return int(stop.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+def test_without_write_nothing_is_written(limner_translate, collection):
+    before = collection.fingerprint()
+    status, printed, _ = limner_translate("--lang", "de", "--to", "en")
+    assert (status, printed) == (0, "".join(f"{a}\t{b}\n" for a, b in zip(WRITTEN, MEANT, strict=True)))
+    assert json.loads(limner_translate("--limit", 1, "--json")[1]) == [{"de": WRITTEN[0], "en": MEANT[0]}]
+    assert Collection.open(collection.path).fingerprint() == before
+
+
+def test_with_write_the_collection_tells_who_wrote_what(limner_translate, collection, run):
+    status, printed, _ = limner_translate("--lang", "de", "--to", "en", "--write")
+    assert status == 0 and f"5 sentences in 'en' added, made by {name_of(run)}" in printed
+    assert {who for *_, who in made_in(collection)} == {name_of(run)}
+    counts = json.loads(limner_translate("--json", command="show")[1])["sentences"]
+    assert counts == {"train": {"de": 7, "en": 3, "en (made)": 5}, "val": {"de": 1}}
+
+
+def test_a_model_of_another_direction(limner_translate, collection):
+    for options in (["--lang", "en", "--to", "de"], ["--to", "fr"]):
+        status, _, told = limner_translate(*options, "--write")
+        assert status == 1 and "translates from 'de' to 'en'" in told.replace("\n", " ")
+    assert made_in(collection) == []

@@ -1,0 +1,280 @@
+"""What translations were made from: weights of words and places, the gate, and the drawings of them."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from toy_translation import GridEye, learn, picture_collection, text_collection
+
+from limner import attention_page
+from limner.attention import END, PICTURE, Explanation, explain, gate_statistics, words_of
+from limner.checkpoint import Checkpoint, load_checkpoint
+from limner.data.batching import Query
+from limner.data.examples import SIGNS, Item
+from limner.errors import SettingsError
+from limner.evaluation import answer, open_pictures
+from limner.models.protocols import Output
+from limner.search import Hypothesis
+from limner.text.vocab import TextSettings, Tokenizer
+from limner.translation import NOTHING, Translator
+from limner.vision.features import FeatureSpec, RegionRows
+
+
+def said(*ids):
+    return Hypothesis(tuple(ids), -1.0, -1.0, True)
+
+
+class Told(torch.nn.Module):
+    """A model whose weights are given."""
+
+    def __init__(self, **weights):
+        super().__init__()
+        self.register_buffer("somewhere", torch.zeros(1))
+        self.weights = {name: torch.tensor(values) for name, values in weights.items()}
+
+    def forward(self, batch):
+        return Output(torch.zeros(()), **self.weights)
+
+
+class Shown:
+    """Pictures that are given, by item."""
+
+    def __init__(self, **seen):
+        self.seen = seen
+
+    def take(self, items):
+        return [self.seen.get(item.id) for item in items]
+
+
+PIECES = TextSettings(tokenise="space", level="bpe", max_size=14)
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    """Knows 'ab' as one piece, and the letters a, b, c, d."""
+    tokenizer = Tokenizer.train(["ab ab ab ab c d"], PIECES)
+    assert [len(tokenizer.encode(word)) for word in ("ab", "abc", "abcd")] == [1, 2, 3]
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def compounds():
+    """Knows 'Ball' and 'Wasser', and cuts what is made of them."""
+    texts = ["Ball Wasser"] * 6 + ["Wasserball"]
+    return Tokenizer.train(texts, TextSettings(lang="de", lowercase=False, split_compounds=True))
+
+
+def checkpoint(model, source, target, features=()):
+    """With what `explain` reads of one."""
+
+    class Config:
+        pass
+
+    config = Config()
+    config.features = features
+    return Checkpoint(model, target, config, None, source)
+
+
+def test_weights_of_pieces_become_weights_of_words(pieces):
+    # Source 'abc d' is read as ab|c, d; 'ab dc' is said as ab, d|c and the end.
+    alignment = [[[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [0.25, 0.0, 0.75], [0.0, 0.0, 1.0]]]
+    model = checkpoint(Told(alignment=alignment, gate=[[0.1, 0.2, 0.4, 0.9]]), pieces, pieces)
+    query = Query(Item("x", "new"), "abc d", ())
+    one = explain(model, [query], [said(*pieces.encode("ab dc"))], Shown(x={"vector": np.ones(2, np.float16)}))[0]
+    assert (one.source, one.target) == (("abc", "d"), ("ab", "dc", END))
+    assert one.alignment.tolist() == [[0.75, 0.25], [0.25, 0.75], [0.0, 1.0]]
+    assert one.gate == pytest.approx([0.1, 0.3, 0.9])
+    assert one.attention is None
+
+
+@pytest.mark.parametrize("text", ["ab", "abc d", "dcba abab", "c 猫 ab", "猫", ""])
+def test_words_of_pieces(pieces, text):
+    ids = pieces.encode(text)
+    words = words_of(pieces, ids)
+    assert [place for word in words for place in word.places] == list(range(len(ids)))
+    assert " ".join(word.text for word in words) == pieces.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        ("Wasser ￭ Ball", [("Wasserball", [0, 1, 2])]),
+        ("Ball Wasser ￭s Ball .", [("Ball", [0]), ("Wassersball", [1, 2, 3]), (".", [4])]),
+        ("￭ Ball", [("Ball", [0, 1])]),
+        ("Ball ￭", [("Ball", [0, 1])]),
+    ],
+)
+def test_parts_of_compounds_are_one_word(compounds, ids, words):
+    numbers = [compounds.entries.index(entry) if entry in compounds.entries else SIGNS.unk for entry in ids.split()]
+    found = words_of(compounds, numbers)
+    shown = [(text if text != "<unk>" else ".", places) for text, places in found]
+    assert shown == words
+
+
+def test_a_word_that_cannot_be_read_is_shown_as_it_was_written(pieces):
+    source = "ab 猫"
+    width = len(pieces.encode(source))
+    model = checkpoint(Told(alignment=[[[1 / width] * width]]), pieces, pieces)
+    assert explain(model, [Query(Item("x", "new"), source, ())], [said()], None)[0].source == ("ab", "猫")
+
+
+def spec(kind, shape, **more):
+    return FeatureSpec(name="f", kind=kind, shape=shape, backbone="b", preprocessing={}, weights_sha256="1", **more)
+
+
+def test_what_stands_at_the_head_is_named(pieces):
+    queries = [Query(Item(name, "new"), "ab d", ()) for name in ("seen", "unseen")]
+    alignment = [[[0.5, 0.25, 0.25]], [[0.0, 0.5, 0.5]]]
+    model = checkpoint(Told(alignment=alignment), pieces, pieces, (spec("vector", (2,)),))
+    pictures = Shown(seen={"vector": np.ones(2, np.float16)})
+    seen, unseen = explain(model, queries, [said(), said()], pictures)
+    assert (seen.source, seen.alignment.tolist()) == ((PICTURE, "ab", "d"), [[0.5, 0.25, 0.25]])
+    assert (unseen.source, unseen.alignment.tolist()) == (("ab", "d"), [[0.5, 0.5]])
+
+
+def test_regions_that_a_picture_lacks_are_left_out(pieces):
+    regions = spec("grid", (3, 2), regions=RegionRows(count=2, boxes_sha256="1"))
+    rows = np.array([[1, 1], [0, 0], [1, 1]], np.float16)  # one region, padding, the whole picture
+    model = checkpoint(Told(alignment=[[[0.5, 0.0, 0.25, 0.25]]]), pieces, pieces, (regions,))
+    one = explain(model, [Query(Item("x", "new"), "ab", ())], [said()], Shown(x={"grid": rows}))[0]
+    assert (one.source, one.alignment.tolist()) == (("«region 1»", PICTURE, "ab"), [[0.5, 0.25, 0.25]])
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """A model of pieces of words."""
+    folder = tmp_path_factory.mktemp("pieces")
+    return load_checkpoint(learn(text_collection(folder / "collection"), folder / "run", level="bpe", steps=40))
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory):
+    """A model that needs a picture for one word, and its collection."""
+    folder = tmp_path_factory.mktemp("pictures")
+    collection = picture_collection(folder / "collection")
+    run = learn(collection, folder / "run", picture=("attention",))
+    return load_checkpoint(run), collection
+
+
+def test_a_trained_model_is_explained_alike_in_any_batch(reader):
+    queries = [Query(Item(f"{k}", "new"), text, ()) for k, text in enumerate(("eins zwei", "drei", "zwei drei"))]
+    found = [hypotheses[0] for hypotheses in answer([reader], queries, None, reader.recipe.search)]
+    together, alone = (explain(reader, queries, found, None, batch_size=size) for size in (3, 1))
+    for one, other, query, hypothesis in zip(together, alone, queries, found, strict=True):
+        assert one.source == tuple(query.source.split())
+        assert " ".join(one.target) == f"{reader.tokenizer.decode(hypothesis.tokens)} {END}".strip()
+        assert one.alignment.shape == (len(one.target), len(one.source))
+        assert one.alignment.sum(1) == pytest.approx(1, abs=1e-5)
+        assert one.alignment == pytest.approx(other.alignment, abs=1e-5)
+        assert one.gate is None and one.attention is None
+
+
+def test_who_sees_nothing_looks_nowhere(seeing):
+    model, collection = seeing
+    items = collection.items()
+    queries = [Query(items[0], "bat", ()), Query(Item("blind", "new"), "bat", ())]
+    pictures = open_pictures(model, collection)
+    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.search)]
+    seen, blind = explain(model, queries, found, pictures)
+    assert seen.attention.shape == (len(seen.target), 4) and seen.gate.shape == (len(seen.target),)
+    assert seen.attention.sum(1) == pytest.approx(1, abs=1e-5)
+    assert ((seen.gate > 0) & (seen.gate < 1)).all()
+    assert blind.attention is None and blind.gate is None
+    assert blind.alignment.sum(1) == pytest.approx(1, abs=1e-5)
+
+
+def explanation(words, gates):
+    return Explanation((), (*words.split(), END), None, None, None if gates is None else np.array([*gates, 1.0]))
+
+
+def test_gate_statistics_by_hand():
+    # 'a' is said four times, '.' twice, 'b' and '7' once: thirds of eight words begin at 0, 8/3 and 16/3.
+    told = [
+        explanation("a a . b", [0.1, 0.3, 0.6, 0.9]),
+        explanation("a a . 7", [0.1, 0.3, 0.4, 0.85]),
+        explanation("a b", None),
+    ]
+    found = gate_statistics(told)
+    assert found.thresholds == (0.5, 0.8)
+    shares = {part.part: (part.words, part.mean, part.above) for part in found.parts}
+    assert shares["all words"] == (8, pytest.approx(3.55 / 8), (3 / 8, 2 / 8))
+    assert shares["frequent words"] == (4, pytest.approx(0.2), (0, 0))
+    assert shares["middling words"] == (2, pytest.approx(0.5), (0.5, 0))
+    assert shares["rare words"] == (2, pytest.approx(0.875), (1, 1))
+    assert shares["letters"] == (5, pytest.approx(1.7 / 5), (0.2, 0.2))
+    assert shares["numbers"] == (1, pytest.approx(0.85), (1, 1))
+    assert shares["other signs"] == (2, pytest.approx(0.5), (0.5, 0))
+    assert [(word, round(mean, 6), count) for word, mean, count in found.words] == [
+        ("b", 0.9, 1),
+        ("7", 0.85, 1),
+        (".", 0.5, 2),
+        ("a", 0.2, 4),
+    ]
+
+
+def test_gate_statistics_survive_their_file(tmp_path):
+    found = gate_statistics([explanation("a b", [0.25, 0.75])], thresholds=(0.7,))
+    found.save(tmp_path / "gates.json")
+    assert type(found).load(tmp_path / "gates.json") == found
+    assert "numbers" not in [part.part for part in found.parts]
+
+
+def test_no_gate_has_no_statistics():
+    with pytest.raises(SettingsError, match="no word has an image gate"):
+        gate_statistics([explanation("a", None)])
+
+
+def test_drawings_and_their_page(seeing, tmp_path):
+    model, collection = seeing
+    translator = Translator([model], GridEye())
+    sentences, pictures = ["eins bat", "", "bat <zwei>"], [collection.path / "red.png", None, None]
+    found = [best[0] for best in translator.translate(sentences, pictures=pictures, missing="text")]
+    explained = translator.explain(sentences, found, pictures=pictures, missing="text")
+    assert found[1] is NOTHING and explained[1] is None
+    page = attention_page.save_explanations(
+        explained, tmp_path / "out", sentences=sentences, pictures=pictures, features=model.config.features
+    )
+    assert sorted(path.name for path in page.parent.iterdir()) == [
+        "1-alignment.png",
+        "1-picture.png",
+        "3-alignment.png",
+        "index.html",
+    ]
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r'<img src="(.+?)"', text) == ["1-alignment.png", "1-picture.png", "3-alignment.png"]
+    assert "bat &lt;zwei&gt;" in text and "<zwei>" not in text
+    assert 'title="image gate' in text
+    with Image.open(tmp_path / "out" / "1-picture.png") as drawing:
+        assert drawing.size[0] > 100
+
+
+@pytest.mark.parametrize(
+    ("features", "places", "grid"),
+    [
+        (spec("grid", (6, 3), grid_size=(2, 3)), 6, (2, 3)),
+        (spec("grid", (6, 3), grid_size=(2, 3)), 5, None),
+        (spec("grid", (6, 3)), 6, None),
+        (spec("maps", (3, 64, 64)), 16, (4, 4)),
+        (spec("maps", (3, 48, 64)), 12, (3, 4)),
+        (spec("maps", (3, 50, 30)), 8, (4, 2)),
+        (spec("maps", (3, 64, 64)), 7, None),
+        (spec("vector", (6,)), 1, None),
+    ],
+)
+def test_rows_and_columns_of_the_places(features, places, grid):
+    assert attention_page.grid_of(features, places) == grid
+
+
+@pytest.mark.parametrize(
+    ("preprocessing", "size", "box"),
+    [
+        ({"resize": "squash", "size": 4, "short": 4}, (300, 200), (0, 0, 300, 200)),
+        ({"resize": "crop", "size": 224, "short": 224}, (300, 200), (50, 0, 250, 200)),
+        ({"resize": "crop", "size": 224, "short": 256}, (256, 512), (16, 144, 240, 368)),
+    ],
+)
+def test_the_part_of_the_picture_that_was_seen(preprocessing, size, box):
+    told = spec("grid", (4, 3)).model_copy(update={"preprocessing": preprocessing})
+    assert attention_page.seen_box(told, size) == pytest.approx(box)

@@ -1,0 +1,283 @@
+"""Translating sentences and files, with pictures and without."""
+
+import json
+import logging
+import re
+import sys
+
+import pytest
+import torch
+from toy_translation import BATS, WORDS, GridEye, learn, picture_collection, text_collection
+
+import limner
+from limner import cli, tasks
+from limner.data.examples import Example, collate
+from limner.errors import CheckpointError, PictureError, SettingsError
+from limner.translation import NOTHING, Translator
+
+SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins", "zwei drei", "zwei", "eins drei"]
+TRANSLATED = [" ".join(WORDS[word] for word in text.split()) for text in SENTENCES]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A model of two languages."""
+    folder = tmp_path_factory.mktemp("text")
+    return learn(text_collection(folder / "collection"), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def translator(run):
+    return Translator.load(run)
+
+
+@pytest.fixture(scope="module")
+def seeing_run(tmp_path_factory):
+    """A model that needs a picture for one word; the pictures lie beside it."""
+    folder = tmp_path_factory.mktemp("pictures")
+    return learn(picture_collection(folder / "collection"), folder / "run", picture=("attention",))
+
+
+@pytest.fixture(scope="module")
+def photos(seeing_run):
+    return {colour: seeing_run.parent / "collection" / f"{colour}.png" for colour in BATS}
+
+
+@pytest.fixture
+def seeing(seeing_run, monkeypatch):
+    monkeypatch.setattr(tasks, "load_like", lambda *_, **__: GridEye())
+    return Translator.load(seeing_run)
+
+
+def best(found):
+    return [translations[0].text for translations in found]
+
+
+def test_every_sentence_gets_its_translation_whatever_its_place(translator):
+    assert best(translator.translate(SENTENCES)) == TRANSLATED
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_the_size_of_batches_changes_nothing(translator, size):
+    alone = translator.translate(SENTENCES, batch_size=size, beam_size=3, n_best=2)
+    together = translator.translate(SENTENCES, beam_size=3, n_best=2)
+    assert [[one.ids for one in found] for found in alone] == [[one.ids for one in found] for found in together]
+
+
+def test_an_empty_line_asks_no_model(translator, monkeypatch):
+    monkeypatch.setattr(type(translator.models[0].model), "encode", None)
+    assert translator.translate(["", "  "], n_best=2) == [[NOTHING], [NOTHING]]
+    assert translator.translate([]) == []
+
+
+def test_log_probs_are_those_of_the_model(translator):
+    found = translator.translate(["zwei eins"], beam_size=4, n_best=3)[0]
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    checkpoint = translator.models[0]
+    source = checkpoint.source_tokenizer.encode("zwei eins")
+    batch = collate([Example("", one.ids, source) for one in found])
+    with torch.inference_mode():
+        each = checkpoint.model(batch).logits.log_softmax(-1).gather(-1, batch.target_out[..., None]).squeeze(-1)
+    expected = (each * batch.target_mask).sum(1).tolist()
+    assert [one.log_prob for one in found if one.ended] == pytest.approx(
+        [value for value, one in zip(expected, found, strict=True) if one.ended], abs=1e-4
+    )
+
+
+def test_a_text_is_no_sentence(translator):
+    with pytest.raises(SettingsError, match=r"sentence 2 has 1,001 tokens, expected at most 1,000: .*one a line"):
+        translator.translate(["eins", "eins " * 1001])
+    translator.translate(["eins " * 1000])
+
+
+def test_one_sentence_is_a_list_of_one(translator):
+    with pytest.raises(SettingsError, match="'eins' is one sentence, expected a list"):
+        translator.translate("eins")
+
+
+def test_what_the_model_cannot_read_is_named(translator, caplog):
+    translator.translate(["eins", "пять eins", "zwei"])
+    assert "'пять'" in caplog.text and "'eins'" not in caplog.text
+
+
+def test_what_was_cut_off_is_told(translator, caplog):
+    found = translator.translate(["eins zwei", "eins"], max_length=1)
+    assert [translations[0].ended for translations in found] == [False, False]
+    assert "2 of 2 translations came to no end within 1 words" in caplog.text
+
+
+def test_two_of_the_same_are_as_one(run, translator):
+    both = limner.load(run, run).translate(SENTENCES, beam_size=2)
+    for ours, theirs in zip(both, translator.translate(SENTENCES, beam_size=2), strict=True):
+        assert ours[0].ids == theirs[0].ids
+        assert ours[0].log_prob == pytest.approx(theirs[0].log_prob, abs=1e-5)
+
+
+def test_models_are_taken_for_what_they_do(run, trained_on_colours):
+    assert isinstance(limner.load(run), Translator)
+    assert isinstance(limner.load(trained_on_colours, look=False), limner.Captioner)
+    with pytest.raises(CheckpointError, match=r"translates from 'de'.*limner translate"):
+        limner.Captioner.load(run)
+    with pytest.raises(SettingsError, match="'mrnn' does not translate"):
+        Translator.load(trained_on_colours, look=False)
+
+
+def test_the_picture_decides(seeing, photos):
+    pictures = [photos["red"], photos["green"], photos["green"], photos["red"]]
+    found = seeing.translate(["bat", "bat", "eins bat", "bat zwei"], pictures=pictures)
+    assert best(found) == ["club", "flyer", "one flyer", "club two"]
+
+
+def test_a_picture_that_is_missing_is_refused_or_done_without(seeing, photos):
+    with pytest.raises(SettingsError, match=r"sentence 3 has no picture.*--missing text"):
+        seeing.translate(["bat", "", "eins bat"], pictures=[photos["red"], None, None])
+    found = seeing.translate(["bat", "eins bat"], pictures=[photos["red"], None], missing="text")
+    assert found[0][0].text == "club"
+    alone = seeing.translate(["eins bat"], missing="text")[0][0]
+    assert found[1][0].log_prob == pytest.approx(alone.log_prob, abs=1e-5)
+    with pytest.raises(SettingsError, match="missing: 'blind', expected one of refuse, text"):
+        seeing.translate(["bat"], missing="blind")
+
+
+def test_pictures_that_do_not_fit(seeing, seeing_run, photos, tmp_path):
+    with pytest.raises(SettingsError, match="2 sentences and 1 pictures"):
+        seeing.translate(["bat", "bat"], pictures=[photos["red"]])
+    with pytest.raises(PictureError, match=r"gone\.png: no such picture"):
+        seeing.translate(["bat"], pictures=[tmp_path / "gone.png"])
+    (tmp_path / "text.png").write_text("no picture")
+    with pytest.raises(PictureError, match=r"text\.png"):
+        seeing.translate(["bat"], pictures=[tmp_path / "text.png"])
+    with pytest.raises(SettingsError, match="look=False"):
+        Translator.load(seeing_run, look=False).translate(["bat"], pictures=[photos["red"]])
+
+
+def test_a_model_of_text_says_that_it_sees_nothing(translator, photos, caplog):
+    assert best(translator.translate(["eins"], pictures=[photos["red"]])) == ["one"]
+    assert "trained without pictures" in caplog.text
+
+
+@pytest.fixture
+def limner_translate(run, capsys, monkeypatch):
+    """Calls the command in this process: its exit status, output and messages."""
+
+    def call(*arguments, model=run, stdin=None):
+        monkeypatch.setattr(sys, "argv", ["limner", "translate", str(model), *map(str, arguments)])
+        monkeypatch.setattr(cli.err, "_file", sys.stderr)
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        logging.getLogger().handlers.clear()
+        printed = capsys.readouterr()
+        return int(stop.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+class Piped:
+    """Standard input that something was piped into."""
+
+    def __init__(self, data):
+        self.buffer = self
+        self.data = data
+
+    def isatty(self):
+        return self.data is None
+
+    def read(self):
+        return self.data
+
+
+def test_sentences_files_and_pipes_give_the_same(limner_translate, tmp_path):
+    expected = "".join(f"{text}\n" for text in TRANSLATED)
+    (tmp_path / "in").write_text("\n".join(SENTENCES))  # the last line may lack its end
+    assert limner_translate(*SENTENCES)[:2] == (0, expected)
+    assert limner_translate("--input", tmp_path / "in")[:2] == (0, expected)
+    piped = "\r\n".join([*SENTENCES, ""]).encode()
+    assert limner_translate(stdin=Piped(piped))[:2] == (0, expected)
+    assert limner_translate("--input", "-", stdin=Piped(b"\xef\xbb\xbf" + piped))[:2] == (0, expected)
+    assert limner_translate(stdin=Piped(b""))[:2] == (0, "")
+    status, printed, told = limner_translate(stdin=Piped(None))
+    assert (status, printed) == (1, "") and "nothing to translate" in told
+
+
+def test_a_translated_file_does_not_depend_on_the_size_of_batches(limner_translate, tmp_path):
+    (tmp_path / "in").write_text("\n".join(SENTENCES * 8))
+    made = []
+    for size in (1, 7, 64):
+        out = tmp_path / f"out{size}"
+        options = ["--batch-size", size, "--beam-size", 3, "--output", out]
+        assert limner_translate("--input", tmp_path / "in", *options)[:2] == (0, "")
+        made.append(out.read_bytes())
+    assert made == ["".join(f"{text}\n" for text in TRANSLATED * 8).encode()] * 3
+
+
+def test_a_line_is_what_ends_in_a_line_feed(limner_translate):
+    status, printed, _ = limner_translate(stdin=Piped("eins\u2028zwei\neins\x85zwei\n".encode()))
+    assert (status, printed.count("\n")) == (0, 2)
+    told = json.loads(limner_translate("--json", stdin=Piped(b"eins\r\n"))[1])
+    assert [one["source"] for one in told] == ["eins"]
+
+
+def test_forms_of_the_output(limner_translate):
+    printed = limner_translate("zwei eins", "eins", "--n-best", 2)[1].splitlines()
+    cells = [line.split(" ||| ") for line in printed]
+    assert [(number, text) for number, text, *_ in cells][::2] == [("0", "two one"), ("1", "one")]
+    assert all(float(score) <= 0 and feature.startswith("logprob= -") for _, _, feature, score in cells)
+    text, log_prob = limner_translate("zwei eins", "--scores")[1].rstrip("\n").split("\t")
+    assert text == "two one" and float(log_prob) < 0
+    told = json.loads(limner_translate("zwei eins", "", "--json")[1])
+    assert [(one["source"], one["picture"], one["translations"][0]["text"]) for one in told] == [
+        ("zwei eins", None, "two one"),
+        ("", None, ""),
+    ]
+    assert told[0]["translations"][0]["tokens"] == ["two", "one"]
+
+
+def test_files_of_different_length(limner_translate, tmp_path):
+    (tmp_path / "in.de").write_text("eins\nzwei\ndrei\n")
+    for lines, named in ((2, r"line 3 of \S*in\.de has nothing beside it in \S*pics"), (4, r"line 4 of \S*pics has")):
+        (tmp_path / "pics").write_text("\n" * lines)
+        status, printed, told = limner_translate("--input", tmp_path / "in.de", "--images", tmp_path / "pics")
+        assert (status, printed) == (1, "")
+        assert re.search(named, told.replace("\n", " ")), told
+
+
+def test_what_is_there_stays_when_something_is_wrong(limner_translate, tmp_path):
+    (tmp_path / "in").write_bytes(b"eins\nf\xfcnf\n")
+    (tmp_path / "out").write_text("mine")
+    status, _, told = limner_translate("--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert status == 1 and "in, line 2: byte 0xfc is not UTF-8" in told.replace("\n", "")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "load_like", lambda *_, **__: GridEye())
+    one = limner_translate("bat", "eins bat", "--image", photos["green"], model=seeing_run)
+    assert one[:2] == (0, "flyer\none flyer\n")
+    each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=seeing_run)
+    assert each[:2] == (0, "flyer\nclub\n")
+    (tmp_path / "pics").write_text(f"{photos['red']}\n\n{photos['green']}\n")
+    asked = ["bat", "bat", "bat", "--images", tmp_path / "pics"]
+    status, _, told = limner_translate(*asked, model=seeing_run)
+    assert status == 1 and "sentence 2 has no picture" in told.replace("\n", " ")
+    lines = limner_translate(*asked, "--missing", "text", model=seeing_run)[1].splitlines()
+    assert (lines[0], lines[2]) == ("club", "flyer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["eins", "--write"], "--write: need --collection"),
+        (["eins", "--collection", "c"], "SENTENCES: go without --collection"),
+        (["eins", "--input", "file"], "give one or the other"),
+        (["eins", "--image", "a", "--images", "b"], "give one or the other"),
+        (["eins", "zwei", "drei", "--image", "a", "--image", "b"], "2 pictures (--image) and 3 sentences"),
+        (["eins", "--beam-size", "0"], "beam_size"),
+        (["--input", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(limner_translate, arguments, named):
+    status, printed, told = limner_translate(*arguments)
+    assert (status, printed) == (1, "")
+    assert told.startswith("error: ") and named in told

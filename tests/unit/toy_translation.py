@@ -1,0 +1,125 @@
+"""For the tests of translating: two toy languages that are learned in a second, and a picture that one word needs."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from limner.checkpoint import Checkpoint, Config, forms_of, save_checkpoint
+from limner.data.batching import Pictures, Source, split_examples
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.models import build_model
+from limner.recipe import Recipe
+from limner.text.vocab import Tokenizer
+from limner.vision.features import FeatureSpec, extract
+from limner.vision.images import Preprocessing
+from limner.vision.networks import read_picture
+
+WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
+BATS = {"red": "club", "green": "flyer"}
+"""What a 'bat' is, by the colour of the picture."""
+COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20)}
+
+
+class GridEye:
+    """A backbone whose answer is known: the mean colour of each quarter, from 0 to 1."""
+
+    suffixes = frozenset({".png"})
+
+    def __init__(self):
+        self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
+        self.specs = (
+            FeatureSpec(
+                name="quarters",
+                kind="grid",
+                shape=(4, 3),
+                backbone="eye",
+                grid_size=(2, 2),
+                preprocessing=self.preprocessing.model_dump(mode="json"),
+                weights_sha256="1",
+            ),
+        )
+
+    def read(self, path):
+        return read_picture(path, self.preprocessing)
+
+    def __call__(self, pixels):
+        quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255
+        return {"grid": quarters.reshape(len(pixels), 4, 3).astype(np.float16)}
+
+
+def text_collection(folder: Path) -> Collection:
+    """All German and English sentences of one or two words, without pictures."""
+    pairs = [words for length in (1, 2) for words in itertools.product(WORDS, repeat=length)]
+    items = [
+        Item(
+            f"pair{row}",
+            "train",
+            sentences=(Sentence("de", " ".join(words)), Sentence("en", " ".join(map(WORDS.get, words)))),
+        )
+        for row, words in enumerate(pairs)
+    ]
+    write_items(folder, items)
+    return Collection.open(folder)
+
+
+def picture_collection(folder: Path) -> Collection:
+    """Sentences with pictures that tell what a bat is, and features of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    items = []
+    for colour, bat in BATS.items():
+        Image.new("RGB", (16, 16), COLOURS[colour]).save(folder / f"{colour}.png")
+        for row, (german, english) in enumerate([("bat", bat), ("eins bat", f"one {bat}"), ("bat zwei", f"{bat} two")]):
+            pair = (Sentence("de", german), Sentence("en", english))
+            items.append(Item(f"{colour}{row}", "train", image=f"{colour}.png", sentences=pair))
+    write_items(folder, items)
+    extract(Collection.open(folder), GridEye())
+    return Collection.open(folder)
+
+
+def learn(
+    collection: Collection, run: Path, *, picture: tuple[str, ...] = (), level: str = "word", steps: int = 80
+) -> Path:
+    """A run whose model knows its collection by heart, and translates from 'de' to 'en'."""
+    sizes = {"embedding_dim": 12, "hidden_dim": 16, "attention_dim": 12, "readout_dim": 12}
+    recipe = Recipe.parse(
+        {
+            "data": {"lang": "en", "source_lang": "de", "test": "train"},
+            "text": {"tokenise": "space", "level": level, "max_size": 40},
+            "visual": {"features": ["quarters"] if picture else []},
+            "model": {"name": "nmt", "picture": list(picture), **sizes},
+            "search": {"max_length": 12},
+        }
+    )
+    texts = {lang: [text for item in collection.items() for text in item.texts(lang)] for lang in ("de", "en")}
+    source_tokenizer, tokenizer = Tokenizer.train_pair(
+        texts["de"], texts["en"], recipe.source_text, recipe.text, joint=False
+    )
+    pictures = Pictures.open(collection, recipe.visual.features, 8) if picture else None
+    features = tuple(table.spec for table in pictures.tables) if pictures else ()
+    torch.manual_seed(1)
+    model = build_model(recipe.model, len(tokenizer), forms_of(features), len(source_tokenizer))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.2 * torch.randn_like(weight)  # the papers begin near zero, which takes long to leave
+    examples = split_examples(collection, "train", tokenizer, "en", pictures, 80, source=Source("de", source_tokenizer))
+    batch = examples.batch(range(len(examples)))
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(steps):
+        loss = torch.nn.functional.cross_entropy(
+            model(batch).logits[batch.target_mask], batch.target_out[batch.target_mask]
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    config = Config(
+        recipe=recipe.model_dump(mode="json"),
+        features=features,
+        vocab_size=len(tokenizer),
+        source_vocab_size=len(source_tokenizer),
+    )
+    save_checkpoint(run, Checkpoint(model.eval(), tokenizer, config, recipe, source_tokenizer))
+    return run

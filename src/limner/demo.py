@@ -1,14 +1,16 @@
-"""The demo: everything once, on generated scenes, from pixels, in minutes and without any download."""
+"""The demo: describing and translating once, on generated scenes, from pixels, in minutes, without any download."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from limner.checkpoint import load_checkpoint
+from limner.data.collection import Collection
 from limner.data.scenes import SceneSettings, generate
+from limner.diagnosis import Diagnosis, diagnose, save_diagnosis
 from limner.evaluation import evaluate, save_evaluation
 from limner.recipe import load_recipe
 from limner.records import Evaluation
@@ -17,9 +19,12 @@ from limner.training.loop import train
 from limner.vision.backbones import load_backbone
 from limner.vision.features import extract
 
-RECIPE = "scenes/mrnn"
+RECIPE, TRANSLATION = "scenes/mrnn", "scenes/translate-src-img"
 TRAINING_PICTURES = 4000
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra and no Java
+TRANSLATION_METRICS = ("bleu4", "chrf3", "ter")
+
+Note = Callable[[str, int, int], None]
 
 
 class DemoResult(NamedTuple):
@@ -28,14 +33,21 @@ class DemoResult(NamedTuple):
     run: Path
     report: Path
     evaluation: Evaluation
+    translation: Path
+    """Run of the model that translates."""
+    translation_report: Path
+    translations: Evaluation
+    diagnosis: Diagnosis
     seconds: float
 
 
-def run_demo(folder: Path, *, seed: int, command: str, progress: Callable[[str, int, int], None]) -> DemoResult:
-    """Draw scenes, look at them, train, evaluate on held-out scenes and write a report; stopped, it goes on.
+def run_demo(folder: Path, *, seed: int, command: str, progress: Note) -> DemoResult:
+    """Draw scenes, learn to describe and to translate them, measure both on held-out scenes and write reports.
+
+    Stopped, it goes on.
 
     Args:
-        folder: gets `scenes`, `run` and `report.html`.
+        folder: gets `scenes`, `run`, `report.html`, `translation` and `translation.html`.
         seed: of the drawings and of the training.
         command: how this was called, for the records.
         progress: told the part of the work, what is done of it and how much it is.
@@ -48,17 +60,39 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Callable[[str, 
     scenes = generate(
         folder / "scenes", SceneSettings(seed=seed, train=TRAINING_PICTURES), lambda d, n: progress("drawing", d, n)
     )
-    recipe = load_recipe(RECIPE, [f"training.seed={seed}"])
     extract(scenes, load_backbone("pixels:64"), progress=lambda d, n: progress("looking", d, n))
-    run = train(
-        recipe,
-        scenes,
-        folder / "run",
-        resume=(folder / "run").exists(),
-        command=command,
-        progress=lambda news: progress("training", news.place.step, news.steps),
-    )
-    evaluation = evaluate([load_checkpoint(run)], scenes, metrics=METRICS, command=command, progress=progress)
-    save_evaluation(evaluation, run)
+    run, evaluation = _learned(RECIPE, scenes, folder / "run", METRICS, seed, command, progress)
     report = write_report(run, folder / "report.html")
-    return DemoResult(run, report, evaluation, time.perf_counter() - began)
+    place = folder / "translation"
+    translation, translations = _learned(TRANSLATION, scenes, place, TRANSLATION_METRICS, seed, command, progress)
+    diagnosis = diagnose(
+        load_checkpoint(translation), scenes, metrics=("bleu4",), seed=seed, command=command, progress=progress
+    )
+    save_diagnosis(diagnosis, translation)
+    return DemoResult(
+        run=run,
+        report=report,
+        evaluation=evaluation,
+        translation=translation,
+        translation_report=write_report(translation, folder / "translation.html"),
+        translations=translations,
+        diagnosis=diagnosis,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _learned(
+    name: str, scenes: Collection, run: Path, metrics: Sequence[str], seed: int, command: str, progress: Note
+) -> tuple[Path, Evaluation]:
+    """Train a recipe, or go on training it, and measure it."""
+    train(
+        load_recipe(name, [f"training.seed={seed}"]),
+        scenes,
+        run,
+        resume=run.exists(),
+        command=command,
+        progress=lambda news: progress(f"training {name}", news.place.step, news.steps),
+    )
+    evaluation = evaluate([load_checkpoint(run)], scenes, metrics=metrics, command=command, progress=progress)
+    save_evaluation(evaluation, run)
+    return run, evaluation

@@ -19,7 +19,7 @@ Exchange = Literal["outputs", "systems"]
 
 TRIALS = 10_000
 SEED = 1
-EXCHANGE: Exchange = "outputs"
+EXCHANGE: Exchange = "systems"
 BLOCK_BYTES = 1 << 25
 ROUNDING = 1e-9
 

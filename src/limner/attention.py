@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,9 @@ from limner.checkpoint import Checkpoint
 from limner.data.batching import PictureSource, Query
 from limner.data.examples import SIGNS, Example, Seen, collate
 from limner.errors import SettingsError
+from limner.metrics.base import Score
 from limner.models.protocols import device_of
-from limner.records import Record
+from limner.records import GateShare, GateStatistics
 from limner.search import Hypothesis
 from limner.text import compounds
 from limner.text.vocab import SIGN_WORDS, WORD_START, Tokenizer
@@ -177,28 +178,6 @@ def _heads(specs: Sequence[FeatureSpec], visual: Seen | None, count: int) -> lis
     return [Word(name, [place]) for place, name in enumerate(names) if grid[place].any()]
 
 
-class GateShare(Record):
-    """How far the picture was let in for a part of the words."""
-
-    part: str
-    words: int
-    """How many were said."""
-    mean: float
-    above: tuple[float, ...]
-    """Share of them whose gate is above each threshold."""
-
-
-class GateStatistics(Record):
-    """When a model lets its picture in; Calixto et al. (2017), section 5.2."""
-
-    thresholds: tuple[float, ...]
-    parts: tuple[GateShare, ...]
-    """All words; then three parts of the vocabulary, the most frequent words said of which make up about a third each
-    of all that was said; then words with letters, numbers and other signs. Parts of no words are left out."""
-    words: tuple[tuple[str, float, int], ...]
-    """Each word with its mean gate and how often it was said, the highest mean first."""
-
-
 def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[float] = THRESHOLDS) -> GateStatistics:
     """Count how often the gate is open, and for which words; the end sign is no word.
 
@@ -224,6 +203,48 @@ def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[fl
     ]
     ranked = sorted(((word, float(np.mean(own)), len(own)) for word, own in gates.items()), key=lambda w: (-w[1], w[0]))
     return GateStatistics(thresholds=tuple(thresholds), parts=tuple(parts), words=tuple(ranked))
+
+
+def measure_gates(
+    model: Checkpoint,
+    queries: Sequence[Query],
+    hypotheses: Sequence[Hypothesis],
+    pictures: PictureSource | None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> GateStatistics | None:
+    """`gate_statistics` of many sentences, of which a few are held in memory; arguments as of `explain`.
+
+    Returns:
+        None where the model has no gate, which the first sentences with a picture tell, or nothing has a picture.
+    """
+    seen = [row for row, query in enumerate(queries) if query.item.medium is not None]
+
+    def read() -> Iterator[Explanation]:
+        for begin in range(0, len(seen), EXPLAINED_AT_ONCE):
+            rows = seen[begin : begin + EXPLAINED_AT_ONCE]
+            found = explain(model, [queries[row] for row in rows], [hypotheses[row] for row in rows], pictures)
+            if all(one.gate is None for one in found):
+                return
+            yield from found
+            if progress is not None:
+                progress(begin + len(rows), len(seen))
+
+    try:
+        return gate_statistics(read())
+    except SettingsError:
+        return None
+
+
+def gate_scores(gates: GateStatistics) -> list[Score]:
+    """The figures of all words as scores, shares in percent."""
+    words = gates.parts[0]
+    counted = f"words:{words.words}"
+    shares = zip(gates.thresholds, words.above, strict=True)
+    return [
+        Score("gate_mean", words.mean, counted),
+        *(Score(f"gate_above_{threshold:g}", 100 * share, f"{counted}|scale:0-100") for threshold, share in shares),
+    ]
 
 
 def _share(part: str, gates: Weights, thresholds: Sequence[float]) -> GateShare:

@@ -12,6 +12,7 @@ from limner import attention_plots, plots
 from limner.attention import Explanation
 from limner.attention_plots import Box
 from limner.files import write_whole
+from limner.vision import images
 from limner.vision.features import FeatureSpec
 from limner.vision.images import Preprocessing, open_picture
 
@@ -108,11 +109,4 @@ def seen_box(spec: FeatureSpec, size: tuple[int, int]) -> Box:
 
     It may reach beyond the picture, as the middle that `limner.vision.images.prepare` cuts out does.
     """
-    recipe = Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'")
-    share = recipe.size / recipe.short  # of the resized picture, of which the middle is cut out
-    width, height = (min(size), min(size)) if recipe.resize == "crop" else size
-    if recipe.resize == "squash" and recipe.crops == 1:
-        share = 1.0
-    across, down = share * width, share * height
-    left, top = (size[0] - across) / 2, (size[1] - down) / 2
-    return left, top, left + across, top + down
+    return images.seen_box(size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from limner.attention import gate_scores, measure_gates
 from limner.checkpoint import Checkpoint
 from limner.data.batching import (
     Control,
@@ -201,6 +202,10 @@ def evaluate(
     if measure.samples:
         scores += sampled_scores(models, examples, measure, settings, seed=seed, progress=partial(note, "sampling"))
     scores.append(score_examples(first.model, examples, skip_words=measure.skip_words).perplexity)
+    gates = None
+    if examples.source is not None and looks(first.model):
+        gates = measure_gates(first, asked, best, examples.pictures, progress=partial(note, "reading the gate"))
+        scores += [] if gates is None else gate_scores(gates)
     searched = Searched((), None)
     if retrieval and features is not None:
         searched = measure_search(
@@ -227,6 +232,7 @@ def evaluate(
         scores=tuple(_signed((*scores, *searched.scores), pictures, seed)),
         items=tuple(_evaluated(first.tokenizer, best, asked, collection)),
         retrieval=searched.shown,
+        gates=gates,
     )
 
 
@@ -378,6 +384,7 @@ def _evaluated(
             reference_tokens=tuple(cut),
             log_prob=hypothesis.log_prob,
             sentence_score=score,
+            ids=hypothesis.tokens,
         )
 
 

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from toy_translation import GridEye, learn, picture_collection, text_collection
 
-from limner import attention_page
-from limner.attention import END, PICTURE, Explanation, explain, gate_statistics, words_of
+from limner import attention, attention_page
+from limner.attention import END, PICTURE, Explanation, explain, gate_scores, gate_statistics, measure_gates, words_of
 from limner.checkpoint import Checkpoint, load_checkpoint
 from limner.data.batching import Query
 from limner.data.examples import SIGNS, Item
@@ -219,6 +219,36 @@ def test_gate_statistics_survive_their_file(tmp_path):
     found.save(tmp_path / "gates.json")
     assert type(found).load(tmp_path / "gates.json") == found
     assert "numbers" not in [part.part for part in found.parts]
+
+
+def test_gates_are_measured_some_sentences_at_a_time(seeing, monkeypatch):
+    model, collection = seeing
+    monkeypatch.setattr(attention, "EXPLAINED_AT_ONCE", 2)
+    blind = Query(Item("blind", "new"), "bat", ())
+    queries = [blind, *(Query(item, f"eins {item.texts('de')[0]}", ()) for item in collection.items())]
+    pictures = open_pictures(model, collection)
+    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.search)]
+    whole = gate_statistics(explain(model, queries, found, pictures))
+    told = []
+    some = measure_gates(model, queries, found, pictures, progress=lambda *news: told.append(news))
+    assert [(part.part, part.words) for part in some.parts] == [(part.part, part.words) for part in whole.parts]
+    assert some.parts[0].mean == pytest.approx(whole.parts[0].mean, abs=1e-5)
+    assert told == [(2, 6), (4, 6), (6, 6)]
+
+
+def test_a_model_without_a_gate_or_pictures_has_no_gates_to_measure(reader, seeing):
+    assert measure_gates(reader, [Query(Item("x", "new", image="x.png"), "eins", ())], [said(4)], None) is None
+    assert measure_gates(seeing[0], [Query(Item("blind", "new"), "bat", ())], [said(4)], None) is None
+
+
+def test_gates_as_scores():
+    scores = gate_scores(gate_statistics([explanation("a b c d", [0.6, 0.9, 0.1, 0.4])]))
+    assert [(one.name, one.signature) for one in scores] == [
+        ("gate_mean", "words:4"),
+        ("gate_above_0.5", "words:4|scale:0-100"),
+        ("gate_above_0.8", "words:4|scale:0-100"),
+    ]
+    assert [one.value for one in scores] == pytest.approx([0.5, 50, 25])
 
 
 def test_no_gate_has_no_statistics():

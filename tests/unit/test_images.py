@@ -19,6 +19,7 @@ from limner.vision.images import (
     prepare,
     read_recipe,
     resize_shortest,
+    seen_box,
 )
 
 
@@ -184,6 +185,36 @@ def test_ten_views_cut_the_middle_and_the_corners():
     cuts = prepare(picture, Preprocessing(resize="crop", size=6, short=8, views=10, resample=0))
     assert cuts.shape == (5, 6, 6, 3)
     assert cuts[:, 0, 0, 0].tolist() == [11, 0, 2, 20, 22]
+
+
+@pytest.mark.parametrize("size", [(240, 160), (160, 240)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"resize": "crop", "size": 80, "short": 80},
+        {"resize": "crop", "size": 80, "short": 100},
+        {"resize": "squash", "size": 80, "short": 80},
+        {"resize": "squash", "size": 80, "short": 100},
+        {"resize": "squash", "size": 80, "short": 100, "views": 10},
+    ],
+)
+def test_the_part_that_is_seen_is_the_part_that_prepare_cuts_out(size, settings):
+    recipe = Preprocessing.parse(settings, "recipe")
+    rows, columns = np.indices(size[::-1], dtype=np.uint8)
+    cut = prepare(Image.fromarray(np.stack([columns, rows, rows], -1)), recipe)[0, :, :, :2].astype(float)
+    left, top, right, bottom = seen_box(size, recipe)
+    pixel = (right - left) / 80, (bottom - top) / 80
+    # A pixel tells the middle of what it was made from, and 0 stands in the middle of the first.
+    assert cut[40, 0, 0] == pytest.approx(left + (pixel[0] - 1) / 2, abs=1)
+    assert cut[40, -1, 0] == pytest.approx(right - (pixel[0] + 1) / 2, abs=1)
+    assert cut[0, 40, 1] == pytest.approx(top + (pixel[1] - 1) / 2, abs=1)
+    assert cut[-1, 40, 1] == pytest.approx(bottom - (pixel[1] + 1) / 2, abs=1)
+
+
+def test_a_network_may_see_more_than_there_is():
+    assert seen_box((300, 200), Preprocessing(resize="crop", size=256, short=224)) == pytest.approx(
+        (150 - 100 * 8 / 7, 100 - 100 * 8 / 7, 150 + 100 * 8 / 7, 100 + 100 * 8 / 7)
+    )
 
 
 @pytest.mark.parametrize(

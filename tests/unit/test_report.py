@@ -177,7 +177,7 @@ def test_the_model_s_settings_are_told_once(tmp_path):
 
 def test_a_training_on_validation_data_is_no_part_of_the_validation_curve(run, monkeypatch):
     drawn = []
-    monkeypatch.setattr(report, "_learning_curves", lambda log: drawn.append(log) or [])
+    monkeypatch.setattr("limner.report.page._learning_curves", lambda log: drawn.append(log) or [])
     log = [LogLine(step=s, epoch=s, kind="val", perplexity=10.0 - s) for s in (1, 2, 3, 4)]
     (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
     report.write_report(run, run / "report.html")
@@ -282,7 +282,7 @@ def test_missing_and_broken_pictures_leave_a_gap_not_an_error(run, tmp_path, cap
 
 def test_pictures_stay_within_the_budget(run, tmp_path, monkeypatch, caplog):
     whole = report.write_report(run, tmp_path / "a.html").stat().st_size
-    monkeypatch.setattr(report, "PICTURE_BYTES", 3000)
+    monkeypatch.setattr("limner.report.page.PICTURE_BYTES", 3000)
     small = report.write_report(run, tmp_path / "b.html").stat().st_size
     assert small < whole - 3000
     assert "could not be shown" in caplog.text
@@ -379,7 +379,8 @@ def a_word_map(words):
 
 
 def test_words_are_shown_by_two_maps_and_a_table(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("limner.checkpoint.load_checkpoint", lambda folder: None)
+    monkeypatch.setattr("limner.checkpoint.load_checkpoint", lambda folder: "a model")
+    monkeypatch.setattr("limner.report.explanations.explain_items", lambda *given: [])
     monkeypatch.setattr("limner.word_map.map_words", lambda checkpoint, seed: a_word_map([EVIL, "cat", "dog", "cow"]))
     page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.tags.count("svg") == 6

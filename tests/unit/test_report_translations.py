@@ -1,0 +1,276 @@
+"""What the report shows of translations: sentences, what they were made from, the gate and the diagnosis."""
+
+import base64
+import io
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_report import EVIL, Page, assert_no_shared_ids
+from toy_translation import learn, picture_collection, text_collection
+
+from limner import report
+from limner.attention import END, Explanation, explain, gate_statistics
+from limner.checkpoint import load_checkpoint
+from limner.data.batching import split_examples
+from limner.diagnosis import Condition, Contrast, Diagnosis, Figure, Masked, Senses
+from limner.diagnosis.records import ContrastLine
+from limner.errors import CheckpointError
+from limner.evaluation import answer, open_pictures
+from limner.metrics import Score
+from limner.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
+from limner.report.explanations import _show
+from limner.report.thumbnails import Thumbnails
+from limner.vision.features import FeatureSpec
+
+
+def evaluated(run, collection):
+    """Store an evaluation as `limner evaluate` does, and give it back with what its sentences were made from."""
+    model = load_checkpoint(run)
+    pictures = open_pictures(model, collection)
+    asked = split_examples(collection, "train", model.tokenizer, "en", pictures, 80, source=model.source).queries()
+    found = [hypotheses[0] for hypotheses in answer([model], asked, pictures, model.recipe.search)]
+    made = explain(model, asked, found, pictures)
+    items = [
+        EvaluatedItem(
+            id=query.item.id,
+            image=collection.image_file(query.item),
+            references=query.references,
+            source=query.source,
+            hypothesis=model.tokenizer.decode(one.tokens, detokenise=True),
+            ids=one.tokens,
+            log_prob=one.log_prob,
+            sentence_score=float(row),
+        )
+        for row, (query, one) in enumerate(zip(asked, found, strict=True))
+    ]
+    told = json.loads(gate_statistics(made).model_dump_json()) if made[0].gate is not None else None
+    evaluation = Evaluation(
+        split="train",
+        collection=str(collection.path),
+        fingerprint="0",
+        command="limner evaluate",
+        seconds=1,
+        scores=(Score("bleu4", 50, "tok:given|scale:0-100"), Score("gate_above_0.5", 12.5, "words:8|scale:0-100")),
+        items=tuple(items),
+        gates=told and GateStatistics.model_validate(told),
+    )
+    evaluation.save(run / "evaluation" / "train.json")
+    return evaluation, made
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory):
+    """A run that looks at six pictures, its collection, its evaluation, and what the sentences were made from."""
+    folder = tmp_path_factory.mktemp("seeing")
+    collection = picture_collection(folder / "collection")
+    run = learn(collection, folder / "run", picture=("attention",))
+    return run, collection, *evaluated(run, collection)
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory):
+    """A run that reads twelve sentences without pictures."""
+    folder = tmp_path_factory.mktemp("reading")
+    collection = text_collection(folder / "collection")
+    run = learn(collection, folder / "run", steps=40)
+    return run, collection, *evaluated(run, collection)
+
+
+@pytest.fixture
+def own(seeing, tmp_path):
+    """A copy of the run that a test may change."""
+    return shutil.copytree(seeing[0], tmp_path / "run")
+
+
+def page_of(run, out):
+    return Page(report.write_report(run, out / "r.html").read_text(encoding="utf-8"))
+
+
+def made_from(page):
+    """The part of the page's text about what sentences were made from."""
+    return page.text.split("What it was made from", 1)[1].split("How often the picture was let in")[0]
+
+
+def test_translations_stand_with_what_was_translated(seeing, tmp_path):
+    run, _, evaluation, _ = seeing
+    text = page_of(run, tmp_path).text
+    assert "6 sentences of" in text and "BLEU-4 tok:given| scale:0-100 50.0" in text
+    assert "Words whose gate is above 0.5, % words:8| scale:0-100 12.5" in text
+    for item in evaluation.items:
+        assert f"{item.source} {item.hypothesis} {item.id} · BLEU" in text
+
+
+def test_sentences_are_drawn_with_source_words_places_and_gates(seeing, tmp_path):
+    run, _, evaluation, made = seeing
+    page = page_of(run, tmp_path)
+    text = made_from(page)
+    titles = re.findall(r"image gate (\d\.\d\d)", (tmp_path / "r.html").read_text(encoding="utf-8"))
+    words = [word for one in made for word in one.target[:-1]]
+    gates = [gate for one in made for gate in one.gate[:-1]]
+    assert sorted(titles) == sorted(f"{gate:.2f}" for gate in gates)
+    for word, gate in zip(words, gates, strict=True):
+        assert f"{word} ({gate:.2f})" in text
+    assert page.words.count("the picture") == len(made)
+    pictures = [address for address in page.addresses if address.startswith("data:image/jpeg")]
+    assert len(pictures) == len(evaluation.items) + sum(len(one.target) for one in made)  # the end sign has none
+    assert page.tags.count("svg") == len(made) + 1  # and the chart of gates
+    assert_no_shared_ids(page)
+
+
+def test_a_model_without_pictures_has_source_words_only(reading, tmp_path):
+    run = reading[0]
+    page = page_of(run, tmp_path)
+    text = made_from(page)
+    assert page.tags.count("svg") == 6 and "img" not in page.tags
+    assert END in text and "the picture" not in text and "small pictures" not in text
+    assert "no picture" not in page.text and "let in" not in page.text
+
+
+def told_why(run, out):
+    page = page_of(run, out)
+    assert "Down the side" not in page.text
+    return made_from(page)
+
+
+def test_a_collection_that_is_gone_leaves_a_sentence_without_folders(own, seeing, tmp_path):
+    evaluation = seeing[2].model_copy(update={"collection": "/home/me/gone"})
+    evaluation.save(own / "evaluation" / "train.json")
+    why = told_why(own, tmp_path)
+    assert "cannot be shown: gone: this folder does not exist" in why and "/home" not in why
+
+
+def test_sentences_of_another_training_are_not_explained(own, seeing, tmp_path):
+    first, *others = seeing[2].items
+    for ids in (first.ids[:-1], (*first.ids, 99), ()):
+        changed = first.model_copy(update={"ids": ids})
+        seeing[2].model_copy(update={"items": (changed, *others)}).save(own / "evaluation" / "train.json")
+        assert "run 'limner evaluate' again" in told_why(own, tmp_path)
+
+
+def test_without_the_model_a_sentence_says_so(own, tmp_path):
+    (own / "model.safetensors").unlink()
+    assert "there is no model in the run folder" in told_why(own, tmp_path)
+
+
+def test_a_missing_picture_leaves_the_source_words(own, seeing, tmp_path):
+    items = tuple(one.model_copy(update={"image": str(tmp_path / "gone.jpg")}) for one in seeing[2].items)
+    seeing[2].model_copy(update={"items": items}).save(own / "evaluation" / "train.json")
+    page = page_of(own, tmp_path)
+    assert page.tags.count("svg") == len(items) + 1 and "img" not in page.tags
+    assert page.text.count("no picture") == len(items)
+
+
+def test_words_of_a_sentence_are_words_and_never_markup():
+    one = Explanation(("a", EVIL), (EVIL, "b", END), np.full((3, 2), 0.5), None, np.array([0.9, 0.1, 0.0]))
+    shown = _show(one, EvaluatedItem(id="x", hypothesis="b"), (), Thumbnails(0))
+    assert "<script>" not in shown.target and "<script>" not in shown.matrix
+    assert "&lt;script&gt;" in shown.target and shown.looks == []
+
+
+def test_light_falls_on_the_part_of_the_picture_that_was_seen(tmp_path):
+    Image.new("RGB", (300, 200), (120, 120, 120)).save(tmp_path / "grey.png")
+    spec = FeatureSpec(
+        name="f",
+        kind="grid",
+        shape=(4, 3),
+        grid_size=(2, 2),
+        backbone="b",
+        preprocessing={"resize": "crop", "size": 64, "short": 64},
+        weights_sha256="",
+    )
+    one = Explanation((), ("left", END), None, np.array([[0.5, 0, 0.5, 0], [0.25] * 4]), None)
+    item = EvaluatedItem(id="x", image=str(tmp_path / "grey.png"), hypothesis="left")
+    shown = _show(one, item, (spec,), Thumbnails(1 << 20))
+    assert [beneath for _, beneath in shown.looks] == ["the picture", "left"]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.looks[1][0].partition(",")[2]))).convert("L"))
+    bright = np.nonzero(pixels.mean(0) > 100)[0] / pixels.shape[1]
+    assert bright.min() > 1 / 6 - 0.05 and bright.max() < 2 / 3  # the middle 200 of 300 columns, and their left half
+    assert np.argmax(pixels.mean(0)) < pixels.shape[1] / 2
+
+
+def test_gates_stand_beside_the_published_ones(own, seeing, tmp_path):
+    told = [Explanation((), (*"aaaaabb", END), None, None, np.array([0.9, 0.9, 0.6, 0.1, 0.0, 1, 1, 1.0]))]
+    gates = GateStatistics.model_validate_json(gate_statistics(told).model_dump_json())
+    seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
+    text = page_of(own, tmp_path).text
+    assert "all words 7 0.64 71.4 % 57.1 % all words, Calixto et al. (2017) – – 20 % 8 %" in text
+    assert "words said at least 5 times" in text
+    assert "0.50 (5)" in text and "(2)" not in text
+
+
+def test_words_that_are_all_rare_are_shown_all_the_same(own, seeing, tmp_path):
+    gates = GateStatistics.model_validate_json(gate_statistics([
+        Explanation((), ("a", END), None, None, np.array([0.75, 1.0]))
+    ], thresholds=(0.7,)).model_dump_json())  # fmt: skip
+    seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
+    text = page_of(own, tmp_path).text
+    assert "0.75 (1)" in text and "said at least" not in text
+    assert "all words 1 0.75 100.0 %" in text and "all words, Calixto" not in text  # who print other thresholds
+
+
+def condition(name, value, p=None, difference=0.0, changed=0.0):
+    return Condition(
+        name=name, figures=(Figure(metric="bleu4", value=value, difference=difference, p=p),), changed=changed
+    )
+
+
+def a_diagnosis():
+    return Diagnosis(
+        split="test",
+        search="beam6",
+        collection="/home/me/toy",
+        fingerprint="0",
+        command="limner diagnose",
+        seconds=1,
+        sentences=929,
+        pictures=(condition("right", 30.0), condition("shuffled", 27.5, 0.00002, -2.5, 41.5)),
+        masked=(Masked(mask="last:3", sentences=20, words=60, expected=58, conditions=(condition("none", 1.0),)),),
+        senses=Senses(
+            sentences=7, left_out=2, conditions=(condition("right", 95.0), condition("swapped", 4.0, 0.25, -91))
+        ),
+        contrast=Contrast(
+            file="pairs.tsv",
+            compared="pictures",
+            accuracy=75,
+            accuracy_per_word=60,
+            lines=(ContrastLine(line=2, log_prob=-1, other_log_prob=-2, words=3, other_words=3),) * 4,
+        ),
+        signatures={},
+        trials=10_000,
+        seed=1,
+        verdict="The pictures are used: <so it is>",
+    )
+
+
+def test_a_diagnosis_is_shown_with_its_verdict(tmp_path):
+    RunConfig().save(tmp_path / "run" / "config.json")
+    a_diagnosis().save(tmp_path / "run" / "diagnosis" / "test.json")
+    page = page_of(tmp_path / "run", tmp_path)
+    assert "diagnosis" in page.ids and "#diagnosis" in page.addresses
+    for words in (
+        "The pictures are used: <so it is>",
+        "929 sentences. Shown BLEU-4 Changed right 30.00 shuffled 27.50 -2.50, p < 0.0001 41.5 %",
+        "60 words (last:3) are hidden in 20 source sentences. Recovered: of 58 words",
+        "by chance 50 % are right. 2 more are left out",
+        "right 95.00 swapped 4.00 -91.00, p = 0.2500 0.0 %",
+        "Between two pictures the right one is the likelier in 75.0 % of 4 lines (60.0 % by the mean of a word)",
+    ):
+        assert words in page.text
+    assert "/home" not in page.text
+
+
+def test_a_run_without_a_diagnosis_has_no_such_part(seeing, tmp_path):
+    page = page_of(seeing[0], tmp_path)
+    assert "diagnosis" not in page.ids and "#diagnosis" not in page.addresses
+
+
+def test_a_damaged_diagnosis_is_named(tmp_path):
+    RunConfig().save(tmp_path / "run" / "config.json")
+    (tmp_path / "run" / "diagnosis").mkdir()
+    (tmp_path / "run" / "diagnosis" / "test.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"diagnosis/test\.json: not a Diagnosis record"):
+        report.write_report(tmp_path / "run", tmp_path / "r.html")

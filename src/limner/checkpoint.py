@@ -61,7 +61,7 @@ class Checkpoint(NamedTuple):
         lang = self.recipe.data.source_lang
         if lang is None or self.source_tokenizer is None:
             return None
-        return Source(lang, self.source_tokenizer, self.recipe.data.synthetic)
+        return Source(lang, self.source_tokenizer)
 
 
 def forms_of(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]]:

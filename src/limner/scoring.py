@@ -248,4 +248,6 @@ def _pairs(sentences: Batch, visual: Visual, chosen: Tensor, seen: Tensor) -> Ba
         target_in=sentences.target_in[left, :length],
         target_out=sentences.target_out[left, :length],
         target_mask=sentences.target_mask[left, :length],
+        source=None if sentences.source is None else sentences.source[left],
+        source_mask=None if sentences.source_mask is None else sentences.source_mask[left],
     )

@@ -8,8 +8,9 @@ import pytest
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import CheckpointError, FeatureError, LimnerError, SettingsError
-from limner.published import TABLES, Row, Table, find_table, reproduce, rows
+from limner.published import TABLES, Row, Table, calixto2016, calixto2017, find_table, plans, reproduce, rows
 from limner.published.kiros2014 import TABLE_1
+from limner.published.marks import ComparedTable
 from limner.published.printed import to_markdown
 from limner.published.tables import Column
 from limner.recipe import load_recipe
@@ -41,7 +42,7 @@ FOR = {  # what the recipes of this test have in common but the n-grams do not k
 def small(monkeypatch):
     """Recipes made small enough for the tiny collection; counts trainings and evaluations."""
     done = {"train": 0, "evaluate": 0}
-    monkeypatch.setattr(rows, "load_recipe", lambda name, changes: load_recipe(name, [*FOR.get(name, []), *changes]))
+    monkeypatch.setattr(plans, "load_recipe", lambda name, changes: load_recipe(name, [*FOR.get(name, []), *changes]))
     for name in done:
         real = getattr(rows, name)
 
@@ -176,9 +177,9 @@ def test_what_is_not_as_the_table_s_own_recipe_says_stands_beside_the_name(small
     assert json.loads(made.json.read_text())["rows"][0]["changes"] == changes
     assert made.outcomes[0].recipes == "kiros2014"
     own = made.outcomes[0].model_copy(update={"changes": (), "budget": 1.0})
-    assert "| GT2 |" in to_markdown(TABLE, [own])
+    assert "| GT2 |" in to_markdown(TABLE, [own], ComparedTable())
     other = own.model_copy(update={"recipes": "kiros2014/adamw", "changes": ("text.level=bpe",), "budget": 0.1})
-    assert "| GT2 (kiros2014/adamw; text.level=bpe; budget 0.1) |" in to_markdown(TABLE, [other])
+    assert "| GT2 (kiros2014/adamw; text.level=bpe; budget 0.1) |" in to_markdown(TABLE, [other], ComparedTable())
 
 
 def test_records_that_do_not_say_where_the_recipe_was_from_still_load_and_learn_it(small, tiny, tmp_path):
@@ -188,6 +189,30 @@ def test_records_that_do_not_say_where_the_recipe_was_from_still_load_and_learn_
     kept.write_text(json.dumps(without(json.loads(kept.read_text()), "recipes", "changes", "features")))
     again = reproduce(TABLE, tiny, out, changes=SMALL, rows=["MLBL-B"])
     assert again.outcomes == first.outcomes
+
+
+def test_records_without_settings_that_there_were_none_of_by_then_are_still_the_same(small, tiny, tmp_path):
+    out = tmp_path / "out"
+    reproduce(TABLE, tiny, out, changes=SMALL, rows=["GT2"])
+    kept = out / "rows" / "gt2.json"
+    stored = json.loads(kept.read_text())
+    older = without(stored["recipe"], "source_text") | {"data": without(stored["recipe"]["data"], "synthetic")}
+    kept.write_text(json.dumps(stored | {"recipe": older}))
+    reproduce(TABLE, tiny, out, changes=SMALL, rows=["GT2"])
+    assert small["evaluate"] == 1
+    kept.write_text(json.dumps(stored | {"recipe": stored["recipe"] | {"of_another_version": 1}}))
+    with pytest.raises(CheckpointError, match="other settings"):
+        reproduce(TABLE, tiny, out, changes=SMALL, rows=["GT2"])
+
+
+def test_a_choice_is_made_with_the_first_seed(small, tiny, tmp_path):
+    made = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["bow"], seeds=2)
+    assert [outcome.run for outcome in made.outcomes] == ["runs/bow-f-2", "runs/bow-f-2-seed2"]
+    assert [(outcome.seed, outcome.recipe["training"]["optimizer"]["lr"]) for outcome in made.outcomes] == [
+        (1, 0.05),
+        (2, 0.05),
+    ]
+    assert small == {"train": 3, "evaluate": 2}
 
 
 @pytest.mark.parametrize(
@@ -208,9 +233,9 @@ def test_what_cannot_be_measured_is_refused_before_the_first_training(
 ):
     """Also where it is the last row that cannot."""
     recipe = {one.name: f"kiros2014/{one.recipe}" for one in TABLE.rows}[row]
-    loaded = rows.load_recipe
+    loaded = plans.load_recipe
     monkeypatch.setattr(
-        rows, "load_recipe", lambda name, given: loaded(name, [*given, *(changes if name == recipe else [])])
+        plans, "load_recipe", lambda name, given: loaded(name, [*given, *(changes if name == recipe else [])])
     )
     with pytest.raises(error, match=message):
         reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2", row])
@@ -241,7 +266,7 @@ def test_another_folder_of_recipes_is_taken_where_it_has_the_row(monkeypatch, ti
         names.append(name)
         raise SettingsError("enough")
 
-    monkeypatch.setattr(rows, "load_recipe", noted)
+    monkeypatch.setattr(plans, "load_recipe", noted)
     for row in ("MLBL-B", "bow-f"):
         with pytest.raises(SettingsError, match="enough"):
             reproduce(TABLE_1, tiny, tmp_path / "out", rows=[row], recipes="kiros2014/adamw")
@@ -289,11 +314,44 @@ def test_rows_and_tables_nobody_knows_are_named(tiny, tmp_path):
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_every_row_has_its_recipe_and_figures_we_measure(table):
     known = {column.score for column in table.columns}
+    ours = {row.name: row for row in table.rows if row.recipe is not None}
     for row in table.rows:
-        for choice in row.choices:
-            load_recipe(f"{table.recipes}/{row.recipe}", list(choice))
         assert set(row.published) <= set(table.published)
         assert all(set(values) <= known for values in row.published.values())
+        assert all(set(marks) <= set(row.published[data]) for data, marks in row.published_marks.items())
+    for row in ours.values():
+        (*stages, own) = [load_recipe(f"{table.recipes}/{name}", []) for name in (*row.begins_with, row.recipe)]
+        for choice in row.choices:
+            load_recipe(f"{table.recipes}/{row.recipe}", list(choice))
+        assert all(stage.data.lang == own.data.lang for stage in stages)
+        assert set(row.against) <= set(ours)
+        assert own.data.synthetic == 0
+
+
+@pytest.mark.parametrize(
+    "table", [calixto2017.TABLE_1, calixto2017.TABLE_2, calixto2016.TABLE_1], ids=lambda table: table.name
+)
+def test_small_recipes_are_there_for_all_rows_and_differ_from_the_paper_s_in_size_alone(table):
+    for row in table.rows:
+        for name in (*row.begins_with, *([row.recipe] if row.recipe else [])):
+            small, printed = (
+                load_recipe(f"{folder}/{name}", []) for folder in (f"{table.recipes}/small", table.recipes)
+            )
+            assert small.model.name == printed.model.name
+            assert small.model.embedding_dim <= printed.model.embedding_dim
+            assert small.data == printed.data
+            for setting in ("picture", "decoder", "start"):
+                assert getattr(small.model, setting, None) == getattr(printed.model, setting, None)
+
+
+def test_recipes_and_tables_print_the_same_figures():
+    """Those of a row that begins with another recipe stand with that one."""
+    for table in TABLES.values():
+        for row in table.rows:
+            if row.recipe is None or table.recipes == "kiros2014":
+                continue
+            name = row.begins_with[-1] if row.begins_with else row.recipe
+            assert load_recipe(f"{table.recipes}/{name}", []).published.values == row.published["Multi30k"]
 
 
 def test_kiros_table_1_is_as_printed():
@@ -301,3 +359,16 @@ def test_kiros_table_1_is_as_printed():
     assert list(rows_of["MLBL-B"]["IAPR TC-12"].values()) == [18.0, 34.9, 16.1, 7.9]
     assert list(rows_of["MLBL-F-conv"]["Attributes"].values()) == [113.2, 17.5, 4.2, 1.4]
     assert rows_of["MLBL-B-conv-R"]["Attributes"]["perplexity"] == 154.4
+
+
+def test_the_tables_of_calixto_are_as_printed():
+    rows_of = {row.name: row for row in calixto2017.TABLE_1.rows}
+    ours = rows_of["NMT_SRC+IMG"]
+    assert list(ours.published["Multi30k"].values()) == [36.5, 55.0, 43.7, 67.3, 66.8, 67.4]
+    assert ours.published_marks["Multi30k"] == {"bleu4": "†‡", "meteor": "†", "ter": "†‡"}
+    assert (ours.level, rows_of["NMT_SRC+IMG with M30kC"].level) == (0.01, 0.05)
+    assert rows_of["Huang et al. m1"].published["Multi30k"] == {"bleu4": 35.1, "meteor": 52.2}
+    assert rows_of["NMT_SRC+IMG with WMT'15"].published["Multi30k"]["bleu4"] == 39.0
+    rows_of = {row.name: row.published["Multi30k"] for row in calixto2017.TABLE_2.rows}
+    assert list(rows_of["NMT with M30kC"].values()) == [42.6, 38.9, 36.1, 67.6]
+    assert [row.published["Multi30k"]["meteor"] for row in calixto2016.TABLE_1.rows] == [52.3, 46.4, 44.1, 43.5, 24.7]

@@ -18,6 +18,7 @@ def claim(out: Path, config: Config, resume: bool) -> None:
         "recipe": config.recipe,
         "data": config.provenance["collection_fingerprint"],
         "features": _prints(config),
+        "init": config.provenance.get("init_sha256"),  # a run has the words of the one it began with
     }
     if not recipe_file.exists():
         if any(not file.name.startswith(".") for file in out.iterdir()):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from limner.checkpoint import Checkpoint, Config, load_checkpoint, load_tensors, provenance, take_weights
+from limner.checkpoint import Checkpoint, Config, load_checkpoint, load_tensors, provenance, sha256, take_weights
 from limner.data.batching import Examples, Pictures, Source, split_examples
 from limner.data.collection import Collection
 from limner.data.examples import SIGNS, Item
@@ -45,8 +45,8 @@ def prepare(
         recipe, tokenizer, source = _with_words_of(first, recipe, init)
     leave_out = recipe.visual.missing == "leave_out"
     training_set, validation_set = (
-        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words, leave_out, source)
-        for split in (data.train, data.val)
+        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words, leave_out, read)
+        for split, read in ((data.train, source), (data.val, source and source._replace(synthetic=0.0)))
     )
     for split, examples in ((data.train, training_set), (data.val, validation_set)):
         if examples.left_out:
@@ -55,11 +55,11 @@ def prepare(
             )
     source_size = None if source is None else len(source.tokenizer)
     model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {}, source_size)
-    begun = {}
+    begun: dict[str, str] = {}
     if init is not None:
         taken = take_weights(model, load_tensors(init / "model.safetensors"))
         logger.info("%s: %s", init, taken)
-        begun["init"] = f"{init}: {taken}"
+        begun |= {"init": f"{init}: {taken}", "init_sha256": sha256(init / "model.safetensors")}
     if isinstance(model, Counted) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
     if not isinstance(model, Counted):

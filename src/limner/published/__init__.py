@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from limner.errors import SettingsError
-from limner.published import kiros2014
+from limner.published import calixto2016, calixto2017, kiros2014
 from limner.published.rows import reproduce
 from limner.published.tables import Outcome, Reproduction, Row, Table
 
 __all__ = ["TABLES", "Outcome", "Reproduction", "Row", "Table", "find_table", "reproduce"]
 
-TABLES = {table.name: table for table in (kiros2014.TABLE_1,)}
+TABLES = {
+    table.name: table for table in (kiros2014.TABLE_1, calixto2016.TABLE_1, calixto2017.TABLE_1, calixto2017.TABLE_2)
+}
 
 
 def find_table(name: str) -> Table:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from limner.checkpoint import Config
-from limner.errors import CheckpointError
+from limner.errors import CheckpointError, SettingsError
 from limner.files import write_whole
+from limner.recipe import Recipe
 
 
 def claim(out: Path, config: Config, resume: bool) -> None:
@@ -33,6 +35,8 @@ def claim(out: Path, config: Config, resume: bool) -> None:
         raise CheckpointError(
             f"{recipe_file}: damaged ({error}), so nobody knows what to resume; restore it, or name another --out"
         ) from None
+    with suppress(SettingsError):  # settings that came since have their defaults in an older run
+        theirs["recipe"] = Recipe.parse(theirs["recipe"]).model_dump(mode="json")
     for what in mine:
         before, now = (_deciding(of.get(what)) if what == "recipe" else of.get(what) for of in (theirs, mine))
         if before != now:

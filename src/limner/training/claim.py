@@ -36,7 +36,7 @@ def claim(out: Path, config: Config, resume: bool) -> None:
             f"{recipe_file}: damaged ({error}), so nobody knows what to resume; restore it, or name another --out"
         ) from None
     with suppress(SettingsError):  # settings that came since have their defaults in an older run
-        theirs["recipe"] = Recipe.parse(theirs["recipe"]).model_dump(mode="json")
+        theirs["recipe"] = Recipe.parse(theirs.get("recipe", {})).model_dump(mode="json")
     for what in mine:
         before, now = (_deciding(of.get(what)) if what == "recipe" else of.get(what) for of in (theirs, mine))
         if before != now:

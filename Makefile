@@ -3,6 +3,7 @@
 #   make demo     install Limner, then draw, train, measure and write a report
 #   make test     install with the development extras, then run the tests
 #   make check    formatting, lint, types and the fast tests: before every commit
+#   make slow     the tests that take many minutes each
 #   make bench    timings as JSON lines; make bench ONLY=name for one
 #   make docs     the documentation, into site/
 #   make clean    remove caches and built files; environment, demo and runs stay
@@ -17,13 +18,16 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test check bench docs clean
+.PHONY: demo test slow check bench docs clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
 test: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest $(ARGS)
+
+slow: $(VENV)/.limner-dev
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: $(VENV)/.limner-dev
 	$(BIN)/ruff format --check .

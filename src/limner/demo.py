@@ -21,6 +21,8 @@ from limner.vision.features import extract
 
 RECIPE, TRANSLATION = "scenes/mrnn", "scenes/translate-src-img"
 TRAINING_PICTURES = 4000
+AMBIGUOUS_PICTURES = 8000
+"""Scenes with a word of two meanings, which only the picture tells apart: what the demo learns to translate."""
 METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "chrf")  # those that need no extra and no Java
 TRANSLATION_METRICS = ("bleu4", "chrf3", "ter")
 
@@ -47,7 +49,7 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Note) -> DemoRe
     Stopped, it goes on.
 
     Args:
-        folder: gets `scenes`, `run`, `report.html`, `translation` and `translation.html`.
+        folder: gets `scenes`, `run` and `report.html`, then `ambiguous`, `translation` and `translation.html`.
         seed: of the drawings and of the training.
         command: how this was called, for the records.
         progress: told the part of the work, what is done of it and how much it is.
@@ -57,16 +59,15 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Note) -> DemoRe
         CheckpointError: `folder` holds a run of another seed.
     """
     began = time.perf_counter()
-    scenes = generate(
-        folder / "scenes", SceneSettings(seed=seed, train=TRAINING_PICTURES), lambda d, n: progress("drawing", d, n)
-    )
-    extract(scenes, load_backbone("pixels:64"), progress=lambda d, n: progress("looking", d, n))
+    scenes = _drawn(folder / "scenes", SceneSettings(seed=seed, train=TRAINING_PICTURES), progress)
     run, evaluation = _learned(RECIPE, scenes, folder / "run", METRICS, seed, command, progress)
     report = write_report(run, folder / "report.html")
-    place = folder / "translation"
-    translation, translations = _learned(TRANSLATION, scenes, place, TRANSLATION_METRICS, seed, command, progress)
+    words = _drawn(folder / "ambiguous", SceneSettings(seed=seed, train=AMBIGUOUS_PICTURES, ambiguous=1.0), progress)
+    translation, translations = _learned(
+        TRANSLATION, words, folder / "translation", TRANSLATION_METRICS, seed, command, progress
+    )
     diagnosis = diagnose(
-        load_checkpoint(translation), scenes, metrics=("bleu4",), seed=seed, command=command, progress=progress
+        load_checkpoint(translation), words, metrics=("bleu4",), seed=seed, command=command, progress=progress
     )
     save_diagnosis(diagnosis, translation)
     return DemoResult(
@@ -79,6 +80,13 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Note) -> DemoRe
         diagnosis=diagnosis,
         seconds=time.perf_counter() - began,
     )
+
+
+def _drawn(folder: Path, settings: SceneSettings, progress: Note) -> Collection:
+    """Draw scenes, and keep what a model that learns to see from pixels is shown of them."""
+    scenes = generate(folder, settings, lambda done, total: progress("drawing", done, total))
+    extract(scenes, load_backbone("pixels:64"), progress=lambda done, total: progress("looking", done, total))
+    return scenes
 
 
 def _learned(

@@ -28,6 +28,10 @@ def place(tmp_path_factory) -> Path:
     scenes = limner.generate(place / "demo" / "scenes", settings)
     limner.extract(scenes, limner.load_backbone("pixels:64"))
     limner.train(limner.load_recipe("scenes/mrnn", ["training.epochs=1"]), scenes, place / "demo" / "run")
+    words = limner.generate(place / "demo" / "ambiguous", settings.model_copy(update={"ambiguous": 1.0, "test": 40}))
+    limner.extract(words, limner.load_backbone("pixels:64"))
+    brief = limner.load_recipe("scenes/translate-src-img", ["training.epochs=1"])
+    limner.train(brief, words, place / "demo" / "translation")
     (place / "my_photos").mkdir()
     for item in scenes.items("test")[:3]:
         shutil.copy(scenes.image_path(item), place / "my_photos" / f"{item.id}.jpg")
@@ -56,7 +60,7 @@ def test_every_command_of_the_table_exists():
     told = set(re.findall(r"^\| `limner (\w+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
     there = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert told == there
-    assert len(SHELL) == 4 and len(PYTHON) == 1
+    assert len(SHELL) == 5 and len(PYTHON) == 1
 
 
 def test_looking_describing_scoring_and_searching(place):
@@ -77,15 +81,23 @@ def test_training_measuring_and_reporting(place):
     assert "<h2>Results on test</h2>" in report
 
 
-def test_pictures_of_one_s_own(place):
+def test_translating_and_whether_the_picture_is_used(place):
     printed = shell(SHELL[2], place)
+    assert "sentences with a word of two meanings; by chance 50 %" in printed
+    assert (place / "looked" / "index.html").is_file()
+    assert list((place / "looked").glob("**/*.png"))
+    assert (place / "demo" / "translation" / "diagnosis" / "test.json").is_file()
+
+
+def test_pictures_of_one_s_own(place):
+    printed = shell(SHELL[3], place)
     mine = limner.Collection.open(place / "collections" / "mine")
     assert "3 items with 6 sentences" in printed
     assert len(FeatureTable.open(mine, "pixels64")) == 3
 
 
 def test_filters_of_one_s_own_and_a_part_of_a_published_table(place):
-    printed = shell(SHELL[3], place)
+    printed = shell(SHELL[4], place)
     names = ["Back-off GT3", "LBL", "MLBL-B-conv-R", "MLBL-B-conv"]
     assert re.findall(r"^\| ((?:Back|LBL|MLBL)\S*(?: GT3)?) \(.*budget 0\.05\) \|", printed, re.MULTILINE) == names
     made = place / "runs" / "table1"

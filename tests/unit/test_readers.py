@@ -28,7 +28,7 @@ def draw(folder, *names):
 
 
 def table(reading):
-    return {item.id: (item.split, [tuple(sentence) for sentence in item.sentences]) for item in reading.items}
+    return {item.id: (item.split, [tuple(sentence)[:3] for sentence in item.sentences]) for item in reading.items}
 
 
 TOKENS = "".join(f"{name}.jpg#{n}\t{name} says {n} .\n" for name in ("b", "a", "gone", "loose") for n in range(2))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.checkpoint import Checkpoint
-from limner.data.batching import PictureSource, Query
+from limner.data.batching import PictureSource, Query, cut
 from limner.data.examples import SIGNS, Example, Seen, collate
 from limner.errors import SettingsError
 from limner.metrics.base import Score
@@ -73,17 +73,19 @@ def explain(
         queries: what was translated, or which picture was described.
         hypotheses: for each what was made of it, by this model or another of its vocabulary.
         pictures: where those of the queries are seen.
-        batch_size: sentences read together; it changes no result.
+        batch_size: sentences read together, fewer where they are very long; it changes no result.
         progress: told the sentences that are done, and how many there are.
     """
     device = device_of(model.model)
     explained: list[Explanation] = []
-    for begin in range(0, len(queries), batch_size):
-        some = queries[begin : begin + batch_size]
+    read = [_read(model, query) for query in queries]
+    lengths = [max(len(tokens or ()), len(said.tokens)) for tokens, said in zip(read, hypotheses, strict=True)]
+    for rows in cut(range(len(queries)), lengths, batch_size):
+        some = [queries[row] for row in rows]
         seen = pictures.take([query.item for query in some]) if pictures else [None] * len(some)
         examples = [
-            Example(query.item.id, hypothesis.tokens, _read(model, query), visual)
-            for query, hypothesis, visual in zip(some, hypotheses[begin : begin + batch_size], seen, strict=True)
+            Example(queries[row].item.id, hypotheses[row].tokens, read[row], visual)
+            for row, visual in zip(rows, seen, strict=True)
         ]
         batch = collate(examples).to(device)
         output = model.model(batch)

@@ -6,8 +6,7 @@ for what people wrote, and these pairs join the training data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from limner.data.batching import Query
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.evaluation import answer, open_pictures
+from limner.progress import Progress, part_of
 from limner.search import SearchSettings
 from limner.translation import MOST_TOKENS, languages
 
@@ -58,7 +58,7 @@ def back_translate(
     settings: SearchSettings | None = None,
     batch_size: int = 128,
     at_once: int = WRITTEN_AT_ONCE,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Add to a collection what `translations` makes, as sentences of the same groups that say who made them.
 
@@ -108,7 +108,7 @@ def translations(
     settings: SearchSettings | None = None,
     batch_size: int = 128,
     at_once: int = WRITTEN_AT_ONCE,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[list[Made]]:
     """Translate the sentences of a split that people wrote and whose group holds no translation.
 
@@ -137,18 +137,13 @@ def translations(
     pictures = open_pictures(first, collection)
     done = 0
     for some in _portions(wanted, at_once):
-        note = None if progress is None else partial(_note, progress, done, len(wanted))
+        note = None if progress is None else part_of(progress, done, len(wanted))
         readable = [0 < len(source.tokenizer.encode(sentence.text)) <= MOST_TOKENS for _, sentence in some]
         asked = [Query(item, sentence.text, ()) for (item, sentence), ok in zip(some, readable, strict=True) if ok]
         found = answer(models, asked, pictures, settings or first.recipe.search, batch_size=batch_size, progress=note)
         texts = (first.tokenizer.decode(best.tokens, detokenise=True) if best.ended else "" for best, *_ in found)
         yield [Made(*one, next(texts) if ok else "") for one, ok in zip(some, readable, strict=True)]
         done += len(some)
-
-
-def _note(progress: Callable[[int, int], None], before: int, total: int, done: int, _: int) -> None:
-    """Tell of a portion what is done of the whole."""
-    progress(before + done, total)
 
 
 def untranslated(item: Item, source: str, target: str) -> list[Sentence]:

@@ -6,7 +6,9 @@ significantly better than the first, ‡ what is significantly better than the s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations, product
 from os.path import commonprefix
 from pathlib import Path
@@ -17,7 +19,8 @@ from pydantic import Field
 from limner.errors import CheckpointError, SettingsError
 from limner.metrics import METRICS, Counted, Metric, count_sentences, require_metrics
 from limner.metrics.significance import EXCHANGE, SEED, TRIALS, Exchange, Significance, approximate_randomisation
-from limner.records import Evaluation, Record, RunConfig
+from limner.progress import part_of
+from limner.records import EvaluatedItem, Evaluation, Record, RunConfig
 from limner.settings import Settings
 
 DAGGERS = ("†", "‡")
@@ -30,6 +33,8 @@ Counts = dict[str, dict[str, list[Counted]]]
 """By system and metric, one for each run."""
 Tests = dict[tuple[str, str, str], Significance]
 """By system, baseline and metric."""
+
+logger = logging.getLogger(__name__)
 
 
 class ComparisonSettings(Settings):
@@ -125,7 +130,7 @@ def compare(
 
     Args:
         systems: two or more, each the run folders of its training seeds; the first two are the baselines.
-        split: the name of the evaluation, RUN/evaluation/SPLIT.json.
+        split: the name of the evaluation, RUN/evaluation/SPLIT.json, or SPLIT-part.json where that is newer.
         lang: of the sentences; none for what the first run says it writes.
         settings: what to compare, and how to test it.
         progress: told the part of the work, what is done of it and how much it is.
@@ -157,8 +162,12 @@ def _name(runs: Sequence[Path]) -> str:
 
 def _read(run: Path, split: str) -> Evaluation:
     path = run / "evaluation" / f"{split}.json"
-    if path.exists():
-        return Evaluation.load(path)
+    # An evaluation by fewer metrics is stored beside the whole one; its sentences are all there, and all that is read.
+    if there := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:
+        newest = max(there, key=lambda one: one.stat().st_mtime_ns)
+        if newest != path:
+            logger.info("%s: is newer than %s, and compared in its place", newest, path.name)
+        return Evaluation.load(newest)
     if not run.is_dir():
         raise CheckpointError(f"{run}: no such run folder")
     others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
@@ -206,10 +215,6 @@ def _test(counted: Counts, settings: ComparisonSettings, note: Progress) -> Test
     tested: Tests = {}
     for (system, baseline), metric in product(pairs, counted[baselines[0]]):
         ours, theirs = counted[system][metric], counted[baseline][metric]
-
-        def tell(done: int, _: int, before: int = len(tested) * settings.trials) -> None:
-            note("testing", before + done, total)
-
         tested[system, baseline, metric] = approximate_randomisation(
             [run.statistics for run in ours],
             [run.statistics for run in theirs],
@@ -217,7 +222,7 @@ def _test(counted: Counts, settings: ComparisonSettings, note: Progress) -> Test
             trials=settings.trials,
             seed=settings.seed,
             exchange=settings.exchange,
-            progress=tell,
+            progress=part_of(partial(note, "testing"), len(tested) * settings.trials, total),
         )
     return tested
 
@@ -238,20 +243,28 @@ def _require_alike(systems: Systems) -> None:
         if found.split != one.split:
             raise CheckpointError(f"{where}: evaluated on split '{one.split}' and on split '{found.split}'")
         for place, (ours, theirs) in enumerate(zip(one.items, found.items, strict=False), start=1):
-            if ours.id != theirs.id:
-                raise CheckpointError(f"{where}: sentence {place} is of item '{ours.id}' and of item '{theirs.id}'")
-            if ours.references != theirs.references:
-                mine, other = " / ".join(ours.references), " / ".join(theirs.references)
-                raise CheckpointError(
-                    f"{where}: item '{ours.id}' (sentence {place}) has the references '{mine}' and '{other}'"
-                )
+            if difference := _difference(ours, theirs, place):
+                raise CheckpointError(f"{where}: {difference}")
         if len(found.items) != len(one.items):
             raise CheckpointError(f"{where}: {len(one.items):,} sentences and {len(found.items):,}")
-        if found.fingerprint != one.fingerprint:
-            raise CheckpointError(
-                f"{where}: the collection was another one (fingerprints {one.fingerprint[:12]} and "
-                f"{found.fingerprint[:12]}); evaluate both as it is now: limner evaluate RUN --data COLLECTION"
-            )
+
+
+def _difference(ours: EvaluatedItem, theirs: EvaluatedItem, place: int) -> str:
+    """In what two evaluations of a sentence were not asked the same; empty where they were.
+
+    The collection's fingerprint does not tell: it changes with what a model writes into the training split, too.
+    """
+    if ours.id != theirs.id:
+        return f"sentence {place} is of item '{ours.id}' and of item '{theirs.id}'"
+    item = f"item '{ours.id}' (sentence {place})"
+    if ours.references != theirs.references:
+        return f"{item} has the references '{' / '.join(ours.references)}' and '{' / '.join(theirs.references)}'"
+    # A model that describes translates nothing, and one that reads texts alone may have had them without pictures.
+    if ours.source and theirs.source and ours.source != theirs.source:
+        return f"{item} was translated from '{ours.source}' and from '{theirs.source}'"
+    if ours.image and theirs.image and Path(ours.image).name != Path(theirs.image).name:
+        return f"{item} has the pictures {ours.image} and {theirs.image}"
+    return ""
 
 
 def _require_same_tokens(systems: Systems, wanted: Sequence[str]) -> None:

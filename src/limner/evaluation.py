@@ -20,6 +20,7 @@ from limner.data.batching import (
     Pictures,
     PictureSource,
     Query,
+    cut,
     mean_picture,
     prefetch,
     split_examples,
@@ -64,7 +65,7 @@ def describe_items(
         settings: how to search.
         sources: for each item the sentence to translate, with models that translate.
         first_words: for each item, words its sentence has to begin with.
-        batch_size: items at once; it changes no result.
+        batch_size: items at once, fewer where sentences are very long; it changes no result.
         progress: told the items that are done, and how many there are.
 
     Raises:
@@ -80,7 +81,7 @@ def describe_items(
         assert source is not None, "only translation models are given source sentences"
         read = [source.encode(text) for text in sources]
         order.sort(key=lambda row: len(read[row] or ()))
-    groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    groups = list(cut(order, [len(tokens or ()) for tokens in read], batch_size))
 
     def make(rows: Sequence[int]) -> Batch:
         some = [items[row] for row in rows]
@@ -184,14 +185,10 @@ def evaluate(
     features = open_pictures(first, collection)
     leave_out = leave_out or first.recipe.visual.missing == "leave_out"
     examples = split_examples(collection, split, first.tokenizer, data.lang, features, 1 << 30, leave_out, first.source)
-    if examples.source is not None:
-        retrieval = False  # sentences are searched by what a model says of pictures, not of other sentences
-        if measure.samples:
-            raise SettingsError("evaluation.samples: of translations nothing is sampled; leave it 0")
-    if retrieval and features is not None and pictures in ("mean", "zero"):
-        logger.warning("pictures '%s': search is left out, for all are alike and every order is a tie", pictures)
-        retrieval = False
-    if retrieval and features is not None:
+    if examples.source is not None and measure.samples:
+        raise SettingsError("evaluation.samples: of translations nothing is sampled; leave it 0")
+    searched_in = features if retrieval and _searchable(examples, features, pictures) else None
+    if searched_in is not None:
         require_shortlist(measure.shortlist, examples.items)
     examples = examples.showing(shown_pictures(first, collection, features, pictures, examples.items, seed))
     asked = examples.queries()
@@ -207,17 +204,18 @@ def evaluate(
         gates = measure_gates(first, asked, best, examples.pictures, progress=partial(note, "reading the gate"))
         scores += [] if gates is None else gate_scores(gates)
     searched = Searched((), None)
-    if retrieval and features is not None:
-        searched = measure_search(
+    if searched_in is not None:
+        told = partial(note, "searching")
+        searched = _search(
             first,
             examples,
             collection,
-            sampled_items(collection, data.train, features, marginal, seed),
-            shortlist=measure.shortlist,
-            mean=mean_of_training(first, collection, features) if measure.shortlist else None,
+            searched_in,
+            measure.shortlist,
+            marginal,
             budget=budget,
             seed=seed,
-            progress=partial(note, "searching"),
+            progress=told,
         )
     return Evaluation(
         split=split,
@@ -228,12 +226,39 @@ def evaluate(
         fingerprint=collection.fingerprint(),
         command=command,
         seconds=time.perf_counter() - began,
-        left_out=sum(bool(item.texts(data.lang)) for item in collection.items(split)) - len(examples.items),
+        left_out=examples.without_features,
         scores=tuple(_signed((*scores, *searched.scores), pictures, seed)),
         items=tuple(_evaluated(first.tokenizer, best, asked, collection)),
         retrieval=searched.shown,
         gates=gates,
     )
+
+
+def _searchable(examples: Examples, features: Pictures | None, pictures: Control) -> bool:
+    """Whether sentences and pictures can be searched for each other."""
+    if features is None or examples.source is not None:  # a translation is told by its source, not by the picture
+        return False
+    if pictures in ("mean", "zero"):
+        logger.warning("pictures '%s': search is left out, for all are alike and every order is a tie", pictures)
+        return False
+    return True
+
+
+def _search(
+    model: Checkpoint,
+    examples: Examples,
+    collection: Collection,
+    features: Pictures,
+    shortlist: int | None,
+    marginal: int,
+    *,
+    seed: int,
+    **options: Any,  # noqa: ANN401
+) -> Searched:
+    """`measure_search` beside pictures sampled from the training split; a shortlist is made with its mean picture."""
+    others = sampled_items(collection, model.recipe.data.train, features, marginal, seed)
+    mean = mean_of_training(model, collection, features) if shortlist else None
+    return measure_search(model, examples, collection, others, shortlist=shortlist, mean=mean, seed=seed, **options)
 
 
 def _changes(measure: EvaluationSettings, usual: EvaluationSettings) -> str:
@@ -373,7 +398,7 @@ def _evaluated(
     tokens = [tokenizer.decode(one.tokens) for one in best]
     references = [[" ".join(tokenizer.words(text)) for text in query.references] for query in asked]
     each = sentence_scores(tokens, references)
-    for query, hypothesis, said, cut, score in zip(asked, best, tokens, references, each, strict=True):
+    for query, hypothesis, said, pieces, score in zip(asked, best, tokens, references, each, strict=True):
         yield EvaluatedItem(
             id=query.item.id,
             image=collection.image_file(query.item),
@@ -381,7 +406,7 @@ def _evaluated(
             source=query.source,
             hypothesis=tokenizer.decode(hypothesis.tokens, detokenise=True),
             tokens=said,
-            reference_tokens=tuple(cut),
+            reference_tokens=tuple(pieces),
             log_prob=hypothesis.log_prob,
             sentence_score=score,
             ids=hypothesis.tokens,

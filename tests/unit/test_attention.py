@@ -1,10 +1,12 @@
 """Additive attention against its formula, with nothing to attend to, and its gradients written by hand."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from limner.layers import attention
-from limner.layers.attention import AdditiveAttention, Gathered, _Energies
+from limner.layers.attention import AdditiveAttention, Annotations, _Energies
 
 QUERY, DEPTH, SIZE = 4, 3, 5
 SETS, PLACES = 3, 4
@@ -74,7 +76,12 @@ def test_gradients_by_differences(queries):
 def test_the_gradient_of_the_energies_by_differences(queries):
     shapes = ((SETS, queries, SIZE), (SETS, PLACES, SIZE), (SIZE,))
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert torch.autograd.gradcheck(lambda *parts: _Energies.apply(*parts, Gathered()), inputs)
+
+    def energies(query, keys, score):
+        to = Annotations(keys, keys, None, None).shared()
+        return _Energies.apply(query, to.keys, score, to.owed[1])
+
+    assert torch.autograd.gradcheck(energies, inputs)
 
 
 def test_where_there_is_nothing_the_weights_are_zero_and_no_gradient_is_lost():
@@ -131,17 +138,35 @@ def test_steps_of_a_loop_hand_over_what_each_would_alone():
     layer, first, values = layer_and(1)
     inputs = [first, values, *layer.parameters()]
 
-    def loop(gathered):
-        to, state, total = layer.annotate(values, MASK), first, 0.0
+    def loop(to):
+        state, total = first, 0.0
         for _ in range(3):
-            context, weights = layer(layer.query(state), to, gathered)
+            context, weights = layer(layer.query(state), to)
             state = torch.tanh(state + torch.nn.functional.pad(context, (0, QUERY - DEPTH)))
             total = total + weights.square().sum()
         return total + state.sum()
 
-    shared, alone = torch.autograd.grad(loop(Gathered()), inputs), torch.autograd.grad(loop(None), inputs)
+    to = layer.annotate(values, MASK)
+    assert to.owed is None
+    shared, alone = (
+        torch.autograd.grad(loop(to.shared()), inputs, retain_graph=True),
+        torch.autograd.grad(loop(to), inputs),
+    )
     for ours, theirs in zip(shared, alone, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_sets_without_gaps_need_no_mask():
+    layer, _, values = layer_and(1)
+    whole = layer.annotate(values, torch.ones_like(MASK))
+    assert (whole.missing, whole.there) == (None, None)
+    assert layer.annotate(values, MASK).there.flatten().tolist() == [1, 1, 0]
+
+
+def test_layers_know_no_models():
+    """Whoever imports a layer first must not meet a model that imports the layer."""
+    folder = Path(attention.__file__).parent
+    assert [file.name for file in sorted(folder.glob("*.py")) if "limner.models" in file.read_text()] == []
 
 
 def test_half_precision_keys_give_weights_in_single():

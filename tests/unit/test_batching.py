@@ -7,7 +7,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from limner.data.batching import Examples, Pictures, Query, Source, epoch_order, prefetch, split_examples
+from limner.data.batching import (
+    TOKENS_A_ROW,
+    Examples,
+    Pictures,
+    Query,
+    Source,
+    cut,
+    epoch_order,
+    prefetch,
+    split_examples,
+)
+from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError, FeatureError, TrainingError
 from limner.text.vocab import TextSettings, Tokenizer
@@ -141,6 +152,33 @@ def test_order_is_by_length_and_whole():
     assert pairs.order(3) == [[1, 3, 0], [2]]
 
 
+@pytest.mark.parametrize("size", [1, 2, 8, 60])
+@pytest.mark.parametrize("place", [0, 17, 40])
+def test_a_long_sentence_makes_a_small_batch(size, place):
+    """Padding to it would take the memory of many batches; all others are cut as if it were not there."""
+    lengths = [3] * 40
+    lengths.insert(place, 9000)
+    batches = list(cut(range(41), lengths, size))
+    assert [row for batch in batches for row in batch] == list(range(41))
+    assert [place] in batches
+    room = size * TOKENS_A_ROW
+    assert all(len(batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= room for batch in batches)
+    assert max(map(len, batches)) == min(size, max(place, 40 - place))
+
+
+def test_sentences_of_usual_length_fill_their_batches():
+    lengths = [TOKENS_A_ROW] * 10 + [TOKENS_A_ROW * 2] * 3
+    assert [len(batch) for batch in cut(range(13), lengths, 5)] == [5, 5, 2, 1]
+    assert list(cut([], [], 5)) == []
+
+
+def test_a_batch_to_score_is_bounded_by_both_languages():
+    said = [Sentence("de", "eins", k) for k in range(6)]
+    read = [Sentence("en", "one " * (3000 if k == 4 else 2), k) for k in range(6)]
+    pairs = translated(items=[Item("i", "train", sentences=(*said, *read))], max_words=1 << 30)
+    assert pairs.order(20) == [[0, 1, 2, 3, 5], [4]]
+
+
 def test_pictures_give_what_is_stored(tiny):
     pictures = Pictures.open(tiny, ["colour", "pixels16"], 64)
     assert pictures.forms == {"vector": (3,), "maps": (3, 16, 16)}
@@ -179,6 +217,7 @@ def test_pictures_without_features_are_left_out_when_asked(tiny, caplog) -> None
         split_examples(tiny, "val", tokenizer, "en", Half(), 80)
     examples = split_examples(tiny, "val", tokenizer, "en", Half(), 80, leave_out=True)
     assert [item.id for item in examples.items] == [item.id for item in kept[1:]]
+    assert (examples.without_features, examples.showing(None).without_features) == (1, 1)
     assert "1 pictures without features are left out" in caplog.text
 
 
@@ -315,3 +354,14 @@ def test_splits_of_translation(tiny):
         TrainingError, match=r"'val' has no sentence in 'de' that translates one in 'fr' \(.*: de, en\)$"
     ):
         split_examples(tiny, "val", german, "de", None, 80, source=Source("fr", english))
+
+
+def test_a_split_that_a_model_translated_is_named_as_such(tmp_path):
+    """It is not for learning from without a word, nor for validating on."""
+    sentences = (Sentence("en", "one", 0, MADE), Sentence("de", "eins", 0))
+    write_items(tmp_path, [Item("a", "val", sentences=sentences)])
+    english, german = (Tokenizer.train([text], TextSettings()) for text in ("one", "eins"))
+    collection = Collection.open(tmp_path)
+    with pytest.raises(TrainingError, match=r"'val' has no .* in 'en' that people wrote; what a model wrote is left"):
+        split_examples(collection, "val", german, "de", None, 80, source=Source("en", english))
+    assert len(split_examples(collection, "val", german, "de", None, 80, source=Source("en", english, 0.5))) == 1

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 
 import pytest
@@ -151,13 +152,47 @@ def test_systems_of_one_name_are_told_apart_by_their_folders(run_of):
         (altered(3, references=("Ein anderes Haus.",)), r"'item3' \(sentence 4\).*Fenstern.*'Ein anderes Haus.'"),
         (altered(3, reference_tokens=("ein haus",)), "different tokens.*'item3'.*running text: sacrebleu"),
         (altered(3, reference_tokens=()), "kept no tokens.*evaluate it again"),
-        (evaluation(fingerprint="0" * 64), "ffffffffffff and 000000000000.*limner evaluate"),
     ],
 )
 def test_what_was_not_measured_on_the_same_sentences_is_refused(other, says):
     systems = {"a": {"runs/a": evaluation()}, "b": {"runs/b": other}}
     with pytest.raises(CheckpointError, match=f"(?s)runs/b.*{says}"):
         compare_evaluations(systems, "de", settings=QUICK)
+
+
+def asked(source="A house .", image="/here/house.jpg", **changes):
+    """An evaluation whose fifth item was translated from something, and has a picture."""
+    return altered(4, source=source, image=image).model_copy(update=changes)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (asked(source="A hut ."), r"'item4' \(sentence 5\) was translated from 'A house .' and from 'A hut .'"),
+        (asked(image="/here/hut.jpg"), r"'item4' \(sentence 5\) has the pictures /here/house.jpg and /here/hut.jpg"),
+    ],
+)
+def test_what_was_asked_otherwise_is_refused(other, says):
+    with pytest.raises(CheckpointError, match=says):
+        compare_evaluations({"a": {"a": asked()}, "b": {"b": other}}, "de", settings=QUICK)
+
+
+@pytest.mark.parametrize(
+    "other", [asked(fingerprint="0" * 64), asked(source=None, image=None), asked(image="/x/house.jpg")]
+)
+def test_what_changes_no_question_is_compared(other):
+    """Sentences written to another split, a model that does not read the source, a collection that has moved."""
+    assert compare_evaluations({"a": {"a": asked()}, "b": {"b": other}}, "de", settings=QUICK).contrasts
+
+
+def test_of_a_whole_evaluation_and_a_later_part_the_newer_is_compared(run_of):
+    run, other = run_of("a", evaluation(written(9))), run_of("b", evaluation(written(5)))
+    evaluation().save(run / "evaluation" / "test-part.json")
+    whole, part = (run / "evaluation" / name for name in ("test.json", "test-part.json"))
+    for newer, value in ((part, 0), (whole, 10)):
+        for path in (whole, part):
+            os.utime(path, (2, 2) if path == newer else (1, 1))
+        assert compare([[run], [other]], settings=QUICK).score("a", "ter").value == value
 
 
 def test_a_third_run_that_differs_is_found_too():

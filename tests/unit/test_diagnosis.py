@@ -22,7 +22,7 @@ from limner.diagnosis import Diagnosis, diagnose, save_diagnosis, verdict
 from limner.diagnosis.conditions import by_item
 from limner.diagnosis.contrast import measure_contrasts, read_contrasts
 from limner.diagnosis.masking import Hiding, LastWords, Words, read_mask, recovered
-from limner.diagnosis.records import Condition, Figure
+from limner.diagnosis.records import Condition, Figure, Masked
 from limner.diagnosis.senses import other_sense, says, sense_queries, wrong_pictures
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
 from limner.evaluation import open_pictures
@@ -503,8 +503,17 @@ def test_an_unknown_metric_is_refused(seeing, toys):
 
 def test_a_diagnosis_is_stored_as_it_is(found, tmp_path):
     path = save_diagnosis(found, tmp_path)
-    assert path == tmp_path / "diagnosis" / "test.json"
+    assert path == tmp_path / "diagnosis" / "test-colours-last_1.json"
     assert Diagnosis.load(path) == found
+
+
+def test_a_diagnosis_of_other_questions_replaces_nothing(found, tmp_path):
+    masked = Masked(mask="last:3", sentences=1, words=3, expected=0, conditions=found.pictures)
+    listed = masked.model_copy(update={"mask": "lists/my animals.txt"})
+    asked = [found.model_copy(update={"masked": masks}) for masks in ((), (masked,), (masked, listed))]
+    names = [save_diagnosis(one, tmp_path).name for one in asked]
+    assert names == ["test.json", "test-last_3.json", "test-last_3-my_animals.json"]
+    assert [Diagnosis.load(tmp_path / "diagnosis" / name) for name in names] == asked
 
 
 def test_the_command_prints_and_stores(seeing, toys, tmp_path, monkeypatch, capsys):
@@ -522,7 +531,7 @@ def test_the_command_prints_and_stores(seeing, toys, tmp_path, monkeypatch, caps
         assert words in told
     assert "the right one is likelier in 100.0 % of 1 lines" in told
     assert "The pictures are used: bleu1" in told
-    stored = Diagnosis.load(run / "diagnosis" / "test.json")
+    stored = Diagnosis.load(run / "diagnosis" / "test-colours-contrast_pairs.json")
     assert stored.search == "beam2,penalty0,max_length8"
     assert stored.trials == 20
     monkeypatch.setattr(sys, "argv", [*line, "--json", "--out", str(tmp_path / "elsewhere.json")])

@@ -5,9 +5,11 @@ import shutil
 
 import pytest
 import torch
+from toy_translation import learn, text_collection
 
+from limner.attention import explain
 from limner.checkpoint import load_checkpoint
-from limner.data.batching import Pictures, split_examples
+from limner.data.batching import TOKENS_A_ROW, Pictures, Query, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, Sentence, collate
 from limner.errors import CheckpointError, CollectionError, FeatureError, SettingsError, TrainingError
@@ -98,6 +100,49 @@ def test_batch_size_changes_no_description(model, tiny):
         for size in (1, 8)
     )
     assert [h[0].tokens for h in one] == [h[0].tokens for h in all_]
+
+
+@pytest.fixture(scope="module")
+def translating(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("toy")
+    collection = text_collection(folder / "c")
+    return load_checkpoint(learn(collection, folder / "run")), collection
+
+
+def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monkeypatch):
+    """It would pad a whole batch to its length, and what is computed of it."""
+    model, _ = translating
+    read = []
+
+    def watched(examples):
+        batch = collate(examples)
+        read.append(batch.source.shape)
+        return batch
+
+    sources = ["eins", "zwei drei"] * 8
+    sources.insert(5, "eins zwei " * 1500)
+    items = [Item(str(row), "new") for row in range(len(sources))]
+    settings = SearchSettings(max_length=6)
+    one = describe_items([model], items, None, settings, sources=sources, batch_size=1)
+    for module in ("limner.evaluation", "limner.attention"):
+        monkeypatch.setattr(f"{module}.collate", watched)
+    together = describe_items([model], items, None, settings, sources=sources, batch_size=16)
+    assert [found[0].tokens for found in together] == [found[0].tokens for found in one]
+    queries = [Query(item, source, ()) for item, source in zip(items, sources, strict=True)]
+    explained = explain(model, queries, [found[0] for found in together], None, batch_size=16)
+    assert [one.source for one in explained] == [tuple(source.split()) for source in sources]
+    assert sum(rows for rows, _ in read) == 2 * len(sources)
+    assert len(read) < 8
+    assert all(rows == 1 or rows * words <= 16 * TOKENS_A_ROW for rows, words in read)
+
+
+def test_what_nobody_translated_is_not_counted_as_unseen(translating, tmp_path):
+    model, collection = translating
+    more = [Item("bare", "train", sentences=(Sentence("en", "one"),))]
+    more.append(Item("made", "train", sentences=(Sentence("en", "one"), Sentence("de", "eins", 0, "run:0123"))))
+    write_items(tmp_path, [*collection.items(), *more])
+    again = evaluate([model], Collection.open(tmp_path), metrics=("bleu1",))
+    assert (again.left_out, len(again.items)) == (0, len(collection.items()))
 
 
 def test_an_evaluation_is_saved_where_the_report_finds_it(found, tmp_path):

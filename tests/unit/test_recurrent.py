@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from limner.layers.recurrent import BiGRU, gru
+from limner.layers.recurrent import BiGRU, gru, hold
 
 LN2, LN3 = math.log(2), math.log(3)  # tanh(ln 2) = 3/5, sigma(ln 3) = 3/4
 INPUT, HIDDEN = 4, 3
@@ -30,7 +30,8 @@ def test_the_gradient_of_a_step(shape):
 
 def test_an_infinite_input_holds_the_state_and_passes_its_gradient_on():
     inputs, recurrent = torch.randn(2, 3 * HIDDEN), torch.randn(2, 3 * HIDDEN)
-    inputs[0, :HIDDEN] = torch.inf
+    hold(inputs, torch.tensor([False, True]))
+    assert torch.equal(inputs.isinf(), torch.tensor([[True] * HIDDEN + [False] * 2 * HIDDEN, [False] * 3 * HIDDEN]))
     parts = [part.requires_grad_() for part in (inputs, recurrent, torch.randn(2, HIDDEN))]
     after = gru(*parts)
     assert torch.equal(after[0], parts[2][0])

@@ -26,12 +26,12 @@ def randomised(module, scale=0.7):
 
 
 def unroll(cell, words, hidden, source, picture, steps=2, masks=None):
-    """Everything that the steps come to, as one vector: a loop goes back through all of its steps."""
+    """Everything that the steps come to, as one vector."""
     to = cell.source.annotate(source, SOURCE_MASK)
     seen = None if picture is None else cell.picture.annotate(picture, SEEN)
-    loop, found = cell.loop(), []
+    loop, found = cell.loop(to, seen), []
     for word in cell.words(words).unbind(1)[:steps]:
-        step = cell(word, hidden, to, seen, loop, masks)
+        step = cell(word, hidden, loop, masks)
         hidden = step.hidden
         found += [part.flatten() for part in step if part is not None]
     return torch.cat(found)
@@ -48,6 +48,47 @@ def test_gradients_through_two_steps(kind, picture, hypotheses):
         inputs[3] = None
     used = [part for part in (*inputs, *cell.parameters()) if part is not None]
     assert torch.autograd.gradcheck(lambda *_: unroll(cell, *inputs), used, fast_mode=True)
+
+
+PARTS = ["hidden", "context", "alignment", "image", "attention", "gate"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"), [(ConditionalCell, part) for part in PARTS] + [(PlainCell, part) for part in PARTS[:-1]]
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
+    """Autograd then goes back through some of the steps and some of the products only."""
+    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
+    shapes = [(2, 3, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+    def found(*_):
+        words, state, source, picture = inputs
+        loop = cell.loop(cell.source.annotate(source, SOURCE_MASK), cell.picture.annotate(picture, SEEN))
+        steps = []
+        for word in cell.words(words).unbind(1):  # the loss reaches the first ones
+            steps.append(cell(word, state, loop))
+            state = steps[-1].hidden
+        return getattr(steps[at], part)
+
+    assert torch.autograd.gradcheck(found, (*inputs, *cell.parameters()), fast_mode=True)
+
+
+@pytest.mark.parametrize("kind", [ConditionalCell, PlainCell])
+def test_a_backward_pass_does_not_see_what_another_left(kind):
+    """One asked for the state's gradient alone, so that nobody fetched what its steps left for the weights."""
+    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
+    shapes = [(2, 2, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
+    words, hidden, source, picture = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
+    asked = [words, hidden, source, picture, *cell.parameters()]
+    total = unroll(cell, words, hidden, source, picture).square().sum()
+    expected = torch.autograd.grad(unroll(cell, words, hidden, source, picture).square().sum(), asked)
+    torch.autograd.grad(total, [hidden], retain_graph=True)
+    for _ in range(2):
+        found = torch.autograd.grad(total, asked, retain_graph=True)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("kind", [ConditionalCell, PlainCell])
@@ -145,6 +186,46 @@ def test_rows_of_zeros_in_a_table_of_regions_are_no_tokens():
     torch.testing.assert_close(ours.alignment[:, :, [0, 1, 4, 5, 6, 7]], expected.alignment)
 
 
+def test_the_gradient_of_an_early_gate_alone():
+    """That of beta_3, against a difference along some direction of all weights."""
+    model, batch = nmt(picture=["attention"]), batch_of()
+    parameters = dict(model.named_parameters())
+    gate = model(batch).gate[:, 2].sum()
+    gradients = torch.autograd.grad(gate, list(parameters.values()), allow_unused=True)
+    unused = {name for name, found in zip(parameters, gradients, strict=True) if found is None}
+    assert {name.split("_")[0] for name in unused} == {"readout"}
+    directions, step, expected = [torch.randn_like(weight) for weight in parameters.values()], 1e-6, 0.0
+    for sign in (1, -1):
+        with torch.no_grad():
+            torch._foreach_add_(list(parameters.values()), directions, alpha=sign * step)
+            expected += sign * model(batch).gate[:, 2].sum().item() / (2 * step)
+            torch._foreach_add_(list(parameters.values()), directions, alpha=-sign * step)
+    found = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True) if g is not None)
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("picture", ["attention", "initial"])
+def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
+    model, batch = nmt({"grid": FORMS["grid"]}, picture=[picture]), batch_of((True, False, True))
+    grid = batch.visual.grid.clone()
+    grid[:, 2:] = 0
+
+    def found(grid):
+        visual = batch.visual._replace(grid=grid, vector=None)
+        return model(dataclasses.replace(batch, visual=visual))
+
+    ours, expected = found(grid), found(grid[:, :2])
+    torch.testing.assert_close(ours.logits, expected.logits)
+    if picture == "attention":
+        assert not ours.attention[:, :, 2:].any()
+        torch.testing.assert_close(ours.attention[:, :, :2], expected.attention)
+        nothing = found(torch.zeros_like(grid))  # a picture of zeros is one
+        assert nothing.attention[0].all()
+        assert nothing.gate[0].all()
+        assert not nothing.gate[1].any()
+    assert torch.isfinite(found(torch.zeros_like(grid)).logits).all()
+
+
 def test_an_empty_source_sentence_is_finite_and_has_no_weights():
     model = nmt()
     batch = collate([Example("a", [4, 5], source=[]), Example("b", [4], source=[5, 6])])
@@ -192,14 +273,17 @@ def test_recurrent_dropout_is_one_mask_for_all_steps(decoder):
     read, masks = {}, []
     model.encoder.register_forward_pre_hook(lambda _, given: read.update(source=given[0]))
     model.cell.word.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
-    model.cell.register_forward_pre_hook(lambda _, given: masks.append(given[5]))
+    model.cell.register_forward_pre_hook(lambda _, given: masks.append(given[3]))
     batch = batch_of()
     model(batch)
     assert same_at_every_step(read["source"] == 0)
     assert same_at_every_step(read["target"] == 0)
     assert len(masks) == batch.target_in.shape[1]
     assert all(one is masks[0] for one in masks)
-    assert not torch.equal(masks[0].hidden, masks[0].proposal)
+    if decoder == "plain":
+        assert masks[0].proposal is None
+    else:
+        assert not torch.equal(masks[0].hidden, masks[0].proposal)
     assert set(masks[0].hidden.unique().tolist()) == {0.0, 2.0}
     model.eval()
     masks.clear()

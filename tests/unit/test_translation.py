@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -274,10 +275,14 @@ def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_
         (["eins", "--image", "a", "--images", "b"], "give one or the other"),
         (["eins", "zwei", "drei", "--image", "a", "--image", "b"], "2 pictures (--image) and 3 sentences"),
         (["eins", "--beam-size", "0"], "beam_size"),
-        (["--input", "nowhere"], "nowhere"),
+        (["--input", "nowhere"], "nowhere: cannot be read (No such file or directory); expected a text file"),
+        (["eins", "--output", "nowhere/out"], "--output nowhere/out: there is no folder nowhere; make it"),
+        (["eins", "--output", "."], "--output .: is a folder"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(limner_translate, arguments, named):
+def test_what_the_user_can_mend_is_one_line(limner_translate, arguments, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     status, printed, told = limner_translate(*arguments)
     assert (status, printed) == (1, "")
-    assert told.startswith("error: ") and named in told
+    assert told.startswith("error: ") and named in " ".join(told.split())
+    assert not Path("nowhere").exists()

@@ -12,7 +12,7 @@ from limner.checkpoint import Taken, load_checkpoint, load_tensors, take_weights
 from limner.data.batching import split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.errors import CheckpointError, SettingsError
+from limner.errors import CheckpointError, SettingsError, TrainingError
 from limner.evaluation import open_pictures, validate
 from limner.models.nmt import NMT, NMTSettings
 from limner.recipe import Recipe
@@ -195,7 +195,8 @@ def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share,
     assert {news.steps for news in told} == {math.ceil(read / 5)}
     assert told[-1].place.step == math.ceil(read / 5)
     model = load_checkpoint(run)
-    assert "synthetictrain" not in model.source.tokenizer.entries  # what a model wrote has no vote on the words
+    assert "synthetictrain" not in model.source.tokenizer.entries  # what a model wrote has no vote on the words,
+    assert ("noch" in model.tokenizer.entries) == (share > 0)  # what people wrote has one, where it is learned
 
 
 def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
@@ -207,6 +208,42 @@ def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
     assert len(people) == SIZES["val"]
     expected = score_examples(model.model, people).perplexity.value
     assert model.config.provenance["validation_perplexity"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_synthetic_sentences_that_are_not_there_are_missed(walls, tmp_path):
+    with pytest.raises(
+        SettingsError, match=r"data\.synthetic: 0\.5, and split 'train' of .* no .* in 'en' that a model"
+    ):
+        train(recipe_of(data={"synthetic": 0.5}), walls, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("share", "level", "told"), [(0.5, "INFO", "18 of the 36"), (0.9, "WARNING", "18 of the 36")])
+def test_the_share_that_is_drawn_is_told(half_made, tmp_path, caplog, share, level, told):
+    with caplog.at_level("INFO", "limner.training.preparation"):
+        train(recipe_of(data={"synthetic": share}, epochs=1), half_made, tmp_path / "run")
+    lines = [record for record in caplog.records if "that a model wrote" in record.getMessage()]
+    assert [line.levelname for line in lines] == [level]
+    assert f"{told} pairs of an epoch" in lines[0].getMessage()
+
+
+@pytest.fixture
+def all_made(walls, tmp_path):
+    """Walls whose English training sentences all are a model's."""
+    folder = tmp_path / "all-made"
+    made = (Sentence("de", "rote Wand", 0), Sentence("en", "red wall", 0, MADE))
+    learned = [Item(item.id, "train", sentences=made) for item in walls.items("train")]
+    write_items(folder, [*learned, *(Item(item.id, "val", sentences=item.sentences) for item in walls.items("val"))])
+    return Collection.open(folder)
+
+
+def test_what_a_model_wrote_alone_makes_no_vocabulary(all_made, text_only, tmp_path):
+    recipe = recipe_of(data={"synthetic": 0.9}, epochs=1, batch_size=6)
+    with pytest.raises(TrainingError, match=r"split 'train' has no sentence in 'en' that people wrote.*: --init RUN$"):
+        train(recipe, all_made, tmp_path / "run")
+    told = []
+    train(recipe, all_made, tmp_path / "run", init=text_only, progress=told.append)
+    assert {news.steps for news in told} == {3}  # with the words of another run all of it is learned
 
 
 # Beginning with another run
@@ -256,6 +293,39 @@ def test_a_run_of_other_languages_is_refused(walls, text_only, tmp_path, data):
         SettingsError, match=r"text-only: learned to write 'de' from 'en', and the recipe .*same languages"
     ):
         train(recipe_of(data=data), walls, tmp_path / "run", init=text_only)
+
+
+def test_a_run_that_gives_no_weight_is_refused(walls, text_only, tmp_path):
+    other = {"name": "independent", "embedding_dim": 5, "hidden_dim": 7}
+    recipe = recipe_of(features="quarters", epochs=1).model_dump(mode="json")
+    learned = train(Recipe.parse({**recipe, "model": other}), walls, tmp_path / "other")
+    with pytest.raises(
+        SettingsError, match=r"other: not one of its weights .* of this model's, so it would begin afresh"
+    ):
+        train(recipe_of(), walls, tmp_path / "run", init=learned)
+
+
+def test_word_vectors_of_another_size_are_missed(walls, text_only, tmp_path, caplog):
+    train(recipe_of(**STILL), walls, tmp_path / "same", init=text_only)
+    assert "begin afresh" not in caplog.text
+    train(recipe_of({"embedding_dim": 5}, **STILL), walls, tmp_path / "run", init=text_only)
+    assert "source_embedding.weight, encoder.input.weight, target_embedding.weight are not taken but" in caplog.text
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_saved_recipe_says_whose_vocabulary_it_is(walls, text_only, tmp_path, joint):
+    first = text_only if not joint else train(recipe_of(data={"joint_vocabulary": True}), walls, tmp_path / "joint")
+    run = train(recipe_of(data={"joint_vocabulary": not joint}, epochs=1), walls, tmp_path / "run", init=first)
+    assert load_checkpoint(run).recipe.data.joint_vocabulary == joint
+
+
+def test_a_run_that_goes_on_is_not_said_to_begin(walls, text_only, tmp_path):
+    recipe, told = recipe_of(save_every=1), []
+    with pytest.raises(Stop):
+        train(recipe, walls, tmp_path / "run", init=text_only, note=told.append, progress=stop_at(1))
+    assert len(told) == 1
+    train(recipe, walls, tmp_path / "run", init=text_only, resume=True, note=told.append)
+    assert len(told) == 1
 
 
 def test_what_is_no_run_is_refused(walls, tmp_path):

@@ -35,7 +35,13 @@ def diagnose(
     seed: Annotated[int, typer.Option(help="Of the tests, the shuffle and the wrong pictures.")] = 1,
     beam_size: BeamSize = None,
     leave_out: Annotated[bool, typer.Option(help="Go on without pictures that have no features.")] = False,
-    to: Annotated[Path | None, typer.Option("--out", help="Default: diagnosis/SPLIT.json in the run folder.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Default: diagnosis/SPLIT.json in the run folder, its name longer with --mask and --contrast.",
+        ),
+    ] = None,
     backbone: Backbone = None,
     device: Device = "cpu",
     as_json: AsJson = False,

@@ -44,7 +44,10 @@ def translate(
     length_penalty: LengthPenalty = None,
     max_length: Annotated[int | None, typer.Option(help="Words, or pieces of words, at most.")] = None,
     batch_size: Annotated[int, typer.Option(help="Sentences translated together; changes no result.", min=1)] = 64,
-    scores: Annotated[bool, typer.Option("--scores", help="Print log-probabilities too, after a tab.")] = False,
+    scores: Annotated[
+        bool,
+        typer.Option("--scores", help="Print log-probabilities too, after a tab; lists of --n-best have them anyway."),
+    ] = False,
     tokenised: Annotated[bool, typer.Option("--tokenised", help="Print words and signs apart, by spaces.")] = False,
     attention: Annotated[
         Path | None, typer.Option(help="Folder for drawings of what each word was made from; index.html shows all.")
@@ -79,6 +82,8 @@ def translate(
     _refuse(chosen, "need --collection")
     asked = _read_sentences(sentences or [], file)
     pictures = _read_pictures(asked, image or [], images)
+    if to_file is not None:
+        _require_place(to_file)
     from limner.translation import Translator
 
     translator = Translator.load(*runs, backbone=backbone, device=device, look=any(pictures))
@@ -112,6 +117,14 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
         raise SettingsError(f"{', '.join(slips)}: {why}; leave out one or the other")
 
 
+def _require_place(file: Path) -> None:
+    """A slip in a file's name is told before the work, and makes no folders."""
+    if file.is_dir():
+        raise SettingsError(f"--output {file}: is a folder; name a file in it")
+    if not file.parent.is_dir():
+        raise SettingsError(f"--output {file}: there is no folder {file.parent}; make it, or name another")
+
+
 class Sentences(NamedTuple):
     """What is to be translated, and where it came from, for messages."""
 
@@ -133,7 +146,12 @@ def _read_sentences(given_here: Sequence[str], file: Path | None) -> Sentences:
 
 def _read_lines(file: Path) -> list[str]:
     """Lines of a file in UTF-8; only line feeds end one, since other separators occur within sentences."""
-    data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            f"{file}: cannot be read ({error.strerror}); expected a text file, one line a sentence"
+        ) from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -20,6 +20,9 @@ from limner.vision.features import FeatureTable
 
 T = TypeVar("T")
 
+TOKENS_A_ROW = 100
+"""A batch of so many rows has so many times that many tokens at most, padding included; few sentences are longer."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -196,6 +199,8 @@ class Examples:
         self.targets = [encoded[k] for k in kept]
         self.sources = None if source is None else [read[k] for k in kept]
         self.synthetic = [k for k, row in enumerate(kept) if pairs[row][3]]
+        self.without_features = 0
+        """Items that `split_examples` left out, since their picture has no features."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -249,10 +254,30 @@ class Examples:
         )
 
     def order(self, size: int) -> list[list[int]]:
-        """All rows once, in batches of sentences of like length."""
+        """All rows once, in batches of sentences of like length, see `cut`."""
         lengths = self.lengths
         rows = sorted(range(len(self)), key=lengths.__getitem__)
-        return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
+        return list(cut(rows, [max(pair) for pair in lengths], size))
+
+
+def cut(rows: Iterable[int], lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Cut rows into batches of at most `size`; of fewer where one is so long that padding would fill the memory.
+
+    Args:
+        rows: in the order wanted.
+        lengths: tokens of every row.
+        size: rows a batch; with the longest of them that makes at most `size` * `TOKENS_A_ROW` tokens, or one row.
+    """
+    batch: list[int] = []
+    longest = 0
+    for row in rows:
+        longest = max(longest, lengths[row])
+        if batch and (len(batch) == size or (len(batch) + 1) * longest > size * TOKENS_A_ROW):
+            yield batch
+            batch, longest = [], lengths[row]
+        batch.append(row)
+    if batch:
+        yield batch
 
 
 def texts_to_learn(item: Item, lang: str, source: Source | None) -> list[tuple[str, str, bool]]:
@@ -364,13 +389,19 @@ def split_examples(
             "visual.missing=leave_out trains without them"
         )
     examples = Examples(items, tokenizer, lang, pictures, max_words, source)
+    examples.without_features = len(unseen)
     if not len(examples):
-        known = sorted({sentence.lang for item in everything for sentence in item.sentences})
         length = f" of at most {max_words} words" if examples.left_out else ""
-        remedy = f"; train with data.lang={known[0]}" if known and lang not in known and source is None else ""
-        translated = "" if source is None else f" that translates one in '{source.lang}'"
-        raise TrainingError(
-            f"{collection.path}: split '{split}' has no sentence{length} in '{lang}'{translated} "
-            f"(languages there: {', '.join(known) or 'none'}){remedy}"
-        )
+        raise TrainingError(f"{collection.path}: split '{split}' {_nothing_to_learn(everything, lang, source, length)}")
     return examples
+
+
+def _nothing_to_learn(items: Sequence[Item], lang: str, source: Source | None, length: str) -> str:
+    known = sorted({sentence.lang for item in items for sentence in item.sentences})
+    there = f"(languages there: {', '.join(known) or 'none'})"
+    if source is None:
+        remedy = f"; train with data.lang={known[0]}" if known and lang not in known else ""
+        return f"has no sentence{length} in '{lang}' {there}{remedy}"
+    written = any(read.made_by for item in items for read, _ in item.pairs(source.lang, lang))
+    people = " that people wrote; what a model wrote is left out here" if written and not source.synthetic else ""
+    return f"has no sentence{length} in '{lang}' that translates one in '{source.lang}'{people} {there}"

@@ -16,6 +16,7 @@ from limner.evaluation import answer, count_answers
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
 from limner.metrics.significance import approximate_randomisation
+from limner.progress import part_of
 from limner.scoring import score_examples
 from limner.search import Hypothesis, SearchSettings
 
@@ -127,16 +128,13 @@ class Study:
                     measure.value,
                     trials=self.trials,
                     seed=self.seed,
-                    progress=partial(self._tell, what, total, done),
+                    progress=part_of(partial(self.note, f"testing, {what}"), done, total),
                 )
                 figures.append(Figure(metric=measure.name, value=found.a_mean, difference=found.difference, p=found.p))
                 done += self.trials
             changed = np.mean([ours != theirs for ours, theirs in zip(first.said, other.said, strict=True)])
             conditions.append(Condition(name=other.name, figures=tuple(figures), changed=100 * float(changed)))
         return tuple(conditions)
-
-    def _tell(self, what: str, total: int, before: int, tried: int, _: int) -> None:
-        self.note(f"testing, {what}", before + tried, total)
 
 
 def share(name: str, counts: Sequence[tuple[int, int]], asked: Sequence[Query]) -> Measure:

@@ -139,8 +139,8 @@ def verdict(pictures: Sequence[Condition]) -> str:
 
 
 def save_diagnosis(diagnosis: Diagnosis, run: Path) -> Path:
-    """Write RUN/diagnosis/SPLIT.json."""
-    path = run / "diagnosis" / f"{diagnosis.split}.json"
+    """Write RUN/diagnosis/NAME.json, where the report finds it; of other questions it replaces nothing."""
+    path = run / "diagnosis" / f"{diagnosis.name}.json"
     diagnosis.save(path)
     return path
 

@@ -1,7 +1,13 @@
-"""What a diagnosis finds, as it is stored in RUN/diagnosis/SPLIT.json."""
+"""What a diagnosis finds, as it is stored in RUN/diagnosis.
+
+RUN/diagnosis/SPLIT.json      Diagnosis; SPLIT-colours-last_3.json where words were hidden as well, and
+                              SPLIT-contrast_pairs.json where a file pairs.tsv was asked about
+"""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Literal
 
 from limner.records import Record
@@ -98,3 +104,11 @@ class Diagnosis(Record):
     seed: int
     """Of the tests, of the shuffle and of the wrong pictures."""
     verdict: str
+
+    @property
+    def name(self) -> str:
+        """Split and whatever else was asked, as file names have it."""
+        asked = [Path(masked.mask).stem for masked in self.masked]
+        if self.contrast is not None:
+            asked.append(f"contrast_{Path(self.contrast.file).stem}")
+        return "-".join([self.split, *(re.sub(r"[^\w.]+", "_", one) for one in asked)])

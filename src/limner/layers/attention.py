@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from limner.models.protocols import precise
+from limner.layers.deferred import Owed, share
+from limner.precision import at_least_float32, precise
 
 CELLS_AT_ONCE = 1 << 19
 """Units whose activation is taken together: few enough for a core's cache."""
@@ -20,17 +21,17 @@ class Annotations(NamedTuple):
 
     values: Tensor  # (B, L, D)
     keys: Tensor  # (B, L, A)
-    mask: Tensor | None  # (B, L) bool; None where all are real
+    missing: Tensor | None  # (B, 1, L) bool, true where nothing is; None where all are real
+    there: Tensor | None  # (B, 1): 1 where any is, else 0; None as above
+    owed: tuple[Owed, Owed] | None = None  # by the steps of a loop to values and keys; none outside of one
 
-
-class Gathered:
-    """What the steps of a loop owe to the keys and to the annotations: it is added up here, and handed over once."""
-
-    def __init__(self) -> None:
-        self.steps = self.returned = 0
-        self.by_keys: Tensor | None = None
-        self.weights: list[Tensor] = []
-        self.contexts: list[Tensor] = []
+    def shared(self) -> Annotations:
+        """The same, for the steps of a loop: the gradients by values and by keys are added up and made once."""
+        if not torch.is_grad_enabled():
+            return self
+        by_values, by_keys = owed = Owed(_by_values), Owed(_by_keys)
+        (values,), (keys,) = share(by_values, self.values), share(by_keys, self.keys)
+        return self._replace(values=values, keys=keys, owed=owed)
 
 
 class AdditiveAttention(nn.Module):
@@ -51,31 +52,33 @@ class AdditiveAttention(nn.Module):
     def annotate(self, values: Tensor, mask: Tensor | None) -> Annotations:
         """Project the keys, once for all steps: values (B, L, D) and where they are real, (B, L)."""
         keys = self.key(values)
-        return Annotations(values.to(keys.dtype), keys, mask)
+        if mask is None or mask.all():
+            return Annotations(values.to(keys.dtype), keys, None, None)
+        return Annotations(values.to(keys.dtype), keys, ~mask[:, None], mask.any(1, keepdim=True).to(keys.dtype))
 
-    def forward(self, query: Tensor, to: Annotations, gathered: Gathered | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, to: Annotations) -> tuple[Tensor, Tensor]:
         """Look where the query asks to.
 
         Args:
             query: U s, (N K, A): K queries to each of N sets of annotations, neighbours one after another.
-            to: N sets of L annotations. A set without any gets weights zero.
-            gathered: of the loop this is a step of; None for a step by itself.
+            to: N sets of L annotations; in a loop, `shared` by its steps. A set without any gets weights zero.
 
         Returns:
             Context (N K, D) and weights (N K, L).
         """
-        gathered = Gathered() if gathered is None else gathered
+        to = to if to.owed else to.shared()
+        to_values, to_keys = to.owed or (None, None)
         queries = query.to(to.keys.dtype).view(len(to.keys), -1, to.keys.shape[2])
         energies: Tensor = _Energies.apply(  # type: ignore[no-untyped-call]
-            queries, to.keys, self.score.to(to.keys.dtype), gathered
+            queries, to.keys, self.score.to(to.keys.dtype), to_keys
         )
         energies = precise(energies)  # (N, K, L)
-        if to.mask is not None:
-            energies = energies.masked_fill(~to.mask[:, None], -math.inf)
+        if to.missing is not None:
+            energies = energies.masked_fill(to.missing, -math.inf)
         weights = energies.softmax(-1)
-        if to.mask is not None:
-            weights = weights.masked_fill(~to.mask[:, None], 0.0)  # all masked: a softmax of nothing is no number
-        context: Tensor = _Context.apply(weights, to.values, gathered)  # type: ignore[no-untyped-call]
+        if to.missing is not None:
+            weights = weights.masked_fill(to.missing, 0.0)  # all masked: a softmax of nothing is no number
+        context: Tensor = _Context.apply(weights, to.values, to_values)  # type: ignore[no-untyped-call]
         return context.flatten(0, 1), weights.flatten(0, 1)
 
 
@@ -86,70 +89,63 @@ class _Energies(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, keys: Tensor, score: Tensor, gathered: Gathered) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, query: Tensor, keys: Tensor, score: Tensor, owed: Owed | None) -> Tensor:  # noqa: ANN401
         ctx.save_for_backward(query, keys, score)
-        ctx.gathered = gathered
-        gathered.steps += 1
+        ctx.owed = owed
         return torch.cat([_activations(query[some], keys[some]) @ (2 * score) for some in _pieces(query, keys)])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:  # noqa: ANN401
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, Tensor, None]:  # noqa: ANN401
         query, keys, score = ctx.saved_tensors
-        gathered: Gathered = ctx.gathered
-        if gathered.by_keys is None:
-            gathered.by_keys = torch.zeros_like(keys, dtype=_at_least_float32(keys))
-        queries, to_score = [], torch.zeros_like(score, dtype=_at_least_float32(score))
+        left: list[tuple[Tensor, Tensor]] = ctx.owed.left()
+        if not left:
+            left.append((torch.zeros_like(keys, dtype=at_least_float32(keys)), score.detach()))
+        queries, to_score = [], torch.zeros_like(score, dtype=at_least_float32(score))
         for some in _pieces(query, keys):
-            error, by_keys = outer[some], gathered.by_keys[some]
+            error, by_keys = outer[some], left[0][0][some]
             active = _activations(query[some], keys[some])  # (n, K, L, A)
             to_score += error.flatten() @ active.flatten(0, 2)
             slope = torch.addcmul(active, active, active, value=-1)
             queries.append(torch.matmul(error[:, :, None], slope)[:, :, 0])  # (n, K, A)
             for one in range(query.shape[1]):
                 by_keys.addcmul_(slope[:, one], error[:, one, :, None])
-        gathered.returned += 1
-        all_of_it = None
-        if gathered.returned == gathered.steps:
-            all_of_it, gathered.by_keys = (gathered.by_keys * (4 * score)).to(keys.dtype), None
-            gathered.returned = 0
-        return torch.cat(queries) * (4 * score), all_of_it, (2 * to_score).to(score.dtype), None
+        return torch.cat(queries) * (4 * score), None, (2 * to_score).to(score.dtype), None
+
+
+def _by_keys(left: list[tuple[Tensor, Tensor]]) -> tuple[Tensor]:
+    ((summed, score),) = left
+    return ((summed * (4 * score)).to(score.dtype),)
 
 
 class _Context(torch.autograd.Function):
     """Weighted sums of annotations: weights (N, K, L) and values (N, L, D) to (N, K, D)."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, values: Tensor, gathered: Gathered) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, weights: Tensor, values: Tensor, owed: Owed | None) -> Tensor:  # noqa: ANN401
         rounded = weights.to(values.dtype)
-        ctx.save_for_backward(rounded, values)
-        ctx.gathered, ctx.exact = gathered, weights.dtype
-        gathered.weights.append(rounded)
+        ctx.save_for_backward(rounded if ctx.needs_input_grad[1] else None, values)
+        ctx.owed, ctx.exact = owed, weights.dtype
         return torch.bmm(rounded, values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor | None, None]:  # noqa: ANN401
-        _, values = ctx.saved_tensors
-        gathered: Gathered = ctx.gathered
-        gathered.contexts.append(outer)
-        by_values = None
-        if len(gathered.contexts) == len(gathered.weights):
-            if ctx.needs_input_grad[1]:
-                weights = torch.cat(gathered.weights[::-1], 1)  # (N, T K, L)
-                by_values = torch.bmm(weights.transpose(1, 2), torch.cat(gathered.contexts, 1))
-            gathered.contexts = []
-        return torch.bmm(outer, values.transpose(1, 2)).to(ctx.exact), by_values, None
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        weights, values = ctx.saved_tensors
+        if weights is not None:
+            ctx.owed.left().append((weights.detach(), outer))
+        return torch.bmm(outer, values.transpose(1, 2)).to(ctx.exact), None, None
+
+
+def _by_values(left: list[tuple[Tensor, Tensor]]) -> tuple[Tensor]:
+    weights, contexts = (torch.cat(parts, 1) for parts in zip(*left, strict=True))  # (N, T K, L) and (N, T K, D)
+    return (torch.bmm(weights.transpose(1, 2), contexts),)
 
 
 def _pieces(query: Tensor, keys: Tensor) -> list[slice]:
     """Rows whose activations fit a cache together."""
     height = max(1, CELLS_AT_ONCE // (query.shape[1] * keys.shape[1] * keys.shape[2]))
     return [slice(top, top + height) for top in range(0, len(keys), height)]
-
-
-def _at_least_float32(values: Tensor) -> torch.dtype:
-    return torch.promote_types(values.dtype, torch.float32)
 
 
 def _activations(query: Tensor, keys: Tensor) -> Tensor:

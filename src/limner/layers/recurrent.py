@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from limner.layers.dropout import dropout
+from limner.precision import at_least_float32
 
 
 def gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
@@ -26,6 +27,19 @@ def gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
     """
     after: Tensor = _Gates.apply(inputs, recurrent, hidden)  # type: ignore[no-untyped-call]
     return after
+
+
+def hold(inputs: Tensor, mask: Tensor) -> None:
+    """Let states stay what they were where there is nothing to read: close the update gate by an infinite input.
+
+    This changes `inputs` in place, unseen by autograd: the gradient is zero there by `gru` itself.
+
+    Args:
+        inputs: W x + b as `gru` takes it, (…, 3H).
+        mask: true where there is something to read, (…).
+    """
+    if not mask.all():
+        inputs.detach()[..., : inputs.shape[-1] // 3].masked_fill_(~mask[..., None], torch.inf)
 
 
 class _Gates(torch.autograd.Function):
@@ -50,7 +64,7 @@ class _Scan(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, kept: Tensor | None) -> Tensor:  # noqa: ANN401
         """Inputs (S, 2, B, 3H), weight (2, H, 3H) and mask (2, B, H) to the states after every step, (S, 2, B, H)."""
         size = weight.shape[1]
-        hidden = torch.zeros(*inputs.shape[1:3], size, device=inputs.device, dtype=_at_least_float32(inputs))
+        hidden = torch.zeros(*inputs.shape[1:3], size, device=inputs.device, dtype=at_least_float32(inputs))
         states, made = [hidden], []
         for at_step in inputs.unbind(0):
             hidden, *parts = _step(at_step, torch.bmm(_masked(hidden, kept).to(weight.dtype), weight), hidden)
@@ -109,10 +123,6 @@ def _masked(hidden: Tensor, kept: Tensor | None) -> Tensor:
     return hidden if kept is None else hidden * kept
 
 
-def _at_least_float32(inputs: Tensor) -> torch.dtype:
-    return torch.promote_types(inputs.dtype, torch.float32)
-
-
 class BiGRU(nn.Module):
     """A forward and a backward GRU over padded sequences: the encoder of Bahdanau et al. (2015).
 
@@ -143,9 +153,9 @@ class BiGRU(nn.Module):
         """
         size = self.hidden_dim
         inputs = self.input(sequence).unflatten(2, (2, 3 * size))  # (B, S, 2, 3H)
-        held = torch.zeros_like(inputs[:, :, :1, :1]).masked_fill(~mask[:, :, None, None], torch.inf)
-        inputs = torch.cat([inputs[..., :size] + held, inputs[..., size:]], -1)
-        inputs = torch.stack([inputs[:, :, 0], inputs[:, :, 1].flip(1)]).permute(2, 0, 1, 3)  # (S, 2, B, 3H)
+        inputs = torch.stack([inputs[:, :, 0], inputs[:, :, 1].flip(1)])  # (2, B, S, 3H)
+        hold(inputs, torch.stack([mask, mask.flip(1)]))
+        inputs = inputs.permute(2, 0, 1, 3)  # (S, 2, B, 3H)
         ones = torch.ones(2, len(sequence), size, device=sequence.device, dtype=self.recurrent.dtype)
         kept = dropout(ones, rate, self.training) if rate and self.training else None
         states: Tensor = _Scan.apply(inputs, self.recurrent.to(inputs.dtype), kept)  # type: ignore[no-untyped-call]

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from limner.layers.attention import AdditiveAttention, Annotations, Gathered
+from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.deferred import Product
 from limner.layers.recurrent import gru, start_recurrent
-from limner.models.protocols import precise
+from limner.precision import precise
 
 
 class Masks(NamedTuple):
     """Dropout of what recurrent products read, one mask for all time steps (Gal and Ghahramani, 2016)."""
 
     hidden: Tensor  # (B, H)
-    proposal: Tensor  # (B, H)
+    proposal: Tensor | None = None  # (B, H); none for a cell that makes no proposal
 
 
 class Step(NamedTuple):
@@ -38,12 +38,12 @@ class Step(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """What the steps of a loop share besides what they attend to."""
+    """What the steps of a loop share."""
 
     products: tuple[Callable[[Tensor], Sequence[Tensor]], ...]
     """The cell's weights, as what is done with them at every step: some x to the products with each of several."""
-    source: Gathered
-    picture: Gathered
+    source: Annotations
+    picture: Annotations | None
 
 
 class ConditionalCell(nn.Module):
@@ -72,44 +72,43 @@ class ConditionalCell(nn.Module):
         projected: Tensor = self.word(embedded)
         return projected
 
-    def loop(self) -> Loop:
-        """Begin a loop: what its steps share, made once."""
+    def loop(self, source: Annotations, picture: Annotations | None) -> Loop:
+        """Begin a loop: what its steps share, made once.
+
+        Args:
+            source: the source words of N examples.
+            picture: the places of their pictures, of which a mask may leave none; None for text alone.
+        """
         asked, layers = [self.recurrent_2, self.source.query.weight], [self.context]
         if self.picture is not None:
             asked, layers = [*asked, self.picture.query.weight], [self.context, self.image, self.gate]
         products = (each_step([layer.weight], layer.bias) for layer in layers)
-        return Loop((each_step([self.recurrent_1]), each_step(asked), *products), Gathered(), Gathered())
+        return Loop((each_step([self.recurrent_1]), each_step(asked), *products), *_shared(source, picture))
 
-    def forward(
-        self,
-        word: Tensor,
-        hidden: Tensor,
-        source: Annotations,
-        picture: Annotations | None,
-        loop: Loop,
-        masks: Masks | None = None,
-    ) -> Step:
+    def forward(self, word: Tensor, hidden: Tensor, loop: Loop, masks: Masks | None = None) -> Step:
         """One step.
 
         Args:
             word: of `words`, at this position, (N K, 3H).
             hidden: s_{t-1}, (N K, H).
-            source: the source words of N examples.
-            picture: the places of their pictures, of which a mask may leave none; None for text alone.
             loop: of `loop`, the same for all steps of one.
             masks: dropout; None while nothing is learned.
         """
         recur, ask, read, *rest = loop.products
         kept = hidden if masks is None else hidden * masks.hidden
         proposal = gru(word, recur(kept)[0], hidden)  # s'_t
-        recurrent, query, *looks = ask(proposal if masks is None else proposal * masks.proposal)
-        context, alignment = self.source(query, source, loop.source)
+        recurrent, query, *looks = ask(
+            proposal if masks is None or masks.proposal is None else proposal * masks.proposal
+        )
+        context, alignment = self.source(query, loop.source)
         inputs = read(context)[0]
-        if self.picture is None or picture is None:
+        if self.picture is None or loop.picture is None:
             return Step(gru(inputs, recurrent, proposal), context, alignment)
-        seen, attention = self.picture(looks[0], picture, loop.picture)
+        seen, attention = self.picture(looks[0], loop.picture)
         look, open_gate = rest
-        gate = torch.sigmoid(precise(open_gate(kept)[0])) * _is_there(picture, len(hidden))  # beta_t, (N K, 1)
+        gate = torch.sigmoid(precise(open_gate(kept)[0]))  # beta_t, (N K, 1)
+        if loop.picture.there is not None:
+            gate = gate * loop.picture.there.repeat_interleave(len(hidden) // len(loop.picture.there), 0)
         image = seen * gate
         state = gru(inputs + look(image)[0], recurrent, proposal)
         return Step(state, context, alignment, image, attention, gate.squeeze(1))
@@ -140,32 +139,24 @@ class PlainCell(nn.Module):
         parts = [self.word(embedded), self.source_word(embedded)]
         return torch.cat([*parts, self.picture_word(embedded)] if self.picture else parts, -1)
 
-    def loop(self) -> Loop:
-        """Begin a loop: what its steps share, made once."""
+    def loop(self, source: Annotations, picture: Annotations | None) -> Loop:
+        """Begin a loop; arguments as of `ConditionalCell`."""
         asked, layers = [self.recurrent, self.source.query.weight], [self.context]
         if self.picture is not None:
             asked, layers = [*asked, self.picture.query.weight], [self.context, self.image]
         products = (each_step([layer.weight]) for layer in layers)
-        return Loop((each_step(asked), *products), Gathered(), Gathered())
+        return Loop((each_step(asked), *products), *_shared(source, picture))
 
-    def forward(
-        self,
-        word: Tensor,
-        hidden: Tensor,
-        source: Annotations,
-        picture: Annotations | None,
-        loop: Loop,
-        masks: Masks | None = None,
-    ) -> Step:
+    def forward(self, word: Tensor, hidden: Tensor, loop: Loop, masks: Masks | None = None) -> Step:
         """One step; arguments as of `ConditionalCell`."""
         ask, read, *rest = loop.products
         gates, size = 3 * hidden.shape[1], self.source_word.out_features
         recurrent, query, *looks = ask(hidden if masks is None else hidden * masks.hidden)
-        context, alignment = self.source(query + word[:, gates : gates + size], source, loop.source)
+        context, alignment = self.source(query + word[:, gates : gates + size], loop.source)
         inputs = word[:, :gates] + read(context)[0]
         image = attention = None
-        if self.picture is not None and picture is not None:
-            image, attention = self.picture(looks[0] + word[:, gates + size :], picture, loop.picture)
+        if self.picture is not None and loop.picture is not None:
+            image, attention = self.picture(looks[0] + word[:, gates + size :], loop.picture)
             inputs = inputs + rest[0](image)[0]
         return Step(gru(inputs, recurrent, hidden), context, alignment, image, attention)
 
@@ -188,10 +179,5 @@ def _recurrent(size: int) -> nn.Parameter:
     return nn.Parameter(weight.t().contiguous())
 
 
-def _is_there(picture: Annotations, rows: int) -> Tensor:
-    """1 where an example has a picture, 0 where it has none, for each of its K hypotheses: (N K, 1)."""
-    count = len(picture.values)
-    if picture.mask is None:
-        return picture.values.new_ones(rows, 1)
-    there = picture.mask.any(1, keepdim=True).to(picture.values.dtype)
-    return there.repeat_interleave(rows // count, 0)
+def _shared(source: Annotations, picture: Annotations | None) -> tuple[Annotations, Annotations | None]:
+    return source.shared(), None if picture is None else picture.shared()

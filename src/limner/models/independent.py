@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, pad
 from limner.data.examples import SIGNS, Batch
 from limner.layers.dropout import dropout
 from limner.layers.eye import Eye, Scaling
-from limner.layers.recurrent import gru, start_recurrent
+from limner.layers.recurrent import gru, hold, start_recurrent
 from limner.models.protocols import Output, precise
 from limner.settings import Settings
 
@@ -89,13 +89,11 @@ class LanguageModel(nn.Module):
     def states(self, embedded: Tensor, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """The states after each word: (B, T, E) from (B, H) to (B, T, H).
 
-        Where `mask` (B, T) is false a state stays what it was: its update gate is closed by an infinite input.
+        Where `mask` (B, T) is false a state stays what it was.
         """
         projected, states = self.input(embedded), []
         if mask is not None:
-            held = torch.zeros_like(projected[..., :1]).masked_fill(~mask[..., None], torch.inf)
-            update = projected[..., : hidden.shape[1]] + held
-            projected = torch.cat([update, projected[..., hidden.shape[1] :]], -1)
+            hold(projected, mask)
         for at_step in projected.unbind(1):
             hidden = self.step(at_step, hidden)
             states.append(hidden)

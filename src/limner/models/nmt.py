@@ -189,7 +189,7 @@ class NMT(nn.Module):
         if self.picture_initial is not None:
             vector = batch.visual.vector if batch.visual.vector is not None else batch.visual.grid
             if vector is not None:  # else no example of the batch has a picture
-                pooled = vector.mean(1) if vector.dim() > 2 else vector
+                pooled = _mean(vector) if vector.dim() > 2 else vector
                 seen = self.picture_initial(dropout(pooled, settings.visual_dropout, self.training))
                 first = first + seen * batch.visual.present[:, None]
         values = dropout(values, settings.annotation_dropout, self.training)
@@ -210,13 +210,17 @@ class NMT(nn.Module):
 
     def _places(self, batch: Batch) -> Annotations | None:
         """The places of each picture to attend to; None where no example of the batch has a picture."""
-        grid, present = batch.visual.grid, batch.visual.present
+        grid = batch.visual.grid
+        there = batch.visual.present[:, None]
         if self.convnet is not None and batch.visual.maps is not None:
             grid = self.convnet(batch.visual.maps)
+        elif grid is not None:
+            there = there & _rows(grid)
         if self.cell.picture is None or grid is None:
             return None
-        grid = dropout(grid, self.settings.visual_dropout, self.training)
-        return self.cell.picture.annotate(grid, present[:, None].expand(grid.shape[:2]))
+        return self.cell.picture.annotate(
+            dropout(grid, self.settings.visual_dropout, self.training), there.expand(grid.shape[:2])
+        )
 
     def start(self, memory: NMTMemory) -> NMTState:
         """s_0."""
@@ -226,7 +230,7 @@ class NMT(nn.Module):
         """One word (N K,) of K hypotheses each of N examples: the logits (N K, V) of the next."""
         embedded = self.target_embedding(tokens)
         cell = self.cell
-        found = cell(cell.words(embedded), state.hidden, memory.source, memory.picture, cell.loop())
+        found = cell(cell.words(embedded), state.hidden, cell.loop(memory.source, memory.picture))
         return self._read_out(embedded, found.hidden, found.context, found.image), NMTState(found.hidden)
 
     def forward(self, batch: Batch) -> Output:
@@ -236,10 +240,11 @@ class NMT(nn.Module):
         masks = None
         if self.training and settings.decoder_dropout:
             embedded = embedded * _kept((len(embedded), 1, embedded.shape[2]), settings.decoder_dropout, embedded)
-            masks = Masks(*(_kept(memory.hidden.shape, settings.decoder_dropout, memory.hidden) for _ in range(2)))
-        hidden, steps, loop = memory.hidden, [], self.cell.loop()
+            reads = 2 if settings.decoder == "conditional" else 1  # the plain cell makes no proposal
+            masks = Masks(*(_kept(memory.hidden.shape, settings.decoder_dropout, memory.hidden) for _ in range(reads)))
+        hidden, steps, loop = memory.hidden, [], self.cell.loop(memory.source, memory.picture)
         for word in self.cell.words(embedded).unbind(1):
-            found: Step = self.cell(word, hidden, memory.source, memory.picture, loop, masks)
+            found: Step = self.cell(word, hidden, loop, masks)
             hidden = found.hidden
             steps.append(found)
         stacked = (None if parts[0] is None else torch.stack(parts, 1) for parts in zip(*steps, strict=True))
@@ -262,6 +267,20 @@ class NMT(nn.Module):
 def _kept(shape: tuple[int, ...], rate: float, like: Tensor) -> Tensor:
     """A dropout mask to multiply with, scaled to keep the mean."""
     return dropout(torch.ones(shape, dtype=like.dtype, device=like.device), rate, True)
+
+
+def _rows(grid: Tensor) -> Tensor:
+    """Which rows of stored features (B, L, D) there are, (B, L): fewer regions than rows leave rows of zeros.
+
+    Where all are zeros they are a picture of zeros, which is there.
+    """
+    there = grid.any(-1)
+    return there | ~there.any(1, keepdim=True)
+
+
+def _mean(grid: Tensor) -> Tensor:
+    """The mean of the rows that there are, (B, L, D) to (B, D)."""
+    return grid.sum(1) / _rows(grid).sum(1, keepdim=True)
 
 
 def _require(visual: Mapping[str, tuple[int, ...]], form: str, settings: NMTSettings) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from limner.data.examples import Batch, Visual
+from limner.precision import precise as precise
 
 Memory = Any
 """All that is constant while generating: a NamedTuple of batch-first tensors (or None)."""
@@ -31,11 +32,6 @@ class Output(NamedTuple):
 def spread(memory: Memory, rows: int) -> Memory:
     """A memory of N examples repeated for `rows` = N K hypotheses, where a step adds to it or multiplies it."""
     return type(memory)(*(None if part is None else part.repeat_interleave(rows // len(part), 0) for part in memory))
-
-
-def precise(logits: Tensor) -> Tensor:
-    """Logits in at least float32, in which every softmax is taken."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def device_of(model: Model) -> torch.device:

@@ -42,8 +42,7 @@ def check(rows: Sequence[Row], job: Job) -> None:
         job.note("checking", done, len(trainings))
         # What it begins with is not there yet, unless it is no part of the table.
         init = training.init if training.init == job.init else None
-        learner, examples, _ = prepare(training.recipe, job.collection, job.command, init)
-        _require_synthetic(training.recipe, len(examples.synthetic), job.collection)
+        learner = prepare(training.recipe, job.collection, job.command, init)[0]
         for row in (row for one, row in missing if row is not None and one.run == training.run):
             _require_evaluable(learner, row, job.collection)
 
@@ -109,17 +108,6 @@ def _require_one_pair_of_languages(first: Plan) -> None:
                 f"row '{first.row.name}': {training.run.name} learns from {ours[0]} to {ours[1]}, and "
                 f"{before.run.name}, which it begins with, from {theirs[0]} to {theirs[1]}"
             )
-
-
-def _require_synthetic(recipe: Recipe, synthetic: int, collection: Collection) -> None:
-    """Without them the row would silently be another one."""
-    data = recipe.data
-    if data.synthetic and not synthetic:
-        raise SettingsError(
-            f"data.synthetic: {data.synthetic:g}, and split '{data.train}' of {collection.path} has no source sentence "
-            f"in '{data.source_lang}' that a model wrote; write some with 'limner translate RUN --collection "
-            f"{collection.path} --lang {data.lang} --to {data.source_lang} --write', or leave such rows out"
-        )
 
 
 def _require_evaluable(learner: Checkpoint, row: Row, collection: Collection) -> None:

@@ -76,7 +76,7 @@ def train(
         init: another run, whose vocabularies and, where name and shape agree, weights it begins with.
         command: how this was called, for the records.
         note: told in a line, before the first step, how many words the pre-trained vectors know, and which weights
-            were taken from `init`.
+            were taken from `init`; a run that goes on from a state has left them behind.
         progress: told after every step.
 
     Returns:
@@ -84,7 +84,7 @@ def train(
 
     Raises:
         CheckpointError: `out` holds a run and `resume` is false, or a run of another recipe or other data, or one that
-            another process is training; or the disk refuses.
+            began with another `init`, or that another process is training; or the disk refuses.
         TrainingError: there is nothing to learn from, the metric that decides cannot be measured here, or the loss
             stopped being a number.
     """
@@ -96,14 +96,15 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, CheckpointError):
         claim(out, learner.config, resume)
-        if note is not None and "embeddings" in learner.config.provenance:
+        stored = find_state(out) if resume else None
+        if note is not None and stored is None and "embeddings" in learner.config.provenance:
             note(f"begins with {learner.config.provenance['embeddings']}; the others are drawn likewise")
-        if note is not None and "init" in learner.config.provenance:
+        if note is not None and stored is None and "init" in learner.config.provenance:
             note(f"begins with {learner.config.provenance['init']}")
         if isinstance(learner.model, Counted):
             _count(learner, training_set, validation_set, out)
             return out
-        _learn(fabric, learner, training_set, validation_set, out, find_state(out) if resume else None, progress)
+        _learn(fabric, learner, training_set, validation_set, out, stored, progress)
     return out
 
 
@@ -175,7 +176,7 @@ def _learn_epoch(run: _Run, model: Callable[[Batch], Output], wrapped: Optimizer
     order = epoch_order(
         [lengths[row] for row in rows], settings.batch_size, settings.bucket, settings.seed, place.epoch
     )
-    batches = [[rows[place] for place in batch] for batch in order]
+    batches = [[rows[k] for k in batch] for batch in order]
     run.learner.model.train()
     for batch in prefetch(examples.batch, batches[place.batch :], settings.prefetch):
         began = time.perf_counter()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from limner.checkpoint import Checkpoint, Config, load_checkpoint, load_tensors, provenance, sha256, take_weights
 from limner.data.batching import Examples, Pictures, Source, split_examples
 from limner.data.collection import Collection
-from limner.data.examples import SIGNS, Item
+from limner.data.examples import SIGNS
 from limner.errors import SettingsError, TrainingError
 from limner.metrics import score_sentences
 from limner.models import Model, build_model
@@ -37,29 +36,14 @@ def prepare(
     pictures = (
         Pictures.open(collection, recipe.visual.features, recipe.visual.cache_mib) if recipe.visual.features else None
     )
-    items = collection.items(data.train)
     if init is None:
-        tokenizer, source = _vocabularies(recipe, items)
+        tokenizer, source = _vocabularies(recipe, collection)
     else:
-        first = load_checkpoint(init)
-        recipe, tokenizer, source = _with_words_of(first, recipe, init)
-    leave_out = recipe.visual.missing == "leave_out"
-    training_set, validation_set = (
-        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words, leave_out, read)
-        for split, read in ((data.train, source), (data.val, source and source._replace(synthetic=0.0)))
-    )
-    for split, examples in ((data.train, training_set), (data.val, validation_set)):
-        if examples.left_out:
-            logger.info(
-                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
-            )
+        recipe, tokenizer, source = _with_words_of(load_checkpoint(init), recipe, init)
+    training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, pictures)
     source_size = None if source is None else len(source.tokenizer)
     model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {}, source_size)
-    begun: dict[str, str] = {}
-    if init is not None:
-        taken = take_weights(model, load_tensors(init / "model.safetensors"))
-        logger.info("%s: %s", init, taken)
-        begun |= {"init": f"{init}: {taken}", "init_sha256": sha256(init / "model.safetensors")}
+    begun = {} if init is None else _begin_with(init, model)
     if isinstance(model, Counted) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
     if not isinstance(model, Counted):
@@ -83,13 +67,26 @@ def prepare(
     return Checkpoint(model, tokenizer, config, recipe, source_tokenizer), training_set, validation_set
 
 
-def _vocabularies(recipe: Recipe, items: Sequence[Item]) -> tuple[Tokenizer, Source | None]:
-    """Vocabularies of the language to learn, and of the one it is translated from, of what people wrote."""
-    data = recipe.data
+def _vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokenizer, Source | None]:
+    """Vocabularies of the language to learn, and of the one it is translated from.
+
+    The words are those of people: what a model translated, where it is learned from, has a vote in the language it is
+    translated into, for people wrote these sentences, and none in the language that the model wrote.
+
+    Raises:
+        TrainingError: a model wrote every sentence there is to translate from.
+    """
+    data, items = recipe.data, collection.items(recipe.data.train)
     if data.source_lang is None or recipe.source_text is None:
         return Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text), None
-    pairs = [pair for item in items for pair in item.pairs(data.source_lang, data.lang) if not pair[0].made_by]
-    read, said = (dict.fromkeys(pair[side].text for pair in pairs) for side in (0, 1))
+    pairs = [pair for item in items for pair in item.pairs(data.source_lang, data.lang)]
+    read = dict.fromkeys(before.text for before, _ in pairs if not before.made_by)
+    said = dict.fromkeys(after.text for before, after in pairs if data.synthetic or not before.made_by)
+    if said and not read:
+        raise TrainingError(
+            f"{collection.path}: split '{data.train}' has no sentence in '{data.source_lang}' that people wrote, with "
+            f"a translation in '{data.lang}', to make a vocabulary of; begin with one of another run: --init RUN"
+        )
     source, target = Tokenizer.train_pair(read, said, recipe.source_text, recipe.text, joint=data.joint_vocabulary)
     return target, Source(data.source_lang, source, data.synthetic)
 
@@ -102,9 +99,77 @@ def _with_words_of(first: Checkpoint, recipe: Recipe, run: Path) -> tuple[Recipe
             f"{run}: learned to write '{first.recipe.data.lang}' from '{theirs}', and the recipe '{recipe.data.lang}' "
             f"from '{ours}': begin with a run of the same languages"
         )
-    recipe = recipe.model_copy(update={"text": first.recipe.text, "source_text": first.recipe.source_text})
+    data = recipe.data.model_copy(update={"joint_vocabulary": first.recipe.data.joint_vocabulary})
+    recipe = recipe.model_copy(
+        update={"data": data, "text": first.recipe.text, "source_text": first.recipe.source_text}
+    )
     source = first.source
     return recipe, first.tokenizer, None if source is None else source._replace(synthetic=recipe.data.synthetic)
+
+
+def _both_splits(
+    recipe: Recipe, collection: Collection, tokenizer: Tokenizer, source: Source | None, pictures: Pictures | None
+) -> tuple[Examples, Examples]:
+    """What is learned, and what is validated on; the latter is what people wrote."""
+    data, leave_out = recipe.data, recipe.visual.missing == "leave_out"
+    training_set, validation_set = (
+        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words, leave_out, read)
+        for split, read in ((data.train, source), (data.val, source and source._replace(synthetic=0.0)))
+    )
+    for split, examples in ((data.train, training_set), (data.val, validation_set)):
+        if examples.left_out:
+            logger.info(
+                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
+            )
+    if source is not None and source.synthetic:
+        _require_synthetic(recipe, training_set, collection)
+    return training_set, validation_set
+
+
+def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Collection) -> None:
+    """Refuse to learn from people's sentences alone where others were asked for, and tell where they are too few.
+
+    Raises:
+        SettingsError: there are none.
+    """
+    data = recipe.data
+    if not training_set.synthetic:
+        raise SettingsError(
+            f"data.synthetic: {data.synthetic:g}, and split '{data.train}' of {collection.path} has no source sentence "
+            f"in '{data.source_lang}' that a model wrote; write some with 'limner translate RUN --collection "
+            f"{collection.path} --lang {data.lang} --to {data.source_lang} --write', or go without: data.synthetic=0"
+        )
+    total = len(training_set.epoch_rows(recipe.training.seed, 0))
+    drawn = total - (len(training_set) - len(training_set.synthetic))
+    told = f"{drawn:,} of the {total:,} pairs of an epoch begin with a sentence that a model wrote"
+    if drawn == len(training_set.synthetic) and drawn < round(data.synthetic * total):
+        logger.warning("data.synthetic: %g, but there are not as many: %s", data.synthetic, told)
+    else:
+        logger.info("%s", told)
+
+
+def _begin_with(init: Path, model: Model) -> dict[str, str]:
+    """Put another run's weights into a fresh model, and tell which.
+
+    Raises:
+        SettingsError: none of them fits.
+    """
+    weights = init / "model.safetensors"
+    taken = take_weights(model, load_tensors(weights))
+    if taken.new and not taken.taken:
+        raise SettingsError(
+            f"{init}: not one of its weights has the name and the shape of one of this model's, so it would begin "
+            "afresh; begin with a run of a model of the same kind and the same sizes (model.*), or without --init"
+        )
+    logger.info("%s: %s", init, taken)
+    fresh = [name for name in taken.new if "embedding" in name or name.startswith("encoder")]
+    if fresh:
+        logger.warning(
+            "%s: %s are not taken but begin afresh: that run is of another kind of model, or of other sizes (model.*)",
+            init,
+            ", ".join(fresh),
+        )
+    return {"init": f"{init}: {taken}", "init_sha256": sha256(weights)}
 
 
 def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:

@@ -221,6 +221,9 @@ def generate(
     train: Annotated[int | None, typer.Option(help="Items to learn from; default 2400 scenes, 1000 sounds.")] = None,
     val: Annotated[int | None, typer.Option(help="Items to validate on; default 200 scenes, 100 sounds.")] = None,
     test: Annotated[int | None, typer.Option(help="Items to test on; default 200 scenes, 100 sounds.")] = None,
+    ambiguous: Annotated[
+        float | None, typer.Option(help="Share of scenes with a word of two meanings; default 0.4.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate a collection to learn from, with its sentences; the same seed gives the same bytes.
@@ -231,7 +234,7 @@ def generate(
     from limner.data.scenes import generate as generate_scenes
     from limner.data.sounds import SoundSettings, generate_sounds
 
-    wishes = given(seed=seed, train=train, val=val, test=test)
+    wishes = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous)
     with progress_bar(f"generating {kind}") as bar:
         if kind == "scenes":
             made = generate_scenes(collection, SceneSettings.parse(wishes, kind), bar)

@@ -1,5 +1,8 @@
 """Settings: strict keys, messages that say where, changes from the command line, and recipes that parse."""
 
+import re
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -207,3 +210,18 @@ def test_a_base_that_is_a_file_lies_beside_the_recipe(tmp_path, monkeypatch):
 def test_schedules_that_leave_a_rate_to_fuse_with(schedule):
     recipe = Recipe.parse({"model": MRNN, "training": {"fuse": 3, "schedule": {"name": schedule}}})
     assert (recipe.training.fuse, recipe.training.schedule.name) == (3, schedule)
+
+
+def test_every_recipe_that_the_documentation_names_is_there():
+    root = Path(__file__).parents[2]
+    known = {*recipe_names(), "kiros2014/table1", "calixto2016/table1", "calixto2017/table1", "calixto2017/table2"}
+    known |= {name.rsplit("/", depth)[0] for name in known for depth in (1, 2)}  # and the folders
+    folders = "|".join(sorted({name.split("/")[0] for name in recipe_names()}))
+    named = re.compile(rf"(?<![\w/.-])((?:{folders})/[a-z][\w/-]*\w)(?![\w.]*\.(?:yaml|jpg|png|md|csv))")
+    missing = {
+        (page.name, name)
+        for page in (root / "README.md", *root.glob("docs/*.md"))
+        for name in named.findall(page.read_text(encoding="utf-8"))
+        if name not in known
+    }
+    assert not missing

@@ -42,7 +42,7 @@ def compare(
 
     The first system is the baseline: † marks what is significantly better than it, ‡ what is than the second one.
 
-    Example: `limner compare runs/nmt runs/src-img1,runs/src-img2 --metric bleu4 --metric ter --level 0.01`
+    Example: `limner compare runs/nmt1,runs/nmt2 runs/src-img1,runs/src-img2 --metric bleu4 --metric ter --level 0.01`
     """
     from limner.comparison import ComparisonSettings
     from limner.comparison import compare as compare_systems

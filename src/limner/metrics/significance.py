@@ -81,7 +81,7 @@ def approximate_randomisation(
     if exchange == "systems" and len(a) != len(b):
         raise SettingsError(
             f"{len(a)} and {len(b)} runs: systems can be exchanged as wholes when both have the same number of runs; "
-            "leave some out, or exchange 'outputs'"
+            "leave some out, or exchange 'outputs' (limner compare --exchange outputs)"
         )
     # Whichever system is called the first, the trials are the same.
     first, second = sorted((a, b), key=lambda system: (len(system), np.stack(system).tobytes()))

@@ -193,7 +193,7 @@ def test_the_gradient_of_an_early_gate_alone():
     gate = model(batch).gate[:, 2].sum()
     gradients = torch.autograd.grad(gate, list(parameters.values()), allow_unused=True)
     unused = {name for name, found in zip(parameters, gradients, strict=True) if found is None}
-    assert {name.split("_")[0] for name in unused} == {"readout"}
+    assert all(name.startswith("readout") for name in unused), unused
     directions, step, expected = [torch.randn_like(weight) for weight in parameters.values()], 1e-6, 0.0
     for sign in (1, -1):
         with torch.no_grad():

@@ -31,7 +31,7 @@ class Owed:
 
     def left(self) -> list[Any]:
         """What the steps have left in this backward pass, to be added to."""
-        backward = torch._C._current_graph_task_id()
+        backward = torch._C._current_graph_task_id()  # torch has no public name for it
         if backward != self._backward:  # an earlier pass may not have asked for these gradients
             self._left, self._backward = [], backward
         return self._left

@@ -99,7 +99,7 @@ class NMT(nn.Module):
 
     An example without a picture has an image context of zero and a closed gate, no addition to its first state, no
     token at its head; so one model learns from text and pictures together, and a text-only model's weights are, by
-    name, those of the models that look.
+    name, those of the models that look. Rows of zeros in stored features are no regions: nothing is made of them.
 
     Departures from the papers, where they are silent: every printed product has a bias where a sum of products has
     none yet (eqs. 2, 5, 9, 10); the 2016 models read out as the 2017 ones (eq. 10 without what they lack), and their

@@ -164,12 +164,13 @@ def demo(
     for item in result.evaluation.items[:5]:
         typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
     print_scores(result.translations.scores, {}, "")
-    for item in result.translations.items[:5]:
+    for item in {item.id: item for item in result.translations.items[:25]}.values():  # one sentence a picture
         typer.echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
     typer.echo(result.diagnosis.verdict)
     if (senses := result.diagnosis.senses) is not None:
         right = {one.name: one.figures[0].value for one in senses.conditions}
-        told = ", ".join(f"{value:.0f} % with {name} pictures" for name, value in right.items())
+        names = {"right": "the right picture", "swapped": "one of the other meaning", "none": "none"}
+        told = ", ".join(f"{value:.0f} % with {names[name]}" for name, value in right.items())
         typer.echo(f"words with two meanings translated rightly: {told} (a blind choice: {senses.chance:.0f} %)")
     typer.echo(f"{result.seconds:.0f} s of work; the reports: {result.report}, {result.translation_report}")
 

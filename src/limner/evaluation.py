@@ -336,12 +336,18 @@ def require_ensemble(models: Sequence[Checkpoint]) -> None:
             raise CheckpointError("the models of an ensemble must look at the same features")
 
 
-def open_pictures(model: Checkpoint, collection: Collection) -> Pictures | None:
-    """The collection's features for a model; FeatureError where another backbone made them."""
+def open_pictures(model: Checkpoint, collection: Collection, cache_mib: int | None = None) -> Pictures | None:
+    """The collection's features for a model; FeatureError where another backbone made them.
+
+    Args:
+        model: it tells which.
+        collection: where they are.
+        cache_mib: tables of up to this size are held in memory; none for what the recipe says.
+    """
     if not model.config.features:
         return None
     names = [spec.name for spec in model.config.features]
-    pictures = Pictures.open(collection, names, model.recipe.visual.cache_mib)
+    pictures = Pictures.open(collection, names, model.recipe.visual.cache_mib if cache_mib is None else cache_mib)
     for table, spec in zip(pictures.tables, model.config.features, strict=True):
         require_same(table.spec, spec, f"{collection.path}/features/{spec.name}")
     return pictures

@@ -13,14 +13,15 @@ from limner import attention_plots, plots
 from limner.attention import Explanation, explain
 from limner.attention_page import grid_of
 from limner.checkpoint import Checkpoint
-from limner.data.batching import Pictures, Query
+from limner.data.batching import Query
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import CheckpointError, CollectionError, PictureError
+from limner.evaluation import open_pictures
 from limner.records import EvaluatedItem, Evaluation
 from limner.report.thumbnails import Thumbnails
 from limner.search import Hypothesis
-from limner.vision.features import FeatureSpec, require_same
+from limner.vision.features import FeatureSpec
 from limner.vision.images import Preprocessing, open_picture, seen_box
 
 LOOKS = 40
@@ -68,7 +69,7 @@ def explain_items(
     there = {item.id: item for item in collection.items(evaluation.split)}
     queries = [Query(_found(there, one.id, evaluation), one.source, one.references) for one in items]
     said = [Hypothesis(one.ids, one.log_prob or 0.0, 0.0, True) for one in items]
-    made = explain(model, queries, said, _pictures(model, collection))
+    made = explain(model, queries, said, open_pictures(model, collection, cache_mib=0))  # a few rows, from the disk
     return [
         _show(one, item, model.config.features, thumbnails)
         for one, item in zip(made, items, strict=True)
@@ -85,16 +86,6 @@ def _found(there: dict[str, Item], name: str, evaluation: Evaluation) -> Item:
     if name not in there:
         raise CollectionError(f"{evaluation.collection}: item '{name}' is no more in split '{evaluation.split}'")
     return there[name]
-
-
-def _pictures(model: Checkpoint, collection: Collection) -> Pictures | None:
-    """The collection's features for a model, of which a few rows are read from the disk."""
-    if not model.config.features:
-        return None
-    pictures = Pictures.open(collection, [spec.name for spec in model.config.features], cache_mib=0)
-    for table, spec in zip(pictures.tables, model.config.features, strict=True):
-        require_same(table.spec, spec, str(table.path))
-    return pictures
 
 
 def _show(one: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails) -> Explained:

@@ -103,10 +103,11 @@ class Choice(NamedTuple):
 
 
 Choose = Callable[[Tensor, Tensor, list[int], int], Choice]
-"""Takes log_probs (N, K, V), totals (N, K), which examples of the batch these are, and the length so far."""
+"""Takes log_probs (N, K, V), which it may change, totals (N, K), which examples of the batch these are, and the length
+so far."""
 
 
-@torch.inference_mode()
+@torch.no_grad()  # in inference mode autocast would round the weights anew at every step
 def search(
     models: Sequence[ConditionalLM],
     batch: Batch,
@@ -239,7 +240,7 @@ def choose_best(log_probs: Tensor, total: Tensor, live: list[int], length: int) 
     if width == 1:
         best, token = log_probs.max(dim=-1)
         return _each_its_own(token, total + best)
-    joint = (total[:, :, None] + log_probs).flatten(1)  # (N, K * V)
+    joint = log_probs.add_(total[:, :, None]).flatten(1)  # (N, K * V); a new tensor would take longer than the sum
     best, index = joint.topk(2 * width)  # (N, 2K)
     parent, token = index // vocab_size, index % vocab_size
     ends = token == SIGNS.eos
@@ -303,7 +304,7 @@ class _Rules:
         self.given = given
 
     def apply(self, log_probs: Tensor, live: list[int], length: int) -> Tensor:
-        """Set what may not come to -inf in log_probs (N, K, V); the others keep the model's value."""
+        """Set what may not come to -inf in log_probs (N, K, V), in place; the others keep the model's value."""
         banned = self.banned_early if length < self.min_length else self.banned
         if length >= self.given.shape[1]:
             return log_probs.index_fill_(-1, banned, -math.inf)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.logging import RichHandler
 
+from limner.allocation import keep_freed_memory
 from limner.errors import LimnerError
 from limner.terminal import err, print_error
 
@@ -43,6 +44,7 @@ def main() -> None:
     """Run the command line; what the user can mend is one clear line, not a traceback."""
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
+    keep_freed_memory()
     handler = RichHandler(console=err, show_path=False, show_time=False)
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
 from limner.layers.deferred import Owed, share
 from limner.precision import at_least_float32, precise
@@ -20,7 +21,7 @@ class Annotations(NamedTuple):
     """What is attended to, one row an example: source words, or places of a picture."""
 
     values: Tensor  # (B, L, D)
-    keys: Tensor  # (B, L, A)
+    keys: Tensor  # (B, L, A): twice W_a h, as `AdditiveAttention` compares them
     missing: Tensor | None  # (B, 1, L) bool, true where nothing is; None where all are real
     there: Tensor | None  # (B, 1): 1 where any is, else 0; None as above
     owed: tuple[Owed, Owed] | None = None  # by the steps of a loop to values and keys; none outside of one
@@ -51,7 +52,7 @@ class AdditiveAttention(nn.Module):
 
     def annotate(self, values: Tensor, mask: Tensor | None) -> Annotations:
         """Project the keys, once for all steps: values (B, L, D) and where they are real, (B, L)."""
-        keys = self.key(values)
+        keys = linear(values, 2 * self.key.weight, 2 * self.key.bias)
         if mask is None or mask.all():
             return Annotations(values.to(keys.dtype), keys, None, None)
         return Annotations(values.to(keys.dtype), keys, ~mask[:, None], mask.any(1, keepdim=True).to(keys.dtype))
@@ -83,39 +84,40 @@ class AdditiveAttention(nn.Module):
 
 
 class _Energies(torch.autograd.Function):
-    """2 v sigmoid(2 (q + k)) for N sets of L keys (N, L, A) and K queries each (N, K, A): (N, K, L).
+    """2 v sigmoid(2 q + k) for N sets of L keys (N, L, A), doubled already, and K queries each (N, K, A): (N, K, L).
 
     The activations, T times the size of the keys over a sentence, are not kept: they are made again going back.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, keys: Tensor, score: Tensor, owed: Owed | None) -> Tensor:  # noqa: ANN401
-        ctx.save_for_backward(query, keys, score)
+        doubled, weights = 2 * query, 2 * score
+        ctx.save_for_backward(doubled, keys, score)
         ctx.owed = owed
-        return torch.cat([_activations(query[some], keys[some]) @ (2 * score) for some in _pieces(query, keys)])
+        return torch.cat([_activations(doubled[some], keys[some]) @ weights for some in _pieces(query, keys)])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, Tensor, None]:  # noqa: ANN401
-        query, keys, score = ctx.saved_tensors
+        doubled, keys, score = ctx.saved_tensors
         left: list[tuple[Tensor, Tensor]] = ctx.owed.left()
         if not left:
             left.append((torch.zeros_like(keys, dtype=at_least_float32(keys)), score.detach()))
         queries, to_score = [], torch.zeros_like(score, dtype=at_least_float32(score))
-        for some in _pieces(query, keys):
+        for some in _pieces(doubled, keys):
             error, by_keys = outer[some], left[0][0][some]
-            active = _activations(query[some], keys[some])  # (n, K, L, A)
+            active = _activations(doubled[some], keys[some])  # (n, K, L, A)
             to_score += error.flatten() @ active.flatten(0, 2)
             slope = torch.addcmul(active, active, active, value=-1)
             queries.append(torch.matmul(error[:, :, None], slope)[:, :, 0])  # (n, K, A)
-            for one in range(query.shape[1]):
+            for one in range(doubled.shape[1]):
                 by_keys.addcmul_(slope[:, one], error[:, one, :, None])
         return torch.cat(queries) * (4 * score), None, (2 * to_score).to(score.dtype), None
 
 
 def _by_keys(left: list[tuple[Tensor, Tensor]]) -> tuple[Tensor]:
     ((summed, score),) = left
-    return ((summed * (4 * score)).to(score.dtype),)
+    return ((summed * (2 * score)).to(score.dtype),)
 
 
 class _Context(torch.autograd.Function):
@@ -149,5 +151,5 @@ def _pieces(query: Tensor, keys: Tensor) -> list[slice]:
 
 
 def _activations(query: Tensor, keys: Tensor) -> Tensor:
-    """sigmoid(2 (q + k)) of every query with every key, (n, K, L, A)."""
-    return (query[:, :, None] + keys[:, None]).mul_(2).sigmoid_()
+    """Of every query with every key, (n, K, L, A)."""
+    return (query[:, :, None] + keys[:, None]).sigmoid_()

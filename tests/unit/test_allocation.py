@@ -1,0 +1,36 @@
+"""Freed memory stays with the process: training steps alike touch no new page of memory."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys
+import torch
+from limner.allocation import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+torch.set_num_threads(1)
+network = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4)), torch.nn.Linear(2048, 3000))
+optimizer = torch.optim.Adadelta(network.parameters(), foreach=False)
+pages = []
+for _ in range(7):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    network(torch.ones(500, 2048)).logsumexp(1).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sum(pages[3:]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is not given by glibc")
+def test_steps_alike_touch_no_new_page_of_memory():
+    pages = {
+        how: int(subprocess.run([sys.executable, "-c", PROGRAM, how], check=True, capture_output=True).stdout)
+        for how in ("kept", "given back")
+    }
+
+    assert pages["kept"] < pages["given back"] / 4

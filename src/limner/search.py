@@ -104,7 +104,7 @@ class Choice(NamedTuple):
 
 Choose = Callable[[Tensor, Tensor, list[int], int], Choice]
 """Takes log_probs (N, K, V), which it may change, totals (N, K), which examples of the batch these are, and the length
-so far."""
+so far. At the first step K may be 1 in place of the beam's size."""
 
 
 @torch.no_grad()  # in inference mode autocast would round the weights anew at every step
@@ -150,17 +150,19 @@ def _search(
         raise CheckpointError(f"models of {sizes} words: expected one model or more of one vocabulary")
     given = _given_words(prefixes, batch, settings.max_length, sizes[0])
     rules = _Rules(settings, given)
-    choose: Choose = choose_best if settings.sample is None else _Sampler(settings.sample, settings, batch)
+    choose: Choose = _Best(settings) if settings.sample is None else _Sampler(settings.sample, settings, batch)
     found = _Found(len(batch), settings)
     live = list(range(len(batch)))  # the N examples still searched
     shared = int((given != SIGNS.pad).sum(1).min())  # so many words are given to all: nothing to choose yet
     memories = [model.encode(batch) for model in models]
     token, total, states = _read(models, given[:, :shared], memories)
-    rows = torch.arange(len(batch), device=total.device).repeat_interleave(settings.beam_size)  # (N * K,)
+    # All K are the same before the first choice: one stands for them, where it has continuations enough.
+    width = 1 if settings.sample is None and 2 * settings.beam_size <= sizes[0] else settings.beam_size
+    rows = torch.arange(len(batch), device=total.device).repeat_interleave(width)  # (N * K,)
     states, token, total = select([states, token, total], rows)  # the memories are not: models share them
     token, total = token.view(len(batch), -1), total.view(len(batch), -1)  # (N, K)
     if settings.sample is None:
-        total[:, 1:] = -math.inf  # the K are all the same before the first choice: one stands for them
+        total[:, 1:] = -math.inf
     words = token.new_zeros((*token.shape, settings.max_length))  # (N, K, max_length)
     words[:, :, :shared] = given[:, None, :shared]
     for length in range(shared, settings.max_length):
@@ -170,11 +172,11 @@ def _search(
         keep = found.add(choice, total, words, live, length)
         if not keep:
             break
-        token, total = choice.token, choice.total
         if choice.parent is not None or len(keep) < len(live):
-            rows = _rows(choice, keep)
+            rows = _rows(choice, keep, total.shape[1])
             states = select(states, rows)
-            words = words.flatten(0, 1)[rows].view(-1, *words.shape[1:])
+            words = words.flatten(0, 1)[rows].view(len(keep), -1, settings.max_length)
+        token, total = choice.token, choice.total
         if len(keep) < len(live):
             live = [live[n] for n in keep]
             memories = select(memories, torch.tensor(keep, device=rows.device))
@@ -215,9 +217,8 @@ def _predict(
     return torch.stack(log_probs).logsumexp(dim=0) - math.log(len(models)), after
 
 
-def _rows(choice: Choice, keep: list[int]) -> Tensor:
-    """Rows (N' * K,) of the step before that the examples to keep go on from."""
-    width = choice.token.shape[1]
+def _rows(choice: Choice, keep: list[int], width: int) -> Tensor:
+    """Rows (N' * K,) of the step before, which had `width` for an example, that the examples to keep go on from."""
     kept = torch.tensor(keep, device=choice.token.device)
     parent = torch.arange(width, device=kept.device) if choice.parent is None else choice.parent[kept]
     return (kept[:, None] * width + parent).flatten()
@@ -234,25 +235,30 @@ def select(tree: Any, rows: Tensor) -> Any:  # noqa: ANN401
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
-def choose_best(log_probs: Tensor, total: Tensor, live: list[int], length: int) -> Choice:
-    """The most probable continuations of each example."""
-    width, vocab_size = log_probs.shape[1:]
-    if width == 1:
-        best, token = log_probs.max(dim=-1)
-        return _each_its_own(token, total + best)
-    joint = log_probs.add_(total[:, :, None]).flatten(1)  # (N, K * V); a new tensor would take longer than the sum
-    best, index = joint.topk(2 * width)  # (N, 2K)
-    parent, token = index // vocab_size, index % vocab_size
-    ends = token == SIGNS.eos
-    total, order = best.masked_fill(ends, -math.inf).topk(width)
-    return Choice(
-        token=token.gather(1, order),
-        total=total,
-        parent=parent.gather(1, order),
-        ends=ends[:, :width],
-        end_total=best[:, :width],
-        end_parent=parent[:, :width],
-    )
+class _Best:
+    """Takes the most probable continuations of each example."""
+
+    def __init__(self, settings: SearchSettings) -> None:
+        self.beam_size = settings.beam_size
+
+    def __call__(self, log_probs: Tensor, total: Tensor, live: list[int], length: int) -> Choice:
+        if self.beam_size == 1:
+            best, token = log_probs.max(dim=-1)
+            return _each_its_own(token, total + best)
+        vocab_size = log_probs.shape[2]
+        joint = log_probs.add_(total[:, :, None]).flatten(1)  # (N, K * V); a new tensor takes longer than the sum
+        best, index = joint.topk(2 * self.beam_size)  # (N, 2K)
+        parent, token = index // vocab_size, index % vocab_size
+        ends = token == SIGNS.eos
+        total, order = best.masked_fill(ends, -math.inf).topk(self.beam_size)
+        return Choice(
+            token=token.gather(1, order),
+            total=total,
+            parent=parent.gather(1, order),
+            ends=ends[:, : self.beam_size],
+            end_total=best[:, : self.beam_size],
+            end_parent=parent[:, : self.beam_size],
+        )
 
 
 def _each_its_own(token: Tensor, total: Tensor) -> Choice:

@@ -306,7 +306,7 @@ def test_finished_examples_leave_the_batch(beam_size):
     model.table = lambda picture: log_probs[int(picture)]
     first, second = search([model], pictures(0, 1), SearchSettings(beam_size=beam_size, max_length=5))
     assert first[0].tokens == () and second[0].tokens == (4,) * 5
-    assert model.log == [(2, 2 * beam_size)] + [(1, beam_size)] * 4  # examples and hypotheses
+    assert model.log == [(2, 2)] + [(1, beam_size)] * 4  # examples and hypotheses; of the first step one an example
 
 
 @pytest.mark.parametrize("chosen", [{}, {"beam_size": 3, "n_best": 3}, {"sample": SampleSettings()}], ids=str)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.checkpoint import Checkpoint
-from limner.data.batching import PictureSource, Query, cut
+from limner.data.batching import Query, cut
 from limner.data.examples import SIGNS, Example, Seen, collate
+from limner.data.pictures import PictureSource
 from limner.errors import SettingsError
 from limner.metrics.base import Score
 from limner.models.protocols import device_of

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from limner.answering import answer, open_pictures
 from limner.checkpoint import Checkpoint, sha256
 from limner.data.batching import Query
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.evaluation import answer, open_pictures
 from limner.progress import Progress, part_of
 from limner.search import SearchSettings
 from limner.translation import MOST_TOKENS, languages

@@ -9,110 +9,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from limner.answering import (
+    answer,
+    count_answers,
+    mean_of_training,
+    open_pictures,
+    require_ensemble,
+    shown_pictures,
+)
 from limner.attention import gate_scores, measure_gates
 from limner.checkpoint import Checkpoint
-from limner.data.batching import (
-    Control,
-    ControlPictures,
-    Examples,
-    Pictures,
-    PictureSource,
-    Query,
-    cut,
-    mean_picture,
-    prefetch,
-    split_examples,
-)
+from limner.data.batching import Examples, Query, split_examples
 from limner.data.collection import Collection
-from limner.data.examples import Batch, Example, Item, Seen, collate
-from limner.errors import CheckpointError, SettingsError
-from limner.metrics import METRICS, Counted, Score, count_sentences, novelty, require_metrics, sentence_scores
-from limner.models.protocols import device_of
+from limner.data.pictures import Control, Pictures
+from limner.errors import SettingsError
+from limner.metrics import METRICS, Score, novelty, require_metrics, sentence_scores
 from limner.recipe import EvaluationSettings
 from limner.records import EvaluatedItem, Evaluation
 from limner.retrieval import MARGINAL_PICTURES, Searched, measure_search, sampled_items
 from limner.sampling import sampled_scores
 from limner.scoring import BUDGET, score_examples
-from limner.search import Hypothesis, SearchSettings, search
+from limner.search import Hypothesis, SearchSettings
 from limner.shortlist import looks, require_shortlist
 from limner.text.vocab import Tokenizer
-from limner.vision.features import require_same
 
 DEFAULT_METRICS = tuple(METRICS)
 
 logger = logging.getLogger(__name__)
-
-
-def describe_items(
-    models: Sequence[Checkpoint],
-    items: Sequence[Item],
-    pictures: PictureSource | None,
-    settings: SearchSettings,
-    *,
-    sources: Sequence[str] | None = None,
-    first_words: Sequence[str] | None = None,
-    batch_size: int = 128,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[list[Hypothesis]]:
-    """Write sentences about each item, or translate one of each.
-
-    Args:
-        models: one model, or several of one vocabulary as an ensemble.
-        items: what to describe.
-        pictures: their features.
-        settings: how to search.
-        sources: for each item the sentence to translate, with models that translate.
-        first_words: for each item, words its sentence has to begin with.
-        batch_size: items at once, fewer where sentences are very long; it changes no result.
-        progress: told the items that are done, and how many there are.
-
-    Raises:
-        CheckpointError: the models cannot describe together.
-    """
-    require_ensemble(models)
-    tokenizer = models[0].tokenizer
-    prefixes = [tokenizer.encode(text) for text in first_words] if first_words is not None else None
-    read: list[list[int]] | list[None] = [None] * len(items)
-    order = list(range(len(items)))
-    if sources is not None:
-        source = models[0].source_tokenizer
-        assert source is not None, "only translation models are given source sentences"
-        read = [source.encode(text) for text in sources]
-        order.sort(key=lambda row: len(read[row] or ()))
-    groups = list(cut(order, [len(tokens or ()) for tokens in read], batch_size))
-
-    def make(rows: Sequence[int]) -> Batch:
-        some = [items[row] for row in rows]
-        visuals = pictures.take(some) if pictures else [None] * len(some)
-        return collate([Example(items[row].id, (), read[row], seen) for row, seen in zip(rows, visuals, strict=True)])
-
-    device, done = device_of(models[0].model), 0
-    found: list[list[Hypothesis]] = [[] for _ in items]
-    for rows, batch in zip(groups, prefetch(make, groups, 2), strict=True):
-        given = [prefixes[row] for row in rows] if prefixes is not None else None
-        for row, hypotheses in zip(
-            rows, search([one.model for one in models], batch.to(device), settings, given), strict=True
-        ):
-            found[row] = hypotheses
-        done += len(rows)
-        if progress is not None:
-            progress(done, len(items))
-    return found
-
-
-def answer(
-    models: Sequence[Checkpoint],
-    queries: Sequence[Query],
-    pictures: PictureSource | None,
-    settings: SearchSettings,
-    **options: Any,  # noqa: ANN401
-) -> list[list[Hypothesis]]:
-    """`describe_items` for what examples ask, see `Examples.queries`."""
-    texts = [query.source for query in queries if query.source is not None]
-    items = [query.item for query in queries]
-    return describe_items(models, items, pictures, settings, sources=texts or None, **options)
 
 
 def validate(learner: Checkpoint, examples: Examples, metrics: Iterable[str]) -> dict[str, float]:
@@ -272,109 +195,12 @@ def _signed(scores: Iterable[Score], pictures: Control, seed: int) -> Iterable[S
     return (score._replace(signature=score.signature + note) for score in scores)
 
 
-def shown_pictures(
-    model: Checkpoint,
-    collection: Collection,
-    pictures: Pictures | None,
-    control: Control,
-    items: Sequence[Item],
-    seed: int,
-) -> PictureSource | None:
-    """The pictures that a model is shown of a split.
-
-    Args:
-        model: it tells which split it was trained on, and whether it looks at pictures.
-        collection: where that split is.
-        pictures: the right ones; None where the model has no features.
-        control: 'right' for these; 'shuffled' for another item's, by the seed; 'mean' for the mean of the training
-            split's features and 'zero' for zeros, the same for every item that has a picture.
-        items: the items of the split.
-        seed: of the shuffling.
-
-    Raises:
-        SettingsError: there is a control, and the model looks at no pictures.
-        CollectionError: the mean is asked for, and the collection has no training split.
-    """
-    if control == "right":
-        return pictures
-    if pictures is None or not looks(model.model):
-        raise SettingsError(f"pictures: '{control}', but this model looks at no pictures; evaluate it with 'right'")
-    if control == "shuffled":
-        return ControlPictures.shuffled(pictures, items, seed)
-    if control == "mean":
-        return ControlPictures(pictures, {}, mean_of_training(model, collection, pictures))
-    nothing = {form: np.zeros(shape, dtype=np.float16) for form, shape in pictures.forms.items()}
-    return ControlPictures(pictures, {}, nothing)
-
-
-def mean_of_training(model: Checkpoint, collection: Collection, pictures: Pictures) -> Seen:
-    """The mean picture of the split a model was trained on, by form.
-
-    Raises:
-        CollectionError: the collection has no such split.
-    """
-    items = collection.items(model.recipe.data.train)
-    return mean_picture(pictures, [item for item in items if item.medium is not None and pictures.knows(item)])
-
-
-def require_ensemble(models: Sequence[Checkpoint]) -> None:
-    """Refuse models that cannot describe together.
-
-    Raises:
-        CheckpointError: their vocabularies or features differ.
-    """
-    first = models[0].config
-    for other in (model.config for model in models[1:]):
-        if other.tokenizer_sha256 != first.tokenizer_sha256 or (
-            other.source_tokenizer_sha256 != first.source_tokenizer_sha256
-        ):
-            raise CheckpointError(
-                "the models of an ensemble must share one vocabulary: train them on the same collection "
-                "with the same text settings (another training.seed is enough to make them differ)"
-            )
-        if [spec.fingerprint for spec in other.features] != [spec.fingerprint for spec in first.features]:
-            raise CheckpointError("the models of an ensemble must look at the same features")
-
-
-def open_pictures(model: Checkpoint, collection: Collection, cache_mib: int | None = None) -> Pictures | None:
-    """The collection's features for a model; FeatureError where another backbone made them.
-
-    Args:
-        model: it tells which.
-        collection: where they are.
-        cache_mib: tables of up to this size are held in memory; none for what the recipe says.
-    """
-    if not model.config.features:
-        return None
-    names = [spec.name for spec in model.config.features]
-    pictures = Pictures.open(collection, names, model.recipe.visual.cache_mib if cache_mib is None else cache_mib)
-    for table, spec in zip(pictures.tables, model.config.features, strict=True):
-        require_same(table.spec, spec, f"{collection.path}/features/{spec.name}")
-    return pictures
-
-
 def _training_texts(model: Checkpoint, collection: Collection) -> list[str]:
     data = model.recipe.data
     if data.train not in collection.splits() or data.source_lang is not None:
         return []
     texts = (text for item in collection.items(data.train) for text in item.texts(data.lang))
     return [" ".join(model.tokenizer.words(text)) for text in texts]
-
-
-def count_answers(
-    tokenizer: Tokenizer, best: Sequence[Hypothesis], asked: Sequence[Query], metrics: Sequence[str]
-) -> list[Counted]:
-    """What metrics count of the sentences found, one by one; metrics that cannot run here are left out.
-
-    Those that tokenise by themselves read running text, unless the vocabulary has no case or no punctuation.
-    """
-    said = [tokenizer.decode(one.tokens) for one in best]
-    references = [[" ".join(tokenizer.words(text)) for text in query.references] for query in asked]
-    texts = None
-    if not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
-        running = [tokenizer.decode(one.tokens, detokenise=True) for one in best]
-        texts = (running, [query.references for query in asked])
-    return count_sentences(said, references, metrics, texts=texts, lang=tokenizer.settings.lang)
 
 
 def _sentence_scores(

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from limner.checkpoint import Checkpoint
-from limner.data.batching import Examples, Pictures, PictureSource
+from limner.data.batching import Examples
 from limner.data.collection import Collection
 from limner.data.examples import Item, Seen
+from limner.data.pictures import Pictures, PictureSource
 from limner.errors import CollectionError
 from limner.hardware import native_bf16
 from limner.metrics.base import Score

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from limner.data.batching import Examples, PictureSource, prefetch
+from limner.data.batching import Examples, prefetch
 from limner.data.examples import Batch, Example, Item, Visual, collate, collate_visual
+from limner.data.pictures import PictureSource
 from limner.metrics import Score, perplexity
 from limner.models.protocols import Model, Output, PairScorer, device_of, precise
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.checkpoint import Checkpoint
-from limner.data.batching import Examples, PictureSource
+from limner.data.batching import Examples
 from limner.data.examples import Batch, Example, Item, Visual, collate, collate_visual
+from limner.data.pictures import PictureSource
 from limner.errors import SettingsError
 from limner.metrics.base import Score
 from limner.metrics.ranks import Ranks, chance_area, chance_curve, match_area, match_curve, owner_ranks, shortlist_ranks

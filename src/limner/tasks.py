@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import torch
 
+from limner.answering import describe_items, open_pictures, require_ensemble
 from limner.audio import SOUND_SUFFIXES
 from limner.checkpoint import Checkpoint, load_checkpoint
-from limner.data.batching import Examples, Pictures
+from limner.data.batching import Examples
 from limner.data.collection import Collection
 from limner.data.examples import SIGNS, Item, Seen, Sentence
+from limner.data.pictures import Pictures
 from limner.errors import CheckpointError, CollectionError, PictureError, SettingsError
-from limner.evaluation import describe_items, open_pictures, require_ensemble
 from limner.metrics import perplexity
 from limner.retrieval import MARGINAL_PICTURES, log_marginal
 from limner.scoring import pair_log_probs, score_examples

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args
 
+from limner.answering import answer, require_ensemble
 from limner.attention import Explanation, explain
 from limner.checkpoint import Checkpoint, load_checkpoint
-from limner.data.batching import PictureSource, Query, Source
+from limner.data.batching import Query, Source
 from limner.data.examples import SIGNS
+from limner.data.pictures import PictureSource
 from limner.errors import PictureError, SettingsError
-from limner.evaluation import answer, require_ensemble
 from limner.search import Hypothesis
 from limner.shortlist import looks
 from limner.tasks import NewPictures, changed_search, load_eye, new_item

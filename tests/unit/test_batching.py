@@ -7,19 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from limner.data.batching import (
-    TOKENS_A_ROW,
-    Examples,
-    Pictures,
-    Query,
-    Source,
-    cut,
-    epoch_order,
-    prefetch,
-    split_examples,
-)
+from limner.data.batching import TOKENS_A_ROW, Examples, Query, Source, cut, epoch_order, prefetch, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.data.pictures import Pictures
 from limner.errors import CollectionError, FeatureError, TrainingError
 from limner.text.vocab import TextSettings, Tokenizer
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from limner.checkpoint import load_checkpoint
-from limner.data.batching import Pictures
 from limner.data.examples import SIGNS, Example, Visual, collate
+from limner.data.pictures import Pictures
 from limner.evaluation import evaluate
 from limner.models.bow import Bow, BowSettings
 from limner.recipe import EvaluationSettings

@@ -7,12 +7,14 @@ import sys
 import numpy as np
 import pytest
 
+from limner.answering import mean_of_training, open_pictures, shown_pictures
 from limner.checkpoint import load_checkpoint
 from limner.cli import main
-from limner.data.batching import ControlPictures, Pictures, mean_picture, split_examples
+from limner.data.batching import split_examples
 from limner.data.examples import Item, collate_visual
+from limner.data.pictures import ControlPictures, Pictures, mean_picture
 from limner.errors import SettingsError
-from limner.evaluation import evaluate, mean_of_training, open_pictures, save_evaluation, shown_pictures
+from limner.evaluation import evaluate, save_evaluation
 from limner.recipe import EvaluationSettings, load_recipe
 from limner.records import read_evaluations
 from limner.scoring import score_examples

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limner.answering import open_pictures
 from limner.checkpoint import load_checkpoint
 from limner.cli import main
 from limner.data.batching import Query, split_examples
@@ -25,7 +26,6 @@ from limner.diagnosis.masking import Hiding, LastWords, Words, read_mask, recove
 from limner.diagnosis.records import Condition, Figure, Masked
 from limner.diagnosis.senses import other_sense, says, sense_queries, wrong_pictures
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
-from limner.evaluation import open_pictures
 from limner.models import Output
 from limner.recipe import Recipe
 from limner.scoring import score_examples

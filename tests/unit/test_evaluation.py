@@ -7,13 +7,15 @@ import pytest
 import torch
 from toy_translation import learn, text_collection
 
+from limner.answering import describe_items, open_pictures
 from limner.attention import explain
 from limner.checkpoint import load_checkpoint
-from limner.data.batching import TOKENS_A_ROW, Pictures, Query, split_examples
+from limner.data.batching import TOKENS_A_ROW, Query, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, Sentence, collate
+from limner.data.pictures import Pictures
 from limner.errors import CheckpointError, CollectionError, FeatureError, SettingsError, TrainingError
-from limner.evaluation import describe_items, evaluate, open_pictures, save_evaluation, validate
+from limner.evaluation import evaluate, save_evaluation, validate
 from limner.recipe import EvaluationSettings
 from limner.records import read_evaluations
 from limner.scoring import counted_words, pair_log_probs, score_examples, sentence_log_probs

@@ -9,12 +9,12 @@ from PIL import Image
 from toy_translation import GridEye, learn, picture_collection, text_collection
 
 from limner import attention, attention_page
+from limner.answering import answer, open_pictures
 from limner.attention import END, PICTURE, Explanation, explain, gate_scores, gate_statistics, measure_gates, words_of
 from limner.checkpoint import Checkpoint, load_checkpoint
 from limner.data.batching import Query
 from limner.data.examples import SIGNS, Item
 from limner.errors import SettingsError
-from limner.evaluation import answer, open_pictures
 from limner.models.protocols import Output
 from limner.search import Hypothesis
 from limner.text.vocab import TextSettings, Tokenizer

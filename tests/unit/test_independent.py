@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from limner.answering import answer
 from limner.checkpoint import load_checkpoint
-from limner.data.batching import Pictures, split_examples
+from limner.data.batching import split_examples
 from limner.data.examples import SIGNS, Example, collate
+from limner.data.pictures import Pictures
 from limner.errors import SettingsError
-from limner.evaluation import answer
 from limner.models.independent import IndependentDescriptions, IndependentSettings, LanguageModel
 from limner.recipe import Recipe
 from limner.search import SearchSettings

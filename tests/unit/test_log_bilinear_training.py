@@ -43,8 +43,8 @@ def scripted(monkeypatch):
 
 
 def split(tiny, run, name):
+    from limner.answering import open_pictures
     from limner.data.batching import split_examples
-    from limner.evaluation import open_pictures
 
     model = load_checkpoint(run)
     return model, split_examples(tiny, name, model.tokenizer, "en", open_pictures(model, tiny), 80)

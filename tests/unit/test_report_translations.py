@@ -13,13 +13,13 @@ from test_report import EVIL, Page, assert_no_shared_ids
 from toy_translation import learn, picture_collection, text_collection
 
 from limner import report
+from limner.answering import answer, open_pictures
 from limner.attention import END, Explanation, explain, gate_statistics
 from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
 from limner.diagnosis import Condition, Contrast, Diagnosis, Figure, Masked, Senses
 from limner.diagnosis.records import ContrastLine
 from limner.errors import CheckpointError
-from limner.evaluation import answer, open_pictures
 from limner.metrics import Score
 from limner.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
 from limner.report.explanations import _show

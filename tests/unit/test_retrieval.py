@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from limner.answering import open_pictures
 from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
 from limner.data.examples import Item
 from limner.errors import CollectionError
-from limner.evaluation import open_pictures
 from limner.models.lbl import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.retrieval import all_pairs, log_marginal, measure_search

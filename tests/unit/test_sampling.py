@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from limner import sampling
+from limner.answering import open_pictures
 from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
 from limner.data.examples import SIGNS, Example, collate
 from limner.errors import SettingsError
-from limner.evaluation import evaluate, open_pictures
+from limner.evaluation import evaluate
 from limner.metrics import score_sentences
 from limner.recipe import EvaluationSettings
 from limner.sampling import sample_texts, sampled_scores

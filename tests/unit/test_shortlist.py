@@ -10,9 +10,10 @@ from torch import Tensor
 
 from limner import shortlist
 from limner.checkpoint import load_checkpoint
-from limner.data.batching import ControlPictures, Examples
+from limner.data.batching import Examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.data.pictures import ControlPictures
 from limner.errors import SettingsError
 from limner.evaluation import evaluate
 from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
@@ -214,7 +215,7 @@ def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
 
 
 def test_a_longer_shortlist_than_there_are_pictures_is_refused_before_any_work(model, tiny, monkeypatch):
-    monkeypatch.setattr("limner.evaluation.describe_items", None)
+    monkeypatch.setattr("limner.answering.search", None)
     with pytest.raises(SettingsError, match=r"evaluation\.shortlist: 9, and only 8 pictures .*evaluation.shortlist=8"):
         searched(model, tiny, 9)
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from limner.checkpoint import load_checkpoint, load_tensors
-from limner.data.batching import Pictures, split_examples
+from limner.data.batching import split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.data.pictures import Pictures
 from limner.errors import CheckpointError, FeatureError, SettingsError, TrainingError
 from limner.evaluation import validate as real_validate
 from limner.files import locked

@@ -8,12 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
+from limner.answering import open_pictures
 from limner.checkpoint import Taken, load_checkpoint, load_tensors, take_weights
 from limner.data.batching import split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import CheckpointError, SettingsError, TrainingError
-from limner.evaluation import open_pictures, validate
+from limner.evaluation import validate
 from limner.models.nmt import NMT, NMTSettings
 from limner.recipe import Recipe
 from limner.records import read_log

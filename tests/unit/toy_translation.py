@@ -8,9 +8,10 @@ import torch
 from PIL import Image
 
 from limner.checkpoint import Checkpoint, Config, forms_of, save_checkpoint
-from limner.data.batching import Pictures, Source, split_examples
+from limner.data.batching import Source, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.data.pictures import Pictures
 from limner.models import build_model
 from limner.recipe import Recipe
 from limner.text.vocab import Tokenizer

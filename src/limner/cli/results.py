@@ -16,7 +16,7 @@ from limner.terminal import (
 )
 
 if TYPE_CHECKING:
-    from limner.data.batching import Control
+    from limner.data.pictures import Control
     from limner.recipe import Recipe
 
 
@@ -107,7 +107,7 @@ def _changed(recipe: Recipe, changes: list[str]) -> Recipe:
 
 
 def _control(name: str) -> Control:
-    from limner.data.batching import Control
+    from limner.data.pictures import Control
 
     names = get_args(Control)
     if name not in names:

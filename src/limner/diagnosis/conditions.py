@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from limner.answering import answer, count_answers
 from limner.checkpoint import Checkpoint
-from limner.data.batching import Examples, PictureSource, Query
+from limner.data.batching import Examples, Query
+from limner.data.pictures import PictureSource
 from limner.diagnosis.records import Condition, Figure
-from limner.evaluation import answer, count_answers
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
 from limner.metrics.significance import approximate_randomisation

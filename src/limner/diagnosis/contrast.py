@@ -11,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
+from limner.answering import open_pictures
 from limner.audio import SOUND_SUFFIXES
 from limner.checkpoint import Checkpoint
-from limner.data.batching import Examples, Pictures
+from limner.data.batching import Examples
 from limner.data.collection import Collection
 from limner.data.examples import Item, Seen, Sentence
+from limner.data.pictures import Pictures
 from limner.data.readers.gathering import Place
 from limner.data.readers.sources import read_lines
 from limner.diagnosis.records import Contrast, ContrastLine
 from limner.errors import CollectionError, FeatureError
-from limner.evaluation import open_pictures
 from limner.scoring import score_examples
 from limner.shortlist import looks
 from limner.tasks import NewPictures

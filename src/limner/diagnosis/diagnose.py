@@ -9,16 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from limner.answering import open_pictures, shown_pictures
 from limner.checkpoint import Checkpoint
-from limner.data.batching import ControlPictures, Examples, Pictures, PictureSource, split_examples
+from limner.data.batching import Examples, split_examples
 from limner.data.collection import Collection
+from limner.data.pictures import ControlPictures, Pictures, PictureSource
 from limner.diagnosis.conditions import PERPLEXITY, Note, Shown, Study, share
 from limner.diagnosis.contrast import measure_contrasts, read_contrasts
 from limner.diagnosis.masking import Forms, Hiding, Mask, read_mask, recovered
 from limner.diagnosis.records import Condition, Diagnosis, Masked, Senses
 from limner.diagnosis.senses import SOURCE, says, sense_queries, wrong_pictures
 from limner.errors import SettingsError
-from limner.evaluation import open_pictures, shown_pictures
 from limner.metrics import higher_is_better, require_metrics
 from limner.search import Hypothesis, SearchSettings
 from limner.shortlist import looks

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from limner.answering import open_pictures, shown_pictures
 from limner.checkpoint import Checkpoint, Config, sha256
-from limner.data.batching import Pictures, split_examples
+from limner.data.batching import split_examples
 from limner.data.collection import Collection
+from limner.data.pictures import Pictures
 from limner.errors import CheckpointError, SettingsError
-from limner.evaluation import open_pictures, shown_pictures
 from limner.published.plans import Job, Plan, Training, all_kept, as_of_now, folder_of, kept_of, plan
 from limner.published.tables import Begun, Outcome, Row
 from limner.recipe import Recipe

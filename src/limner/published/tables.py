@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limner.data.batching import Control
+from limner.data.pictures import Control
 from limner.metrics import METRICS, Score
 from limner.records import Evaluation, Record
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from limner import attention_plots, plots
+from limner.answering import open_pictures
 from limner.attention import Explanation, explain
 from limner.attention_page import grid_of
 from limner.checkpoint import Checkpoint
@@ -17,7 +18,6 @@ from limner.data.batching import Query
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import CheckpointError, CollectionError, PictureError
-from limner.evaluation import open_pictures
 from limner.records import EvaluatedItem, Evaluation
 from limner.report.thumbnails import Thumbnails
 from limner.search import Hypothesis

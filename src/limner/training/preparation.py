@@ -6,9 +6,10 @@ import logging
 from pathlib import Path
 
 from limner.checkpoint import Checkpoint, Config, load_checkpoint, load_tensors, provenance, sha256, take_weights
-from limner.data.batching import Examples, Pictures, Source, split_examples
+from limner.data.batching import Examples, Source, split_examples
 from limner.data.collection import Collection
 from limner.data.examples import SIGNS
+from limner.data.pictures import Pictures
 from limner.errors import SettingsError, TrainingError
 from limner.metrics import score_sentences
 from limner.models import Model, build_model

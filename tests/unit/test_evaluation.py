@@ -126,7 +126,7 @@ def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monk
     items = [Item(str(row), "new") for row in range(len(sources))]
     settings = SearchSettings(max_length=6)
     one = describe_items([model], items, None, settings, sources=sources, batch_size=1)
-    for module in ("limner.evaluation", "limner.attention"):
+    for module in ("limner.answering", "limner.attention"):
         monkeypatch.setattr(f"{module}.collate", watched)
     together = describe_items([model], items, None, settings, sources=sources, batch_size=16)
     assert [found[0].tokens for found in together] == [found[0].tokens for found in one]

@@ -6,6 +6,8 @@ for what people wrote, and these pairs join the training data.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +17,16 @@ from limner.checkpoint import Checkpoint, sha256
 from limner.data.batching import Query
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.data.pictures import Pictures
+from limner.errors import FeatureError
 from limner.progress import Progress, part_of
 from limner.search import SearchSettings
 from limner.translation import MOST_TOKENS, languages
 
 WRITTEN_AT_ONCE = 10_000
 """Sentences between two writes, each of which stores the whole collection anew; a killed run loses at most so many."""
+
+logger = logging.getLogger(__name__)
 
 
 class Made(NamedTuple):
@@ -29,7 +35,8 @@ class Made(NamedTuple):
     item: Item
     written: Sentence
     text: str
-    """Empty where the sentence has no words or far too many, or the translation has none or came to no end."""
+    """Empty where the sentence has no words or far too many, its picture no features, or the translation has no words
+    or came to no end."""
 
 
 class Outcome(NamedTuple):
@@ -134,11 +141,21 @@ def translations(
     source, lang = languages(first)
     items = collection.items(split or first.recipe.data.train)
     wanted = [(item, sentence) for item in items for sentence in untranslated(item, source.lang, lang)][:limit]
+    _warn_of_shared_groups(wanted, source.lang)
     pictures = open_pictures(first, collection)
+    unseen = _unseen(wanted, pictures)
+    if unseen and first.recipe.visual.missing != "leave_out":
+        raise FeatureError(
+            f"{collection.path}: {len(unseen)} pictures of sentences to translate have no features, the first is "
+            f"'{min(unseen)}'; 'limner features' adds them, and says which pictures cannot be read and why"
+        )
     done = 0
     for some in _portions(wanted, at_once):
         note = None if progress is None else part_of(progress, done, len(wanted))
-        readable = [0 < len(source.tokenizer.encode(sentence.text)) <= MOST_TOKENS for _, sentence in some]
+        readable = [
+            0 < len(source.tokenizer.encode(sentence.text)) <= MOST_TOKENS and item.id not in unseen
+            for item, sentence in some
+        ]
         asked = [Query(item, sentence.text, ()) for (item, sentence), ok in zip(some, readable, strict=True) if ok]
         found = answer(models, asked, pictures, settings or first.recipe.search, batch_size=batch_size, progress=note)
         texts = (first.tokenizer.decode(best.tokens, detokenise=True) if best.ended else "" for best, *_ in found)
@@ -154,6 +171,26 @@ def untranslated(item: Item, source: str, target: str) -> list[Sentence]:
         for sentence in item.sentences
         if sentence.lang == source and not sentence.made_by and sentence.group not in there
     ]
+
+
+def _warn_of_shared_groups(wanted: Sequence[tuple[Item, Sentence]], lang: str) -> None:
+    """Each sentence of a group would be paired with the translations of all of them."""
+    shared = [place for place, count in Counter((item.id, one.group) for item, one in wanted).items() if count > 1]
+    if shared:
+        item, group = shared[0]
+        logger.warning(
+            "%d groups hold several sentences in '%s', the first is group %d of item '%s': they count as translations "
+            "of one another; give sentences that are not a group of their own",
+            len(shared),
+            lang,
+            group,
+            item,
+        )
+
+
+def _unseen(wanted: Sequence[tuple[Item, Sentence]], pictures: Pictures | None) -> set[str]:
+    """Items whose pictures have no features."""
+    return set() if pictures is None else {item.id for item, _ in wanted if not pictures.knows(item)}
 
 
 def _portions(wanted: Sequence[tuple[Item, Sentence]], size: int) -> Iterator[list[tuple[Item, Sentence]]]:

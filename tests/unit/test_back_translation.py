@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from toy_translation import learn, text_collection
+from toy_translation import learn, picture_collection, text_collection
 
 from limner import cli
 from limner.back_translation import back_translate, name_of, translations
@@ -14,6 +14,7 @@ from limner.checkpoint import load_checkpoint, sha256
 from limner.data.batching import texts_to_learn
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.errors import FeatureError
 
 WRITTEN = ("eins zwei", "drei", "zwei drei", "drei eins", "zwei")
 MEANT = ("one two", "three", "two three", "three one", "two")
@@ -115,6 +116,29 @@ def test_what_comes_to_nothing_is_left_out(model, collection):
 def test_what_a_model_wrote_is_not_translated_on(model, collection):
     write_items(collection.path, [Item("e", "odd", sentences=(Sentence("de", "drei", 1, "other:2"),))])
     assert list(translations([model], Collection.open(collection.path), split="odd")) == []
+
+
+def test_a_picture_without_features_stops_nothing_late(tmp_path):
+    collection = picture_collection(tmp_path / "c")
+    seeing = load_checkpoint(learn(collection, tmp_path / "run", picture=("attention",), steps=2))
+    sentences = (Sentence("de", "eins", 7),)
+    write_items(collection.path, [Item("green0", "train", sentences=sentences)])
+    write_items(collection.path, [Item("later", "train", image="later.png", sentences=sentences)])
+    collection = Collection.open(collection.path)
+    with pytest.raises(FeatureError, match=r"1 pictures of sentences to translate have no features, .* 'later'"):
+        back_translate([seeing], collection, made_by="m", at_once=1)
+    assert made_in(collection) == []
+    visual = seeing.recipe.visual.model_copy(update={"missing": "leave_out"})
+    seeing = seeing._replace(recipe=seeing.recipe.model_copy(update={"visual": visual}))
+    assert sum(back_translate([seeing], collection, made_by="m")) == 2
+    assert "later" not in [item for item, *_ in made_in(collection)]
+
+
+def test_sentences_that_count_as_translations_of_one_another_are_told_of(model, tmp_path, caplog):
+    """Their group was forgotten: each would be paired with what is made of the other."""
+    write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("de", "eins"), Sentence("de", "zwei")))])
+    back_translate([model], Collection.open(tmp_path / "c"), made_by="m")
+    assert "1 groups hold several sentences in 'de', the first is group 0 of item 'a'" in caplog.text
 
 
 def test_training_takes_them_only_when_told_to(model, collection):

@@ -484,7 +484,14 @@ def test_a_small_split_goes_without_what_it_has_no_pictures_for(seeing, own_toys
     found = diagnose(seeing, own_toys, metrics=["bleu1"], trials=5)
     assert [one.name for one in found.pictures] == ["right", "shuffled", "none"]
     assert (found.senses.sentences, found.senses.left_out) == (2, 1)  # the crane has no other one
-    assert "no split 'train', so there is no mean picture" in caplog.text
+    assert "there is no mean picture to show" in caplog.text and "'train'" in caplog.text
+
+
+def test_a_training_split_without_pictures_costs_the_mean_picture_only(seeing, own_toys, caplog):
+    write_items(own_toys.path, [Item("told", "train", sentences=(Sentence("en", "a bat"),))])
+    found = diagnose(seeing, Collection.open(own_toys.path), metrics=["bleu1"], trials=5)
+    assert [one.name for one in found.pictures] == ["right", "shuffled", "none"]
+    assert "there is no mean picture to show: the mean picture of the training split" in caplog.text
 
 
 def test_items_without_a_picture_are_passed_over(seeing, own_toys):

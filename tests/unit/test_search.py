@@ -126,6 +126,52 @@ def test_a_beam_of_full_width_finds_what_enumeration_finds(rules, n_best):
         assert_same(hypotheses, every_sentence(Chain(), picture, settings)[:n_best])
 
 
+def plain_beam(table, settings, prefix):
+    """A beam as `search` describes it, of one example, with lists."""
+    live, done = [(0.0, ())], []
+
+    def finish(total, tokens, ended):
+        score = total / max(1, len(tokens) + ended) ** settings.length_penalty
+        done.append(Hypothesis(tokens, total, score, ended))
+
+    for length in range(settings.max_length):
+        may_end = length >= settings.min_length
+        words = [*range(UNK + settings.ban_unknown, VOCAB), *([EOS] if may_end else [])]
+        words = [prefix[length]] if length < len(prefix) else words
+        after = [
+            (total + table[(PAD, BOS, *tokens)[-2]][(BOS, *tokens)[-1]][word], tokens, word)
+            for total, tokens in live
+            for word in words
+        ]
+        after = sorted(after, reverse=True)[: 2 * settings.beam_size]
+        for total, tokens, word in after[: settings.beam_size]:
+            if word == EOS:
+                finish(total, tokens, True)
+        live = [(total, (*tokens, word)) for total, tokens, word in after if word != EOS][: settings.beam_size]
+        best = sorted((one.score for one in done), reverse=True)
+        bound = live[0][0] / settings.max_length**settings.length_penalty if live else -math.inf
+        if len(done) >= settings.beam_size or (len(best) >= settings.n_best and bound <= best[settings.n_best - 1]):
+            break
+    else:
+        for total, tokens in live:
+            finish(total, tokens, False)
+    return sorted(done, key=lambda one: -one.score)[: settings.n_best]
+
+
+@pytest.mark.parametrize("prefixes", [[(), (), ()], [(), (4,), (5, 6)], [(4,), (5,), (6, 3)]], ids=str)
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"length_penalty": 1.0}, {"min_length": 2, "ban_unknown": True}, {"max_length": 2}, {"n_best": 1}],
+    ids=str,
+)
+@pytest.mark.parametrize("beam_size", [2, 3, 5])  # two of 7 words come twice at the first step, and five do not
+def test_a_narrow_beam_finds_what_a_plain_one_finds(beam_size, rules, prefixes):
+    settings = SearchSettings(**{"beam_size": beam_size, "n_best": beam_size, "max_length": 6} | rules)
+    found = search([Chain()], pictures(1, 2, 3), settings, prefixes)
+    for picture, hypotheses, prefix in zip((1, 2, 3), found, prefixes, strict=True):
+        assert_same(hypotheses, plain_beam(Chain().table(picture).log_softmax(-1).tolist(), settings, prefix))
+
+
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("picture", range(8))
 def test_probabilities_are_the_models_own(picture, beam_size):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from limner.checkpoint import take_weights
-from limner.data.examples import Example, collate
+from limner.data.examples import Example, Visual, collate
 from limner.layers.attention import AdditiveAttention
 from limner.layers.translating import ConditionalCell, Masks, PlainCell
 from limner.models.nmt import NMT, NMTSettings
@@ -224,6 +224,15 @@ def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
         assert nothing.gate[0].all()
         assert not nothing.gate[1].any()
     assert torch.isfinite(found(torch.zeros_like(grid)).logits).all()
+
+
+@pytest.mark.parametrize("picture", ["head", "initial"])  # places of zeros give a context of zero either way
+def test_a_picture_of_zeros_is_a_picture(picture):
+    model, batch = nmt(picture=[picture]), batch_of((True, True, True))
+    zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
+    dark = model(dataclasses.replace(batch, visual=batch.visual._replace(**zeros))).logits
+    none = model(dataclasses.replace(batch, visual=Visual(torch.zeros(3, dtype=torch.bool)))).logits
+    assert (dark - none).abs().max() > 1e-6
 
 
 def test_an_empty_source_sentence_is_finite_and_has_no_weights():

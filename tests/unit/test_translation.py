@@ -225,6 +225,9 @@ def test_forms_of_the_output(limner_translate):
     cells = [line.split(" ||| ") for line in printed]
     assert [(number, text) for number, text, *_ in cells][::2] == [("0", "two one"), ("1", "one")]
     assert all(float(score) <= 0 and feature.startswith("logprob= -") for _, _, feature, score in cells)
+    assert limner_translate("", "--n-best", 2)[1].startswith(
+        "0 |||  ||| logprob= "
+    )  # one was found, two were asked for
     text, log_prob = limner_translate("zwei eins", "--scores")[1].rstrip("\n").split("\t")
     assert text == "two one" and float(log_prob) < 0
     told = json.loads(limner_translate("zwei eins", "", "--json")[1])

@@ -27,6 +27,8 @@ app = typer.Typer(
     "Begin with `limner demo`, which draws a collection, learns from it and writes a report.",
 )
 INTERRUPTED = 130
+STEADY = ("demo", "describe", "reproduce", "train", "translate")
+"""Commands whose work is many steps alike, each of which can have the memory of the one before."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 Data = Annotated[Path, typer.Option("--data", help="The collection.")]
@@ -44,7 +46,6 @@ def main() -> None:
     """Run the command line; what the user can mend is one clear line, not a traceback."""
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
-    keep_freed_memory()
     handler = RichHandler(console=err, show_path=False, show_time=False)
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
@@ -70,12 +71,15 @@ def _tell_version(asked: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell more about what is done.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Tell the version.", callback=_tell_version, is_eager=True)
     ] = False,
 ) -> None:
     logging.getLogger("limner").setLevel(logging.INFO if verbose else logging.WARNING)
+    if context.invoked_subcommand in STEADY:
+        keep_freed_memory()
 
 
 def command_line() -> str:

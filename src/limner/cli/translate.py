@@ -101,10 +101,11 @@ def translate(
                 explained, attention, sentences=asked.texts, pictures=pictures, features=features, progress=bar
             )
         err.print(f"drawings: {page}", soft_wrap=True)
+    several = (n_best or translator.models[0].recipe.search.n_best) > 1
     if as_json:
         told = _as_json(asked.texts, pictures, found)
     else:
-        told = "".join(f"{line}\n" for line in _as_lines(found, scores, tokenised))
+        told = "".join(f"{line}\n" for line in _as_lines(found, scores, tokenised, several))
     if to_file is None:
         sys.stdout.write(told)
     else:
@@ -183,10 +184,8 @@ def _read_pictures(sentences: Sentences, image: Sequence[Path], file: Path | Non
     return paths
 
 
-def _as_lines(found: Iterable[Sequence[Translation]], scores: bool, tokenised: bool) -> Iterator[str]:
-    """One line a translation; several of a sentence as the n-best lists of Moses."""
-    found = list(found)
-    several = any(len(translations) > 1 for translations in found)
+def _as_lines(found: Iterable[Sequence[Translation]], scores: bool, tokenised: bool, several: bool) -> Iterator[str]:
+    """One line a translation; where several of a sentence were asked for, the n-best lists of Moses."""
     for number, translations in enumerate(found):
         for one in translations:
             text = " ".join(one.tokens) if tokenised else one.text
@@ -245,7 +244,8 @@ def _translate_collection(
     if write and as_json:
         print_json({"collection": str(place), "made_by": made_by, **outcome._asdict()})
     elif write:
-        left = f"; {outcome.left_out:,} had no words, too many, or no end" if outcome.left_out else ""
+        why = "had no words, too many, or no end, or a picture without features"
+        left = f"; {outcome.left_out:,} {why}" if outcome.left_out else ""
         typer.echo(f"{place}: {outcome.made:,} sentences in '{target}' added, made by {made_by}{left}")
     elif as_json:
         print_json([{source.lang: written, target: text} for written, text in pairs])

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -173,7 +173,8 @@ def write_items(
 ) -> Changes:
     """Add items to a collection, atomically; an item that is there already gets the sentences it lacks.
 
-    Sentences unite by (language, text, group), regions by (box, text). What is not new is not written.
+    Sentences unite by (language, text, group), regions by (box, text). What is not new is not written; what a model
+    made gives way to the same sentence by people.
 
     Args:
         path: the collection's folder; made when missing.
@@ -248,9 +249,14 @@ def _unite(old: Item, new: Item) -> Item:
         video=new.video or old.video,
         audio=new.audio or old.audio,
         label=old.label if new.label is None else new.label,
-        sentences=tuple(dict.fromkeys(old.sentences + new.sentences)),
+        sentences=_unite_sentences(old.sentences + new.sentences),
         regions=tuple(dict.fromkeys(old.regions + new.regions)),
     )
+
+
+def _unite_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
+    written = {sentence[:3] for sentence in sentences if not sentence.made_by}
+    return tuple(dict.fromkeys(one for one in sentences if not one.made_by or one[:3] not in written))
 
 
 def _item(row: dict[str, Any]) -> Item:

@@ -18,11 +18,12 @@ from torch.nn import functional
 
 
 class Sentence(NamedTuple):
-    """A sentence of an item; sentences of one `group` translate each other."""
+    """A sentence of an item."""
 
     lang: str
     text: str
     group: int = 0
+    """Sentences of one group translate each other, each with each: what translates nothing needs a group of its own."""
     made_by: str = ""
     """Who translated it, where a model did; empty for what people wrote."""
 

@@ -19,7 +19,7 @@ from limner.diagnosis.contrast import measure_contrasts, read_contrasts
 from limner.diagnosis.masking import Forms, Hiding, Mask, read_mask, recovered
 from limner.diagnosis.records import Condition, Diagnosis, Masked, Senses
 from limner.diagnosis.senses import SOURCE, says, sense_queries, wrong_pictures
-from limner.errors import SettingsError
+from limner.errors import CollectionError, SettingsError
 from limner.metrics import higher_is_better, require_metrics
 from limner.search import Hypothesis, SearchSettings
 from limner.shortlist import looks
@@ -161,11 +161,13 @@ def _controls(study: Study, collection: Collection, features: Pictures | None) -
         return {"none": features}
     seen: dict[str, PictureSource | None] = {"right": features}
     seen["shuffled"] = shown_pictures(model, collection, features, "shuffled", items, study.seed)
-    train = model.recipe.data.train
-    if train in collection.splits():
+    try:
         seen["mean"] = shown_pictures(model, collection, features, "mean", items, study.seed)
-    else:
-        logger.warning("%s: no split '%s', so there is no mean picture to show", collection.path, train)
+    except (
+        CollectionError,
+        SettingsError,
+    ) as error:  # what was learned from may be elsewhere, and here without pictures
+        logger.warning("there is no mean picture to show: %s", error)
     # A description is of something: what has no picture at all is a picture of nothing.
     seen["none"] = None if model.source else shown_pictures(model, collection, features, "zero", items, study.seed)
     return seen

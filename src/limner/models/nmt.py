@@ -205,7 +205,7 @@ class NMT(nn.Module):
             none = self.picture_token.weight.new_zeros(len(batch), 0, self.settings.embedding_dim)
             return none, none.new_zeros(len(batch), 0, dtype=torch.bool)
         vectors = vectors[:, None] if vectors.dim() == 2 else vectors
-        there = batch.visual.present[:, None] & vectors.any(-1)  # fewer regions than rows leave rows of zeros
+        there = batch.visual.present[:, None] & _rows(vectors)
         return self.picture_token(dropout(vectors, self.settings.visual_dropout, self.training)), there
 
     def _places(self, batch: Batch) -> Annotations | None:

@@ -230,6 +230,10 @@ def extract(
         chunk.commit()
     if progress is not None:
         progress(len(items), len(items))
+    if not items:
+        raise FeatureError(
+            f"{collection.path}: its items have no {specs[0].media}; import them too (Multi30k, COCO: --images)"
+        )
     if not done:
         first = "".join(f"; the first, '{item_id}': {reason}" for item_id, reason in list(skipped.items())[:1])
         raise FeatureError(f"{collection.path}: none of {len(items)} {specs[0].media} could be read{first}")

@@ -21,6 +21,9 @@ from limner.errors import CheckpointError, SettingsError
 from limner.models.protocols import ConditionalLM, Memory, State, precise
 from limner.settings import Settings
 
+SECTION = 64
+"""Log-probabilities whose greatest is looked for first."""
+
 
 class SampleSettings(Settings):
     """Draw words at random in place of taking the most probable ones."""
@@ -247,7 +250,7 @@ class _Best:
             return _each_its_own(token, total + best)
         vocab_size = log_probs.shape[2]
         joint = log_probs.add_(total[:, :, None]).flatten(1)  # (N, K * V); a new tensor takes longer than the sum
-        best, index = joint.topk(2 * self.beam_size)  # (N, 2K)
+        best, index = _greatest(joint, 2 * self.beam_size)  # (N, 2K)
         parent, token = index // vocab_size, index % vocab_size
         ends = token == SIGNS.eos
         total, order = best.masked_fill(ends, -math.inf).topk(self.beam_size)
@@ -259,6 +262,22 @@ class _Best:
             end_total=best[:, : self.beam_size],
             end_parent=parent[:, : self.beam_size],
         )
+
+
+def _greatest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`topk` of long rows (N, M) in a third of its time: the greatest are in the sections with the greatest heads."""
+    length = values.shape[1]
+    whole = length - length % SECTION
+    if whole // SECTION <= count:
+        best, index = values.topk(count)
+        return best, index
+    heads = values[:, :whole].reshape(len(values), -1, SECTION).amax(2)
+    within = torch.arange(SECTION, device=values.device)
+    places = (heads.topk(count).indices[:, :, None] * SECTION + within).flatten(1)
+    rest = torch.arange(whole, length, device=values.device).expand(len(values), -1)
+    places = torch.cat([places, rest], 1)
+    best, index = values.gather(1, places).topk(count)
+    return best, places.gather(1, index)
 
 
 def _each_its_own(token: Tensor, total: Tensor) -> Choice:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limner.data.examples import Batch, Visual
 from limner.errors import CheckpointError, SettingsError
-from limner.search import Hypothesis, SampleSettings, SearchSettings, search, select
+from limner.search import SECTION, Hypothesis, SampleSettings, SearchSettings, _greatest, search, select
 
 VOCAB, PAD, BOS, EOS, UNK = 7, 0, 1, 2, 3
 WORDS = range(UNK, VOCAB)
@@ -403,6 +403,17 @@ def test_given_words_that_do_not_fit_are_refused(prefixes, message):
 def test_settings_that_contradict_are_refused(values, message):
     with pytest.raises(SettingsError, match=message):
         SearchSettings.parse(values)
+
+
+@pytest.mark.parametrize("length", [5, SECTION, 6 * SECTION, 40 * SECTION - 1, 40 * SECTION + 7])
+def test_the_greatest_of_a_long_row_are_those_of_topk(length):
+    values = torch.randn(20, length, generator=torch.Generator().manual_seed(length))
+    values[3, :-2] = -math.inf  # a row of which hardly anything is possible
+    values[4, : min(length, SECTION)] += 5  # all in one section
+    found, places = _greatest(values, 5)
+    assert torch.equal(found, values.topk(5).values)
+    assert torch.equal(values.gather(1, places), found)
+    assert all(len(set(row)) == 5 for row in places.tolist())
 
 
 def test_select_keeps_the_form_of_a_tree():

@@ -61,10 +61,10 @@ class _CrossEntropy(torch.autograd.Function):
             losses.append((loss[counted[some]]).sum())
             if gradient is not None:
                 right = values.new_full(words[some].shape, smoothing - 1)
-                values.div_(total)
+                values.mul_(weight[some] / total)
                 if smoothing:
-                    values.sub_(share)
-                gradient[some] = values.scatter_add_(1, words[some], right).mul_(weight[some])
+                    values.sub_(share * weight[some])
+                gradient[some] = values.scatter_add_(1, words[some], right * weight[some])
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return -torch.stack(losses).sum() / counted.sum()

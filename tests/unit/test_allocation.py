@@ -1,10 +1,14 @@
-"""Freed memory stays with the process: training steps alike touch no new page of memory."""
+"""Freed memory stays with the process of commands whose steps are alike, which then touch no new page of memory."""
 
 import platform
 import subprocess
 import sys
 
 import pytest
+import typer
+
+from limner import cli
+from limner.cli.app import STEADY
 
 PROGRAM = """
 import resource, sys
@@ -34,3 +38,18 @@ def test_steps_alike_touch_no_new_page_of_memory():
     }
 
     assert pages["kept"] < pages["given back"] / 4
+
+
+def test_it_is_kept_by_the_commands_that_are_named_and_no_others(monkeypatch, capsys):
+    kept = []
+    app = sys.modules["limner.cli.app"]  # the package has an `app` of its own
+    monkeypatch.setattr(app, "keep_freed_memory", lambda: kept.append(True))
+    commands = typer.main.get_command(cli.app).commands
+    assert set(STEADY) < set(commands)
+    for name in commands:
+        kept.clear()
+        monkeypatch.setattr(sys, "argv", ["limner", name, "--no-such-option"])
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert bool(kept) == (name in STEADY), name
+    assert "no-such-option" in capsys.readouterr().err

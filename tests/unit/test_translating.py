@@ -171,16 +171,17 @@ def test_where_there_is_no_picture_nothing_is_looked_at_and_the_gate_is_closed(c
     assert (nothing.attention, nothing.gate) == (None, None)
 
 
+def of_grid(model, batch, grid):
+    """What a model makes of a batch whose pictures are these tables."""
+    visual = batch.visual._replace(grid=grid, vector=None)
+    return model(dataclasses.replace(batch, visual=visual))
+
+
 def test_rows_of_zeros_in_a_table_of_regions_are_no_tokens():
     model, batch = nmt({"grid": FORMS["grid"]}, picture=["head"]), batch_of()
     grid = batch.visual.grid.clone()
     grid[:, 2:] = 0
-
-    def found(grid):
-        visual = batch.visual._replace(grid=grid, vector=None)
-        return model(dataclasses.replace(batch, visual=visual))
-
-    ours, expected = found(grid), found(grid[:, :2])
+    ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
     torch.testing.assert_close(ours.logits, expected.logits)
     assert not ours.alignment[:, :, 2:4].any()
     torch.testing.assert_close(ours.alignment[:, :, [0, 1, 4, 5, 6, 7]], expected.alignment)
@@ -209,21 +210,16 @@ def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
     model, batch = nmt({"grid": FORMS["grid"]}, picture=[picture]), batch_of((True, False, True))
     grid = batch.visual.grid.clone()
     grid[:, 2:] = 0
-
-    def found(grid):
-        visual = batch.visual._replace(grid=grid, vector=None)
-        return model(dataclasses.replace(batch, visual=visual))
-
-    ours, expected = found(grid), found(grid[:, :2])
+    ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
     torch.testing.assert_close(ours.logits, expected.logits)
     if picture == "attention":
         assert not ours.attention[:, :, 2:].any()
         torch.testing.assert_close(ours.attention[:, :, :2], expected.attention)
-        nothing = found(torch.zeros_like(grid))  # a picture of zeros is one
+        nothing = of_grid(model, batch, torch.zeros_like(grid))  # a picture of zeros is one
         assert nothing.attention[0].all()
         assert nothing.gate[0].all()
         assert not nothing.gate[1].any()
-    assert torch.isfinite(found(torch.zeros_like(grid)).logits).all()
+    assert torch.isfinite(of_grid(model, batch, torch.zeros_like(grid)).logits).all()
 
 
 @pytest.mark.parametrize("picture", ["head", "initial"])  # places of zeros give a context of zero either way

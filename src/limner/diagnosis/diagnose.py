@@ -163,10 +163,7 @@ def _controls(study: Study, collection: Collection, features: Pictures | None) -
     seen["shuffled"] = shown_pictures(model, collection, features, "shuffled", items, study.seed)
     try:
         seen["mean"] = shown_pictures(model, collection, features, "mean", items, study.seed)
-    except (
-        CollectionError,
-        SettingsError,
-    ) as error:  # what was learned from may be elsewhere, and here without pictures
+    except (CollectionError, SettingsError) as error:  # no training split here, or one without pictures
         logger.warning("there is no mean picture to show: %s", error)
     # A description is of something: what has no picture at all is a picture of nothing.
     seen["none"] = None if model.source else shown_pictures(model, collection, features, "zero", items, study.seed)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from limner.hardware import native_bf16
+from limner.device import native_bf16
 
 CPU = torch.device("cpu")
 

@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from PIL import Image
 
-from limner.allocation import keep_freed_memory
-from limner.checkpoint import Checkpoint, load_checkpoint
 from limner.data.examples import Batch, Example, collate
-from limner.hardware import native_bf16
-from limner.layers.pairs import PrefixTree
-from limner.models.lbl import LBL, LBLSettings
+from limner.decoding.beam_search import DecodingSettings, beam_search
+from limner.decoding.scoring import BUDGET, pair_log_probs, tiled_log_probs
+from limner.device import native_bf16
+from limner.features.encoders.networks import read_image
+from limner.features.store import FeatureSpec
+from limner.layers.all_pairs import PrefixTree
+from limner.media.image import Pixels, Preprocessing
+from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
-from limner.records import read_log
-from limner.scoring import BUDGET, pair_log_probs, tiled_log_probs
-from limner.search import SearchSettings, search
+from limner.process import keep_freed_memory
+from limner.runs.records import read_log
+from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.loop import Progress
-from limner.vision.features import FeatureSpec
-from limner.vision.images import Pixels, Preprocessing
-from limner.vision.networks import read_picture
 from measuring import CPU, median_time, product_rate, real_data, tell
 from translation import translation
 
@@ -42,28 +42,28 @@ VOCAB, FEATURES, WORDS = 2800, 1280, 11
 def paper_model() -> MRNN:
     """An m-RNN of the paper's sizes with fresh weights; how fast it is does not depend on what it learned."""
     torch.manual_seed(0)
-    return MRNN(MRNNSettings(), VOCAB, {"vector": (FEATURES,)}).eval()
+    return MRNN(MRNNSettings(), VOCAB, {"pooled": (FEATURES,)}).eval()
 
 
 def pictures(count: int) -> Batch:
     """A batch of pictures without sentences."""
     random = np.random.default_rng(0)
     values = random.random((count, FEATURES), dtype=np.float32).astype(np.float16)
-    return collate([Example(str(row), visual={"vector": value}) for row, value in enumerate(values)])
+    return collate([Example(str(row), image={"pooled": value}) for row, value in enumerate(values)])
 
 
 def describe() -> None:
     """Sentences of 11 words from stored features: one picture at a time, and in batches."""
     model = paper_model()
-    settings = SearchSettings(min_length=WORDS, max_length=WORDS)
+    settings = DecodingSettings(min_length=WORDS, max_length=WORDS)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     single = pictures(1)
-    seconds = median_time(lambda: search([model], single, settings), 200)
+    seconds = median_time(lambda: beam_search([model], single, settings), 200)
     tell("describe_one", 1000 * seconds, "ms a sentence, one core", "<= 3 (the paper: 25)")
     torch.set_num_threads(threads)
     many = pictures(1000)
-    seconds = median_time(lambda: search([model], many, settings), 5)
+    seconds = median_time(lambda: beam_search([model], many, settings), 5)
     tell("describe_batch", seconds, "ms a sentence, batches of 1,000", "<= 0.3")
 
 
@@ -99,7 +99,7 @@ class Stored:
         self.values = values.astype(np.float16)
 
     def take(self, rows: list[int]) -> list[dict[str, np.ndarray]]:
-        return [{"vector": self.values[row]} for row in rows]
+        return [{"pooled": self.values[row]} for row in rows]
 
 
 def pairs() -> None:
@@ -124,10 +124,10 @@ def pairs() -> None:
         if bf16 or not native_bf16(CPU):
             fast = len(targets) * len(shown) / seconds
     some, seen = targets[::50], rows[:50]
-    visual = collate([Example("", visual=value) for value in stored.take(seen)]).visual
+    image = collate([Example("", image=value) for value in stored.take(seen)]).image
     sub = collate([Example("", target) for target in some])
     with torch.inference_mode():
-        slow_seconds = median_time(lambda: tiled_log_probs(model, visual, sub, BUDGET), 3)
+        slow_seconds = median_time(lambda: tiled_log_probs(model, image, sub, BUDGET), 3)
     slow = len(some) * len(seen) / slow_seconds
     tell("pairs_ratio", fast / slow, "times pair by pair in float32", ">= 4", pairs_per_second=round(fast))
 
@@ -135,18 +135,18 @@ def pairs() -> None:
 def additive_pairs() -> None:
     """The same matrix for MLBL-B, whose logits add: one matrix product, against the tiled general way."""
     torch.manual_seed(0)
-    settings = LBLSettings(word_dim=256, init_std=0.1, visual_scaling="unit")
-    model = LBL(settings, 5000, {"vector": (FEATURES,)}).eval()
+    settings = LBLSettings(word_dim=256, init_std=0.1, feature_scaling="unit")
+    model = LBL(settings, 5000, {"pooled": (FEATURES,)}).eval()
     targets, which = sentences()
     stored, rows = Stored(1000), list(range(1000))
     seconds = median_time(lambda: pair_log_probs(model, targets, rows, stored), 3)
     fast = len(targets) * len(rows) / seconds
     some, seen = targets[::50], rows[:50]
     sub = collate([Example("", target) for target in some])
-    visual = collate([Example("", visual=value) for value in stored.take(seen)]).visual
+    image = collate([Example("", image=value) for value in stored.take(seen)]).image
     with torch.inference_mode():
-        general = median_time(lambda: tiled_log_probs(model, visual, sub, BUDGET), 3)
-        exact = tiled_log_probs(model, visual, sub, BUDGET)
+        general = median_time(lambda: tiled_log_probs(model, image, sub, BUDGET), 3)
+        exact = tiled_log_probs(model, image, sub, BUDGET)
         difference = float((pair_log_probs(model, some, seen, stored) - exact).abs().max())
     pairs_of_sub = len(some) * len(seen)
     tell(
@@ -166,9 +166,9 @@ def kmeans() -> None:
     """Learning 128 filters and encoding 5,500 pictures at 64 pixels with them, decoding included."""
     from limner.data.collection import Collection, write_items
     from limner.data.examples import Item
-    from limner.vision.backbones import load_backbone
-    from limner.vision.features import extract
-    from limner.vision.kmeans import KMeansSettings, learn_filters, save_filters
+    from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
+    from limner.features.encoders.load import load_backbone
+    from limner.features.store import extract
 
     with tempfile.TemporaryDirectory() as scratch:
         folder, count, data = Path(scratch), 5500, real_data()
@@ -194,8 +194,8 @@ def features() -> None:
     """MobileNetV2 over 256-pixel JPEGs, decoding included."""
     from limner.data.collection import Collection, write_items
     from limner.data.examples import Item
-    from limner.vision.backbones import load_backbone
-    from limner.vision.features import extract
+    from limner.features.encoders.load import load_backbone
+    from limner.features.store import extract
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -248,9 +248,9 @@ def train() -> None:
     """Training as `limner train` does it: the m-RNN from a table held in memory and read from disk, and LBL."""
     from limner.data.collection import Collection, write_items
     from limner.data.examples import Item, Sentence
-    from limner.recipe import load_recipe
+    from limner.features.store import extract
+    from limner.runs.recipe import load_recipe
     from limner.training.loop import train as train_model
-    from limner.vision.features import extract
 
     rate = product_rate(torch.bfloat16 if native_bf16(CPU) else torch.float32)
     with tempfile.TemporaryDirectory() as scratch:
@@ -269,13 +269,13 @@ def train() -> None:
             write_items(folder / which, [*items, val])
             collections[everything] = Collection.open(folder / which)
         extract(collections[False], _Noise())
-        looks = ["visual.features=[noise]", f"text.max_size={VOCAB}"]
+        looks = ["features.tables=[noise]", f"text.max_size={VOCAB}"]
         reads = ["text.max_size=4000", "model.word_dim=256", "training.batch_size=128"]
         few = ["text.min_count=1", "training.epochs=3", "training.validate_every=3", "training.metrics=[]"]
         for name, recipe, changes in (
-            ("warm", "mao2015/flickr8k", [*looks, "visual.cache_mib=64"]),  # this one does not count
-            ("train", "mao2015/flickr8k", [*looks, "visual.cache_mib=64"]),
-            ("train_from_disk", "mao2015/flickr8k", [*looks, "visual.cache_mib=0"]),
+            ("warm", "mao2015/flickr8k", [*looks, "features.cache_mib=64"]),  # this one does not count
+            ("train", "mao2015/flickr8k", [*looks, "features.cache_mib=64"]),
+            ("train_from_disk", "mao2015/flickr8k", [*looks, "features.cache_mib=0"]),
             ("train_lbl", "kiros2014/adamw/lbl", reads),
         ):
             clock = _Clock()
@@ -283,7 +283,7 @@ def train() -> None:
             run = train_model(load_recipe(recipe, [*changes, *few]), collection, folder / name, progress=clock)
             lines = [line for line in read_log(run / "log.jsonl") if line.kind == "train"]
             speed = float(np.median([line.words_per_second or 0 for line in lines]))
-            model = load_checkpoint(run)
+            model = load_trained_model(run)
             share = 100 * 6 * _weights_a_word(model) * speed / rate
             facts = {"sentences": collection.path.name, "share_of_product_rate_percent": round(share)}
             facts |= {"vocabulary": len(model.tokenizer), "waiting_for_data_percent": round(100 * clock.waiting, 2)}
@@ -302,7 +302,7 @@ class _Noise:
         self.specs = (
             FeatureSpec(
                 name="noise",
-                kind="vector",
+                kind="pooled",
                 shape=(FEATURES,),
                 backbone="noise",
                 preprocessing=stored,
@@ -312,10 +312,10 @@ class _Noise:
         self.random = np.random.default_rng(0)
 
     def read(self, path: Path) -> Pixels:
-        return read_picture(path, self.preprocessing)
+        return read_image(path, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[str, np.ndarray]:
-        return {"vector": self.random.random((len(pixels), FEATURES), dtype=np.float32).astype(np.float16)}
+        return {"pooled": self.random.random((len(pixels), FEATURES), dtype=np.float32).astype(np.float16)}
 
 
 class _Clock:
@@ -337,10 +337,10 @@ class _Clock:
         return 1 - self.in_steps / self.all
 
 
-def _weights_a_word(model: Checkpoint) -> int:
+def _weights_a_word(model: TrainedModel) -> int:
     """Weights that every word is multiplied by: all matrices but the embedding and the picture's."""
     named = model.model.named_parameters()
-    return sum(p.numel() for name, p in named if p.ndim == 2 and "embedding_1" not in name and "visual" not in name)
+    return sum(p.numel() for name, p in named if p.ndim == 2 and "embedding_1" not in name and "image" not in name)
 
 
 BENCHMARKS = {

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 import plain_nmt
-from limner.data.examples import SIGNS, Batch, Example, collate
-from limner.hardware import native_bf16
+from limner.data.examples import SPECIAL_TOKENS, Batch, Example, collate
+from limner.decoding.beam_search import DecodingSettings, beam_search
+from limner.device import native_bf16
 from limner.models.nmt import NMT, NMTSettings
-from limner.search import SearchSettings, search
-from limner.training.objectives import word_loss
+from limner.training.losses import word_loss
 from measuring import CPU, median_time, product_rate, tell
 
 VOCAB, WORDS, BEAM = 10_000, (8, 13), 6
@@ -57,7 +57,7 @@ def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Bo
         picture=("attention",) if grid else (),
         annotation_dropout=0.5,
         readout_dropout=0.5,
-        visual_dropout=0.5,
+        image_dropout=0.5,
     )
     ours = NMT(settings, VOCAB, {"grid": grid} if grid else {}, VOCAB)
     plain = plain_nmt.build(VOCAB, VOCAB, words, hidden, grid)
@@ -69,8 +69,8 @@ def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Bo
     examples = [
         Example(
             str(row),
-            random.integers(len(SIGNS), VOCAB, said).tolist(),
-            random.integers(len(SIGNS), VOCAB, read).tolist(),
+            random.integers(len(SPECIAL_TOKENS), VOCAB, said).tolist(),
+            random.integers(len(SPECIAL_TOKENS), VOCAB, read).tolist(),
             {"grid": random.random(grid, dtype=np.float32).astype(np.float16)} if grid else None,
         )
         for row, (said, read) in enumerate(lengths)
@@ -78,7 +78,7 @@ def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Bo
     batch = collate(examples)
     assert batch.source is not None and batch.source_mask is not None
     lengths_read = batch.source_mask.sum(1)
-    given = plain_nmt.PlainBatch(batch.source, lengths_read, batch.target_in, batch.target_out, batch.visual.grid)
+    given = plain_nmt.PlainBatch(batch.source, lengths_read, batch.target_in, batch.target_out, batch.image.grid)
     return Both(ours, plain, batch, given)
 
 
@@ -112,12 +112,12 @@ def _tell_search(name: str, both: Both, target: str) -> None:
     with torch.no_grad():
         for model, bias in ((both.ours, both.ours.readout.bias), (both.plain, both.plain.decoder.vocabulary.bias)):
             model.eval()
-            bias[[SIGNS.pad, SIGNS.bos, SIGNS.eos]] = -1e9
+            bias[[SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos]] = -1e9
     length = WORDS[1]
-    settings = SearchSettings(beam_size=BEAM, max_length=length, precision="bf16" if bf16 else "fp32")
-    seconds = median_time(lambda: search([both.ours], both.batch, settings), 3)
+    settings = DecodingSettings(beam_size=BEAM, max_length=length, precision="bf16" if bf16 else "fp32")
+    seconds = median_time(lambda: beam_search([both.ours], both.batch, settings), 3)
     exact = settings.model_copy(update={"precision": "fp32"})
-    exactly = median_time(lambda: search([both.ours], both.batch, exact), 1)
+    exactly = median_time(lambda: beam_search([both.ours], both.batch, exact), 1)
     slowly = median_time(lambda: plain_nmt.beam_search(both.plain, both.given, BEAM, length), 1)
     rows = len(both.batch)
     tell(

@@ -12,72 +12,72 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from limner.attention import Explanation, explain, gate_statistics
-    from limner.back_translation import back_translate
-    from limner.checkpoint import load_checkpoint
     from limner.data.collection import Collection
     from limner.data.readers import import_collection
-    from limner.data.scenes import SceneSettings, generate
-    from limner.data.sounds import SoundSettings, generate_sounds
+    from limner.decoding.beam_search import DecodingSettings
     from limner.errors import LimnerError
-    from limner.evaluation import evaluate
-    from limner.published import find_table, reproduce
-    from limner.recipe import Recipe, load_recipe
+    from limner.evaluation.evaluate import evaluate
+    from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
+    from limner.features.encoders.load import load_backbone
+    from limner.features.store import extract
+    from limner.inference.back_translation import back_translate
+    from limner.inference.captioner import Caption, Captioner, RetrievalResult, SentenceScore, load
+    from limner.inference.explain import Explanation, explain, gate_statistics
+    from limner.inference.translator import Translation, Translator
     from limner.report import write_report
-    from limner.search import SearchSettings
-    from limner.tasks import Captioner, Description, Found, SentenceScore, load
+    from limner.reproduce import find_table, reproduce
+    from limner.runs.recipe import Recipe, load_recipe
+    from limner.runs.trained_model import load_trained_model
+    from limner.synthetic.scenes import SceneSettings, generate
+    from limner.synthetic.sounds import SoundSettings, generate_sounds
     from limner.training.loop import train
-    from limner.translation import Translation, Translator
-    from limner.vision.backbones import load_backbone
-    from limner.vision.features import extract
-    from limner.vision.kmeans import KMeansSettings, learn_filters, save_filters
 
 _HOMES = {
-    "Captioner": "tasks",
+    "Captioner": "inference.captioner",
     "Collection": "data.collection",
-    "Description": "tasks",
-    "Explanation": "attention",
-    "Found": "tasks",
-    "KMeansSettings": "vision.kmeans",
+    "Caption": "inference.captioner",
+    "Explanation": "inference.explain",
+    "RetrievalResult": "inference.captioner",
+    "KMeansSettings": "features.encoders.kmeans",
     "LimnerError": "errors",
-    "Recipe": "recipe",
-    "SceneSettings": "data.scenes",
-    "SearchSettings": "search",
-    "SentenceScore": "tasks",
-    "SoundSettings": "data.sounds",
-    "Translation": "translation",
-    "Translator": "translation",
-    "back_translate": "back_translation",
-    "evaluate": "evaluation",
-    "explain": "attention",
-    "extract": "vision.features",
-    "find_table": "published",
-    "gate_statistics": "attention",
-    "generate": "data.scenes",
-    "generate_sounds": "data.sounds",
+    "Recipe": "runs.recipe",
+    "SceneSettings": "synthetic.scenes",
+    "DecodingSettings": "decoding.beam_search",
+    "SentenceScore": "inference.captioner",
+    "SoundSettings": "synthetic.sounds",
+    "Translation": "inference.translator",
+    "Translator": "inference.translator",
+    "back_translate": "inference.back_translation",
+    "evaluate": "evaluation.evaluate",
+    "explain": "inference.explain",
+    "extract": "features.store",
+    "find_table": "reproduce",
+    "gate_statistics": "inference.explain",
+    "generate": "synthetic.scenes",
+    "generate_sounds": "synthetic.sounds",
     "import_collection": "data.readers",
-    "learn_filters": "vision.kmeans",
-    "load": "tasks",
-    "load_backbone": "vision.backbones",
-    "load_checkpoint": "checkpoint",
-    "load_recipe": "recipe",
-    "reproduce": "published",
-    "save_filters": "vision.kmeans",
+    "learn_filters": "features.encoders.kmeans",
+    "load": "inference.captioner",
+    "load_backbone": "features.encoders.load",
+    "load_trained_model": "runs.trained_model",
+    "load_recipe": "runs.recipe",
+    "reproduce": "reproduce",
+    "save_filters": "features.encoders.kmeans",
     "train": "training.loop",
     "write_report": "report",
 }
 
 __all__ = [
+    "Caption",
     "Captioner",
     "Collection",
-    "Description",
+    "DecodingSettings",
     "Explanation",
-    "Found",
     "KMeansSettings",
     "LimnerError",
     "Recipe",
+    "RetrievalResult",
     "SceneSettings",
-    "SearchSettings",
     "SentenceScore",
     "SoundSettings",
     "Translation",
@@ -94,8 +94,8 @@ __all__ = [
     "learn_filters",
     "load",
     "load_backbone",
-    "load_checkpoint",
     "load_recipe",
+    "load_trained_model",
     "reproduce",
     "save_filters",
     "train",

@@ -16,7 +16,7 @@ class CollectionError(LimnerError):
     """A collection, or a source file that should become one, is missing, damaged or inconsistent."""
 
 
-class PictureError(LimnerError):
+class MediaError(LimnerError):
     """A picture or clip cannot be decoded, or is too large to be decoded safely."""
 
 
@@ -28,7 +28,7 @@ class FeatureError(LimnerError):
     """Features are missing for an item, or were made by another backbone than the model was trained on."""
 
 
-class CheckpointError(LimnerError):
+class RunError(LimnerError):
     """A saved model or run is missing, incomplete or does not fit what it is asked to join."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from limner.errors import CheckpointError, LimnerError
+from limner.errors import LimnerError, RunError
 
 if sys.platform != "win32":
     import fcntl
@@ -30,7 +30,7 @@ def written_beside(path: Path, *failures: type[Exception]) -> Iterator[Path]:
         failures: what the writer raises for a disk that refuses, other than OSError.
 
     Raises:
-        CheckpointError: the file cannot be written; the old one is as it was.
+        RunError: the file cannot be written; the old one is as it was.
     """
     refused: tuple[type[Exception], ...] = (OSError, *failures)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -50,16 +50,16 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file; whoever looks sees the old file or the new one.
 
     Raises:
-        CheckpointError: it cannot be written; the old one is as it was.
+        RunError: it cannot be written; the old one is as it was.
     """
     with written_beside(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
-def unwritable(path: Path, error: Exception) -> CheckpointError:
+def unwritable(path: Path, error: Exception) -> RunError:
     """What the user is told about a disk that refuses."""
     reason = (isinstance(error, OSError) and error.strerror) or error
-    return CheckpointError(
+    return RunError(
         f"{path}: cannot be written ({reason}); make room, then give the same command again (train: with --resume)"
     )
 

@@ -1,7 +1,7 @@
 """Settings: typed, strict, readable. Defaults live in the classes, once.
 
 Importing this module imports neither torch nor any model; the recipe that joins all settings stands in
-`limner.recipe`, because it knows every model.
+`limner.runs.recipe`, because it knows every model.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from limner.data.examples import Batch, Example, collate
-from limner.layers.eye import COLOURS
+from limner.layers.image_encoder import COLOURS
 from limner.models import Model, ModelSettings, build_model
-from limner.models.bow import BowSettings
-from limner.models.lbl import LBLSettings
+from limner.models.bag_of_words import BowSettings
+from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
 from limner.models.ngram import NGramSettings
 from limner.models.nmt import NMTSettings
@@ -19,8 +19,8 @@ VOCAB, SOURCE_VOCAB = 11, 9
 class Case(NamedTuple):
     name: str
     settings: ModelSettings
-    visual: dict[str, tuple[int, ...]]
-    looks: bool = True
+    image: dict[str, tuple[int, ...]]
+    uses_image: bool = True
     lr: float = 0.01
 
     @property
@@ -28,7 +28,7 @@ class Case(NamedTuple):
         return getattr(self.settings, "translates", False)
 
     def build(self) -> Model:
-        return build_model(self.settings, VOCAB, self.visual, SOURCE_VOCAB if self.translates else None)
+        return build_model(self.settings, VOCAB, self.image, SOURCE_VOCAB if self.translates else None)
 
 
 def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
@@ -54,46 +54,46 @@ def _nmt(**changes: object) -> NMTSettings:
 
 
 SOFT = {
-    f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "visual", "source_word")
+    f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "image", "source_word")
 }  # does nothing where nothing is learned
 
 CASES = [
-    *(Case(f"mrnn-{name}", _mrnn(name), {"vector": (4,)}, name != "RNN-base") for name in get_args(Variant)),
-    Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"vector": (4,)}),
-    Case("mrnn-l2", _mrnn(visual_scaling="l2"), {"vector": (4,)}),
+    *(Case(f"mrnn-{name}", _mrnn(name), {"pooled": (4,)}, name != "RNN-base") for name in get_args(Variant)),
+    Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"pooled": (4,)}),
+    Case("mrnn-l2", _mrnn(feature_scaling="l2"), {"pooled": (4,)}),
     Case("mrnn-grid", _mrnn(), {"grid": (3, 4)}),
     Case("mrnn-pixels", _mrnn(), {"maps": (3, 16, 16)}),
     Case("mrnn-maps", _mrnn(convnet_dim=32, hidden_dim=12, multimodal_dim=24), {"maps": (5, 9, 9)}),
-    Case("lbl", _lbl("LBL"), {"vector": (4,)}, looks=False),
-    Case("mlbl-b", _lbl("MLBL-B"), {"vector": (4,)}),
-    Case("mlbl-b-unit", _lbl("MLBL-B", visual_scaling="unit"), {"vector": (4,)}),
+    Case("lbl", _lbl("LBL"), {"pooled": (4,)}, uses_image=False),
+    Case("mlbl-b", _lbl("MLBL-B"), {"pooled": (4,)}),
+    Case("mlbl-b-unit", _lbl("MLBL-B", feature_scaling="unit"), {"pooled": (4,)}),
     Case("mlbl-b-conv", _lbl("MLBL-B", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
-    Case("mlbl-f", _lbl("MLBL-F"), {"vector": (4,)}),
-    Case("bow", BowSettings(), {"vector": (4,)}, lr=0.2),
+    Case("mlbl-f", _lbl("MLBL-F"), {"pooled": (4,)}),
+    Case("bow", BowSettings(), {"pooled": (4,)}, lr=0.2),
     Case("bow-maps", BowSettings(), {"maps": (5, 3, 3)}, lr=0.2),
-    *(Case(f"ngram-{order}", NGramSettings(order=order), {}, looks=False) for order in (1, 2, 3)),
+    *(Case(f"ngram-{order}", NGramSettings(order=order), {}, uses_image=False) for order in (1, 2, 3)),
     Case("mlbl-f-conv", _lbl("MLBL-F", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
-    Case("nmt", _nmt(), {}, looks=False, lr=0.03),
-    Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, looks=False, lr=0.03),
-    Case("nmt-first", _nmt(start="first"), {}, looks=False, lr=0.03),
-    Case("nmt-plain", _nmt(decoder="plain"), {}, looks=False, lr=0.03),
+    Case("nmt", _nmt(), {}, uses_image=False, lr=0.03),
+    Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),
+    Case("nmt-first", _nmt(start="first"), {}, uses_image=False, lr=0.03),
+    Case("nmt-plain", _nmt(decoder="plain"), {}, uses_image=False, lr=0.03),
     Case("nmt-src-img", _nmt(picture=["attention"]), {"grid": (3, 4)}, lr=0.03),
     Case("nmt-src-img-soft", _nmt(picture=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
     Case("nmt-pixels", _nmt(picture=["attention"], convnet_width=4), {"maps": (3, 32, 32)}, lr=0.03),
-    Case("nmt-initial", _nmt(picture=["initial"]), {"vector": (4,)}, lr=0.03),
-    Case("nmt-fc7", _nmt(decoder="plain", picture=["initial"], start="first"), {"vector": (4,)}, lr=0.03),
+    Case("nmt-initial", _nmt(picture=["initial"]), {"pooled": (4,)}, lr=0.03),
+    Case("nmt-fc7", _nmt(decoder="plain", picture=["initial"], start="first"), {"pooled": (4,)}, lr=0.03),
     Case("nmt-fc7-grid", _nmt(decoder="plain", picture=["initial"], start="first"), {"grid": (3, 4)}, lr=0.03),
     Case(
         "nmt-doubly",
         _nmt(decoder="plain", picture=["initial", "attention"], start="first"),
-        {"vector": (4,), "grid": (3, 4)},
+        {"pooled": (4,), "grid": (3, 4)},
         lr=0.03,
     ),
     Case("nmt-doubly-soft", _nmt(decoder="plain", picture=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
-    Case("nmt-m1", _nmt(picture=["head"]), {"vector": (4,)}, lr=0.03),
+    Case("nmt-m1", _nmt(picture=["head"]), {"pooled": (4,)}, lr=0.03),
     Case("nmt-m3", _nmt(picture=["head"]), {"grid": (3, 4)}, lr=0.03),
-    Case("nmt-m1-first", _nmt(decoder="plain", picture=["head"], start="first"), {"vector": (4,)}, lr=0.03),
-    Case("nmt-all", _nmt(picture=["head", "initial", "attention"], **SOFT), {"vector": (4,), "grid": (3, 4)}, lr=0.03),
+    Case("nmt-m1-first", _nmt(decoder="plain", picture=["head"], start="first"), {"pooled": (4,)}, lr=0.03),
+    Case("nmt-all", _nmt(picture=["head", "initial", "attention"], **SOFT), {"pooled": (4,), "grid": (3, 4)}, lr=0.03),
 ]
 
 
@@ -103,7 +103,7 @@ def example(case: Case, seed: int, length: int, picture: bool = True) -> Example
         form: (
             random.integers(0, 256, shape) if (form, shape[0]) == ("maps", COLOURS) else random.normal(size=shape)
         ).astype(np.float16)
-        for form, shape in case.visual.items()
+        for form, shape in case.image.items()
     }
     target = random.integers(4, VOCAB, length).tolist()
     source = random.integers(4, SOURCE_VOCAB, 1 + seed * 3 % 5).tolist() if case.translates else None

@@ -6,16 +6,16 @@ import pytest
 import torch
 from models import CASES, VOCAB, Case, batch, example
 
-from limner.checkpoint import load_tensors, save_tensors
-from limner.data.examples import SIGNS, collate
+from limner.data.examples import SPECIAL_TOKENS, collate
+from limner.decoding.beam_search import DecodingSettings, beam_search, select
+from limner.decoding.scoring import sentence_log_probs, tiled_log_probs
 from limner.models import Model
-from limner.models.protocols import Counted, PairScorer
-from limner.scoring import sentence_log_probs, tiled_log_probs
-from limner.search import SearchSettings, search, select
-from limner.shortlist import looks
-from limner.training.objectives import word_loss
-from limner.training.optim import build_optimizer
-from limner.training.settings import AdamSettings, TrainingSettings
+from limner.models.protocols import CountBasedModel, PairScorer
+from limner.retrieval.shortlist import uses_image
+from limner.runs.trained_model import load_tensors, save_tensors
+from limner.runs.training_settings import AdamSettings, TrainingSettings
+from limner.training.losses import word_loss
+from limner.training.optimizers import build_optimizer
 
 pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -26,14 +26,14 @@ def build(case: Case, noise: float = 0.1) -> Model:
     with torch.no_grad():
         for parameter in model.parameters():  # fresh biases are zero and would hide mistakes
             parameter.add_(noise * torch.randn_like(parameter))
-    if isinstance(model, Counted):
+    if isinstance(model, CountBasedModel):
         model.fit([example(case, seed, seed % 7).target for seed in range(20)])
     return model.double()
 
 
 def double(one):
     move = lambda value: value.double() if value is not None and value.is_floating_point() else value  # noqa: E731
-    return dataclasses.replace(one, visual=type(one.visual)(*map(move, one.visual)))
+    return dataclasses.replace(one, image=type(one.image)(*map(move, one.image)))
 
 
 def tensors(tree):
@@ -80,7 +80,7 @@ def test_step_leaves_its_inputs_alone(case: Case) -> None:
 def test_the_future_is_not_seen(case: Case) -> None:
     model, data = build(case), double(batch(case))
     changed = data.target_in.clone()
-    changed[:, 3:] = SIGNS.unk
+    changed[:, 3:] = SPECIAL_TOKENS.unk
     before = model(data).logits[:, :3]
     after = model(dataclasses.replace(data, target_in=changed)).logits[:, :3]
     torch.testing.assert_close(before, after, rtol=0, atol=0)
@@ -109,7 +109,7 @@ def test_a_batch_may_mix_examples_with_pictures_and_without(case: Case) -> None:
 
 def test_every_parameter_gets_a_gradient(case: Case) -> None:
     model, data = build(case).train(), double(batch(case))
-    if isinstance(model, Counted):
+    if isinstance(model, CountBasedModel):
         pytest.skip("it is counted and has no parameters")
     word_loss(model(data), data).backward()
     idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
@@ -119,9 +119,9 @@ def test_every_parameter_gets_a_gradient(case: Case) -> None:
 def test_the_picture_matters_to_models_that_look(case: Case) -> None:
     model, data = build(case), double(batch(case))
     other = double(collate([example(case, row + 50, 3) for row in range(4)]))
-    before, after = model(data).logits, model(dataclasses.replace(data, visual=other.visual)).logits
-    assert torch.allclose(before, after) is not case.looks
-    assert looks(model) is case.looks
+    before, after = model(data).logits, model(dataclasses.replace(data, image=other.image)).logits
+    assert torch.allclose(before, after) is not case.uses_image
+    assert uses_image(model) is case.uses_image
 
 
 def test_a_missing_picture_is_finite_and_unlike_a_present_one(case: Case) -> None:
@@ -129,7 +129,7 @@ def test_a_missing_picture_is_finite_and_unlike_a_present_one(case: Case) -> Non
     lone = double(collate([example(case, 0, 3), example(case, 0, 3, picture=False)]))
     logits = model(lone).logits
     assert torch.isfinite(logits).all()
-    assert torch.allclose(logits[0], logits[1]) is not case.looks
+    assert torch.allclose(logits[0], logits[1]) is not case.uses_image
 
 
 def test_weights_round_trip(case: Case, tmp_path) -> None:
@@ -143,10 +143,10 @@ def test_weights_round_trip(case: Case, tmp_path) -> None:
 def test_one_batch_can_be_learned_by_heart(case: Case) -> None:
     torch.manual_seed(0)
     model, data = case.build().train(), batch(case)
-    if isinstance(model, Counted):
+    if isinstance(model, CountBasedModel):
         pytest.skip("it is counted and has no parameters")
     # With nothing to tell them apart the first word is the throw of a die among four sentences: ln 4 of 13 words' loss.
-    enough = 0.05 if case.looks or case.translates else 0.6
+    enough = 0.05 if case.uses_image or case.translates else 0.6
     settings = TrainingSettings(optimizer=AdamSettings(lr=case.lr))
     optimizer = build_optimizer(model.named_parameters(), settings)
     for _ in range(250):
@@ -163,12 +163,12 @@ def test_every_pair_is_scored_as_one_by_one(case: Case) -> None:
     if case.translates:
         pytest.skip("its sentences are searched by what they translate, not by pictures")
     model, data = build(case), double(batch(case))
-    pictures = double(collate([example(case, row + 20, 1) for row in range(3)])).visual
+    pictures = double(collate([example(case, row + 20, 1) for row in range(3)])).image
     with torch.no_grad():
         general = tiled_log_probs(model, pictures, data, budget=5000)
         for column in range(3):
             same = pictures.select(torch.full((4,), column))
-            alone = dataclasses.replace(data, visual=same)
+            alone = dataclasses.replace(data, image=same)
             torch.testing.assert_close(
                 general[:, column].double(), sentence_log_probs(model(alone), alone), rtol=1e-5, atol=1e-5
             )
@@ -184,16 +184,16 @@ def test_a_full_beam_finds_what_brute_force_finds(case: Case) -> None:
     data = double(collate([example(case, 3, 0)]))
     longest = 3
     everything: dict[tuple[tuple[int, ...], bool], float] = {}  # by words and whether they end
-    words = [word for word in range(VOCAB) if word not in (SIGNS.pad, SIGNS.bos, SIGNS.eos)]
+    words = [word for word in range(VOCAB) if word not in (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)]
 
     def enumerate_all(before: tuple[int, ...], total: float, memory, state) -> None:
         if len(before) == longest:
             everything[before, False] = total  # cut off
             return
-        logits, after = model.step(torch.tensor([before[-1] if before else SIGNS.bos]), memory, state)
+        logits, after = model.step(torch.tensor([before[-1] if before else SPECIAL_TOKENS.bos]), memory, state)
         log_probs = logits.log_softmax(1)[0].tolist()
         if before:
-            everything[before, True] = total + log_probs[SIGNS.eos]
+            everything[before, True] = total + log_probs[SPECIAL_TOKENS.eos]
         for word in words:
             enumerate_all((*before, word), total + log_probs[word], memory, after)
 
@@ -201,21 +201,21 @@ def test_a_full_beam_finds_what_brute_force_finds(case: Case) -> None:
         memory = model.encode(data)
         enumerate_all((), 0.0, memory, model.start(memory))
     count = len(everything)
-    settings = SearchSettings(beam_size=count, n_best=count, min_length=1, max_length=longest)
-    found = search([model], data, settings)[0]
+    settings = DecodingSettings(beam_size=count, n_best=count, min_length=1, max_length=longest)
+    found = beam_search([model], data, settings)[0]
     assert (found[0].tokens, found[0].ended) == max(everything, key=everything.__getitem__)
     assert {(one.tokens, one.ended): one.log_prob for one in found} == pytest.approx(everything)
-    greedy = search([model], data, SearchSettings(min_length=1, max_length=longest))[0][0]
+    greedy = beam_search([model], data, DecodingSettings(min_length=1, max_length=longest))[0][0]
     assert greedy.log_prob <= found[0].log_prob + 1e-6
 
 
 def test_what_a_beam_finds_does_not_depend_on_its_neighbours(case: Case) -> None:
     model, rows = build(case, noise=0.7), (3, 1, 2, 0)
-    settings = SearchSettings(beam_size=3, n_best=3, max_length=6)
+    settings = DecodingSettings(beam_size=3, n_best=3, max_length=6)
 
     def found(*chosen: int):
         with torch.no_grad():
-            return search(
+            return beam_search(
                 [model], double(collate([example(case, row, 0, picture=row != 2) for row in chosen])), settings
             )
 

@@ -14,37 +14,37 @@ from transformers import ResNetConfig, ResNetModel
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.vision.backbones import load_backbone
-from limner.vision.features import FeatureTable, extract
+from limner.features.encoders.load import load_backbone
+from limner.features.store import FeatureTable, extract
 
 COUNT = 60
 SCRIPT = """
 import sys, time
 from limner.data.collection import Collection
-from limner.vision import features
-from limner.vision.backbones import load_backbone
+from limner.features import store
+from limner.features.encoders.load import load_backbone
 
-features._CHUNK_ROWS = 8
+store._CHUNK_ROWS = 8
 collection, network = sys.argv[1:]
 def slowly(done, total):
     print(done, flush=True)
     time.sleep(0.05)
 backbone = load_backbone(network, kind="both", size=32)
-features.extract(Collection.open(collection), backbone, name="killed", batch_size=4, progress=slowly)
+store.extract(Collection.open(collection), backbone, name="killed", batch_size=4, progress=slowly)
 """
 
 
 COMMAND = """
 import sys, time
-from limner.vision import features
+from limner.features import store
 from limner import cli
 
-look = features._decoded
+look = store._decoded
 def slowly(*given):
     for batch in look(*given):
         yield batch
         time.sleep(0.1)
-features._decoded, features._CHUNK_ROWS = slowly, 8
+store._decoded, store._CHUNK_ROWS = slowly, 8
 sys.argv[0] = "limner"
 cli.main()
 """

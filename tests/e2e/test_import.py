@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Changes, Collection
-from limner.data.contact import contact_sheet, summary
 from limner.data.readers import Options, import_collection, read
 from limner.errors import CollectionError
+from limner.report.contact_sheet import contact_sheet, summary
 
 # Runs one import and kills itself right before or right after the n-th call of a function.
 KILLED = """

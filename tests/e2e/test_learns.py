@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from limner.data.scenes import SceneSettings, generate
+from limner.synthetic.scenes import SceneSettings, generate
 
 SIZES = ["model.embedding_dim=48", "model.hidden_dim=96", "model.multimodal_dim=128", "model.convnet_dim=96"]
 TRAINING = ["training.batch_size=32", "training.validate_every=5", "training.optimizer.lr=0.003"]
 MODELS = {
-    "seeing": ["visual.features=[pixels32]", "training.epochs=10"],
-    "blind": ["visual.features=[]", "model.variant=RNN-base", "training.epochs=5"],
+    "seeing": ["features.tables=[pixels32]", "training.epochs=10"],
+    "blind": ["features.tables=[]", "model.variant=RNN-base", "training.epochs=5"],
 }
 
 

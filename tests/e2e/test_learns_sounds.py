@@ -11,8 +11,8 @@ from PIL import Image
 
 import limner
 from limner.data.collection import Collection
-from limner.data.sounds import QUALITIES, SoundSettings, generate_sounds
-from limner.errors import PictureError
+from limner.errors import MediaError
+from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds
 
 SETTINGS = SoundSettings(seed=5, train=500, val=40, test=100)
 METRIC = ["--metric", "bleu4", "--no-retrieval"]
@@ -38,7 +38,7 @@ def write_folder(sounds, folder, shuffled):
             random.Random(1).shuffle(sentences)
         (folder / split).mkdir(parents=True)
         for item, texts in zip(items, sentences, strict=True):
-            (folder / split / f"{item.id}.wav").hardlink_to(sounds.medium_path(item))
+            (folder / split / f"{item.id}.wav").hardlink_to(sounds.media_file(item))
             (folder / split / f"{item.id}.txt").write_text("\n".join(texts) + "\n")
     return folder
 
@@ -82,7 +82,7 @@ def test_it_hears_what_it_says(learned, sounds):
 def test_new_sounds_are_described(learned, sounds, tmp_path):
     items = sounds.items("test")[:8]
     for item in items:
-        (tmp_path / f"{item.id}.wav").hardlink_to(sounds.medium_path(item))
+        (tmp_path / f"{item.id}.wav").hardlink_to(sounds.media_file(item))
     (tmp_path / "notes.txt").write_text("neither a sound nor a picture")
     told = [line.split("\t") for line in tell("describe", learned["right"] / "run", tmp_path).splitlines()]
     assert [file for file, _ in told] == [str(tmp_path / f"{item.id}.wav") for item in items]
@@ -91,7 +91,7 @@ def test_new_sounds_are_described(learned, sounds, tmp_path):
 
 def test_what_is_no_sound_does_not_keep_the_others_waiting(learned, sounds, tmp_path):
     (tmp_path / "broken.wav").write_text("no sound")
-    good = sounds.medium_path(sounds.items("test")[0])
+    good = sounds.media_file(sounds.items("test")[0])
     done = run("describe", learned["right"] / "run", tmp_path / "broken.wav", good)
     assert done.returncode == 1
     assert "broken.wav: not a sound that can be read" in done.stderr
@@ -101,7 +101,7 @@ def test_what_is_no_sound_does_not_keep_the_others_waiting(learned, sounds, tmp_
 def test_sounds_are_scored_and_found(learned, sounds):
     hearing = limner.load(learned["right"] / "run")
     rising, falling = (
-        next(sounds.medium_path(item) for item in sounds.items("test") if word in item.texts("en")[0])
+        next(sounds.media_file(item) for item in sounds.items("test") if word in item.texts("en")[0])
         for word in ("rising", "falling")
     )
     sentence = "A slow sweep with a rising pitch."
@@ -109,13 +109,13 @@ def test_sounds_are_scored_and_found(learned, sounds):
     assert right.log_prob > wrong.log_prob + 1
     collection = Collection.open(learned["right"] / "c")
     texts = {item.id: item.texts("en") for item in collection.items("test")}
-    found = hearing.find_pictures("One hears a hissing noise that is loud.", collection, split="test", count=4)
+    found = hearing.retrieve_images("One hears a hissing noise that is loud.", collection, split="test", count=4)
     assert all(one.image.endswith(".wav") for one in found)
     assert sum("noise, hissing" in texts[one.id][0] for one in found) >= 3  # of about 13 among 100
-    assert "sweep" in hearing.find_sentences(rising, collection, split="test", count=1)[0].text
+    assert "sweep" in hearing.retrieve_sentences(rising, collection, split="test", count=1)[0].text
 
 
 def test_a_picture_is_not_described_as_a_sound(learned, tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
-    with pytest.raises(PictureError, match="not a sound"):
+    with pytest.raises(MediaError, match="not a sound"):
         limner.load(learned["right"] / "run").describe([tmp_path / "picture.png"])

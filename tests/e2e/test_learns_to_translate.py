@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from limner.data.scenes import SceneSettings, generate
+from limner.synthetic.scenes import SceneSettings, generate
 
 
 def limner(*arguments):
@@ -29,7 +29,7 @@ def test_the_picture_is_used(tmp_path):
     scenes = generate(tmp_path / "scenes", SceneSettings(seed=3, train=1200, val=20, test=60, size=64, ambiguous=1.0))
     limner("features", scenes.path, "--backbone", "pixels:32")
     run = tmp_path / "run"
-    changes = ["visual.features=[pixels32]", "training.epochs=8", "training.validate_every=8"]
+    changes = ["features.tables=[pixels32]", "training.epochs=8", "training.validate_every=8"]
     limner("train", "scenes/translate-src-img", "--data", scenes.path, "--out", run, *changes)
     figures = by_condition(diagnosed(run, scenes.path)["pictures"])
     assert figures["right"]["bleu4"] > figures["shuffled"]["bleu4"] + 5

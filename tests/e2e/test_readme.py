@@ -11,7 +11,7 @@ import pytest
 
 import limner
 from limner.cli import app
-from limner.vision.features import FeatureTable
+from limner.features.store import FeatureTable
 
 README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```", re.DOTALL)

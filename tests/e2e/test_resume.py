@@ -10,10 +10,10 @@ import time
 import pytest
 import yaml
 
-from limner.data.scenes import SceneSettings, generate
+from limner.synthetic.scenes import SceneSettings, generate
 
 COMMON = {
-    "visual": {"features": ["pixels16"]},
+    "features": {"tables": ["pixels16"]},
     "model": {
         "name": "mrnn",
         "embedding_dim": 16,
@@ -22,11 +22,11 @@ COMMON = {
         "convnet_dim": 16,
         "convnet_width": 4,
     },
-    "search": {"max_length": 15},
+    "decoding": {"max_length": 15},
 }
 ADAMW = {
     **COMMON,
-    "model": {**COMMON["model"], "dropout": 0.3, "visual_dropout": 0.2},
+    "model": {**COMMON["model"], "dropout": 0.3, "image_dropout": 0.2},
     "training": {"epochs": 4, "batch_size": 16, "average": 0.99, "clip_norm": 1.0, "save_every": 7},
 }
 SGD = {
@@ -42,7 +42,7 @@ SGD = {
     },
 }
 FUSED = {
-    **{key: value for key, value in COMMON.items() if key != "visual"},
+    **{key: value for key, value in COMMON.items() if key != "image"},
     "model": {"name": "lbl", "variant": "LBL", "word_dim": 8, "context": 3},
     "training": {
         "epochs": 1,

@@ -89,14 +89,14 @@ def check_parameters(theta: Parameters, settings: OracleSettings) -> None:
     Raises:
         ValueError: an array is missing, superfluous, of another shape or not float64.
     """
-    visual = [array for name, array in theta.items() if "visual" in name]
+    image = [array for name, array in theta.items() if "visual" in name]
     expected = parameter_shapes(
         settings,
         vocab=theta["softmax.bias"].shape[0],
         embedding=theta["embedding_1"].shape[1],
         word=theta["recurrent"].shape[0],
         multimodal=theta["multimodal_bias"].shape[0],
-        picture=visual[0].shape[1] if visual else 0,
+        picture=image[0].shape[1] if image else 0,
     )
     for name in sorted(theta.keys() | expected.keys()):
         array = theta.get(name)

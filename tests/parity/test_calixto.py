@@ -11,15 +11,15 @@ import oracle_calixto as oracle
 import pytest
 import torch
 
-from limner.data.examples import SIGNS, Example, collate
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.decoding.scoring import sentence_log_probs
 from limner.models.nmt import NMT, NMTSettings
-from limner.scoring import sentence_log_probs
-from limner.training.objectives import word_loss
+from limner.training.losses import word_loss
 
 SOURCE_VOCAB, VOCAB = 12, 9
 SIZES = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
 LOCATIONS, DEPTH, POOLED = 4, 3, 2
-FORMS = {"vector": (POOLED,), "grid": (LOCATIONS, DEPTH)}
+FORMS = {"pooled": (POOLED,), "grid": (LOCATIONS, DEPTH)}
 SENTENCES = [  # source, target, whether there is a picture
     ([4, 5, 6, 7, 11], [4, 5], True),
     ([8], [6, 7, 8, 4, 4, 5], False),
@@ -42,18 +42,18 @@ VARIANTS = {
     "src-img-2017": Variant("src-img-2017", {"picture": ["attention"]}, forms=("grid",)),
     "text-2016": Variant("bahdanau-2016", {"decoder": "plain"}),
     "fc7-2016": Variant(
-        "fc7-2016", {"decoder": "plain", "picture": ["initial"], "start": "first"}, "fc7", forms=("vector",)
+        "fc7-2016", {"decoder": "plain", "picture": ["initial"], "start": "first"}, "fc7", forms=("pooled",)
     ),
     "doubly-2016": Variant(
         "doubly-2016",
         {"decoder": "plain", "picture": ["initial", "attention"], "start": "first"},
         "fc7",
-        forms=("vector", "grid"),
+        forms=("pooled", "grid"),
     ),
     "doubly-2016-text-start": Variant("doubly-2016", {"decoder": "plain", "picture": ["attention"]}, forms=("grid",)),
-    "head-m1": Variant("nmt-2017", {"picture": ["head"]}, forms=("vector",)),
+    "head-m1": Variant("nmt-2017", {"picture": ["head"]}, forms=("pooled",)),
     "head-m3": Variant("nmt-2017", {"picture": ["head"]}, forms=("grid",)),
-    "head-m1-2016": Variant("bahdanau-2016", {"decoder": "plain", "picture": ["head"]}, forms=("vector",)),
+    "head-m1-2016": Variant("bahdanau-2016", {"decoder": "plain", "picture": ["head"]}, forms=("pooled",)),
 }
 
 
@@ -83,8 +83,8 @@ def examples(variant: Variant, seed: int = 3) -> list[Example]:
 
 def batch_of(some, dtype=torch.float64):
     batch = collate(some)
-    present, *forms = batch.visual
-    batch.visual = type(batch.visual)(present, *(None if form is None else form.to(dtype) for form in forms))
+    present, *forms = batch.image
+    batch.image = type(batch.image)(present, *(None if form is None else form.to(dtype) for form in forms))
     return batch
 
 
@@ -137,14 +137,14 @@ def attention(mine: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np
 
 
 def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one: Example) -> oracle.Trace:
-    seen = {form: values.astype(np.float64) for form, values in (one.visual or {}).items()}
+    seen = {form: values.astype(np.float64) for form, values in (one.image or {}).items()}
     shown: dict[str, object] = {}
     if "head" in model.settings.picture:
         vectors = [] if not seen else np.atleast_2d(next(iter(seen.values())))
         weight, bias = (value.detach().double().numpy() for value in model.picture_token.parameters())
         shown["head"] = [weight @ vector + bias for vector in vectors]
     if "initial" in model.settings.picture:
-        shown["picture"] = seen.get("vector")
+        shown["picture"] = seen.get("pooled")
     if "attention" in model.settings.picture:
         shown["locations"] = seen.get("grid")
     decoders = {
@@ -154,7 +154,7 @@ def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one
         "fc7-2016": oracle.fc7_2016,
         "doubly-2016": partial(oracle.doubly_attentive_2016, start=variant.start, picture=None),
     }
-    return decoders[variant.model](theta, one.source, [SIGNS.bos, *one.target, SIGNS.eos], **shown)
+    return decoders[variant.model](theta, one.source, [SPECIAL_TOKENS.bos, *one.target, SPECIAL_TOKENS.eos], **shown)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
@@ -191,7 +191,7 @@ def test_a_batch_without_any_picture_is_the_oracle_without(variant) -> None:
         ours = sentence_log_probs(model(batch), batch).numpy()
     for row, one in enumerate(some):
         trace = oracle_trace(model, theta, variant, one)
-        expected = oracle.sentence_log_prob(trace, [SIGNS.bos, *one.target, SIGNS.eos])
+        expected = oracle.sentence_log_prob(trace, [SPECIAL_TOKENS.bos, *one.target, SPECIAL_TOKENS.eos])
         assert ours[row] == pytest.approx(expected, abs=1e-10)
 
 
@@ -204,7 +204,7 @@ def test_the_gradient_is_the_oracle_s(variant) -> None:
 
     def log_prob() -> float:
         theta = theta_of(model, variant)
-        targets = [[SIGNS.bos, *one.target, SIGNS.eos] for one in some]
+        targets = [[SPECIAL_TOKENS.bos, *one.target, SPECIAL_TOKENS.eos] for one in some]
         traces = [oracle_trace(model, theta, variant, one) for one in some]
         return sum(map(oracle.sentence_log_prob, traces, targets))
 

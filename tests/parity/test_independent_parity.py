@@ -7,9 +7,9 @@ import oracle_calixto as oracle
 import pytest
 import torch
 
-from limner.data.examples import SIGNS, Example, collate
-from limner.models.independent import IndependentDescriptions, IndependentSettings
-from limner.scoring import sentence_log_probs
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.decoding.scoring import sentence_log_probs
+from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
 
 SOURCE_VOCAB, VOCAB, PICTURE = 12, 9, 7
 PAIRS = [([4, 5, 6], [4, 8]), ([7], [5, 6, 4, 4, 7]), ([4, 11, 10, 4, 9, 9], []), ([], [3, 3]), ([3, 8], [6, 5, 7])]
@@ -18,7 +18,7 @@ SEEN = (0, 2, 3)  # which of the pairs have a picture
 
 def build() -> IndependentDescriptions:
     settings = IndependentSettings(embedding_dim=5, hidden_dim=6, readout_dim=4)
-    model = IndependentDescriptions(settings, VOCAB, {"vector": (PICTURE,)}, SOURCE_VOCAB).double().eval()
+    model = IndependentDescriptions(settings, VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.6 * torch.randn_like(parameter))
@@ -57,17 +57,17 @@ def test_every_word_s_logits(dtype, within) -> None:
     vectors = [random.normal(size=PICTURE).astype(np.float16) if row in SEEN else None for row in range(len(PAIRS))]
     data = collate(
         [
-            Example(str(row), target, source, None if vectors[row] is None else {"vector": vectors[row]})
+            Example(str(row), target, source, None if vectors[row] is None else {"pooled": vectors[row]})
             for row, (source, target) in enumerate(PAIRS)
         ]
     )
-    data = dataclasses.replace(data, visual=data.visual._replace(vector=data.visual.vector.to(dtype)))
+    data = dataclasses.replace(data, image=data.image._replace(pooled=data.image.pooled.to(dtype)))
     with torch.no_grad():
         logits = model(data).logits
         probs = sentence_log_probs(model(data), data)
     for row, (source, target) in enumerate(PAIRS):
-        signed = [SIGNS.bos, *target, SIGNS.eos]
+        signed = [SPECIAL_TOKENS.bos, *target, SPECIAL_TOKENS.eos]
         picture = None if vectors[row] is None else vectors[row].astype(np.float64)
-        trace = oracle.independent_2015(theta_of(model), [SIGNS.bos, *source], signed, picture)
+        trace = oracle.independent_2015(theta_of(model), [SPECIAL_TOKENS.bos, *source], signed, picture)
         np.testing.assert_allclose(logits[row, : len(target) + 1].numpy(), trace.logits, rtol=within, atol=within)
         assert probs[row].item() == pytest.approx(oracle.sentence_log_prob(trace, signed), rel=10 * within)

@@ -5,27 +5,27 @@ import oracle_kiros as oracle
 import pytest
 import torch
 
-from limner.checkpoint import Checkpoint, Config
 from limner.data.batching import Examples
-from limner.data.examples import SIGNS, Item, Sentence
-from limner.models.lbl import LBL, LBLSettings
-from limner.recipe import Recipe
-from limner.retrieval import measure_search
-from limner.scoring import score_examples
+from limner.data.examples import SPECIAL_TOKENS, Item, Sentence
+from limner.decoding.scoring import score_examples
+from limner.models.log_bilinear import LBL, LBLSettings
+from limner.retrieval.all_pairs import evaluate_retrieval
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import Config, TrainedModel
 from limner.text.vocab import TextSettings, Tokenizer
 
 WORD, CONTEXT, PICTURE, COUNT, SHORTLIST = 5, 3, 4, 7, 3
 WORDS = ["red", "green", "blue", "white", "wall", "floor", "sky"]
 
 
-class Source:
+class SourceLanguage:
     """Pictures by the id of their item."""
 
     def __init__(self, images):
         self.images = images
 
     def take(self, items):
-        return [{"vector": self.images[item.id]} for item in items]
+        return [{"pooled": self.images[item.id]} for item in items]
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +47,23 @@ def world():
     tokenizer = Tokenizer.train(WORDS, TextSettings())
     torch.manual_seed(0)
     settings = LBLSettings(word_dim=WORD, context=CONTEXT, init_std=0.7)
-    model = LBL(settings, len(tokenizer), {"vector": (PICTURE,)}).eval()
+    model = LBL(settings, len(tokenizer), {"pooled": (PICTURE,)}).eval()
     weights = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
     per_word = np.split(weights["context.weight"], CONTEXT, axis=1)
 
     def conditional(context, x):
         return oracle.mlblb_distribution(
-            weights["words"], per_word, weights["visual.weight"], weights["bias"], context, x
+            weights["words"], per_word, weights["image.weight"], weights["bias"], context, x
         )
 
     recipe = Recipe.parse({"model": settings.model_dump(), "training": {"precision": "fp32"}})
-    checkpoint = Checkpoint(model, tokenizer, Config(recipe=recipe.model_dump(mode="json"), vocab_size=1), recipe)
-    examples = Examples(items, tokenizer, "en", Source(images), 80)
+    checkpoint = TrainedModel(model, tokenizer, Config(recipe=recipe.model_dump(mode="json"), vocab_size=1), recipe)
+    examples = Examples(items, tokenizer, "en", SourceLanguage(images), 80)
     return checkpoint, examples, {key: value.astype(float) for key, value in images.items()}, conditional
 
 
 def signed(examples):
-    return [[*target, SIGNS.eos] for target in examples.targets]
+    return [[*target, SPECIAL_TOKENS.eos] for target in examples.targets]
 
 
 @pytest.mark.parametrize("skip", [0, 2, 3])
@@ -75,7 +75,7 @@ def test_perplexity_from_word_c_plus_1(world, skip) -> None:
         for words, owner in zip(signed(examples), examples.owners, strict=True)
     ]
     shortest = skip + 3 + 1 if skip else 1  # the end sign is no word of a description
-    expected = oracle.perplexity_from_word(descriptions, CONTEXT, SIGNS.bos, skip, shortest)
+    expected = oracle.perplexity_from_word(descriptions, CONTEXT, SPECIAL_TOKENS.bos, skip, shortest)
     assert ours == pytest.approx(expected, rel=1e-5)
 
 
@@ -86,7 +86,7 @@ def test_ranks_and_areas_are_those_of_the_definitions(world) -> None:
     sentences, owners = signed(examples), examples.owners
     to_image = []
     for words, owner in zip(sentences, owners, strict=True):
-        scores = oracle.text_to_image_scores(words, pictures, conditional, CONTEXT, SIGNS.bos)
+        scores = oracle.text_to_image_scores(words, pictures, conditional, CONTEXT, SPECIAL_TOKENS.bos)
         to_image.append(1 + sum(score < scores[owner] for score in scores))
     to_text, listed = [], []
     for row, x in enumerate(pictures):
@@ -95,7 +95,9 @@ def test_ranks_and_areas_are_those_of_the_definitions(world) -> None:
         ratios = dict(
             zip(
                 found,
-                oracle.image_to_text_scores(x, mean, [sentences[k] for k in found], conditional, CONTEXT, SIGNS.bos),
+                oracle.image_to_text_scores(
+                    x, mean, [sentences[k] for k in found], conditional, CONTEXT, SPECIAL_TOKENS.bos
+                ),
                 strict=True,
             )
         )
@@ -104,16 +106,16 @@ def test_ranks_and_areas_are_those_of_the_definitions(world) -> None:
         listed.append(len(found))
 
     class Nothing:
-        def image_file(self, item):
+        def absolute_image_path(self, item):
             return None
 
-    searched = measure_search(
+    searched = evaluate_retrieval(
         model,
         examples,
         Nothing(),
         [],
         shortlist=SHORTLIST,
-        mean={"vector": mean.astype(np.float32)},
+        mean={"pooled": mean.astype(np.float32)},
         budget=1 << 20,
         seed=0,
     )

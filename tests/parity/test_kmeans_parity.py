@@ -5,7 +5,7 @@ import oracle_kiros as oracle
 import pytest
 import torch
 
-from limner.vision.kmeans import (
+from limner.features.encoders.kmeans import (
     Filters,
     KMeansBackbone,
     KMeansSettings,

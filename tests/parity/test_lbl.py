@@ -9,12 +9,12 @@ import oracle_kiros as oracle
 import pytest
 import torch
 
-from limner.data.examples import SIGNS, Example, collate
-from limner.layers import pairs
-from limner.layers.eye import MapConvnet
-from limner.models.lbl import LBL, LBLSettings, Variant
-from limner.scoring import pair_log_probs, sentence_log_probs, tiled_log_probs
-from limner.search import SearchSettings, search
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.decoding.beam_search import DecodingSettings, beam_search
+from limner.decoding.scoring import pair_log_probs, sentence_log_probs, tiled_log_probs
+from limner.layers import all_pairs
+from limner.layers.image_encoder import MapConvnet
+from limner.models.log_bilinear import LBL, LBLSettings, Variant
 
 VOCAB, WORD, CONTEXT, FACTORS, PICTURE, SEEN = 13, 5, 3, 7, 6, 8
 SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4, 9, 9], [], [3, 3]]
@@ -22,7 +22,7 @@ SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4, 9, 9], [], [3, 3]]
 
 def build(variant: Variant, form: str) -> LBL:
     settings = LBLSettings(variant=variant, word_dim=WORD, context=CONTEXT, factors=FACTORS, convnet_dim=SEEN)
-    shapes = {"vector": (PICTURE,), "maps": (4, 9, 9)}
+    shapes = {"pooled": (PICTURE,), "maps": (4, 9, 9)}
     model = LBL(settings, VOCAB, {form: shapes[form]}).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -30,7 +30,7 @@ def build(variant: Variant, form: str) -> LBL:
     return model
 
 
-@pytest.fixture(params=[(v, f) for v in get_args(Variant) for f in ("vector", "maps")], ids="-".join)
+@pytest.fixture(params=[(v, f) for v in get_args(Variant) for f in ("pooled", "maps")], ids="-".join)
 def pair(request):
     """Ours in float64 with random weights, and the oracle's distribution of the next word with the same weights."""
     variant, form = request.param
@@ -40,7 +40,7 @@ def pair(request):
     bias = weights["bias"]
 
     def seen(picture):
-        if form == "vector":
+        if form == "pooled":
             return picture
         return oracle.convnet(
             picture,
@@ -57,23 +57,23 @@ def pair(request):
             return oracle.lbl_distribution(weights["words"], per_word, bias, context)
         look = seen(picture)
         if variant == "MLBL-B":
-            return oracle.mlblb_distribution(weights["words"], per_word, weights["visual.weight"], bias, context, look)
+            return oracle.mlblb_distribution(weights["words"], per_word, weights["image.weight"], bias, context, look)
         factored = weights["words"], weights["visual_factors.weight"], weights["word_factors.weight"]
-        return oracle.mlblf_distribution(*factored, per_word, weights["visual.weight"], bias, context, look)
+        return oracle.mlblf_distribution(*factored, per_word, weights["image.weight"], bias, context, look)
 
     return model, distribution, form
 
 
 def pictures(form: str, count: int) -> np.ndarray:
-    shape = (PICTURE,) if form == "vector" else (4, 9, 9)
+    shape = (PICTURE,) if form == "pooled" else (4, 9, 9)
     return np.random.default_rng(3).normal(size=(count, *shape)).astype(np.float16)
 
 
 def batch_of(form, sentences, images):
     batch = collate(
-        [Example(str(k), s, visual={form: i}) for k, (s, i) in enumerate(zip(sentences, images, strict=True))]
+        [Example(str(k), s, image={form: i}) for k, (s, i) in enumerate(zip(sentences, images, strict=True))]
     )
-    return dataclasses.replace(batch, visual=batch.visual._replace(**{form: getattr(batch.visual, form).double()}))
+    return dataclasses.replace(batch, image=batch.image._replace(**{form: getattr(batch.image, form).double()}))
 
 
 def test_distribution_of_every_word(pair) -> None:
@@ -81,7 +81,9 @@ def test_distribution_of_every_word(pair) -> None:
     images = pictures(form, len(SENTENCES))
     ours = model(batch_of(form, SENTENCES, images)).logits.softmax(2).detach().numpy()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
-        for position, context in enumerate(oracle.contexts([*sentence, SIGNS.eos], CONTEXT, SIGNS.bos)):
+        for position, context in enumerate(
+            oracle.contexts([*sentence, SPECIAL_TOKENS.eos], CONTEXT, SPECIAL_TOKENS.bos)
+        ):
             np.testing.assert_allclose(ours[row, position], distribution(context, image), atol=1e-12)
 
 
@@ -92,21 +94,21 @@ def test_perplexity_eq_10(pair) -> None:
     ours = torch.exp2(-sentence_log_probs(model(batch), batch) / batch.target_mask.sum(1) / math.log(2)).tolist()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
         told = lambda context, image=image: distribution(context, image)  # noqa: E731
-        expected = oracle.perplexity([*sentence, SIGNS.eos], told, CONTEXT, SIGNS.bos)
+        expected = oracle.perplexity([*sentence, SPECIAL_TOKENS.eos], told, CONTEXT, SPECIAL_TOKENS.bos)
         assert ours[row] == pytest.approx(expected)
 
 
 def test_greedy_sentences_follow_the_likeliest_word(pair) -> None:
     model, distribution, form = pair
     images = pictures(form, 3)
-    found = search([model], batch_of(form, [[]] * 3, images), SearchSettings(max_length=6), [[], [4], [5, 9]])
+    found = beam_search([model], batch_of(form, [[]] * 3, images), DecodingSettings(max_length=6), [[], [4], [5, 9]])
     for (best, *_), given, image in zip(found, ([], [4], [5, 9]), images.astype(float), strict=True):
         words = list(given)
         while len(words) < 6:
-            context = oracle.contexts([*words, SIGNS.eos], CONTEXT, SIGNS.bos)[-1]
+            context = oracle.contexts([*words, SPECIAL_TOKENS.eos], CONTEXT, SPECIAL_TOKENS.bos)[-1]
             likely = distribution(context, image)
-            likely[[SIGNS.pad, SIGNS.bos]] = 0
-            if (word := int(likely.argmax())) == SIGNS.eos:
+            likely[[SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]] = 0
+            if (word := int(likely.argmax())) == SPECIAL_TOKENS.eos:
                 break
             words.append(word)
         assert best.tokens == tuple(words)
@@ -117,56 +119,56 @@ def test_matrix_of_all_pairs_in_float32_is_the_general_one(pair) -> None:
     model = model.float()
     images = pictures(form, 9)
     batch = collate([Example("", s) for s in SENTENCES])
-    visual = batch_of(form, [[]] * 9, images).visual
-    visual = visual._replace(**{form: getattr(visual, form).float()})
+    image = batch_of(form, [[]] * 9, images).image
+    image = image._replace(**{form: getattr(image, form).float()})
     with torch.inference_mode():
-        (fast,) = model.pair_log_probs([visual], batch, 1 << 16, torch.float32)
-        general = tiled_log_probs(model, visual, batch, 1 << 20)
+        (fast,) = model.pair_log_probs([image], batch, 1 << 16, torch.float32)
+        general = tiled_log_probs(model, image, batch, 1 << 20)
     torch.testing.assert_close(fast, general, rtol=1e-6, atol=1e-4)
 
 
 @pytest.mark.parametrize("strength", [1.0, 20.0, 100.0])
 def test_pairs_whose_words_and_picture_disagree_are_computed_again(strength, monkeypatch) -> None:
     """What words make certain a picture may rule out: the largest terms of both factors then belong to other words."""
-    model = build("MLBL-B", "vector").float()
+    model = build("MLBL-B", "pooled").float()
     with torch.no_grad():
-        model.visual.weight.mul_(strength)
+        model.image.weight.mul_(strength)
         model.context.weight.mul_(strength)
-    images = pictures("vector", 20)
+    images = pictures("pooled", 20)
     batch = collate([Example("", s) for s in SENTENCES])
-    visual = batch_of("vector", [[]] * 20, images).visual
-    visual = visual._replace(vector=visual.vector.float())
+    image = batch_of("pooled", [[]] * 20, images).image
+    image = image._replace(pooled=image.pooled.float())
     mended = []
-    mend = pairs._mend
-    monkeypatch.setattr(pairs, "_mend", lambda z, faint, *rest: (mended.append(len(faint)), mend(z, faint, *rest)))
+    mend = all_pairs._mend
+    monkeypatch.setattr(all_pairs, "_mend", lambda z, faint, *rest: (mended.append(len(faint)), mend(z, faint, *rest)))
     with torch.inference_mode():
-        (fast,) = model.pair_log_probs([visual], batch, 1 << 16, torch.float32)
-        general = tiled_log_probs(model.double(), visual._replace(vector=visual.vector.double()), batch, 1 << 20)
+        (fast,) = model.pair_log_probs([image], batch, 1 << 16, torch.float32)
+        general = tiled_log_probs(model.double(), image._replace(pooled=image.pooled.double()), batch, 1 << 20)
     assert (sum(mended) > 0) is (strength > 1)
     torch.testing.assert_close(fast, general, rtol=1e-5, atol=1e-4)
 
 
 def test_the_general_road_scores_all_pairs_alike() -> None:
-    model = build("MLBL-F", "vector").float()
-    images = pictures("vector", 4)
+    model = build("MLBL-F", "pooled").float()
+    images = pictures("pooled", 4)
 
-    class Source:
+    class SourceLanguage:
         def take(self, items):
-            return [{"vector": images[item]} for item in items]
+            return [{"pooled": images[item]} for item in items]
 
     with torch.inference_mode():
-        matrix = pair_log_probs(model, SENTENCES, [2, 0, 1], Source(), budget=4096)
+        matrix = pair_log_probs(model, SENTENCES, [2, 0, 1], SourceLanguage(), budget=4096)
         for column, row in enumerate([2, 0, 1]):
-            batch = collate([Example("", s, visual={"vector": images[row]}) for s in SENTENCES])
+            batch = collate([Example("", s, image={"pooled": images[row]}) for s in SENTENCES])
             torch.testing.assert_close(matrix[:, column], sentence_log_probs(model(batch), batch), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("factors", [3, 5])
 def test_mlblf_begins_with_the_svd_of_the_embeddings(factors) -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=factors)
-    model = LBL(settings, VOCAB, {"vector": (PICTURE,)}).double()
+    model = LBL(settings, VOCAB, {"pooled": (PICTURE,)}).double()
     embeddings = np.random.default_rng(0).normal(size=(VOCAB, WORD))
-    model.start_from_words(torch.from_numpy(embeddings))
+    model.set_word_embeddings(torch.from_numpy(embeddings))
     rows, columns = oracle.svd_start(embeddings, factors)
     np.testing.assert_allclose(model.word_vectors().detach(), rows @ columns, atol=1e-12)
     lengths = np.linalg.norm(model.words.detach().numpy(), axis=0)
@@ -175,9 +177,9 @@ def test_mlblf_begins_with_the_svd_of_the_embeddings(factors) -> None:
 
 def test_more_factors_than_dimensions_leave_the_embeddings_nearly_whole() -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=9, init_std=1e-6)
-    model = LBL(settings, VOCAB, {"vector": (PICTURE,)}).double()
+    model = LBL(settings, VOCAB, {"pooled": (PICTURE,)}).double()
     embeddings = torch.randn(VOCAB, WORD, dtype=torch.float64)
-    model.start_from_words(embeddings)
+    model.set_word_embeddings(embeddings)
     torch.testing.assert_close(model.word_vectors(), embeddings, atol=1e-9, rtol=0)
 
 

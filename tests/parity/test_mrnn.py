@@ -8,13 +8,13 @@ import oracle_mrnn as oracle
 import pytest
 import torch
 
-from limner.data.examples import SIGNS, Example, collate
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.decoding.beam_search import DecodingSettings, beam_search
+from limner.decoding.scoring import sentence_log_probs
 from limner.models.mrnn import MRNN, MRNNSettings, Variant
-from limner.retrieval import Marginal
-from limner.scoring import sentence_log_probs
-from limner.search import SearchSettings, search
-from limner.training.objectives import word_loss
-from limner.training.optim import squared_norm
+from limner.retrieval.all_pairs import Marginal
+from limner.training.losses import word_loss
+from limner.training.optimizers import squared_norm
 
 VOCAB, EMBEDDING, HIDDEN, MULTIMODAL, PICTURE = 13, 5, 7, 9, 6
 VARIANTS = [
@@ -38,7 +38,7 @@ def pair(request):
         multimodal_dim=multimodal,
         embedding_activation=activation,
     )
-    model = MRNN(settings, VOCAB, {"vector": (PICTURE,)}).double().eval()
+    model = MRNN(settings, VOCAB, {"pooled": (PICTURE,)}).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4)
@@ -67,17 +67,17 @@ def pictures(count: int) -> np.ndarray:
 
 def batch_of(sentences, images):
     return collate(
-        [Example(str(k), s, visual={"vector": i}) for k, (s, i) in enumerate(zip(sentences, images, strict=True))]
+        [Example(str(k), s, image={"pooled": i}) for k, (s, i) in enumerate(zip(sentences, images, strict=True))]
     )
 
 
 def doubled(batch):
-    batch.visual = batch.visual._replace(vector=batch.visual.vector.double())
+    batch.image = batch.image._replace(pooled=batch.image.pooled.double())
     return batch
 
 
 def with_signs(sentence):
-    return [SIGNS.bos, *sentence, SIGNS.eos]
+    return [SPECIAL_TOKENS.bos, *sentence, SPECIAL_TOKENS.eos]
 
 
 def test_distribution_of_every_word(pair) -> None:
@@ -116,17 +116,17 @@ def test_greedy_sentences_from_first_words(pair) -> None:
     images = pictures(3)
     prefixes = [[], [4], [5, 9]]
     batch = doubled(batch_of([[]] * 3, images))
-    found = search([model], batch, SearchSettings(max_length=8), prefixes)
+    found = beam_search([model], batch, DecodingSettings(max_length=8), prefixes)
     for hypotheses, prefix, image in zip(found, prefixes, images.astype(float), strict=True):
         expected = oracle.generate(
             theta,
             settings,
             image,
             prefix=prefix,
-            start=SIGNS.bos,
-            end=SIGNS.eos,
+            start=SPECIAL_TOKENS.bos,
+            end=SPECIAL_TOKENS.eos,
             max_words=8,
-            banned=(SIGNS.pad, SIGNS.bos),
+            banned=(SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos),
         )
         assert hypotheses[0].tokens == tuple(expected)
 

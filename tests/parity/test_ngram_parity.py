@@ -5,7 +5,7 @@ import pytest
 import torch
 from oracle_kiros import katz_counts, katz_discounts, katz_distribution
 
-from limner.data.examples import SIGNS, Example, collate
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
 from limner.models.ngram import NGram, NGramSettings
 
 CORPORA = [  # seed, vocabulary, sentences
@@ -23,12 +23,12 @@ CORPORA = [  # seed, vocabulary, sentences
 def corpus(seed: int, vocab: int, count: int) -> list[list[int]]:
     """Sentences of words that are as unequally frequent as real ones, each word with its own favourite successors."""
     random = np.random.default_rng(seed)
-    words = np.arange(SIGNS.unk, vocab)
+    words = np.arange(SPECIAL_TOKENS.unk, vocab)
     share = 1 / np.arange(1, len(words) + 1)
-    likes = {word: random.permutation(share / share.sum()) for word in (SIGNS.bos, *words.tolist())}
+    likes = {word: random.permutation(share / share.sum()) for word in (SPECIAL_TOKENS.bos, *words.tolist())}
     sentences = []
     for length in random.integers(0, 9, count).tolist():
-        sentence = [SIGNS.bos]
+        sentence = [SPECIAL_TOKENS.bos]
         for _ in range(length):
             sentence.append(int(random.choice(words, p=likes[sentence[-1]])))
         sentences.append(sentence[1:])
@@ -41,15 +41,17 @@ def test_every_distribution_is_the_oracles(seed: int, vocab: int, count: int, or
     sentences = corpus(seed, vocab, count)
     model = NGram(NGramSettings(order=order, cutoff=5), vocab, {}).eval()
     model.fit(sentences)
-    counts = katz_counts(sentences, order, start=SIGNS.bos, end=SIGNS.eos)
+    counts = katz_counts(sentences, order, start=SPECIAL_TOKENS.bos, end=SPECIAL_TOKENS.eos)
     random = np.random.default_rng(seed)
     known = sorted({ngram[:-1] for ngram in counts[-1]})
     seen = [known[place] for place in random.permutation(len(known))[:60]]
-    others = [tuple(row) for row in random.integers(SIGNS.eos, vocab, (30, order - 1)).tolist()]
-    chosen = [(SIGNS.bos,) * (order - 1), *seen, *others]
+    others = [tuple(row) for row in random.integers(SPECIAL_TOKENS.eos, vocab, (30, order - 1)).tolist()]
+    chosen = [(SPECIAL_TOKENS.bos,) * (order - 1), *seen, *others]
     rows = torch.tensor(chosen, dtype=torch.long).view(len(chosen), order - 1)
     ours = model._log_probs(rows).double().exp().numpy()
-    theirs = np.stack([katz_distribution(one, counts, vocab, (SIGNS.pad, SIGNS.bos)) for one in chosen])
+    theirs = np.stack(
+        [katz_distribution(one, counts, vocab, (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos)) for one in chosen]
+    )
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
@@ -58,7 +60,7 @@ def test_the_corpora_try_every_rule() -> None:
     """Else the test above could pass with a rule broken: discounts below and at 1, full contexts, nothing freed."""
     met = set()
     for seed, vocab, count in CORPORA:
-        counts = katz_counts(corpus(seed, vocab, count), 3, start=SIGNS.bos, end=SIGNS.eos)
+        counts = katz_counts(corpus(seed, vocab, count), 3, start=SPECIAL_TOKENS.bos, end=SPECIAL_TOKENS.eos)
         for order, table in enumerate(counts, 1):
             below = [discount < 1 for discount in katz_discounts(table).values()]
             met.add((order, "all five" if all(below) else "some" if any(below) else "none"))
@@ -75,12 +77,12 @@ def test_a_batch_is_scored_as_the_oracle_scores_word_by_word(order: int) -> None
     vocab, sentences = 12, corpus(4, 12, 300)
     model = NGram(NGramSettings(order=order, cutoff=5), vocab, {}).eval()
     model.fit(sentences)
-    counts = katz_counts(sentences, order, start=SIGNS.bos, end=SIGNS.eos)
+    counts = katz_counts(sentences, order, start=SPECIAL_TOKENS.bos, end=SPECIAL_TOKENS.eos)
     unlike = corpus(9, vocab, 6)
     probs = model(collate([Example("", one) for one in unlike])).logits.double().exp().numpy()
     for row, sentence in enumerate(unlike):
-        past = [SIGNS.bos] * (order - 1) + sentence
+        past = [SPECIAL_TOKENS.bos] * (order - 1) + sentence
         for position in range(len(sentence) + 1):
             context = tuple(past[position : position + order - 1])
-            theirs = katz_distribution(context, counts, vocab, (SIGNS.pad, SIGNS.bos))
+            theirs = katz_distribution(context, counts, vocab, (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos))
             np.testing.assert_allclose(probs[row, position], theirs, rtol=0, atol=1e-6)

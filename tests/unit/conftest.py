@@ -8,12 +8,12 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.recipe import Recipe
+from limner.features.encoders.load import load_backbone
+from limner.features.encoders.networks import read_image
+from limner.features.store import FeatureSpec, extract
+from limner.media.image import Preprocessing
+from limner.runs.recipe import Recipe
 from limner.training.loop import train
-from limner.vision.backbones import load_backbone
-from limner.vision.features import FeatureSpec, extract
-from limner.vision.images import Preprocessing
-from limner.vision.networks import read_picture
 
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
 SIZES = {"train": 32, "val": 8, "test": 8}
@@ -27,7 +27,7 @@ class ColourEye:
         self.specs = (
             FeatureSpec(
                 name=name,
-                kind="vector",
+                kind="pooled",
                 shape=(3,),
                 backbone="eye",
                 preprocessing=self.preprocessing.model_dump(mode="json"),
@@ -36,11 +36,11 @@ class ColourEye:
         )
 
     def read(self, path):
-        return read_picture(path, self.preprocessing)
+        return read_image(path, self.preprocessing)
 
     def __call__(self, pixels):
         colours = pixels[:, 0].reshape(len(pixels), 16, 3).mean(1) / 255
-        return {"vector": colours.astype(np.float16)}
+        return {"pooled": colours.astype(np.float16)}
 
 
 def tiny_items(folder):
@@ -84,10 +84,10 @@ def tiny_recipe(features="colour", model=None, **training):
     chosen = {"epochs": 4, "batch_size": 16, "optimizer": {"name": "adamw", "lr": 0.02}, "precision": "fp32"}
     return Recipe.parse(
         {
-            "visual": {"features": [features] if features else []},
+            "features": {"tables": [features] if features else []},
             "model": {"name": "mrnn", **sizes, **(model or {})},
             "training": {**chosen, **training},
-            "search": {"max_length": 12},
+            "decoding": {"max_length": 12},
         }
     )
 

@@ -13,7 +13,7 @@ from limner.cli.app import STEADY
 PROGRAM = """
 import resource, sys
 import torch
-from limner.allocation import keep_freed_memory
+from limner.process import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 torch.set_num_threads(1)

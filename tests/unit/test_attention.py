@@ -128,7 +128,7 @@ def test_pieces_change_nothing(monkeypatch):
         return (*parts, *torch.autograd.grad(sum(part.square().sum() for part in parts), [states, values, layer.score]))
 
     whole = found()
-    monkeypatch.setattr(attention, "CELLS_AT_ONCE", 1)  # one set at a time
+    monkeypatch.setattr(attention, "ELEMENTS_PER_CHUNK", 1)  # one set at a time
     for ours, theirs in zip(found(), whole, strict=True):
         torch.testing.assert_close(ours, theirs)
 

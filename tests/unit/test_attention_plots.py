@@ -7,8 +7,8 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from limner import attention_plots, plots
-from limner.errors import CheckpointError, PictureError, SettingsError
+from limner.errors import MediaError, RunError, SettingsError
+from limner.report import attention_plots, plots
 
 # Words that are markup somewhere, belong to another script, or stand for nothing.
 ODD = ["$x$", r"\frac", "$", "<b>", "&amp;", "_", "人", "שלום", ""]
@@ -244,7 +244,7 @@ def test_a_file_is_shown_as_the_picture_in_it(tmp_path):
     from_file = attention_plots.panels(tmp_path / "a.png", weights, (2, 2))
     for one, other in zip(from_file, attention_plots.panels(half_and_half(), weights, (2, 2)), strict=True):
         assert np.array_equal(np.asarray(one), np.asarray(other))
-    with pytest.raises(PictureError, match=r"none\.png"):
+    with pytest.raises(MediaError, match=r"none\.png"):
         attention_plots.panels(tmp_path / "none.png", weights, (2, 2))
 
 
@@ -440,6 +440,6 @@ def test_a_drawing_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(figure, "savefig", full)
-    with pytest.raises(CheckpointError, match=r"a\.png: cannot be written \(No space"):
+    with pytest.raises(RunError, match=r"a\.png: cannot be written \(No space"):
         plots.save_png(figure, out)
     assert out.read_bytes() == before and list(out.parent.iterdir()) == [out]

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import soundfile
 
-from limner import audio
-from limner.audio import LogMelBackbone, LogMelSettings, log_mel, statistics
-from limner.checkpoint import load_checkpoint
 from limner.data.collection import Collection, write_items
-from limner.data.contact import summary
 from limner.data.examples import Item
 from limner.data.readers import Options, import_collection, read
-from limner.errors import BackboneError, CollectionError, FeatureError, MissingExtraError, PictureError, SettingsError
-from limner.tasks import Captioner, NewPictures
-from limner.vision.backbones import load_backbone, load_like
-from limner.vision.features import extract
+from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, MissingExtraError, SettingsError
+from limner.features.encoders import logmel
+from limner.features.encoders.load import load_backbone, load_backbone_for
+from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, log_mel, statistics
+from limner.features.store import extract
+from limner.inference.captioner import BackboneFeatures, Captioner
+from limner.report.contact_sheet import summary
+from limner.runs.trained_model import load_trained_model
 
 BANDS = LogMelSettings().bands
 RATE = 16000
@@ -116,7 +116,7 @@ def test_the_length_is_heard(tmp_path):
 def test_reading_in_blocks_changes_nothing(seconds, tmp_path, monkeypatch):
     samples = np.random.default_rng(1).uniform(-0.5, 0.5, 15_999)
     whole = heard(tmp_path, samples)["all"]
-    monkeypatch.setattr(audio, "_BLOCK_SECONDS", seconds)
+    monkeypatch.setattr(logmel, "_BLOCK_SECONDS", seconds)
     assert heard(tmp_path, samples)["all"] == pytest.approx(whole, abs=1e-5)
 
 
@@ -127,7 +127,7 @@ def test_silence_is_zero(tmp_path):
 
 def test_the_loudest_sound_fits_into_float16(tmp_path):
     found = heard(tmp_path, sine(1000, amplitude=1e37))
-    values = LogMelBackbone()(found["all"][None])["vector"]
+    values = LogMelBackbone()(found["all"][None])["pooled"]
     assert values.dtype == np.float16 and np.isfinite(values).all()
 
 
@@ -189,7 +189,7 @@ def broken(folder, what):
 )
 def test_what_is_no_sound_is_refused_by_name(what, told, tmp_path):
     path = broken(tmp_path, what)
-    with pytest.raises(PictureError, match=told) as error:
+    with pytest.raises(MediaError, match=told) as error:
         LogMelBackbone().read(path)
     assert str(path) in str(error.value)
 
@@ -212,13 +212,13 @@ def test_an_mp3_that_ends_early_is_heard_as_far_as_it_goes(tmp_path):
 
 
 def test_an_endless_recording_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(audio, "MAX_SECONDS", 2)
-    with pytest.raises(PictureError, match="lasts 3 seconds, and sounds of up to 2 are described; cut it up"):
+    monkeypatch.setattr(logmel, "MAX_SECONDS", 2)
+    with pytest.raises(MediaError, match="lasts 3 seconds, and sounds of up to 2 are described; cut it up"):
         heard(tmp_path, sine(1000, seconds=3))
 
 
 def test_a_picture_is_no_sound(tiny):
-    with pytest.raises(PictureError, match="not a sound"):
+    with pytest.raises(MediaError, match="not a sound"):
         LogMelBackbone().read(tiny.image_path(tiny.items("test")[0]))
 
 
@@ -248,13 +248,13 @@ def test_without_soundfile_the_remedy_is_told(monkeypatch):
         LogMelBackbone()
 
 
-# Found by name.
+# RetrievalResult by name.
 
 
 def test_it_is_loaded_by_name_and_like_stored_features():
     assert load_backbone("logmel").specs == LogMelBackbone().specs
     other = LogMelBackbone(LogMelSettings(bands=20, floor=1e-6))
-    assert load_like(other.specs).specs == other.specs
+    assert load_backbone_for(other.specs).specs == other.specs
 
 
 @pytest.mark.parametrize("wish", [{"layer": "fc7"}, {"kind": "grid"}, {"size": 64}, {"resize": "crop"}, {"views": 2}])
@@ -291,7 +291,7 @@ def test_sounds_are_where_the_collection_says(folder, tmp_path, copy):
     import_collection("audio", folder, tmp_path / "c", Options(lang="de"), copy=copy)
     collection = Collection.open(tmp_path / "c")
     for item in collection.items():
-        path = collection.medium_path(item)
+        path = collection.media_file(item)
         assert path.is_file()
         assert item.image is None and str(item.audio).startswith("sounds/") == copy
     assert sum(len(item.texts("de")) for item in collection.items()) == 2
@@ -319,7 +319,7 @@ def test_sounds_of_all_lengths_are_extracted_and_bad_ones_skipped(folder, tmp_pa
     done = extract(collection, LogMelBackbone())
     assert (done.added, list(done.skipped)) == (2, ["short"])
     (table,) = done.tables
-    assert (table.spec.name, table.spec.kind, table.spec.shape) == ("logmel", "vector", (4 * BANDS + 1,))
+    assert (table.spec.name, table.spec.kind, table.spec.shape) == ("logmel", "pooled", (4 * BANDS + 1,))
     assert LogMelSettings.parse(json.loads(table.spec.model_dump_json())["preprocessing"]) == LogMelSettings()
     (low,) = table.take(["test/low"])
     assert low[:BANDS].argmax() == log_mel(sine(1000), RATE, LogMelSettings()).mean(0).argmax()
@@ -330,16 +330,16 @@ def test_sounds_of_all_lengths_are_extracted_and_bad_ones_skipped(folder, tmp_pa
 def test_new_sounds_are_listened_to_and_texts_are_passed_over(folder):
     ear = LogMelBackbone()
     path = folder / "train/high.wav"
-    shown = NewPictures(ear).take(
+    shown = BackboneFeatures(ear).take(
         [Item("a", "new", audio=str(path)), Item("b", "new"), Item("c", "new", image=str(path))]
     )
     assert shown[1] is None
-    assert shown[0]["vector"].tolist() == shown[2]["vector"].tolist()
-    assert shown[0]["vector"] == pytest.approx(ear.read(path).astype(np.float16))
+    assert shown[0]["pooled"].tolist() == shown[2]["pooled"].tolist()
+    assert shown[0]["pooled"] == pytest.approx(ear.read(path).astype(np.float16))
 
 
 def test_what_is_described_is_told_by_the_backbone(trained):
-    model = load_checkpoint(trained)
+    model = load_trained_model(trained)
     assert ".jpg" in Captioner([model], None).suffixes
     ears = Captioner([model], LogMelBackbone()).suffixes
     assert ".wav" in ears and ".jpg" not in ears

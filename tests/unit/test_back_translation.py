@@ -9,12 +9,12 @@ import pytest
 from toy_translation import learn, picture_collection, text_collection
 
 from limner import cli
-from limner.back_translation import back_translate, name_of, translations
-from limner.checkpoint import load_checkpoint, sha256
 from limner.data.batching import texts_to_learn
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import FeatureError
+from limner.inference.back_translation import back_translate, name_of, translations
+from limner.runs.trained_model import load_trained_model, sha256
 
 WRITTEN = ("eins zwei", "drei", "zwei drei", "drei eins", "zwei")
 MEANT = ("one two", "three", "two three", "three one", "two")
@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(run):
-    return load_checkpoint(run)
+    return load_trained_model(run)
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def collection(tmp_path):
 def made_in(collection):
     """Translations that a model wrote: (item, group, text, who)."""
     items = Collection.open(collection.path).items()
-    return [(item.id, one.group, one.text, one.made_by) for item in items for one in item.sentences if one.made_by]
+    return [
+        (item.id, one.group, one.text, one.generated_by) for item in items for one in item.sentences if one.generated_by
+    ]
 
 
 ALL = [("a", 11, MEANT[0]), ("a", 21, MEANT[1]), ("b", 11, MEANT[2]), ("c", 11, MEANT[3]), ("c", 21, MEANT[4])]
@@ -57,7 +59,7 @@ ALL = [("a", 11, MEANT[0]), ("a", 21, MEANT[1]), ("b", 11, MEANT[2]), ("c", 11, 
 
 def test_what_has_no_translation_gets_one_in_its_group(model, collection):
     before = collection.items()
-    assert back_translate([model], collection, made_by="run:1") == (5, 0)
+    assert back_translate([model], collection, generated_by="run:1") == (5, 0)
     assert made_in(collection) == [(*one, "run:1") for one in ALL]
     after = Collection.open(collection.path).items()
     assert [item.texts("en") for item in after] == [item.texts("en") for item in before]  # people's, as they were
@@ -65,9 +67,9 @@ def test_what_has_no_translation_gets_one_in_its_group(model, collection):
 
 
 def test_a_second_time_there_is_nothing_to_do(model, collection):
-    back_translate([model], collection, made_by="run:1")
+    back_translate([model], collection, generated_by="run:1")
     again = Collection.open(collection.path)
-    assert back_translate([model], again, made_by="other:2") == (0, 0)
+    assert back_translate([model], again, generated_by="other:2") == (0, 0)
     assert made_in(collection) == [(*one, "run:1") for one in ALL]
 
 
@@ -80,9 +82,9 @@ def test_a_run_that_was_killed_goes_on_where_it_was(model, collection):
             raise Killed
 
     with pytest.raises(Killed):
-        back_translate([model], collection, made_by="run:1", at_once=1, batch_size=1, progress=die)
+        back_translate([model], collection, generated_by="run:1", at_once=1, batch_size=1, progress=die)
     assert [one[:3] for one in made_in(collection)] == ALL[:3]  # two items, whole
-    assert back_translate([model], Collection.open(collection.path), made_by="run:1") == (2, 0)
+    assert back_translate([model], Collection.open(collection.path), generated_by="run:1") == (2, 0)
     assert [one[:3] for one in made_in(collection)] == ALL
 
 
@@ -99,7 +101,7 @@ def test_items_stay_whole_however_many_are_handed_over(model, collection, at_onc
 def test_a_part_of_a_split(model, collection):
     found = [one.text for part in translations([model], collection, limit=3) for one in part]
     assert found == [text for _, _, text in ALL[:3]]
-    assert back_translate([model], collection, made_by="m", split="val") == (1, 0)
+    assert back_translate([model], collection, generated_by="m", split="val") == (1, 0)
     assert made_in(collection) == [("d", 3, "three three", "m")]
 
 
@@ -107,10 +109,10 @@ def test_what_comes_to_nothing_is_left_out(model, collection):
     odd = (Sentence("de", "  ", 31), Sentence("de", "eins " * 1001, 41), Sentence("de", "drei zwei", 51))
     write_items(collection.path, [Item("e", "odd", sentences=odd)])
     collection = Collection.open(collection.path)
-    assert back_translate([model], collection, made_by="m", split="odd") == (1, 2)
+    assert back_translate([model], collection, generated_by="m", split="odd") == (1, 2)
     assert made_in(collection) == [("e", 51, "three two", "m")]
-    short = model.recipe.search.model_copy(update={"max_length": 1})  # too short for the end sign to come
-    assert back_translate([model], collection, made_by="m", split="train", settings=short) == (0, 5)
+    short = model.recipe.decoding.model_copy(update={"max_length": 1})  # too short for the end sign to come
+    assert back_translate([model], collection, generated_by="m", split="train", settings=short) == (0, 5)
 
 
 def test_what_a_model_wrote_is_not_translated_on(model, collection):
@@ -120,29 +122,29 @@ def test_what_a_model_wrote_is_not_translated_on(model, collection):
 
 def test_a_picture_without_features_stops_nothing_late(tmp_path):
     collection = picture_collection(tmp_path / "c")
-    seeing = load_checkpoint(learn(collection, tmp_path / "run", picture=("attention",), steps=2))
+    seeing = load_trained_model(learn(collection, tmp_path / "run", picture=("attention",), steps=2))
     sentences = (Sentence("de", "eins", 7),)
     write_items(collection.path, [Item("green0", "train", sentences=sentences)])
     write_items(collection.path, [Item("later", "train", image="later.png", sentences=sentences)])
     collection = Collection.open(collection.path)
     with pytest.raises(FeatureError, match=r"1 pictures of sentences to translate have no features, .* 'later'"):
-        back_translate([seeing], collection, made_by="m", at_once=1)
+        back_translate([seeing], collection, generated_by="m", at_once=1)
     assert made_in(collection) == []
-    visual = seeing.recipe.visual.model_copy(update={"missing": "leave_out"})
-    seeing = seeing._replace(recipe=seeing.recipe.model_copy(update={"visual": visual}))
-    assert sum(back_translate([seeing], collection, made_by="m")) == 2
+    image = seeing.recipe.features.model_copy(update={"missing": "leave_out"})
+    seeing = seeing._replace(recipe=seeing.recipe.model_copy(update={"features": image}))
+    assert sum(back_translate([seeing], collection, generated_by="m")) == 2
     assert "later" not in [item for item, *_ in made_in(collection)]
 
 
 def test_sentences_that_count_as_translations_of_one_another_are_told_of(model, tmp_path, caplog):
     """Their group was forgotten: each would be paired with what is made of the other."""
     write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("de", "eins"), Sentence("de", "zwei")))])
-    back_translate([model], Collection.open(tmp_path / "c"), made_by="m")
+    back_translate([model], Collection.open(tmp_path / "c"), generated_by="m")
     assert "1 groups hold several sentences in 'de', the first is group 0 of item 'a'" in caplog.text
 
 
 def test_training_takes_them_only_when_told_to(model, collection):
-    back_translate([model], collection, made_by="run:1")
+    back_translate([model], collection, generated_by="run:1")
     item = Collection.open(collection.path).items()[0]
     other_way = model.source._replace(lang="en")
     assert [pair[0] for pair in texts_to_learn(item, "de", other_way)] == ["number one"]

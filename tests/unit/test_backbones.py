@@ -13,11 +13,11 @@ from torch import nn
 from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTForImageClassification, ViTModel
 
 from limner.errors import BackboneError, FeatureError, SettingsError
-from limner.vision.backbones import load_backbone, load_like
-from limner.vision.classic import VGG19, AlexNet
-from limner.vision.features import FeatureSpec
-from limner.vision.images import Preprocessing
-from limner.vision.networks import NetworkBackbone
+from limner.features.encoders.classic import VGG19, AlexNet
+from limner.features.encoders.load import load_backbone, load_backbone_for
+from limner.features.encoders.networks import NetworkBackbone
+from limner.features.store import FeatureSpec
+from limner.media.image import Preprocessing
 
 
 def saved(network, folder):
@@ -93,10 +93,10 @@ def test_vector_of_a_layer_is_the_mean_of_its_grid(resnet, picture):
     both = load_backbone(str(resnet), layer="encoder.stages.1", kind="both", precision="fp32")
     assert [spec.name for spec in both.specs] == ["small-resnet", "small-resnet.grid"]
     seen = look(both, picture)
-    assert seen["vector"].shape == (1, 32)
-    np.testing.assert_allclose(seen["grid"].astype(np.float32).mean(1), seen["vector"], atol=2e-3)
-    alone = load_backbone(str(resnet), layer="encoder.stages.1", kind="vector", precision="fp32")
-    np.testing.assert_array_equal(look(alone, picture)["vector"], seen["vector"])
+    assert seen["pooled"].shape == (1, 32)
+    np.testing.assert_allclose(seen["grid"].astype(np.float32).mean(1), seen["pooled"], atol=2e-3)
+    alone = load_backbone(str(resnet), layer="encoder.stages.1", kind="pooled", precision="fp32")
+    np.testing.assert_array_equal(look(alone, picture)["pooled"], seen["pooled"])
 
 
 def test_without_a_layer_the_pooler_speaks(resnet, picture):
@@ -151,15 +151,15 @@ def test_two_views_make_mirror_images_alike(resnet, picture):
     options = {"layer": "res3d", "kind": "both", "size": 96, "resize": "squash", "precision": "fp32"}
     one, two = (load_backbone(str(resnet), views=views, **options) for views in (1, 2))
     seen, back = look(two, picture), look(two, mirrored)
-    np.testing.assert_allclose(seen["vector"], back["vector"], atol=2e-3)
+    np.testing.assert_allclose(seen["pooled"], back["pooled"], atol=2e-3)
     rows = seen["grid"].reshape(1, 12, 12, -1)
     np.testing.assert_allclose(rows[:, :, ::-1], back["grid"].reshape(rows.shape), atol=2e-2)
     mean = (only_values_of(one, picture) + only_values_of(one, mirrored)) / 2
-    np.testing.assert_allclose(seen["vector"].astype(np.float32), mean, atol=2e-3)
+    np.testing.assert_allclose(seen["pooled"].astype(np.float32), mean, atol=2e-3)
 
 
 def only_values_of(backbone, picture):
-    return look(backbone, picture)["vector"].astype(np.float32)
+    return look(backbone, picture)["pooled"].astype(np.float32)
 
 
 def test_ten_views_are_the_mean_of_five_cuts_and_their_mirror_images(resnet, picture):
@@ -167,8 +167,8 @@ def test_ten_views_are_the_mean_of_five_cuts_and_their_mirror_images(resnet, pic
     two = load_backbone(str(resnet), views=2, size=64, precision="fp32")
     cuts = ready(ten, picture)
     assert cuts.shape == (5, 64, 64, 3)
-    each = two(cuts[:, None])["vector"].astype(np.float32)
-    np.testing.assert_allclose(ten(cuts[None])["vector"][0], each.mean(0), rtol=2e-3, atol=2e-3)
+    each = two(cuts[:, None])["pooled"].astype(np.float32)
+    np.testing.assert_allclose(ten(cuts[None])["pooled"][0], each.mean(0), rtol=2e-3, atol=2e-3)
     with pytest.raises(BackboneError, match="views=1 or 2"):
         load_backbone(str(resnet), views=10, kind="grid")
 
@@ -221,7 +221,7 @@ def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"kind": "maps"}, BackboneError, "'vector', 'grid' or 'both'"),
+        ({"kind": "maps"}, BackboneError, "'pooled', 'grid' or 'both'"),
         ({"device": "abacus"}, SettingsError, "device 'abacus': no such device"),
         ({"precision": "int3"}, BackboneError, "'auto', 'bf16' or 'fp32'"),
         ({"views": 3}, SettingsError, "views"),
@@ -252,7 +252,7 @@ def test_preprocessing_agrees_with_transformers(tmp_path):
         MobileNetV2ImageProcessorPil,
     )
 
-    from limner.vision.images import prepare, read_recipe
+    from limner.media.image import prepare, read_recipe
 
     processor = MobileNetV2ImageProcessorPil()
     recipe = read_recipe(processor.to_dict())
@@ -306,7 +306,7 @@ def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, picture):
     file = tmp_path / "alexnet.pth"
     torch.save(thin_weights(AlexNet), file)
     default, named = (load_backbone(f"alexnet:{file}", layer=layer, precision="fp32") for layer in (None, "fc7"))
-    np.testing.assert_array_equal(look(default, picture)["vector"], look(named, picture)["vector"])
+    np.testing.assert_array_equal(look(default, picture)["pooled"], look(named, picture)["pooled"])
     with pytest.raises(BackboneError, match="gives a vector, no grid"):
         load_backbone(f"alexnet:{file}", layer="fc7", kind="grid")
 
@@ -365,42 +365,42 @@ def test_filters_that_are_not_there_are_called_missing(tmp_path):
     )  # fmt: skip
     for place in (None, f"kmeans:{gone}"):
         with pytest.raises(BackboneError, match=r"gone\.safetensors: no such file.*--backbone kmeans:FILE"):
-            load_like([spec], place)
+            load_backbone_for([spec], place)
     (tmp_path / "moved.safetensors").write_bytes(b"")
     with pytest.raises(BackboneError, match=r"say kmeans:.*moved\.safetensors"):
-        load_like([spec], str(tmp_path / "moved.safetensors"))
+        load_backbone_for([spec], str(tmp_path / "moved.safetensors"))
 
 
 def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture):
     made = load_backbone(str(resnet), layer="res3d", kind="both", size=64, resize="squash", views=2)
-    again = load_like(made.specs, str(resnet))
+    again = load_backbone_for(made.specs, str(resnet))
     assert [spec.fingerprint for spec in again.specs] == [spec.fingerprint for spec in made.specs]
     for kind, values in look(made, picture).items():
         np.testing.assert_array_equal(values, look(again, picture)[kind])
     other = load_backbone(str(vit), size=32)
-    with pytest.raises(FeatureError, match=r"small-resnet vector .*vit vector"):
-        load_like(other.specs, str(saved_at_size(resnet, tmp_path)))
-    for kind, values in look(load_like(made.specs), picture).items():  # it knows where the network was
+    with pytest.raises(FeatureError, match=r"small-resnet pooled .*vit pooled"):
+        load_backbone_for(other.specs, str(saved_at_size(resnet, tmp_path)))
+    for kind, values in look(load_backbone_for(made.specs), picture).items():  # it knows where the network was
         np.testing.assert_array_equal(values, look(again, picture)[kind])
     with pytest.raises(FeatureError, match=r"pixels:64: holds maps of pixels, but small-resnet .*--backbone"):
-        load_like(made.specs, "pixels:64")
+        load_backbone_for(made.specs, "pixels:64")
     moved = [spec.model_copy(update={"source": str(tmp_path / "gone")}) for spec in made.specs]
     with pytest.raises(BackboneError, match=r"'small-resnet', which is not where it was .*gone.*--backbone"):
-        load_like(moved)
-    assert load_like(load_backbone("pixels:8").specs).specs[0].shape == (3, 8, 8)
+        load_backbone_for(moved)
+    assert load_backbone_for(load_backbone("pixels:8").specs).specs[0].shape == (3, 8, 8)
 
 
 def test_features_of_two_layers_are_seen_by_both(tmp_path, resnet, picture):
     near = load_backbone(str(resnet), layer="res3d", kind="grid", size=64)
-    far = load_backbone(str(resnet), kind="vector", size=64)
-    both = load_like([*near.specs, *far.specs])
+    far = load_backbone(str(resnet), kind="pooled", size=64)
+    both = load_backbone_for([*near.specs, *far.specs])
     assert [spec.fingerprint for spec in both.specs] == [near.specs[0].fingerprint, far.specs[0].fingerprint]
     seen = look(both, picture)
     np.testing.assert_array_equal(seen["grid"], look(near, picture)["grid"])
-    np.testing.assert_array_equal(seen["vector"], look(far, picture)["vector"])
-    larger = load_backbone(str(resnet), kind="vector", size=96)
+    np.testing.assert_array_equal(seen["pooled"], look(far, picture)["pooled"])
+    larger = load_backbone(str(resnet), kind="pooled", size=96)
     with pytest.raises(BackboneError, match=r"cut or scaled differently, so the model cannot look at a new picture"):
-        load_like([*near.specs, *larger.specs])
+        load_backbone_for([*near.specs, *larger.specs])
 
 
 def test_a_picture_that_fails_leaves_torch_its_threads(resnet, picture, monkeypatch):

@@ -7,11 +7,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from limner.data.batching import TOKENS_A_ROW, Examples, Query, Source, cut, epoch_order, prefetch, split_examples
+from limner.data.batching import (
+    MAX_TOKENS_PER_ROW,
+    Examples,
+    GenerationInput,
+    SourceLanguage,
+    cut,
+    epoch_order,
+    prefetch,
+    split_examples,
+)
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.data.pictures import Pictures
 from limner.errors import CollectionError, FeatureError, TrainingError
+from limner.features.sources import FeatureStore
 from limner.text.vocab import TextSettings, Tokenizer
 
 LENGTHS = np.random.default_rng(0).integers(1, 20, 103).tolist()
@@ -152,13 +161,13 @@ def test_a_long_sentence_makes_a_small_batch(size, place):
     batches = list(cut(range(41), lengths, size))
     assert [row for batch in batches for row in batch] == list(range(41))
     assert [place] in batches
-    room = size * TOKENS_A_ROW
+    room = size * MAX_TOKENS_PER_ROW
     assert all(len(batch) == 1 or len(batch) * max(lengths[row] for row in batch) <= room for batch in batches)
     assert max(map(len, batches)) == min(size, max(place, 40 - place))
 
 
 def test_sentences_of_usual_length_fill_their_batches():
-    lengths = [TOKENS_A_ROW] * 10 + [TOKENS_A_ROW * 2] * 3
+    lengths = [MAX_TOKENS_PER_ROW] * 10 + [MAX_TOKENS_PER_ROW * 2] * 3
     assert [len(batch) for batch in cut(range(13), lengths, 5)] == [5, 5, 2, 1]
     assert list(cut([], [], 5)) == []
 
@@ -171,12 +180,12 @@ def test_a_batch_to_score_is_bounded_by_both_languages():
 
 
 def test_pictures_give_what_is_stored(tiny):
-    pictures = Pictures.open(tiny, ["colour", "pixels16"], 64)
-    assert pictures.forms == {"vector": (3,), "maps": (3, 16, 16)}
+    pictures = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
+    assert pictures.forms == {"pooled": (3,), "maps": (3, 16, 16)}
     shown, bare = tiny.items("test")[0], Item("bare", "test")
     first, second, third = pictures.take([shown, bare, shown])
     assert second is None
-    np.testing.assert_array_equal(first["vector"], pictures.tables[0].take([shown.id])[0])
+    np.testing.assert_array_equal(first["pooled"], pictures.tables[0].take([shown.id])[0])
     np.testing.assert_array_equal(third["maps"], first["maps"])
     assert pictures.knows(shown)
     assert pictures.knows(bare)
@@ -235,7 +244,7 @@ TRANSLATED = [
 
 def translated(synthetic=0.0, items=TRANSLATED, max_words=80):
     english, german = (Tokenizer.train([text], TextSettings()) for text in ("one two three four", "eins zwei drei"))
-    return Examples(items, german, "de", None, max_words, Source("en", english, synthetic))
+    return Examples(items, german, "de", None, max_words, SourceLanguage("en", english, synthetic))
 
 
 def read_and_said(examples):
@@ -320,7 +329,7 @@ def test_without_synthetic_pairs_an_epoch_is_everything():
 
 def test_queries_are_what_people_wrote_with_every_reference():
     a, _, c = TRANSLATED
-    expected = [Query(a, "one two", ("eins zwei drei",)), Query(c, "one", ("eins", "zwei eins"))]
+    expected = [GenerationInput(a, "one two", ("eins zwei drei",)), GenerationInput(c, "one", ("eins", "zwei eins"))]
     assert translated().queries() == expected
     assert translated(synthetic=0.5).queries() == expected
     assert translated(max_words=1).queries() == expected  # long sentences are not learned, but are translated
@@ -328,14 +337,14 @@ def test_queries_are_what_people_wrote_with_every_reference():
 
 def test_queries_of_descriptions_are_the_items():
     first, _, last = ITEMS
-    asked = [Query(item, None, tuple(item.texts("en"))) for item in ITEMS]
+    asked = [GenerationInput(item, None, tuple(item.texts("en"))) for item in ITEMS]
     assert examples()[0].queries() == asked
     assert (asked[0].references, len(asked[2].references)) == ((first.sentences[0].text,), len(last.sentences))
 
 
 def test_splits_of_translation(tiny):
     english, german = (Tokenizer.train([text], TextSettings()) for text in ("look a red wall", "eine wand"))
-    pairs = split_examples(tiny, "val", german, "de", None, 80, source=Source("en", english))
+    pairs = split_examples(tiny, "val", german, "de", None, 80, source=SourceLanguage("en", english))
     assert (len(pairs), len(pairs.items)) == (
         8,
         8,
@@ -344,7 +353,7 @@ def test_splits_of_translation(tiny):
     with pytest.raises(
         TrainingError, match=r"'val' has no sentence in 'de' that translates one in 'fr' \(.*: de, en\)$"
     ):
-        split_examples(tiny, "val", german, "de", None, 80, source=Source("fr", english))
+        split_examples(tiny, "val", german, "de", None, 80, source=SourceLanguage("fr", english))
 
 
 def test_a_split_that_a_model_translated_is_named_as_such(tmp_path):
@@ -354,5 +363,7 @@ def test_a_split_that_a_model_translated_is_named_as_such(tmp_path):
     english, german = (Tokenizer.train([text], TextSettings()) for text in ("one", "eins"))
     collection = Collection.open(tmp_path)
     with pytest.raises(TrainingError, match=r"'val' has no .* in 'en' that people wrote; what a model wrote is left"):
-        split_examples(collection, "val", german, "de", None, 80, source=Source("en", english))
-    assert len(split_examples(collection, "val", german, "de", None, 80, source=Source("en", english, 0.5))) == 1
+        split_examples(collection, "val", german, "de", None, 80, source=SourceLanguage("en", english))
+    assert (
+        len(split_examples(collection, "val", german, "de", None, 80, source=SourceLanguage("en", english, 0.5))) == 1
+    )

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from limner.checkpoint import load_checkpoint
-from limner.data.examples import SIGNS, Example, Visual, collate
-from limner.data.pictures import Pictures
-from limner.evaluation import evaluate
-from limner.models.bow import Bow, BowSettings
-from limner.recipe import EvaluationSettings
-from limner.scoring import tiled_log_probs
+from limner.data.examples import SPECIAL_TOKENS, Example, ImageFeatures, collate
+from limner.decoding.scoring import tiled_log_probs
+from limner.evaluation.evaluate import evaluate
+from limner.features.sources import FeatureStore
+from limner.models.bag_of_words import Bow, BowSettings
+from limner.runs.recipe import EvaluationSettings
+from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
-from limner.training.objectives import word_loss
+from limner.training.losses import word_loss
 
 VOCAB = 7
 PROBS = [0.9, 0.3, 0.8, 0.1, 0.6]
@@ -24,21 +24,21 @@ PROBS = [0.9, 0.3, 0.8, 0.1, 0.6]
 @pytest.fixture
 def certain():
     """Says `PROBS` of a picture of zeros."""
-    model = Bow(BowSettings(), VOCAB, {"vector": (2,)}).double().eval()
+    model = Bow(BowSettings(), VOCAB, {"pooled": (2,)}).double().eval()
     with torch.no_grad():
         model.units.bias.copy_(torch.tensor(PROBS, dtype=torch.double).logit())
     return model
 
 
 def zeros(count=1):
-    return Visual(torch.ones(count, dtype=torch.bool), vector=torch.zeros(count, 2, dtype=torch.double))
+    return ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.zeros(count, 2, dtype=torch.double))
 
 
-def batch(*targets, vector=(0.0, 0.0)):
+def batch(*targets, pooled=(0.0, 0.0)):
     made = collate(
-        [Example(str(k), list(target), visual={"vector": np.array(vector)}) for k, target in enumerate(targets)]
+        [Example(str(k), list(target), image={"pooled": np.array(pooled)}) for k, target in enumerate(targets)]
     )
-    made.visual = Visual(made.visual.present, vector=made.visual.vector.double())
+    made.image = ImageFeatures(made.image.present, pooled=made.image.pooled.double())
     return made
 
 
@@ -69,30 +69,30 @@ def test_the_next_word_is_drawn_in_proportion_to_the_units(certain):
     probs = certain(made).logits.softmax(-1)
     expected = torch.tensor([0, 0, *PROBS], dtype=torch.double) / sum(PROBS)
     torch.testing.assert_close(probs, expected.expand(1, 3, -1))
-    assert not probs[..., [SIGNS.pad, SIGNS.bos]].any()
+    assert not probs[..., [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]].any()
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_pairs_are_those_of_the_general_way(count):
     torch.manual_seed(0)
-    model = Bow(BowSettings(spread=1.0), VOCAB, {"vector": (2,)}).eval()
-    visual = Visual(torch.ones(count, dtype=torch.bool), vector=torch.randn(count, 2))
+    model = Bow(BowSettings(spread=1.0), VOCAB, {"pooled": (2,)}).eval()
+    image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
     sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
-    (found,) = model.pair_log_probs([visual], sentences, 1 << 20, torch.float32)
-    torch.testing.assert_close(found, tiled_log_probs(model, visual, sentences, 1 << 20))
-    assert model.pair_scores(visual, sentences)[1].tolist() == [0.0] * count  # nothing is said
+    (found,) = model.pair_log_probs([image], sentences, 1 << 20, torch.float32)
+    torch.testing.assert_close(found, tiled_log_probs(model, image, sentences, 1 << 20))
+    assert model.pair_scores(image, sentences)[1].tolist() == [0.0] * count  # nothing is said
 
 
 def test_maps_are_read_flat_and_pooled_features_before_them():
     model = Bow(BowSettings(), VOCAB, {"maps": (4, 3, 3)})
     assert model.units.in_features == 36
     maps = torch.randn(2, 4, 3, 3)
-    torch.testing.assert_close(model.look(Visual(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1))
-    assert Bow(BowSettings(), VOCAB, {"maps": (4, 3, 3), "vector": (5,)}).units.in_features == 5
+    torch.testing.assert_close(model.look(ImageFeatures(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1))
+    assert Bow(BowSettings(), VOCAB, {"maps": (4, 3, 3), "pooled": (5,)}).units.in_features == 5
 
 
 def test_a_picture_that_is_missing_leaves_the_biases(certain):
-    nothing = Visual(torch.tensor([False]))
+    nothing = ImageFeatures(torch.tensor([False]))
     torch.testing.assert_close(certain._log_probs(nothing), certain._log_probs(zeros()))
 
 
@@ -102,14 +102,14 @@ def test_it_trains_is_saved_and_finds_pictures_by_its_own_score(features, tiny, 
     recipe = recipe_of(features, epochs=30, validate_every=10, optimizer={"name": "adamw", "lr": rate}).model_dump(
         mode="json"
     )
-    recipe["model"] = {"name": "bow", "visual_scaling": "layer"}
+    recipe["model"] = {"name": "bow", "feature_scaling": "layer"}
     recipe = type(recipe_of()).parse(recipe)
-    model = load_checkpoint(train(recipe, tiny, tmp_path / "run"))
+    model = load_trained_model(train(recipe, tiny, tmp_path / "run"))
     found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=4))
     scores = {score.name: score for score in found.scores}
     assert "score:the model's own" in scores["image_to_text_match_area"].signature
     assert scores["text_to_image_match_area"].value > 70  # two of the eight pictures have each colour: at most 81
-    pictures = Pictures.open(tiny, [features], 64)
+    pictures = FeatureStore.open(tiny, [features], 64)
     (first, *_), words = tiny.items("test"), model.tokenizer.encode("red green blue white")
-    made = collate([Example("", visual=seen) for seen in pictures.take([first])])
+    made = collate([Example("", image=seen) for seen in pictures.take([first])])
     assert int(model.model.encode(made).logits[0, words].argmax()) == 0  # the first picture is red

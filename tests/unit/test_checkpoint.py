@@ -10,11 +10,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from limner.checkpoint import Checkpoint, Config, load_checkpoint, save_checkpoint
 from limner.data.examples import Example, collate
-from limner.errors import CheckpointError, SettingsError
+from limner.errors import RunError, SettingsError
 from limner.models import build_model
-from limner.recipe import Recipe
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import Config, TrainedModel, load_trained_model, save_trained_model
 from limner.text.vocab import TextSettings, Tokenizer
 from limner.training.state import find_state
 
@@ -28,15 +28,15 @@ def run(trained_on_colours, tmp_path):
 
 
 def logits(checkpoint):
-    batch = collate([Example("a", [4, 5, 6], visual={"vector": torch.rand(3).half().numpy()})])
+    batch = collate([Example("a", [4, 5, 6], image={"pooled": torch.rand(3).half().numpy()})])
     with torch.inference_mode():
         return checkpoint.model(batch).logits
 
 
 def test_a_round_trip_changes_nothing(run, tmp_path):
-    first = load_checkpoint(run)
-    save_checkpoint(tmp_path / "again", first)
-    second = load_checkpoint(str(tmp_path / "again"))
+    first = load_trained_model(run)
+    save_trained_model(tmp_path / "again", first)
+    second = load_trained_model(str(tmp_path / "again"))
     torch.manual_seed(0)
     expected = logits(first)
     torch.manual_seed(0)
@@ -49,7 +49,7 @@ def test_a_round_trip_changes_nothing(run, tmp_path):
 
 
 def test_the_config_tells_where_the_model_comes_from(run):
-    facts = load_checkpoint(run).config.provenance
+    facts = load_trained_model(run).config.provenance
     assert {"collection", "collection_fingerprint", "seed", "command", "torch", "limner", "machine"} <= set(facts)
     card = (run / "README.md").read_text()
     assert "limner describe" in card
@@ -59,8 +59,8 @@ def test_the_config_tells_where_the_model_comes_from(run):
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(run, name):
     (run / name).unlink()
-    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-        load_checkpoint(run)
+    with pytest.raises(RunError, match=name.replace(".", r"\.")):
+        load_trained_model(run)
 
 
 @pytest.mark.parametrize("share", [0, 0.5, 0.999])
@@ -68,22 +68,22 @@ def test_a_missing_file_is_named(run, name):
 def test_a_truncated_file_is_named(run, name, share):
     content = (run / name).read_bytes()
     (run / name).write_bytes(content[: int(share * len(content))])
-    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-        load_checkpoint(run)
+    with pytest.raises(RunError, match=name.replace(".", r"\.")):
+        load_trained_model(run)
 
 
 def test_the_vocabulary_of_another_model_is_refused(run):
     Tokenizer.train(["quite other words"], TextSettings()).save(run / "tokenizer.json")
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not the vocabulary .*restore"):
-        load_checkpoint(run)
+    with pytest.raises(RunError, match=r"tokenizer\.json: not the vocabulary .*restore"):
+        load_trained_model(run)
 
 
 def test_a_config_without_a_key_is_refused(run):
     config = json.loads((run / "config.json").read_text())
     del config["vocab_size"]
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match=r"config\.json: not a Config record: vocab_size"):
-        load_checkpoint(run)
+    with pytest.raises(RunError, match=r"config\.json: not a Config record: vocab_size"):
+        load_trained_model(run)
 
 
 def test_a_recipe_of_another_version_is_refused(run):
@@ -91,37 +91,37 @@ def test_a_recipe_of_another_version_is_refused(run):
     config["recipe"]["model"]["heads"] = 8
     (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(SettingsError, match=r"config\.json: model\.mrnn\.heads: Extra inputs"):
-        load_checkpoint(run)
+        load_trained_model(run)
 
 
 def test_weights_that_do_not_fit_are_named(run):
     weights = load_file(run / "model.safetensors")
     save_file({**weights, "softmax.bias": torch.zeros(3)}, run / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"weight 'softmax\.bias' has shape \(3,\), the model expects"):
-        load_checkpoint(run)
+    with pytest.raises(RunError, match=r"weight 'softmax\.bias' has shape \(3,\), the model expects"):
+        load_trained_model(run)
     moved = {name.replace("softmax", "output"): value for name, value in weights.items()}
     save_file(moved, run / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"missing \['softmax\.bias', .*unknown \['output\.bias'"):
-        load_checkpoint(run)
+    with pytest.raises(RunError, match=r"missing \['softmax\.bias', .*unknown \['output\.bias'"):
+        load_trained_model(run)
 
 
 def test_a_folder_that_is_no_model(tmp_path):
-    with pytest.raises(CheckpointError, match=r"not a trained model \(no config\.json\)"):
-        load_checkpoint(tmp_path)
+    with pytest.raises(RunError, match=r"not a trained model \(no config\.json\)"):
+        load_trained_model(tmp_path)
 
 
 FULL = """
 import resource, sys
 from pathlib import Path
-from limner.checkpoint import Checkpoint, Config, load_checkpoint, save_checkpoint
-from limner.errors import CheckpointError
+from limner.runs.trained_model import TrainedModel, Config, load_trained_model, save_trained_model
+from limner.errors import RunError
 
 run, limit = Path(sys.argv[1]), int(sys.argv[2])
-loaded = load_checkpoint(run)
+loaded = load_trained_model(run)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    save_checkpoint(run, loaded)
-except CheckpointError as error:
+    save_trained_model(run, loaded)
+except RunError as error:
     print(error)
 """
 
@@ -138,7 +138,7 @@ def test_a_disk_that_is_full_is_a_clear_error_and_leaves_the_old_model(run, name
     assert done.returncode == 0, done.stderr
     assert f"{name}: cannot be written (" in done.stdout and "make room" in done.stdout and "--resume" in done.stdout
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
-    load_checkpoint(run)
+    load_trained_model(run)
 
 
 def test_nothing_in_a_run_is_a_pickle(run):
@@ -164,7 +164,7 @@ def test_a_damaged_state_is_named(run, tiny, recipe_of, name):
 
     state = find_state(run)
     (state / name).write_bytes((state / name).read_bytes()[:20])
-    with pytest.raises(CheckpointError, match=rf"state-\S+{name}: damaged"):
+    with pytest.raises(RunError, match=rf"state-\S+{name}: damaged"):
         train(recipe_of(epochs=20, validate_every=5), tiny, run, resume=True)
 
 
@@ -194,16 +194,16 @@ def translator(tmp_path):
     config = Config(
         recipe=recipe.model_dump(mode="json"), vocab_size=len(german), source_vocab_size=len(english), features=()
     )
-    checkpoint = Checkpoint(model, german, config, recipe, english)
+    checkpoint = TrainedModel(model, german, config, recipe, english)
     folder = tmp_path / "translator"
     folder.mkdir()
-    save_checkpoint(folder, checkpoint)
+    save_trained_model(folder, checkpoint)
     return checkpoint, folder
 
 
 def test_a_translating_model_comes_back_with_both_vocabularies(translator):
     saved, folder = translator
-    loaded = load_checkpoint(folder)
+    loaded = load_trained_model(folder)
     assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, "source_tokenizer.json"))
     assert loaded.tokenizer.entries == saved.tokenizer.entries
     assert loaded.source.tokenizer.entries == saved.source_tokenizer.entries
@@ -214,7 +214,7 @@ def test_a_translating_model_comes_back_with_both_vocabularies(translator):
 
 
 def test_a_model_that_translates_nothing_has_no_source(run):
-    loaded = load_checkpoint(run)
+    loaded = load_trained_model(run)
     assert loaded.source is None
     assert loaded.source_tokenizer is None
     assert not (run / "source_tokenizer.json").exists()
@@ -223,8 +223,8 @@ def test_a_model_that_translates_nothing_has_no_source(run):
 def test_the_source_vocabulary_has_to_be_there_and_the_one_it_was(translator):
     _, folder = translator
     shutil.copy(folder / "tokenizer.json", folder / "source_tokenizer.json")
-    with pytest.raises(CheckpointError, match=r"source_tokenizer\.json: not the vocabulary .*restore"):
-        load_checkpoint(folder)
+    with pytest.raises(RunError, match=r"source_tokenizer\.json: not the vocabulary .*restore"):
+        load_trained_model(folder)
     (folder / "source_tokenizer.json").unlink()
-    with pytest.raises(CheckpointError, match=r"source_tokenizer\.json: cannot be read"):
-        load_checkpoint(folder)
+    with pytest.raises(RunError, match=r"source_tokenizer\.json: cannot be read"):
+        load_trained_model(folder)

@@ -219,7 +219,7 @@ def test_a_training_that_goes_on_with_validation_data_says_when_its_perplexity_w
 def test_a_model_that_counts_has_no_epochs_to_tell_of(tiny, recipe_file, tmp_path, capsys, monkeypatch):
     recipe = recipe_file({"name": "ngram", "order": 2})
     status, told, _ = run(
-        capsys, monkeypatch, "train", recipe, "visual.features=[]", "--data", tiny.path, "--out", tmp_path / "run"
+        capsys, monkeypatch, "train", recipe, "features.tables=[]", "--data", tiny.path, "--out", tmp_path / "run"
     )
     assert status == 0
     # Of 32 pictures, two each, and one more.

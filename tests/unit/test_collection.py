@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import ITEMS, Changes, Collection, write_items
-from limner.data.contact import contact_sheet, summary
 from limner.data.examples import Item, Region, Sentence
 from limner.errors import CollectionError
+from limner.report.contact_sheet import contact_sheet, summary
 
 DOG = Item(
     "dog",
@@ -237,25 +237,25 @@ def test_what_a_killed_write_of_the_table_left_is_removed(path):
     assert len(Collection.open(path)) == 3
 
 
-WRITTEN = Sentence("en", "a sweet dog", 0, made_by="de-en:0123456789ab")
+WRITTEN = Sentence("en", "a sweet dog", 0, generated_by="de-en:0123456789ab")
 
 
 def test_who_made_a_sentence_is_kept(path):
     assert write_items(path, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 1, 0)
     dog = Collection.open(path).items("train")[0]
     assert dog.sentences == (*DOG.sentences, WRITTEN)
-    assert [sentence.made_by for sentence in dog.sentences] == ["", "", WRITTEN.made_by]
+    assert [sentence.generated_by for sentence in dog.sentences] == ["", "", WRITTEN.generated_by]
     assert dog.texts("en") == ["a dog"]
     assert write_items(path, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 0, 1)
 
 
 def test_what_a_model_made_gives_way_to_the_same_words_by_people(path):
     """Or the pair would be learned twice, once as synthetic."""
-    same = DOG.sentences[0]._replace(made_by="run")
+    same = DOG.sentences[0]._replace(generated_by="run")
     assert write_items(path, [replace(DOG, sentences=(same,))]) == Changes(0, 0, 1)
     write_items(path, [replace(DOG, sentences=(WRITTEN,))])
-    write_items(path, [replace(DOG, sentences=(WRITTEN._replace(made_by=""),))])
-    assert Collection.open(path).items("train")[0].sentences == (*DOG.sentences, WRITTEN._replace(made_by=""))
+    write_items(path, [replace(DOG, sentences=(WRITTEN._replace(generated_by=""),))])
+    assert Collection.open(path).items("train")[0].sentences == (*DOG.sentences, WRITTEN._replace(generated_by=""))
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pytest
 
 import limner.cli.compare  # noqa: F401  (adds the command)
 from limner import cli
-from limner.comparison import ComparisonSettings, compare, compare_evaluations
-from limner.errors import CheckpointError, SettingsError
+from limner.errors import RunError, SettingsError
+from limner.evaluation.compare import ComparisonSettings, compare, compare_evaluations
 from limner.metrics import METRICS, Score, score_sentences
 from limner.metrics.significance import approximate_randomisation
-from limner.records import EvaluatedItem, Evaluation, RunConfig
+from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 
 SENTENCES = [f"ein Haus mit {number} Fenstern steht am See ." for number in range(40)]
 QUICK = ComparisonSettings(metrics=("bleu4", "ter"), trials=200)
@@ -156,7 +156,7 @@ def test_systems_of_one_name_are_told_apart_by_their_folders(run_of):
 )
 def test_what_was_not_measured_on_the_same_sentences_is_refused(other, says):
     systems = {"a": {"runs/a": evaluation()}, "b": {"runs/b": other}}
-    with pytest.raises(CheckpointError, match=f"(?s)runs/b.*{says}"):
+    with pytest.raises(RunError, match=f"(?s)runs/b.*{says}"):
         compare_evaluations(systems, "de", settings=QUICK)
 
 
@@ -173,7 +173,7 @@ def asked(source="A house .", image="/here/house.jpg", **changes):
     ],
 )
 def test_what_was_asked_otherwise_is_refused(other, says):
-    with pytest.raises(CheckpointError, match=says):
+    with pytest.raises(RunError, match=says):
         compare_evaluations({"a": {"a": asked()}, "b": {"b": other}}, "de", settings=QUICK)
 
 
@@ -197,7 +197,7 @@ def test_of_a_whole_evaluation_and_a_later_part_the_newer_is_compared(run_of):
 
 def test_a_third_run_that_differs_is_found_too():
     systems = {"a": {"1": evaluation(), "2": evaluation()}, "b": {"1": evaluation(), "2": altered(0, id="x")}}
-    with pytest.raises(CheckpointError, match="1 and 2 cannot be compared"):
+    with pytest.raises(RunError, match="1 and 2 cannot be compared"):
         compare_evaluations(systems, "de", settings=QUICK)
 
 
@@ -219,11 +219,11 @@ def test_metrics_of_text_read_what_the_evaluations_gave_them(bare):
 def test_a_run_without_an_evaluation_says_what_to_do(run_of, tmp_path):
     run = run_of("a", evaluation())
     (tmp_path / "b").mkdir()
-    with pytest.raises(CheckpointError, match=f"limner evaluate {tmp_path}/b --data"):
+    with pytest.raises(RunError, match=f"limner evaluate {tmp_path}/b --data"):
         compare([[run], [tmp_path / "b"]])
-    with pytest.raises(CheckpointError, match="c: no such run folder"):
+    with pytest.raises(RunError, match="c: no such run folder"):
         compare([[run], [tmp_path / "c"]])
-    with pytest.raises(CheckpointError, match="--split: test"):
+    with pytest.raises(RunError, match="--split: test"):
         compare([[run], [run_of("d", evaluation())]], split="val")
 
 
@@ -241,7 +241,7 @@ def test_the_language_is_what_the_run_writes(run_of, caplog):
         assert "'xx'" in caplog.text
     with pytest.raises(SettingsError, match="none of these metrics"):
         compare(runs, settings=ComparisonSettings(metrics=("meteor",)))
-    with pytest.raises(CheckpointError, match="--lang"):
+    with pytest.raises(RunError, match="--lang"):
         compare([[run_of("c", evaluation(), None)], runs[0]])
 
 

@@ -7,24 +7,24 @@ import sys
 import numpy as np
 import pytest
 
-from limner.answering import mean_of_training, open_pictures, shown_pictures
-from limner.checkpoint import load_checkpoint
 from limner.cli import main
 from limner.data.batching import split_examples
-from limner.data.examples import Item, collate_visual
-from limner.data.pictures import ControlPictures, Pictures, mean_picture
+from limner.data.examples import Item, collate_features
+from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
-from limner.evaluation import evaluate, save_evaluation
-from limner.recipe import EvaluationSettings, load_recipe
-from limner.records import read_evaluations
-from limner.scoring import score_examples
-from limner.shortlist import nearest_pictures
+from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.features.sources import ControlFeatures, FeatureStore, mean_features
+from limner.inference.generate import control_features, mean_training_features, open_features
+from limner.retrieval.shortlist import nearest_images
+from limner.runs.recipe import EvaluationSettings, load_recipe
+from limner.runs.records import read_evaluations
+from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
 
 
 @pytest.fixture(scope="module")
 def model(trained_on_colours):
-    return load_checkpoint(trained_on_colours)
+    return load_trained_model(trained_on_colours)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ class Numbers:
     """Each item's picture is its id."""
 
     def take(self, items):
-        return [None if item.medium is None else {"vector": np.array([float(item.id)])} for item in items]
+        return [None if item.medium is None else {"pooled": np.array([float(item.id)])} for item in items]
 
 
 def numbered(count, blind=()):
@@ -51,52 +51,52 @@ def numbered(count, blind=()):
 @pytest.mark.parametrize("seed", range(5))
 def test_shuffled_shows_every_picture_once_and_nobody_their_own(count, seed):
     items = numbered(count)
-    seen = [int(one["vector"][0]) for one in ControlPictures.shuffled(Numbers(), items, seed).take(items)]
+    seen = [int(one["pooled"][0]) for one in ControlFeatures.shuffled(Numbers(), items, seed).take(items)]
     assert sorted(seen) == list(range(count))
     assert all(picture != item for item, picture in enumerate(seen))
 
 
 def test_the_seed_decides_the_shuffle():
     items = numbered(10)
-    one, again, other = (ControlPictures.shuffled(Numbers(), items, seed).take(items) for seed in (1, 1, 2))
+    one, again, other = (ControlFeatures.shuffled(Numbers(), items, seed).take(items) for seed in (1, 1, 2))
     assert one == again != other
 
 
 def test_who_has_no_picture_has_none_here_either():
     items = numbered(4, blind={1})
-    for control in (ControlPictures.shuffled(Numbers(), items, 0), ControlPictures(Numbers(), {}, {"vector": 0})):
+    for control in (ControlFeatures.shuffled(Numbers(), items, 0), ControlFeatures(Numbers(), {}, {"pooled": 0})):
         assert [seen is None for seen in control.take(items)] == [False, True, False, False]
 
 
 def test_the_only_picture_cannot_be_shuffled():
     with pytest.raises(SettingsError, match="item '0' has the only picture"):
-        ControlPictures.shuffled(Numbers(), numbered(2, blind={1}), 0)
+        ControlFeatures.shuffled(Numbers(), numbered(2, blind={1}), 0)
 
 
 def test_the_mean_is_that_of_the_training_split_and_of_every_form(model, tiny):
-    pictures = Pictures.open(tiny, ["colour", "pixels16"], 64)
-    mean = mean_of_training(model, tiny, pictures)
+    pictures = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
+    mean = mean_training_features(model, tiny, pictures)
     rows = [
         {form: value.astype(np.float64) for form, value in seen.items()} for seen in pictures.take(tiny.items("train"))
     ]
-    for form in ("vector", "maps"):
+    for form in ("pooled", "maps"):
         expected = np.mean([row[form] for row in rows], axis=0)
         np.testing.assert_allclose(mean[form], expected, rtol=1e-3)
-        np.testing.assert_array_equal(mean_picture(pictures, tiny.items("train"), at_once=3)[form], mean[form])
+        np.testing.assert_array_equal(mean_features(pictures, tiny.items("train"), at_once=3)[form], mean[form])
 
 
 def test_zeros_are_a_picture_that_is_there(model, tiny):
     items = tiny.items("test")
-    shown = shown_pictures(model, tiny, open_pictures(model, tiny), "zero", items, 1)
-    visual = collate_visual(shown.take(items))
-    assert visual.present.all()
-    assert not visual.vector.any()
+    shown = control_features(model, tiny, open_features(model, tiny), "zero", items, 1)
+    image = collate_features(shown.take(items))
+    assert image.present.all()
+    assert not image.pooled.any()
 
 
 def test_a_shuffled_evaluation_measures_what_shuffled_pictures_give(model, tiny, right):
     found = evaluate([model], tiny, metrics=("bleu2",), pictures="shuffled")
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
-    shuffled = examples.showing(ControlPictures.shuffled(examples.pictures, examples.items, 1))
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
+    shuffled = examples.showing(ControlFeatures.shuffled(examples.pictures, examples.items, 1))
     assert values(found)["perplexity"] == pytest.approx(score_examples(model.model, shuffled).perplexity.value)
     assert values(found)["perplexity"] > 1.3 * values(right)["perplexity"]  # one word in four is a colour
     assert values(found)["bleu2"] < values(right)["bleu2"]
@@ -124,7 +124,7 @@ def test_a_control_is_told_apart_from_the_right_pictures(model, tiny, right, tmp
 
 
 def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path):
-    blind = load_checkpoint(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
+    blind = load_trained_model(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="pictures: 'mean', but this model looks at no pictures"):
         evaluate([blind], tiny, metrics=("bleu2",), pictures="mean")
 
@@ -140,31 +140,31 @@ def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path)
 )
 def test_features_that_a_model_does_not_look_at_change_nothing(blind, tiny, recipe_of, tmp_path):
     recipe = recipe_of("colour", epochs=1, metrics=["perplexity"]).model_dump(mode="json") | {"model": blind}
-    model = load_checkpoint(train(type(recipe_of()).parse(recipe), tiny, tmp_path / "run"))
+    model = load_trained_model(train(type(recipe_of()).parse(recipe), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="pictures: 'shuffled', but this model looks at no pictures"):
         evaluate([model], tiny, metrics=("bleu1",), pictures="shuffled")
     found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=4))
     assert values(found)["text_to_image_median_rank"] == 8  # all pictures tie
-    features = open_pictures(model, tiny)
-    near = nearest_pictures(model, tiny.items("test"), features, 4)
-    colours = np.stack([seen["vector"] for seen in features.take(tiny.items("test"))]).astype(float)
+    features = open_features(model, tiny)
+    near = nearest_images(model, tiny.items("test"), features, 4)
+    colours = np.stack([seen["pooled"] for seen in features.take(tiny.items("test"))]).astype(float)
     distances = np.linalg.norm(colours[:, None] - colours, axis=2)
     np.testing.assert_allclose(np.take_along_axis(distances, near.numpy(), 1), np.sort(distances)[:, :4], atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["gt2", "bow-f", "bow-k", "lbl", "mlbl-f"])
 def test_the_models_of_kiros_are_evaluated_as_their_recipes_say(name, tiny, tmp_path):
-    small = ["training.epochs=1", "training.batch_size=16", "text.min_count=1", "search.max_length=8"]
-    small += ["evaluation.skip_words=1", "evaluation.samples=2", "evaluation.given_words=1", "evaluation.shortlist=4"]
+    small = ["training.epochs=1", "training.batch_size=16", "text.min_count=1", "decoding.max_length=8"]
+    small += ["evaluation.skip_words=1", "evaluation.samples=2", "evaluation.prefix_words=1", "evaluation.shortlist=4"]
     if name not in ("gt2", "lbl"):
-        small.append(f"visual.features=[{'pixels16' if name == 'bow-k' else 'colour'}]")
+        small.append(f"features.tables=[{'pixels16' if name == 'bow-k' else 'colour'}]")
     if name != "gt2":
         small.append("training.optimizer.lr=0.001")
     recipe = load_recipe(f"kiros2014/{name}", small)
-    found = evaluate([load_checkpoint(train(recipe, tiny, tmp_path / "run"))], tiny, metrics=("bleu1",))
+    found = evaluate([load_trained_model(train(recipe, tiny, tmp_path / "run"))], tiny, metrics=("bleu1",))
     assert math.isfinite(values(found)["perplexity"])
     searched = {score for score in values(found) if score.endswith("match_area")}
-    assert len(searched) == (2 if recipe.visual.features else 0)
+    assert len(searched) == (2 if recipe.features.tables else 0)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def command(model, trained_on_colours, tiny, tmp_path, monkeypatch, capsys):
 
 
 def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
-    changes = ["evaluation.samples=2", "search.max_length=9", "evaluation.shortlist=3", "--pictures", "shuffled"]
+    changes = ["evaluation.samples=2", "decoding.max_length=9", "evaluation.shortlist=3", "--pictures", "shuffled"]
     status, folder, _ = command(*changes)
     assert status == 0
     (found,) = read_evaluations(folder)
@@ -196,7 +196,7 @@ def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
 @pytest.mark.parametrize(
     ("argument", "told"),
     [
-        (["model.hidden_dim=3"], "'model.hidden_dim=3': only evaluation.* and search.* can be changed"),
+        (["model.hidden_dim=3"], "'model.hidden_dim=3': only evaluation.* and decoding.* can be changed"),
         (["evaluation.sample=3"], "evaluation.sample: Extra inputs are not permitted"),
         (["evaluation.shortlist=9"], "only 8 pictures can be searched"),
         (["--pictures", "upside_down"], "'upside_down' is none of right, shuffled, mean, zero"),

@@ -12,26 +12,26 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from limner.answering import open_pictures
-from limner.checkpoint import load_checkpoint
 from limner.cli import main
-from limner.data.batching import Query, split_examples
+from limner.data.batching import GenerationInput, split_examples
 from limner.data.collection import Collection, write_items
-from limner.data.examples import SIGNS, Item, Sentence
-from limner.data.scenes import SceneSettings, generate
+from limner.data.examples import SPECIAL_TOKENS, Item, Sentence
+from limner.decoding.scoring import score_examples
 from limner.diagnosis import Diagnosis, diagnose, save_diagnosis, verdict
+from limner.diagnosis.ambiguity import other_sense, says, sense_queries, wrong_pictures
 from limner.diagnosis.conditions import by_item
-from limner.diagnosis.contrast import measure_contrasts, read_contrasts
+from limner.diagnosis.contrastive import measure_contrasts, read_contrasts
 from limner.diagnosis.masking import Hiding, LastWords, Words, read_mask, recovered
 from limner.diagnosis.records import Condition, Figure, Masked
-from limner.diagnosis.senses import other_sense, says, sense_queries, wrong_pictures
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
+from limner.features.store import extract
+from limner.inference.generate import open_features
 from limner.models import Output
-from limner.recipe import Recipe
-from limner.scoring import score_examples
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import load_trained_model
+from limner.synthetic.scenes import SceneSettings, generate
 from limner.text.vocab import TextSettings, Tokenizer
-from limner.training.preparation import prepare
-from limner.vision.features import extract
+from limner.training.setup import prepare
 
 METRICS = ("bleu2", "ter", "perplexity")
 GERMAN = {"bat:animal": "Fledermaus", "bat:club": "Schläger", "crane:bird": "Kranich", "crane:machine": "Kran"}
@@ -83,17 +83,17 @@ class Seeing(nn.Module):
         super().__init__()
         self.vocab_size = len(tokenizer)
         self.register_buffer("place", torch.zeros(1))
-        self.say = lambda text: [*tokenizer.encode(text), SIGNS.eos]
+        self.say = lambda text: [*tokenizer.encode(text), SPECIAL_TOKENS.eos]
         self.read = lambda ids: [source_tokenizer.entries[word] for word in ids]
 
     def encode(self, batch):
         said = []
         for row, source in enumerate(batch.source.tolist()):
             _, colour, word, *_ = self.read(source)
-            if not batch.visual.present[row]:
+            if not batch.image.present[row]:
                 said.append(self.say(f"{COLOURS.get(colour, 'rot')} : rot ."))
                 continue
-            seen = batch.visual.vector[row].tolist()
+            seen = batch.image.pooled[row].tolist()
             adjective = COLOURS.get(colour, list(COLOURS.values())[seen[1] > 0.5])
             meanings = [noun for name, noun in GERMAN.items() if name.startswith(word)] or list(GERMAN.values())
             said.append(self.say(f"{adjective} : {meanings[seen[0] > 0.5]} ."))
@@ -108,7 +108,7 @@ class Seeing(nn.Module):
         return 4.0 * functional.one_hot(said, self.vocab_size), Position(state.at + 1)
 
     def forward(self, batch):
-        words = functional.pad(self.encode(batch).words, (0, batch.target_in.shape[1]), value=SIGNS.eos)
+        words = functional.pad(self.encode(batch).words, (0, batch.target_in.shape[1]), value=SPECIAL_TOKENS.eos)
         return Output(4.0 * functional.one_hot(words[:, : batch.target_in.shape[1]], self.vocab_size))
 
 
@@ -118,10 +118,10 @@ def untrained(toys, picture):
         {
             "data": {"lang": "de", "source_lang": "en"},
             "text": {"lowercase": False},
-            "visual": {"features": ["colour"] if picture else []},
+            "features": {"tables": ["colour"] if picture else []},
             "model": {"name": "nmt", "picture": picture, **sizes},
             "training": {"metric": "perplexity"},
-            "search": {"max_length": 8},
+            "decoding": {"max_length": 8},
         }
     )
     model = prepare(recipe, toys, "")[0]
@@ -202,7 +202,7 @@ def test_a_model_without_pictures_has_nothing_to_compare(toys):
 
 
 def test_captioners_are_diagnosed_too(trained_on_colours, tiny):
-    model = load_checkpoint(trained_on_colours)
+    model = load_trained_model(trained_on_colours)
     found = diagnose(model, tiny, metrics=["bleu2", "perplexity"], trials=50)
     table = figures(found.pictures)
     assert list(table) == ["right", "shuffled", "mean", "none"]
@@ -214,12 +214,12 @@ def test_captioners_are_diagnosed_too(trained_on_colours, tiny):
 
 def test_the_figures_are_those_of_an_evaluation(found, seeing, toys):
     examples = split_examples(
-        toys, "test", seeing.tokenizer, "de", open_pictures(seeing, toys), 80, source=seeing.source
+        toys, "test", seeing.tokenizer, "de", open_features(seeing, toys), 80, source=seeing.source
     )
     expected = score_examples(seeing.model, examples).perplexity
     assert figures(found.pictures)["right"]["perplexity"].value == pytest.approx(expected.value)
     assert found.signatures["perplexity"] == expected.signature
-    assert found.signatures["bleu2"].endswith("|search:beam1,penalty0,max_length8")
+    assert found.signatures["bleu2"].endswith("|decoding:beam1,penalty0,max_length8")
 
 
 def test_what_is_said_of_one_picture_is_one_observation():
@@ -283,14 +283,14 @@ def test_a_mask_hides_whole_words_and_nothing_else(tokenizer):
         ("a Red dog 's bone", "a", "dog 's bone"),
         ("a man in a light-blue shirt .", "a man in a", "shirt ."),
     ):
-        assert hiding.encode(text) == [*tokenizer.encode(before), SIGNS.unk, *tokenizer.encode(after)]
+        assert hiding.encode(text) == [*tokenizer.encode(before), SPECIAL_TOKENS.unk, *tokenizer.encode(after)]
 
 
 def test_the_last_words_are_hidden_but_no_signs(tokenizer):
     hiding = Hiding(tokenizer, LastWords(2))
     dot = tokenizer.encode(".")
-    assert hiding.encode("the dog runs .") == [*tokenizer.encode("the"), SIGNS.unk, SIGNS.unk, *dot]
-    assert hiding.encode("runs") == [SIGNS.unk]
+    assert hiding.encode("the dog runs .") == [*tokenizer.encode("the"), SPECIAL_TOKENS.unk, SPECIAL_TOKENS.unk, *dot]
+    assert hiding.encode("runs") == [SPECIAL_TOKENS.unk]
     assert LastWords(2).hides(["a", "dog", "!", "runs", "."]) == [False, True, False, True, False]
     assert LastWords(2).expects(["dog", "runs"], ["der", "Hund", "rennt", "."]) == [{"hund"}, {"rennt"}]
 
@@ -364,10 +364,10 @@ def test_the_wrong_picture_shows_the_other_meaning_of_the_same_word():
 
 def test_ambiguous_words_are_those_that_the_target_language_tells_apart():
     asked = [
-        Query(labelled("0", "letter:sign"), "The letter is red.", ()),
-        Query(labelled("1", "bat:animal"), "The picture shows a bat.", ()),
-        Query(labelled("2", "bat:animal"), "The picture shows a ball.", ()),
-        Query(labelled("3", None), "a bat", ()),
+        GenerationInput(labelled("0", "letter:sign"), "The letter is red.", ()),
+        GenerationInput(labelled("1", "bat:animal"), "The picture shows a bat.", ()),
+        GenerationInput(labelled("2", "bat:animal"), "The picture shows a ball.", ()),
+        GenerationInput(labelled("3", None), "a bat", ()),
     ]
     words = [query.source.rstrip(".").split() for query in asked]
     german = sense_queries(asked, words, "de")
@@ -381,7 +381,7 @@ def test_ambiguous_words_are_those_that_the_target_language_tells_apart():
 def test_every_german_sentence_of_the_scenes_says_its_meaning(tmp_path):
     scenes = generate(tmp_path / "scenes", SceneSettings(train=30, val=0, test=0, size=32, ambiguous=1.0))
     pairs = [(item, pair) for item in scenes.items() for pair in item.pairs("en", "de")]
-    asked = [Query(item, english.text, (german.text,)) for item, (english, german) in pairs]
+    asked = [GenerationInput(item, english.text, (german.text,)) for item, (english, german) in pairs]
     tokenizer = Tokenizer.train([], TextSettings(lang="de", lowercase=False))
     found = sense_queries(asked, [tokenizer.words(query.source) for query in asked], "de")
     assert len(found) > 100
@@ -426,7 +426,7 @@ def test_the_likelier_of_two_sentences(seeing, ignoring, toys, tmp_path):
 
 
 def test_the_likelier_of_two_pictures_which_may_be_files(seeing, ignoring, toys, tmp_path, eye_of, monkeypatch):
-    monkeypatch.setattr("limner.diagnosis.contrast.load_like", lambda *_, **__: eye_of())
+    monkeypatch.setattr("limner.diagnosis.contrastive.load_backbone_for", lambda *_, **__: eye_of())
     Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "new.png")
     file = table(
         tmp_path / "pairs.tsv",
@@ -528,7 +528,7 @@ def test_the_command_prints_and_stores(seeing, toys, tmp_path, monkeypatch, caps
     run = tmp_path / "run"
     line = ["limner", "diagnose", str(run), "--data", str(toys.path), "--metric", "bleu1", "--metric", "perplexity"]
     line += ["--mask", "colours", "--contrast", str(file), "--trials", "20", "--beam-size", "2"]
-    monkeypatch.setattr("limner.checkpoint.load_checkpoint", lambda *_: seeing)
+    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda *_: seeing)
     monkeypatch.setattr(sys, "argv", line)
     with pytest.raises(SystemExit) as stop:
         main()
@@ -539,7 +539,7 @@ def test_the_command_prints_and_stores(seeing, toys, tmp_path, monkeypatch, caps
     assert "the right one is likelier in 100.0 % of 1 lines" in told
     assert "The pictures are used: bleu1" in told
     stored = Diagnosis.load(run / "diagnosis" / "test-colours-contrast_pairs.json")
-    assert stored.search == "beam2,penalty0,max_length8"
+    assert stored.decoding == "beam2,penalty0,max_length8"
     assert stored.trials == 20
     monkeypatch.setattr(sys, "argv", [*line, "--json", "--out", str(tmp_path / "elsewhere.json")])
     with pytest.raises(SystemExit):

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from limner.errors import SettingsError
-from limner.text.embeddings import embedding_dim, read_embeddings, start_vectors
-from limner.text.vocab import SIGN_WORDS
+from limner.text.embeddings import embedding_dim, initial_embeddings, read_embeddings
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS
 
 VECTORS = {"a": [1.0, -0.5, 0.25], "dog": [2.0, 0.5, 1e-3], "schön": [0.0, 4.0, -8.0]}
 
@@ -147,8 +147,8 @@ def test_words_found_keep_their_vectors_and_the_others_are_drawn_like_them(file)
     known = {f"known{k}": (mean + spread * random.standard_normal(3)).tolist() for k in range(500)}
     # A sign in the file is no sign of ours: "</s>" stands in every file that word2vec wrote.
     path = file(glove({"</s>": [1e6, 1e6, 1e6], **known}))
-    entries = [*SIGN_WORDS, *(f"new{k}" for k in range(2000)), *known]
-    start = start_vectors(path, entries, 3, seed=4, setting="model.word_dim")
+    entries = [*SPECIAL_TOKEN_STRINGS, *(f"new{k}" for k in range(2000)), *known]
+    start = initial_embeddings(path, entries, 3, seed=4, setting="model.word_dim")
     assert start.found == 500
     assert start.values.shape == (2504, 3)
     assert start.values.dtype == torch.float32
@@ -160,9 +160,9 @@ def test_words_found_keep_their_vectors_and_the_others_are_drawn_like_them(file)
 
 
 def test_drawing_depends_on_its_seed_alone(file):
-    path, entries = file(glove(VECTORS)), [*SIGN_WORDS, "a", "dog", "cat"]
+    path, entries = file(glove(VECTORS)), [*SPECIAL_TOKEN_STRINGS, "a", "dog", "cat"]
     before = torch.get_rng_state()
-    first, again, other = (start_vectors(path, entries, 3, seed, setting="x").values for seed in (1, 1, 2))
+    first, again, other = (initial_embeddings(path, entries, 3, seed, setting="x").values for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first[-1], other[-1])
     assert torch.equal(torch.get_rng_state(), before)
@@ -170,7 +170,7 @@ def test_drawing_depends_on_its_seed_alone(file):
 
 def test_another_dimension_names_the_setting(file):
     with pytest.raises(SettingsError, match=r"vectors of 3 dimensions, but .* have 100; set model\.word_dim=3, or"):
-        start_vectors(file(glove(VECTORS)), [*SIGN_WORDS, "a"], 100, 0, setting="model.word_dim")
+        initial_embeddings(file(glove(VECTORS)), [*SPECIAL_TOKEN_STRINGS, "a"], 100, 0, setting="model.word_dim")
 
 
 @pytest.mark.real

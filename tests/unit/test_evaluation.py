@@ -7,27 +7,27 @@ import pytest
 import torch
 from toy_translation import learn, text_collection
 
-from limner.answering import describe_items, open_pictures
-from limner.attention import explain
-from limner.checkpoint import load_checkpoint
-from limner.data.batching import TOKENS_A_ROW, Query, split_examples
+from limner.data.batching import MAX_TOKENS_PER_ROW, GenerationInput, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, Sentence, collate
-from limner.data.pictures import Pictures
-from limner.errors import CheckpointError, CollectionError, FeatureError, SettingsError, TrainingError
-from limner.evaluation import evaluate, save_evaluation, validate
-from limner.recipe import EvaluationSettings
-from limner.records import read_evaluations
-from limner.scoring import counted_words, pair_log_probs, score_examples, sentence_log_probs
-from limner.search import SearchSettings
-from limner.vision.features import extract
+from limner.decoding.beam_search import DecodingSettings
+from limner.decoding.scoring import counted_words, pair_log_probs, score_examples, sentence_log_probs
+from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
+from limner.evaluation.evaluate import evaluate, save_evaluation, validate
+from limner.features.sources import FeatureStore
+from limner.features.store import extract
+from limner.inference.explain import explain
+from limner.inference.generate import describe_items, open_features
+from limner.runs.recipe import EvaluationSettings
+from limner.runs.records import read_evaluations
+from limner.runs.trained_model import load_trained_model
 
 METRICS = ("bleu1", "bleu2", "bleu4", "cider", "rouge_l")
 
 
 @pytest.fixture(scope="module")
 def model(trained_on_colours):
-    return load_checkpoint(trained_on_colours)
+    return load_trained_model(trained_on_colours)
 
 
 @pytest.fixture(scope="module")
@@ -61,33 +61,33 @@ def test_it_describes_well_what_it_learned(found):
 
 
 def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
-    assert signature(found, "bleu4").endswith("|search:beam1,penalty0,max_length12")
-    assert signature(found, "novel").endswith("|search:beam1,penalty0,max_length12")
-    assert "search:" not in signature(found, "perplexity") + signature(found, "image_to_text_r1")
+    assert signature(found, "bleu4").endswith("|decoding:beam1,penalty0,max_length12")
+    assert signature(found, "novel").endswith("|decoding:beam1,penalty0,max_length12")
+    assert "decoding:" not in signature(found, "perplexity") + signature(found, "image_to_text_r1")
     assert signature(found, "image_to_text_r1").endswith("|fp32|marginal:32")
     assert "marginal" not in signature(found, "text_to_image_r1")
     other = evaluate(
         [model],
         tiny,
-        settings=SearchSettings(beam_size=2, length_penalty=0.5, max_length=12),
+        settings=DecodingSettings(beam_size=2, length_penalty=0.5, max_length=12),
         metrics=("bleu4",),
         marginal=5,
     )
-    assert signature(other, "bleu4").endswith("|search:beam2,penalty0.5,max_length12")
-    assert other.search == "beam2,penalty0.5,max_length12"
-    assert found.search == ""
+    assert signature(other, "bleu4").endswith("|decoding:beam2,penalty0.5,max_length12")
+    assert other.decoding == "beam2,penalty0.5,max_length12"
+    assert found.decoding == ""
     assert signature(other, "image_to_text_r1").endswith("marginal:5")
 
 
 def test_validation_measures_the_same(found, model, tiny):
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
     brief = validate(model, examples, ["perplexity", "bleu4", "cider"])
     assert brief == pytest.approx({name: values(found)[name] for name in brief})
     assert list(brief) == ["perplexity", "bleu4", "cider"]
 
 
 def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
-    pictures = Pictures.open(tiny, ["colour"], 64)
+    pictures = FeatureStore.open(tiny, ["colour"], 64)
     examples = split_examples(tiny, "test", model.tokenizer, "en", pictures, 80)
     matrix = pair_log_probs(model.model, examples.targets, examples.items, pictures, budget=5000)
     scored = score_examples(model.model, examples, batch_size=3)
@@ -96,9 +96,9 @@ def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
 
 
 def test_batch_size_changes_no_description(model, tiny):
-    pictures, items = Pictures.open(tiny, ["colour"], 64), tiny.items("test")
+    pictures, items = FeatureStore.open(tiny, ["colour"], 64), tiny.items("test")
     one, all_ = (
-        describe_items([model], items, pictures, SearchSettings(beam_size=3, max_length=12), batch_size=size)
+        describe_items([model], items, pictures, DecodingSettings(beam_size=3, max_length=12), batch_size=size)
         for size in (1, 8)
     )
     assert [h[0].tokens for h in one] == [h[0].tokens for h in all_]
@@ -108,7 +108,7 @@ def test_batch_size_changes_no_description(model, tiny):
 def translating(tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy")
     collection = text_collection(folder / "c")
-    return load_checkpoint(learn(collection, folder / "run")), collection
+    return load_trained_model(learn(collection, folder / "run")), collection
 
 
 def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monkeypatch):
@@ -124,18 +124,18 @@ def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monk
     sources = ["eins", "zwei drei"] * 8
     sources.insert(5, "eins zwei " * 1500)
     items = [Item(str(row), "new") for row in range(len(sources))]
-    settings = SearchSettings(max_length=6)
+    settings = DecodingSettings(max_length=6)
     one = describe_items([model], items, None, settings, sources=sources, batch_size=1)
-    for module in ("limner.answering", "limner.attention"):
+    for module in ("limner.inference.generate", "limner.inference.explain"):
         monkeypatch.setattr(f"{module}.collate", watched)
     together = describe_items([model], items, None, settings, sources=sources, batch_size=16)
     assert [found[0].tokens for found in together] == [found[0].tokens for found in one]
-    queries = [Query(item, source, ()) for item, source in zip(items, sources, strict=True)]
+    queries = [GenerationInput(item, source, ()) for item, source in zip(items, sources, strict=True)]
     explained = explain(model, queries, [found[0] for found in together], None, batch_size=16)
     assert [one.source for one in explained] == [tuple(source.split()) for source in sources]
     assert sum(rows for rows, _ in read) == 2 * len(sources)
     assert len(read) < 8
-    assert all(rows == 1 or rows * words <= 16 * TOKENS_A_ROW for rows, words in read)
+    assert all(rows == 1 or rows * words <= 16 * MAX_TOKENS_PER_ROW for rows, words in read)
 
 
 def test_what_nobody_translated_is_not_counted_as_unseen(translating, tmp_path):
@@ -204,28 +204,28 @@ def test_an_evaluation_may_leave_out_what_was_never_looked_at(found, model, own_
 def test_models_of_other_words_are_no_ensemble(model, tiny):
     """Of one size, so that nothing but the words tells them apart."""
     other = model._replace(config=model.config.model_copy(update={"tokenizer_sha256": "0" * 64}))
-    with pytest.raises(CheckpointError, match="must share one vocabulary"):
+    with pytest.raises(RunError, match="must share one vocabulary"):
         evaluate([model, other], tiny, metrics=METRICS)
-    with pytest.raises(CheckpointError, match="must share one vocabulary"):
-        describe_items([model, other], tiny.items("test"), open_pictures(model, tiny), SearchSettings())
+    with pytest.raises(RunError, match="must share one vocabulary"):
+        describe_items([model, other], tiny.items("test"), open_features(model, tiny), DecodingSettings())
 
 
 def test_an_ensemble_s_evaluation_stands_beside_that_of_one_model(found, model, tiny, tmp_path):
     both = evaluate([model, model], tiny, metrics=("bleu4",), retrieval=False)
-    assert both.search == "beam1,penalty0,max_length12,models2"
-    assert signature(both, "bleu4").endswith(f"|search:{both.search}")
+    assert both.decoding == "beam1,penalty0,max_length12,models2"
+    assert signature(both, "bleu4").endswith(f"|decoding:{both.decoding}")
     for evaluation in (found, both):
         save_evaluation(evaluation, tmp_path)
     assert len(read_evaluations(tmp_path)) == 2
 
 
 def test_long_sentences_are_scored_a_few_at_a_time(model, tiny, monkeypatch):
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
     whole = score_examples(model.model, examples)
     sizes = []
-    monkeypatch.setattr("limner.scoring.WORDS_AT_ONCE", 12)
+    monkeypatch.setattr("limner.decoding.scoring.TOKENS_PER_BATCH", 12)
     monkeypatch.setattr(
-        "limner.scoring.sentence_log_probs",
+        "limner.decoding.scoring.sentence_log_probs",
         lambda output, batch: (sizes.append(batch.target_out.numel()), sentence_log_probs(output, batch))[1],
     )
     torch.testing.assert_close(score_examples(model.model, examples).log_probs, whole.log_probs)
@@ -256,7 +256,7 @@ def test_perplexity_may_begin_with_a_later_word_and_leave_out_short_sentences():
 
 
 def test_the_words_skipped_are_read_and_not_counted(model, tiny):
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
     found = score_examples(model.model, examples, skip_words=2)
     long = [row for row, target in enumerate(examples.targets) if len(target) >= 5]
     assert 0 < len(long) < len(examples)
@@ -274,7 +274,7 @@ def test_the_words_skipped_are_read_and_not_counted(model, tiny):
 
 def test_what_the_recipe_skips_validation_skips_as_well(model, tiny):
     recipe = model.recipe.model_copy(update={"evaluation": EvaluationSettings(skip_words=2)})
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
     brief = validate(model._replace(recipe=recipe), examples, ["perplexity"])
     assert brief["perplexity"] == score_examples(model.model, examples, skip_words=2).perplexity.value
     with pytest.raises(CollectionError, match=r"no sentences to count .*from word:31"):

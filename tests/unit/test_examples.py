@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.examples import SIGNS, Example, Item, Sentence, collate, collate_visual
-from limner.layers.eye import Eye
+from limner.data.examples import SPECIAL_TOKENS, Example, Item, Sentence, collate, collate_features
+from limner.layers.image_encoder import ImageEncoder
 
-PAD, BOS, EOS = SIGNS.pad, SIGNS.bos, SIGNS.eos
+PAD, BOS, EOS = SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos
 
 
 def vector(*values):
-    return {"vector": np.array(values, dtype=np.float16)}
+    return {"pooled": np.array(values, dtype=np.float16)}
 
 
 def test_targets_are_shifted_padded_and_masked():
@@ -31,48 +31,48 @@ def test_sources_carry_no_signs():
 
 
 def test_pictures_are_stacked_and_a_missing_one_is_zeros():
-    visual = collate_visual([None, vector(1, 2), {"vector": None}, vector(3, 4)])
-    assert visual.present.tolist() == [False, True, False, True]
-    assert visual.vector.tolist() == [[0, 0], [1, 2], [0, 0], [3, 4]]
-    assert visual.vector.dtype == torch.float32
-    assert visual.grid is None
-    assert visual.maps is None
+    image = collate_features([None, vector(1, 2), {"pooled": None}, vector(3, 4)])
+    assert image.present.tolist() == [False, True, False, True]
+    assert image.pooled.tolist() == [[0, 0], [1, 2], [0, 0], [3, 4]]
+    assert image.pooled.dtype == torch.float32
+    assert image.grid is None
+    assert image.maps is None
 
 
 def test_a_missing_picture_is_zeros_whatever_its_neighbours_are():
-    visual = collate_visual([vector(np.inf, np.nan), None])
-    assert visual.vector[1].tolist() == [0, 0]
+    image = collate_features([vector(np.inf, np.nan), None])
+    assert image.pooled[1].tolist() == [0, 0]
 
 
 def test_two_forms_at_once():
-    both = {"vector": np.ones(2, np.float16), "grid": np.ones((3, 2), np.float16)}
-    visual = collate_visual([both, None])
-    assert (visual.vector.shape, visual.grid.shape) == ((2, 2), (2, 3, 2))
-    assert visual.present.tolist() == [True, False]
+    both = {"pooled": np.ones(2, np.float16), "grid": np.ones((3, 2), np.float16)}
+    image = collate_features([both, None])
+    assert (image.pooled.shape, image.grid.shape) == ((2, 2), (2, 3, 2))
+    assert image.present.tolist() == [True, False]
 
 
 def test_no_picture_at_all():
-    visual = collate_visual([None, None])
-    assert visual.present.tolist() == [False, False]
-    assert visual[1:] == (None, None, None)
+    image = collate_features([None, None])
+    assert image.present.tolist() == [False, False]
+    assert image[1:] == (None, None, None)
 
 
-@pytest.mark.parametrize("forms", [{"vector": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
+@pytest.mark.parametrize("forms", [{"pooled": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
 def test_a_batch_without_any_picture_is_seen_as_zeros(forms):
-    eye = Eye(forms, "l2", 4, 4)
+    eye = ImageEncoder(forms, "l2", 4, 4)
     picture = {form: np.ones(shape, dtype=np.float16) for form, shape in forms.items()}
-    assert eye(collate_visual([None, None])).tolist() == [[0.0] * 4] * 2
-    assert eye(collate_visual([None, picture]))[0].tolist() == [0.0] * 4
+    assert eye(collate_features([None, None])).tolist() == [[0.0] * 4] * 2
+    assert eye(collate_features([None, picture]))[0].tolist() == [0.0] * 4
     assert list(eye.state_dict()) == [name for name, _ in eye.named_parameters()]
 
 
 def test_rows_are_selected_and_moved():
-    batch = collate([Example("a", [4], visual=vector(1)), Example("b", [5], visual=vector(2))])
-    chosen = batch.visual.select(torch.tensor([1, 1, 0]))
-    assert chosen.vector.tolist() == [[2], [2], [1]]
+    batch = collate([Example("a", [4], image=vector(1)), Example("b", [5], image=vector(2))])
+    chosen = batch.image.select(torch.tensor([1, 1, 0]))
+    assert chosen.pooled.tolist() == [[2], [2], [1]]
     assert chosen.present.tolist() == [True] * 3
     moved = batch.to(torch.device("meta"))
-    assert {t.device.type for t in (moved.target_in, moved.target_mask, moved.visual.vector)} == {"meta"}
+    assert {t.device.type for t in (moved.target_in, moved.target_mask, moved.image.pooled)} == {"meta"}
     assert moved.source is None
 
 
@@ -89,7 +89,7 @@ def test_a_source_without_words_still_has_a_place_which_is_not_real():
 
 A, B, C = Sentence("en", "a", 0), Sentence("en", "b", 1), Sentence("en", "c", 1)
 X, Y, Z = Sentence("de", "x", 1), Sentence("de", "y", 1), Sentence("de", "z", 2)
-MADE, MADE_X = Sentence("en", "made", 2, made_by="run:1"), Sentence("de", "made x", 0, made_by="run:2")
+MADE, MADE_X = Sentence("en", "made", 2, generated_by="run:1"), Sentence("de", "made x", 0, generated_by="run:2")
 SPOKEN = Item("i", "train", sentences=(A, B, X, C, Y, Z, MADE, MADE_X))
 
 

@@ -8,18 +8,28 @@ import torch
 from PIL import Image
 from toy_translation import GridEye, learn, picture_collection, text_collection
 
-from limner import attention, attention_page
-from limner.answering import answer, open_pictures
-from limner.attention import END, PICTURE, Explanation, explain, gate_scores, gate_statistics, measure_gates, words_of
-from limner.checkpoint import Checkpoint, load_checkpoint
-from limner.data.batching import Query
-from limner.data.examples import SIGNS, Item
+from limner.data.batching import GenerationInput
+from limner.data.examples import SPECIAL_TOKENS, Item
+from limner.decoding.beam_search import Hypothesis
 from limner.errors import SettingsError
+from limner.features.store import FeatureSpec, RegionRows
+from limner.inference import explain as explain_module
+from limner.inference.explain import (
+    END,
+    PICTURE,
+    Explanation,
+    explain,
+    gate_scores,
+    gate_statistics,
+    measure_gates,
+    words_of,
+)
+from limner.inference.generate import answer, open_features
+from limner.inference.translator import NOTHING, Translator
 from limner.models.protocols import Output
-from limner.search import Hypothesis
+from limner.report import attention_page
+from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.vocab import TextSettings, Tokenizer
-from limner.translation import NOTHING, Translator
-from limner.vision.features import FeatureSpec, RegionRows
 
 
 def said(*ids):
@@ -74,15 +84,15 @@ def checkpoint(model, source, target, features=()):
 
     config = Config()
     config.features = features
-    return Checkpoint(model, target, config, None, source)
+    return TrainedModel(model, target, config, None, source)
 
 
 def test_weights_of_pieces_become_weights_of_words(pieces):
-    # Source 'abc d' is read as ab|c, d; 'ab dc' is said as ab, d|c and the end.
+    # SourceLanguage 'abc d' is read as ab|c, d; 'ab dc' is said as ab, d|c and the end.
     alignment = [[[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [0.25, 0.0, 0.75], [0.0, 0.0, 1.0]]]
     model = checkpoint(Told(alignment=alignment, gate=[[0.1, 0.2, 0.4, 0.9]]), pieces, pieces)
-    query = Query(Item("x", "new"), "abc d", ())
-    one = explain(model, [query], [said(*pieces.encode("ab dc"))], Shown(x={"vector": np.ones(2, np.float16)}))[0]
+    query = GenerationInput(Item("x", "new"), "abc d", ())
+    one = explain(model, [query], [said(*pieces.encode("ab dc"))], Shown(x={"pooled": np.ones(2, np.float16)}))[0]
     assert (one.source, one.target) == (("abc", "d"), ("ab", "dc", END))
     assert one.alignment.tolist() == [[0.75, 0.25], [0.25, 0.75], [0.0, 1.0]]
     assert one.gate == pytest.approx([0.1, 0.3, 0.9])
@@ -107,7 +117,9 @@ def test_words_of_pieces(pieces, text):
     ],
 )
 def test_parts_of_compounds_are_one_word(compounds, ids, words):
-    numbers = [compounds.entries.index(entry) if entry in compounds.entries else SIGNS.unk for entry in ids.split()]
+    numbers = [
+        compounds.entries.index(entry) if entry in compounds.entries else SPECIAL_TOKENS.unk for entry in ids.split()
+    ]
     found = words_of(compounds, numbers)
     shown = [(text if text != "<unk>" else ".", places) for text, places in found]
     assert shown == words
@@ -117,7 +129,7 @@ def test_a_word_that_cannot_be_read_is_shown_as_it_was_written(pieces):
     source = "ab 猫"
     width = len(pieces.encode(source))
     model = checkpoint(Told(alignment=[[[1 / width] * width]]), pieces, pieces)
-    assert explain(model, [Query(Item("x", "new"), source, ())], [said()], None)[0].source == ("ab", "猫")
+    assert explain(model, [GenerationInput(Item("x", "new"), source, ())], [said()], None)[0].source == ("ab", "猫")
 
 
 def spec(kind, shape, **more):
@@ -125,10 +137,10 @@ def spec(kind, shape, **more):
 
 
 def test_what_stands_at_the_head_is_named(pieces):
-    queries = [Query(Item(name, "new"), "ab d", ()) for name in ("seen", "unseen")]
+    queries = [GenerationInput(Item(name, "new"), "ab d", ()) for name in ("seen", "unseen")]
     alignment = [[[0.5, 0.25, 0.25]], [[0.0, 0.5, 0.5]]]
-    model = checkpoint(Told(alignment=alignment), pieces, pieces, (spec("vector", (2,)),))
-    pictures = Shown(seen={"vector": np.ones(2, np.float16)})
+    model = checkpoint(Told(alignment=alignment), pieces, pieces, (spec("pooled", (2,)),))
+    pictures = Shown(seen={"pooled": np.ones(2, np.float16)})
     seen, unseen = explain(model, queries, [said(), said()], pictures)
     assert (seen.source, seen.alignment.tolist()) == ((PICTURE, "ab", "d"), [[0.5, 0.25, 0.25]])
     assert (unseen.source, unseen.alignment.tolist()) == (("ab", "d"), [[0.5, 0.5]])
@@ -138,7 +150,7 @@ def test_regions_that_a_picture_lacks_are_left_out(pieces):
     regions = spec("grid", (3, 2), regions=RegionRows(count=2, boxes_sha256="1"))
     rows = np.array([[1, 1], [0, 0], [1, 1]], np.float16)  # one region, padding, the whole picture
     model = checkpoint(Told(alignment=[[[0.5, 0.0, 0.25, 0.25]]]), pieces, pieces, (regions,))
-    one = explain(model, [Query(Item("x", "new"), "ab", ())], [said()], Shown(x={"grid": rows}))[0]
+    one = explain(model, [GenerationInput(Item("x", "new"), "ab", ())], [said()], Shown(x={"grid": rows}))[0]
     assert (one.source, one.alignment.tolist()) == (("«region 1»", PICTURE, "ab"), [[0.5, 0.25, 0.25]])
 
 
@@ -146,7 +158,7 @@ def test_regions_that_a_picture_lacks_are_left_out(pieces):
 def reader(tmp_path_factory):
     """A model of pieces of words."""
     folder = tmp_path_factory.mktemp("pieces")
-    return load_checkpoint(learn(text_collection(folder / "collection"), folder / "run", level="bpe", steps=40))
+    return load_trained_model(learn(text_collection(folder / "collection"), folder / "run", level="bpe", steps=40))
 
 
 @pytest.fixture(scope="module")
@@ -155,12 +167,14 @@ def seeing(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
     collection = picture_collection(folder / "collection")
     run = learn(collection, folder / "run", picture=("attention",))
-    return load_checkpoint(run), collection
+    return load_trained_model(run), collection
 
 
 def test_a_trained_model_is_explained_alike_in_any_batch(reader):
-    queries = [Query(Item(f"{k}", "new"), text, ()) for k, text in enumerate(("eins zwei", "drei", "zwei drei"))]
-    found = [hypotheses[0] for hypotheses in answer([reader], queries, None, reader.recipe.search)]
+    queries = [
+        GenerationInput(Item(f"{k}", "new"), text, ()) for k, text in enumerate(("eins zwei", "drei", "zwei drei"))
+    ]
+    found = [hypotheses[0] for hypotheses in answer([reader], queries, None, reader.recipe.decoding)]
     together, alone = (explain(reader, queries, found, None, batch_size=size) for size in (3, 1))
     for one, other, query, hypothesis in zip(together, alone, queries, found, strict=True):
         assert one.source == tuple(query.source.split())
@@ -174,9 +188,9 @@ def test_a_trained_model_is_explained_alike_in_any_batch(reader):
 def test_who_sees_nothing_looks_nowhere(seeing):
     model, collection = seeing
     items = collection.items()
-    queries = [Query(items[0], "bat", ()), Query(Item("blind", "new"), "bat", ())]
-    pictures = open_pictures(model, collection)
-    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.search)]
+    queries = [GenerationInput(items[0], "bat", ()), GenerationInput(Item("blind", "new"), "bat", ())]
+    pictures = open_features(model, collection)
+    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.decoding)]
     seen, blind = explain(model, queries, found, pictures)
     assert seen.attention.shape == (len(seen.target), 4) and seen.gate.shape == (len(seen.target),)
     assert seen.attention.sum(1) == pytest.approx(1, abs=1e-5)
@@ -223,11 +237,11 @@ def test_gate_statistics_survive_their_file(tmp_path):
 
 def test_gates_are_measured_some_sentences_at_a_time(seeing, monkeypatch):
     model, collection = seeing
-    monkeypatch.setattr(attention, "EXPLAINED_AT_ONCE", 2)
-    blind = Query(Item("blind", "new"), "bat", ())
-    queries = [blind, *(Query(item, f"eins {item.texts('de')[0]}", ()) for item in collection.items())]
-    pictures = open_pictures(model, collection)
-    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.search)]
+    monkeypatch.setattr(explain_module, "EXPLANATION_BATCH_SIZE", 2)
+    blind = GenerationInput(Item("blind", "new"), "bat", ())
+    queries = [blind, *(GenerationInput(item, f"eins {item.texts('de')[0]}", ()) for item in collection.items())]
+    pictures = open_features(model, collection)
+    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.decoding)]
     whole = gate_statistics(explain(model, queries, found, pictures))
     told = []
     some = measure_gates(model, queries, found, pictures, progress=lambda *news: told.append(news))
@@ -237,8 +251,10 @@ def test_gates_are_measured_some_sentences_at_a_time(seeing, monkeypatch):
 
 
 def test_a_model_without_a_gate_or_pictures_has_no_gates_to_measure(reader, seeing):
-    assert measure_gates(reader, [Query(Item("x", "new", image="x.png"), "eins", ())], [said(4)], None) is None
-    assert measure_gates(seeing[0], [Query(Item("blind", "new"), "bat", ())], [said(4)], None) is None
+    assert (
+        measure_gates(reader, [GenerationInput(Item("x", "new", image="x.png"), "eins", ())], [said(4)], None) is None
+    )
+    assert measure_gates(seeing[0], [GenerationInput(Item("blind", "new"), "bat", ())], [said(4)], None) is None
 
 
 def test_gates_as_scores():
@@ -290,7 +306,7 @@ def test_drawings_and_their_page(seeing, tmp_path):
         (spec("maps", (3, 48, 64)), 12, (3, 4)),
         (spec("maps", (3, 50, 30)), 8, (4, 2)),
         (spec("maps", (3, 64, 64)), 7, None),
-        (spec("vector", (6,)), 1, None),
+        (spec("pooled", (6,)), 1, None),
     ],
 )
 def test_rows_and_columns_of_the_places(features, places, grid):

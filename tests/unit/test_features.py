@@ -6,11 +6,11 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.errors import CollectionError, FeatureError, PictureError
-from limner.vision import features
-from limner.vision.features import FeatureSpec, FeatureTable, extract, require_same
-from limner.vision.images import Preprocessing
-from limner.vision.networks import read_picture
+from limner.errors import CollectionError, FeatureError, MediaError
+from limner.features import store
+from limner.features.encoders.networks import read_image
+from limner.features.store import FeatureSpec, FeatureTable, extract, require_same
+from limner.media.image import Preprocessing
 
 COUNT = 23
 
@@ -26,12 +26,12 @@ def collection(tmp_path):
     return Collection.open(tmp_path)
 
 
-class Eye:
+class ImageEncoder:
     """A backbone whose answer is known: the mean colour, and the pixels as a grid of 16 locations."""
 
-    def __init__(self, kinds=("vector",), version="1"):
+    def __init__(self, kinds=("pooled",), version="1"):
         self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
-        shapes = {"vector": (3,), "grid": (16, 3)}
+        shapes = {"pooled": (3,), "grid": (16, 3)}
         self.specs = tuple(
             FeatureSpec(
                 name="eye.grid" if kind == "grid" else "eye",
@@ -46,12 +46,12 @@ class Eye:
         self.batches = []
 
     def read(self, path):
-        return read_picture(path, self.preprocessing)
+        return read_image(path, self.preprocessing)
 
     def __call__(self, pixels):
         self.batches.append(len(pixels))
         grid = pixels[:, 0].reshape(len(pixels), 16, 3).astype(np.float16)
-        return {"vector": grid.mean(1), "grid": grid}
+        return {"pooled": grid.mean(1), "grid": grid}
 
 
 def colours(numbers):
@@ -60,7 +60,7 @@ def colours(numbers):
 
 @pytest.mark.parametrize("cache_bytes", [0, 2**20])
 def test_values_come_back_in_the_order_asked_for(collection, cache_bytes):
-    extract(collection, Eye(), batch_size=4)
+    extract(collection, ImageEncoder(), batch_size=4)
     table = FeatureTable.open(collection, "eye", cache_bytes=cache_bytes)
     order = [7, 0, 22, 7, 3]
     taken = table.take([f"p{n}" for n in order])
@@ -76,9 +76,9 @@ def test_float16_survives_the_table_bit_by_bit(tmp_path, collection):
     values = np.random.default_rng(0).normal(size=(COUNT, 3)).astype(np.float16)
     values[:3] = [[np.finfo(np.float16).max, -0.0, 6e-8], [1 / 3, -65504, 0], [1, 2, 3]]
 
-    class Random(Eye):
+    class Random(ImageEncoder):
         def __call__(self, pixels):
-            return {"vector": values[pixels[:, 0, 0, 0, 0]]}
+            return {"pooled": values[pixels[:, 0, 0, 0, 0]]}
 
     table = extract(collection, Random(), batch_size=5).tables[0]
     taken = table.take([f"p{n}" for n in range(COUNT)])
@@ -86,7 +86,7 @@ def test_float16_survives_the_table_bit_by_bit(tmp_path, collection):
 
 
 def test_one_pass_fills_two_tables(collection):
-    eye = Eye(("vector", "grid"))
+    eye = ImageEncoder(("pooled", "grid"))
     tables = extract(collection, eye, batch_size=8).tables
     assert [table.path.name for table in tables] == ["eye.lance", "eye.grid.lance"]
     assert eye.batches == [8, 8, 8]  # the last one is filled up: the same kernels run as before
@@ -95,41 +95,43 @@ def test_one_pass_fills_two_tables(collection):
 
 
 def test_name_is_chosen_and_is_no_part_of_the_fingerprint(collection):
-    tables = extract(collection, Eye(("vector", "grid")), name="mine").tables
+    tables = extract(collection, ImageEncoder(("pooled", "grid")), name="mine").tables
     assert [table.spec.name for table in tables] == ["mine", "mine.grid"]
-    assert [table.spec.fingerprint for table in tables] == [spec.fingerprint for spec in Eye(("vector", "grid")).specs]
+    assert [table.spec.fingerprint for table in tables] == [
+        spec.fingerprint for spec in ImageEncoder(("pooled", "grid")).specs
+    ]
 
 
 def test_second_run_looks_only_at_what_is_missing(collection):
-    first, second = Eye(), Eye()
+    first, second = ImageEncoder(), ImageEncoder()
     part = extract(collection, first, splits=["train"], batch_size=5)
     assert (part.added, part.present) == (15, 0)
     rest = extract(collection, second, batch_size=5)
     assert (rest.added, rest.present) == (8, 15)
     assert len(second.batches) == 2
-    assert extract(collection, Eye()).added == 0
+    assert extract(collection, ImageEncoder()).added == 0
     np.testing.assert_array_equal(rest.tables[0].take([f"p{n}" for n in range(COUNT)]), colours(range(COUNT)))
 
 
 def test_stopped_run_keeps_its_commits_and_is_continued(collection, monkeypatch):
-    monkeypatch.setattr(features, "_CHUNK_ROWS", 4)
+    monkeypatch.setattr(store, "_CHUNK_ROWS", 4)
 
-    class Stopping(Eye):
+    class Stopping(ImageEncoder):
         def __call__(self, pixels):
             if len(self.batches) == 3:
                 raise KeyboardInterrupt
             return super().__call__(pixels)
 
     with pytest.raises(KeyboardInterrupt):
-        extract(collection, Stopping(("vector", "grid")), batch_size=4)
+        extract(collection, Stopping(("pooled", "grid")), batch_size=4)
     assert len(FeatureTable.open(collection, "eye")) == 12
-    tables = extract(collection, Eye(("vector", "grid")), batch_size=4).tables
+    tables = extract(collection, ImageEncoder(("pooled", "grid")), batch_size=4).tables
     assert [table.ids() for table in tables] == [[f"p{n}" for n in range(COUNT)]] * 2
 
 
 def test_table_that_lags_behind_is_completed_without_repeating_the_other(collection):
-    extract(collection, Eye(), batch_size=4)
-    tables = extract(collection, Eye(("vector", "grid")), batch_size=4).tables
+    extract(collection, ImageEncoder(), batch_size=4)
+    tables = extract(collection, ImageEncoder(("pooled", "grid")), batch_size=4).tables
     assert [len(table.ids()) for table in tables] == [COUNT, COUNT]
     assert tables[0]._dataset.count_rows() == COUNT
 
@@ -138,52 +140,52 @@ def test_damaged_pictures_are_skipped_reported_and_taken_when_mended(collection)
     for name in ("3.png", "9.png"):
         (collection.path / name).write_bytes(b"")
     (collection.path / "20.png").unlink()
-    report = extract(collection, Eye(), batch_size=4)
+    report = extract(collection, ImageEncoder(), batch_size=4)
     assert set(report.skipped) == {"p3", "p9", "p20"}
     assert "3.png: the file is empty" in report.skipped["p3"]
     assert report.added == COUNT - 3
-    with pytest.raises(FeatureError, match="no vector for image 'p9'"):
+    with pytest.raises(FeatureError, match="no pooled for image 'p9'"):
         report.tables[0].take(["p1", "p9"])
     Image.new("RGB", (4, 4), (9, 18, 27)).save(collection.path / "9.png")
-    mended = extract(collection, Eye(), batch_size=4)
+    mended = extract(collection, ImageEncoder(), batch_size=4)
     assert (mended.added, set(mended.skipped)) == (1, {"p3", "p20"})
     np.testing.assert_array_equal(mended.tables[0].take(["p9", "p22"]), colours([9, 22]))
 
 
 def test_strict_stops_at_the_first_damaged_picture(collection):
     (collection.path / "3.png").write_bytes(b"")
-    with pytest.raises(PictureError, match=r"3\.png"):
-        extract(collection, Eye(), strict=True)
+    with pytest.raises(MediaError, match=r"3\.png"):
+        extract(collection, ImageEncoder(), strict=True)
 
 
 def test_features_of_another_backbone_are_refused_and_kept(collection):
-    extract(collection, Eye(version="1"))
-    with pytest.raises(FeatureError, match=r"eye\.lance: holds eye vector.*weights_sha256: 1 / 2.*another name"):
-        extract(collection, Eye(version="2"))
+    extract(collection, ImageEncoder(version="1"))
+    with pytest.raises(FeatureError, match=r"eye\.lance: holds eye pooled.*weights_sha256: 1 / 2.*another name"):
+        extract(collection, ImageEncoder(version="2"))
     assert len(FeatureTable.open(collection, "eye")) == COUNT
 
 
 def test_a_model_s_features_are_refused_with_a_remedy_and_without_what_makes_no_difference():
-    spec = Eye(version="1").specs[0].model_copy(update={"source": "/here/eye"})
-    other = Eye(version="2").specs[0].model_copy(update={"source": "/there/eye"})
+    spec = ImageEncoder(version="1").specs[0].model_copy(update={"source": "/here/eye"})
+    other = ImageEncoder(version="2").specs[0].model_copy(update={"source": "/there/eye"})
     with pytest.raises(FeatureError, match=r"\(weights_sha256: 1 / 2\); remove that table and run 'limner features'"):
         require_same(spec, other, "features/eye")
 
 
 def test_refusal_leaves_no_table_behind(collection):
-    extract(collection, Eye())
-    with pytest.raises(FeatureError, match="holds eye vector"):
-        extract(collection, Eye(("grid", "vector"), version="2"))
+    extract(collection, ImageEncoder())
+    with pytest.raises(FeatureError, match="holds eye pooled"):
+        extract(collection, ImageEncoder(("grid", "pooled"), version="2"))
     assert collection.features() == ("eye",)
 
 
 def test_two_extractions_at_once_do_no_harm(collection):
-    class Interrupted(Eye):
+    class Interrupted(ImageEncoder):
         """While this one looks, another extracts the same table to its end."""
 
         def __call__(self, pixels):
             if not self.batches:
-                extract(collection, Eye(), batch_size=4)
+                extract(collection, ImageEncoder(), batch_size=4)
             return super().__call__(pixels)
 
     table = extract(collection, Interrupted(), batch_size=4).tables[0]
@@ -192,7 +194,7 @@ def test_two_extractions_at_once_do_no_harm(collection):
 
 
 def test_fingerprint_changes_with_what_changes_the_values():
-    spec = Eye().specs[0]
+    spec = ImageEncoder().specs[0]
     changed = [
         {"backbone": "ear"},
         {"layer": "layer.3"},
@@ -207,18 +209,18 @@ def test_fingerprint_changes_with_what_changes_the_values():
 
 
 def test_specification_survives_the_table(collection):
-    (table,) = extract(collection, Eye()).tables
-    assert FeatureTable.open(collection, "eye").spec == Eye().specs[0] == table.spec
+    (table,) = extract(collection, ImageEncoder()).tables
+    assert FeatureTable.open(collection, "eye").spec == ImageEncoder().specs[0] == table.spec
 
 
 def test_absent_table_names_those_there_are(collection):
-    extract(collection, Eye())
+    extract(collection, ImageEncoder())
     with pytest.raises(FeatureError, match=r"nose\.lance: no such features \(there are: eye\)"):
         FeatureTable.open(collection, "nose")
 
 
 def test_damaged_table_is_refused_by_name(collection):
-    extract(collection, Eye())
+    extract(collection, ImageEncoder())
     for manifest in (collection.path / "features" / "eye.lance" / "_versions").iterdir():
         manifest.write_bytes(b"garbage")
     with pytest.raises(FeatureError, match=r"eye\.lance: not a readable feature table"):
@@ -228,7 +230,7 @@ def test_damaged_table_is_refused_by_name(collection):
 def test_progress_rises_to_the_number_of_pictures(collection):
     (collection.path / "3.png").write_bytes(b"")
     calls = []
-    extract(collection, Eye(), batch_size=4, progress=lambda done, total: calls.append((done, total)))
+    extract(collection, ImageEncoder(), batch_size=4, progress=lambda done, total: calls.append((done, total)))
     assert [total for _, total in calls] == [COUNT] * len(calls)
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[-1] == (COUNT, COUNT)
@@ -239,7 +241,7 @@ def test_few_pictures_are_decoded_ahead(collection):
     decoded = []
     ahead = []
 
-    class Watching(Eye):
+    class Watching(ImageEncoder):
         def read(self, path):
             decoded.append(path)
             return super().read(path)
@@ -254,11 +256,11 @@ def test_few_pictures_are_decoded_ahead(collection):
 
 def test_a_refusal_leaves_no_empty_table(collection):
     with pytest.raises(CollectionError, match="foo"):
-        extract(collection, Eye(), splits=["foo"])
+        extract(collection, ImageEncoder(), splits=["foo"])
     for picture in collection.path.glob("*.png"):
         picture.write_bytes(b"")
     with pytest.raises(FeatureError, match=rf"none of {COUNT} pictures could be read; the first, 'p0': .*empty"):
-        extract(collection, Eye(("vector", "grid")))
+        extract(collection, ImageEncoder(("pooled", "grid")))
     assert collection.features() == ()
     assert not (collection.path / "features").exists()
 
@@ -267,5 +269,5 @@ def test_a_refusal_leaves_no_empty_table(collection):
 def test_a_name_that_leads_elsewhere_is_refused(collection, name):
     before = sorted(collection.path.parent.rglob("*"))
     with pytest.raises(FeatureError, match=r"features are stored under their name"):
-        extract(collection, Eye(), name=name)
+        extract(collection, ImageEncoder(), name=name)
     assert sorted(collection.path.parent.rglob("*")) == before

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from limner import files
-from limner.errors import CheckpointError, CollectionError
+from limner.errors import CollectionError, RunError
 from limner.files import locked, write_whole, written_beside
 
 
@@ -36,7 +36,7 @@ def test_a_write_that_stops_leaves_the_old_file_and_nothing_else(tmp_path):
     with pytest.raises(KeyboardInterrupt), written_beside(tmp_path / "a") as beside:
         beside.write_text("half")
         raise KeyboardInterrupt
-    with pytest.raises(CheckpointError, match=r"a: cannot be written \(No space left.*make room.*--resume"):  # noqa: SIM117
+    with pytest.raises(RunError, match=r"a: cannot be written \(No space left.*make room.*--resume"):  # noqa: SIM117
         with written_beside(tmp_path / "a") as beside:
             beside.write_text("half")
             raise OSError(28, "No space left on device")
@@ -45,8 +45,8 @@ def test_a_write_that_stops_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_a_folder_has_one_writer(tmp_path):
-    refused = pytest.raises(CheckpointError, match="another process is writing to it; wait for it to end")
-    with locked(tmp_path, CollectionError), refused, locked(tmp_path, CheckpointError):
+    refused = pytest.raises(RunError, match="another process is writing to it; wait for it to end")
+    with locked(tmp_path, CollectionError), refused, locked(tmp_path, RunError):
         pass
-    with locked(tmp_path, CheckpointError):
+    with locked(tmp_path, RunError):
         pass

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from limner.errors import PictureError, SettingsError
-from limner.vision import images
-from limner.vision.images import (
+from limner.errors import MediaError, SettingsError
+from limner.media import image
+from limner.media.image import (
     MAX_PIXELS,
     Preprocessing,
     adapt,
     centre_crop,
-    open_picture,
+    open_image,
     prepare,
     read_recipe,
     resize_shortest,
@@ -68,7 +68,7 @@ RED = (255, 0, 0)
 )
 def test_every_kind_becomes_rgb(tmp_path, mode, colour, name, expected):
     path = save(tmp_path, Image.new(mode, (8, 6), colour), name)
-    picture = open_picture(path)
+    picture = open_image(path)
     assert picture.mode == "RGB"
     assert picture.size == (8, 6)
     assert np.abs(np.subtract(colour_at(picture), expected)).max() <= 3
@@ -77,20 +77,20 @@ def test_every_kind_becomes_rgb(tmp_path, mode, colour, name, expected):
 def test_palette_with_a_transparent_colour_is_shown_on_white(tmp_path):
     picture = Image.new("P", (4, 4), 1)
     picture.putpalette([0, 0, 0, 10, 200, 30])
-    assert colour_at(open_picture(save(tmp_path, picture, "solid.png"))) == [10, 200, 30]
-    assert colour_at(open_picture(save(tmp_path, picture, "clear.png", transparency=1))) == [255, 255, 255]
+    assert colour_at(open_image(save(tmp_path, picture, "solid.png"))) == [10, 200, 30]
+    assert colour_at(open_image(save(tmp_path, picture, "clear.png", transparency=1))) == [255, 255, 255]
 
 
 def test_sixteen_bit_grey_keeps_its_middle(tmp_path):
     values = np.array([[0, 32896, 65535]], dtype=np.uint16)
-    picture = open_picture(save(tmp_path, Image.fromarray(values), "deep.png"))
+    picture = open_image(save(tmp_path, Image.fromarray(values), "deep.png"))
     assert np.asarray(picture)[0, :, 0].tolist() == [0, 128, 255]
 
 
 def test_animation_gives_its_first_frame(tmp_path):
     frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, (0, 255, 0))]
     path = save(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
-    assert colour_at(open_picture(path)) == [255, 0, 0]
+    assert colour_at(open_image(path)) == [255, 0, 0]
 
 
 def test_rotation_of_the_camera_is_applied(tmp_path):
@@ -98,7 +98,7 @@ def test_rotation_of_the_camera_is_applied(tmp_path):
     picture.paste(RED, (0, 0, 4, 4))  # the left half is red
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned clockwise: left becomes top
-    upright = open_picture(save(tmp_path, picture, "a.png", exif=exif))
+    upright = open_image(save(tmp_path, picture, "a.png", exif=exif))
     assert upright.size == (4, 8)
     assert colour_at(upright, 1, 1) == [255, 0, 0]
     assert colour_at(upright, 1, 7) == [0, 0, 0]
@@ -107,14 +107,14 @@ def test_rotation_of_the_camera_is_applied(tmp_path):
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_damaged_exif_does_not_lose_the_picture(tmp_path):
     path = save(tmp_path, Image.new("RGB", (8, 8), RED), "a.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\x7fjunk")
-    assert open_picture(path).size == (8, 8)
+    assert open_image(path).size == (8, 8)
 
 
 def test_large_jpeg_is_decoded_small_but_not_too_small(tmp_path):
     path = save(tmp_path, Image.new("RGB", (1200, 900), (10, 120, 200)), "large.jpg")
-    small = open_picture(path, at_least=200)
+    small = open_image(path, at_least=200)
     assert small.size == (300, 225)  # a quarter; an eighth would fall below 200
-    assert open_picture(path, at_least=800).size == (1200, 900)
+    assert open_image(path, at_least=800).size == (1200, 900)
 
 
 def damaged(tmp_path, kind):
@@ -143,8 +143,8 @@ def damaged(tmp_path, kind):
     ],
 )
 def test_what_is_no_picture_is_refused_by_name(tmp_path, kind, words):
-    with pytest.raises(PictureError, match=rf"{kind}\.jpg: .*{words}"):
-        open_picture(damaged(tmp_path, kind))
+    with pytest.raises(MediaError, match=rf"{kind}\.jpg: .*{words}"):
+        open_image(damaged(tmp_path, kind))
 
 
 @pytest.mark.parametrize("side", [30_000, 10_000])
@@ -153,8 +153,8 @@ def test_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side, loud
     path = empty_png(tmp_path, side, side)  # decoding would fail in another way: there are no pixels
     with warnings.catch_warnings():
         warnings.simplefilter("error" if loud else "ignore")
-        with pytest.raises(PictureError, match=rf"bomb\.png: too large .*{MAX_PIXELS}.*smaller copy"):
-            open_picture(path)
+        with pytest.raises(MediaError, match=rf"bomb\.png: too large .*{MAX_PIXELS}.*smaller copy"):
+            open_image(path)
 
 
 def test_resize_shortest_keeps_proportions_and_bounds_strips():
@@ -252,5 +252,5 @@ def test_recipe_refuses_what_it_does_not_know():
 def test_a_file_is_taken_for_a_picture_by_the_endings_of_what_can_be_opened():
     Image.init()
     of_ending = Image.registered_extensions()
-    assert {of_ending.get(suffix, "AVIF") for suffix in images.PICTURE_SUFFIXES} == set(images._FORMATS)
-    assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif"} <= images.PICTURE_SUFFIXES
+    assert {of_ending.get(suffix, "AVIF") for suffix in image.IMAGE_SUFFIXES} == set(image._FORMATS)
+    assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif"} <= image.IMAGE_SUFFIXES

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from limner.answering import answer
-from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
-from limner.data.examples import SIGNS, Example, collate
-from limner.data.pictures import Pictures
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.decoding.beam_search import DecodingSettings
 from limner.errors import SettingsError
-from limner.models.independent import IndependentDescriptions, IndependentSettings, LanguageModel
-from limner.recipe import Recipe
-from limner.search import SearchSettings
+from limner.features.sources import FeatureStore
+from limner.inference.generate import answer
+from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings, LanguageModel
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
-from limner.training.objectives import word_loss
+from limner.training.losses import word_loss
 
 SOURCE_VOCAB, VOCAB, PICTURE = 10, 8, 3
 SIZES = {"embedding_dim": 5, "hidden_dim": 6, "readout_dim": 4}
@@ -26,7 +26,7 @@ PAIRS = [([4, 5, 6], [4]), ([7], [5, 6, 4]), ([], [7, 7])]
 def build(**changes):
     """In training, but without its chance."""
     settings = IndependentSettings(**SIZES, **{"input_dropout": 0.0, **changes})
-    model = IndependentDescriptions(settings, VOCAB, {"vector": (PICTURE,)}, SOURCE_VOCAB).double()
+    model = IndependentDescriptions(settings, VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -34,15 +34,15 @@ def build(**changes):
 
 
 def batch(pairs=PAIRS, pictures=True):
-    seen = [{"vector": np.full(PICTURE, row + 1, dtype=np.float16)} for row in range(len(pairs))]
+    seen = [{"pooled": np.full(PICTURE, row + 1, dtype=np.float16)} for row in range(len(pairs))]
     made = collate(
         [
             Example(str(row), target, source, seen[row] if pictures else None)
             for row, (source, target) in enumerate(pairs)
         ]
     )
-    vector = made.visual.vector
-    return dataclasses.replace(made, visual=made.visual._replace(vector=None if vector is None else vector.double()))
+    vector = made.image.pooled
+    return dataclasses.replace(made, image=made.image._replace(pooled=None if vector is None else vector.double()))
 
 
 def test_while_training_the_source_words_cost_what_they_surprise():
@@ -52,9 +52,9 @@ def test_while_training_the_source_words_cost_what_they_surprise():
     with torch.no_grad():
         for row, (words, _) in enumerate(PAIRS):
             hidden = torch.zeros(1, 6, dtype=torch.double)
-            for word, following in zip([SIGNS.bos, *words], [*words, SIGNS.eos], strict=True):
+            for word, following in zip([SPECIAL_TOKENS.bos, *words], [*words, SPECIAL_TOKENS.eos], strict=True):
                 embedded = source.embedding(torch.tensor([word]))
-                read = embedded + model.picture(data.visual.vector[row]) if word == SIGNS.bos else embedded
+                read = embedded + model.picture(data.image.pooled[row]) if word == SPECIAL_TOKENS.bos else embedded
                 hidden = source.states(read[None], hidden)[:, 0]
                 surprises.append(-source.read_out(hidden, embedded).log_softmax(1)[0, following].item())
     assert len(surprises) == 4 + 2 + 1
@@ -114,7 +114,7 @@ def test_a_masked_word_moves_no_state():
 
 
 def test_it_needs_features_and_something_to_learn():
-    with pytest.raises(SettingsError, match=r"visual\.features: this model looks at pictures"):
+    with pytest.raises(SettingsError, match=r"features\.tables: this model looks at pictures"):
         IndependentDescriptions(IndependentSettings(**SIZES), VOCAB, {}, SOURCE_VOCAB)
     with pytest.raises(SettingsError, match=r"source_weight: Input should be greater than 0"):
         IndependentSettings.parse({"source_weight": 0})
@@ -125,7 +125,7 @@ def test_it_trains_translates_and_comes_back(tiny, tmp_path):
     recipe = Recipe.parse(
         {
             "data": {"lang": "de", "source_lang": "en"},
-            "visual": {"features": ["colour"]},
+            "features": {"tables": ["colour"]},
             "model": {"name": "independent", **SIZES},
             "training": {
                 "epochs": 10,
@@ -136,8 +136,8 @@ def test_it_trains_translates_and_comes_back(tiny, tmp_path):
             },
         }
     )
-    learned = load_checkpoint(train(recipe, tiny, tmp_path / "run"))
-    pictures = Pictures.open(tiny, ["colour"], 64)
+    learned = load_trained_model(train(recipe, tiny, tmp_path / "run"))
+    pictures = FeatureStore.open(tiny, ["colour"], 64)
     examples = split_examples(tiny, "test", learned.tokenizer, "de", pictures, 80, source=learned.source)
-    found = answer([learned], examples.queries(), pictures, SearchSettings(max_length=8))
+    found = answer([learned], examples.queries(), pictures, DecodingSettings(max_length=8))
     assert [learned.tokenizer.decode(hypotheses[0].tokens) for hypotheses in found] == ["eine wand"] * 8

@@ -15,11 +15,9 @@ from safetensors.torch import save_file
 from limner import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.errors import BackboneError, CheckpointError, CollectionError, FeatureError, PictureError, SettingsError
-from limner.vision import kmeans
-from limner.vision.backbones import load_backbone, load_like
-from limner.vision.features import FeatureTable, extract
-from limner.vision.kmeans import (
+from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError, SettingsError
+from limner.features.encoders import kmeans
+from limner.features.encoders.kmeans import (
     Filters,
     KMeansBackbone,
     KMeansSettings,
@@ -31,6 +29,8 @@ from limner.vision.kmeans import (
     save_filters,
     spherical_kmeans,
 )
+from limner.features.encoders.load import load_backbone, load_backbone_for
+from limner.features.store import FeatureTable, extract
 
 SMALL = KMeansSettings(size=16, patch=4, filters=8, grid=3, patches=600, passes=4)
 
@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_the_old_filters(learned, file, monkeypatch):
 
     before = file.read_bytes()
     monkeypatch.setattr(kmeans, "save_file", fill_up)
-    with pytest.raises(CheckpointError, match="No space left"):
+    with pytest.raises(RunError, match="No space left"):
         save_filters(file, learned)
     assert file.read_bytes() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -247,7 +247,7 @@ def test_extracting_and_looking_at_a_new_picture_alike(stripes, file, tmp_path):
     spec = done.tables[0].spec
     assert (done.added, spec.name, spec.kind, spec.shape) == (12, "kmeans", "maps", (8, 3, 3))
     assert spec.source == f"kmeans:{file.resolve()}"
-    eye = load_like([spec])
+    eye = load_backbone_for([spec])
     new = eye(eye.read(tmp_path / "3.png")[None])["maps"]
     np.testing.assert_allclose(new[0], FeatureTable.open(collection, "kmeans").take(["3"])[0], rtol=2**-9, atol=1e-4)
     other = learn_filters(stripes, SMALL.model_copy(update={"seed": 2}))
@@ -255,13 +255,13 @@ def test_extracting_and_looking_at_a_new_picture_alike(stripes, file, tmp_path):
     with pytest.raises(FeatureError, match="weights_sha256"):
         extract(collection, load_backbone(f"kmeans:{tmp_path / 'other.safetensors'}"))
     with pytest.raises(FeatureError, match="--backbone kmeans:FILE"):
-        load_like([spec], f"kmeans:{tmp_path / 'other.safetensors'}")
+        load_backbone_for([spec], f"kmeans:{tmp_path / 'other.safetensors'}")
     moved = file.rename(tmp_path / "moved.safetensors")
     with pytest.raises(BackboneError, match="--backbone kmeans:FILE"):
-        load_like([spec])
+        load_backbone_for([spec])
     with pytest.raises(BackboneError, match="pixels:16: the features were made by filters"):
-        load_like([spec], "pixels:16")
-    assert load_like([spec], f"kmeans:{moved}").specs[0].fingerprint == spec.fingerprint
+        load_backbone_for([spec], "pixels:16")
+    assert load_backbone_for([spec], f"kmeans:{moved}").specs[0].fingerprint == spec.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_pictures_smaller_than_the_patch_are_skipped_by_name(tmp_path, caplog):
         save_filters(tmp_path / "filters", learn_filters(collection, SMALL))
     assert "2 pictures were skipped" in caplog.text
     eye = KMeansBackbone(tmp_path / "filters")
-    with pytest.raises(PictureError, match=r"strip\.png: 3 x 20 pixels, smaller than .* 4 x 4"):
+    with pytest.raises(MediaError, match=r"strip\.png: 3 x 20 pixels, smaller than .* 4 x 4"):
         eye.read(tmp_path / "strip.png")
     assert set(extract(collection, eye).skipped) == {"broken", "strip"}
 

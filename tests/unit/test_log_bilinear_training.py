@@ -6,14 +6,14 @@ import math
 import pytest
 import torch
 
-from limner import retrieval
-from limner.checkpoint import load_checkpoint
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
-from limner.recipe import Recipe
-from limner.records import read_log
-from limner.scoring import score_examples
+from limner.retrieval import all_pairs
+from limner.runs.recipe import Recipe
+from limner.runs.records import read_log
+from limner.runs.trained_model import load_trained_model
 from limner.training import loop
 from limner.training.loop import train
 
@@ -23,10 +23,10 @@ SGD = {"name": "sgd", "lr": 0.5, "momentum": 0.5}
 def recipe_of(model=None, features="colour", **training):
     return Recipe.parse(
         {
-            "visual": {"features": [features] if features else []},
+            "features": {"tables": [features] if features else []},
             "model": model or {"name": "lbl", "word_dim": 8, "init_std": 0.3},
             "training": {"epochs": 3, "batch_size": 16, "optimizer": SGD, "precision": "fp32", **training},
-            "search": {"max_length": 12},
+            "decoding": {"max_length": 12},
         }
     )
 
@@ -43,16 +43,16 @@ def scripted(monkeypatch):
 
 
 def split(tiny, run, name):
-    from limner.answering import open_pictures
     from limner.data.batching import split_examples
+    from limner.inference.generate import open_features
 
-    model = load_checkpoint(run)
-    return model, split_examples(tiny, name, model.tokenizer, "en", open_pictures(model, tiny), 80)
+    model = load_trained_model(run)
+    return model, split_examples(tiny, name, model.tokenizer, "en", open_features(model, tiny), 80)
 
 
 def test_the_second_stage_learns_the_validation_sentences_until_they_fit_as_the_training_sentences_did(tiny, tmp_path):
     run = train(recipe_of(epochs=40, patience=3, fuse=60), tiny, tmp_path / "run")
-    facts = load_checkpoint(run).config.provenance
+    facts = load_trained_model(run).config.provenance
     target = state_of(run)["target"]
     assert 1 <= facts["fused_epochs"] < 60
     model, seen = split(tiny, run, "val")
@@ -85,7 +85,7 @@ def test_the_second_stage_gives_up_after_its_epochs_and_says_so(own_tiny, tmp_pa
     vanishing = {"name": "exponential", "decay": 1e-9}  # the first epoch is learned from, the others are not
     recipe = recipe_of(epochs=1, fuse=2, schedule=vanishing)
     run = train(recipe, Collection.open(own_tiny.path), tmp_path / "run")
-    facts = load_checkpoint(run).config.provenance
+    facts = load_trained_model(run).config.provenance
     assert state_of(run)["reached"] > state_of(run)["target"]
     assert facts["fused_epochs"] == 2
     assert "training.fuse: 2 epochs have not reached the perplexity" in caplog.text
@@ -108,7 +108,7 @@ def test_a_run_stopped_in_the_second_stage_ends_as_one_that_was_not(tiny, tmp_pa
         train(recipe, tiny, tmp_path / "run", progress=stop)
     assert state_of(tmp_path / "run")["target"] is not None
     again = train(recipe, tiny, tmp_path / "run", resume=True)
-    ours, theirs = (load_checkpoint(run).model.state_dict() for run in (again, whole))
+    ours, theirs = (load_trained_model(run).model.state_dict() for run in (again, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
@@ -118,7 +118,7 @@ def test_pre_trained_vectors_are_what_training_begins_with(tiny, tmp_path):
     model = {"name": "lbl", "word_dim": 3}
     still = {"optimizer": {"name": "sgd", "lr": 1e-9, "momentum": 0.0}, "epochs": 1}
     run = train(recipe_of(model, embeddings=str(file), **still), tiny, tmp_path / "run")
-    loaded = load_checkpoint(run)
+    loaded = load_trained_model(run)
     rows = {word: row for row, word in enumerate(loaded.tokenizer.entries)}
     vectors = loaded.model.word_vectors().detach()
     torch.testing.assert_close(vectors[rows["green"]], torch.tensor([-1.0, 0.0, 2.0]))
@@ -136,7 +136,7 @@ def test_what_of_the_words_is_known_is_told_before_the_first_step(tiny, tmp_path
     told = []
     recipe = recipe_of({"name": "lbl", "word_dim": 3}, embeddings=str(file), epochs=1)
     run = train(recipe, tiny, tmp_path / "run", note=told.append, progress=lambda news: told.append(news.place.step))
-    facts = load_checkpoint(run).config.provenance
+    facts = load_trained_model(run).config.provenance
     assert told[:2] == [f"begins with {facts['embeddings']}; the others are drawn likewise", 1]
     with pytest.raises(SettingsError, match="does not begin with word vectors"):
         train(recipe_of({"name": "ngram"}, features=None, embeddings=str(file)), tiny, tmp_path / "counted")
@@ -148,7 +148,7 @@ def test_a_counted_model_with_a_second_stage_is_measured_first_and_then_counted_
     model = {"name": "ngram", "order": 2}
     plain = train(recipe_of(model, features=None), tiny, tmp_path / "plain")
     fused = train(recipe_of(model, features=None, fuse=1), tiny, tmp_path / "fused")
-    before, after = (load_checkpoint(run).config.provenance for run in (plain, fused))
+    before, after = (load_trained_model(run).config.provenance for run in (plain, fused))
     assert after["validation_perplexity"] == before["validation_perplexity"]
     alone, seen = split(tiny, plain, "val")
     both, _ = split(tiny, fused, "val")
@@ -179,15 +179,15 @@ def test_every_log_bilinear_model_learns_to_see(tiny, tmp_path):
         run = train(
             recipe_of(model, features, epochs=30, optimizer={"name": "adamw", "lr": 0.02}), tiny, tmp_path / variant
         )
-        perplexities[variant] = load_checkpoint(run).config.provenance["validation_perplexity"]
+        perplexities[variant] = load_trained_model(run).config.provenance["validation_perplexity"]
     assert perplexities["MLBL-B"] < 0.8 * perplexities["LBL"]
     assert perplexities["MLBL-F"] < 0.9 * perplexities["LBL"]
 
 
 def test_the_product_of_all_pairs_is_signed_with_the_arithmetic_it_is_made_in(tiny, tmp_path, monkeypatch):
     """One product in float32 where logits add, whatever is allowed; tiles in bfloat16 where the hardware has it."""
-    monkeypatch.setattr(retrieval, "native_bf16", lambda device: True)
+    monkeypatch.setattr(all_pairs, "native_bf16", lambda device: True)
     for variant, exact in (("MLBL-B", True), ("MLBL-F", False)):
         model = {"name": "lbl", "variant": variant, "word_dim": 8, "factors": 12}
         run = train(recipe_of(model, epochs=1, precision="auto"), tiny, tmp_path / variant)
-        assert retrieval.in_bf16(load_checkpoint(run)) is not exact
+        assert all_pairs.in_bf16(load_trained_model(run)) is not exact

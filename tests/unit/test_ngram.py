@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from limner.data.examples import SIGNS, Example, collate
-from limner.errors import CheckpointError, TrainingError
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.decoding.beam_search import DecodingSettings, SampleSettings, beam_search, select
+from limner.decoding.scoring import sentence_log_probs
+from limner.errors import RunError, TrainingError
 from limner.models.ngram import NGram, NGramSettings, NGramState, good_turing
-from limner.scoring import sentence_log_probs
-from limner.search import SampleSettings, SearchSettings, search, select
 
-EOS, UNK, BOS = SIGNS.eos, SIGNS.unk, SIGNS.bos
+EOS, UNK, BOS = SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk, SPECIAL_TOKENS.bos
 A, B, C, D = range(4, 8)
 VOCAB = 8
 
@@ -163,7 +163,7 @@ def test_every_context_sums_to_one_and_leaves_no_word_out(order, vocab, count):
     contexts = list(itertools.product(range(vocab), repeat=order - 1))
     probs = model._log_probs(torch.tensor(contexts, dtype=torch.long)).double().exp()
     torch.testing.assert_close(probs.sum(1), torch.ones(len(contexts), dtype=torch.float64), rtol=0, atol=1e-6)
-    assert (probs[:, [SIGNS.pad, BOS]] == 0).all()
+    assert (probs[:, [SPECIAL_TOKENS.pad, BOS]] == 0).all()
     assert (probs[:, EOS:] > 0).all()
 
 
@@ -223,7 +223,7 @@ def test_fitted_tables_keep_the_type_of_the_model():
 
 
 def test_tables_of_another_vocabulary_are_refused():
-    with pytest.raises(CheckpointError, match="log_probs_1 has 9 words, the vocabulary has 8"):
+    with pytest.raises(RunError, match="log_probs_1 has 9 words, the vocabulary has 8"):
         fitted(BY_HAND).load_state_dict(fitted(BY_HAND, vocab=9).state_dict())
 
 
@@ -245,7 +245,7 @@ def test_tables_of_another_vocabulary_are_refused():
 def test_tables_that_do_not_fit_one_another_are_refused(change):
     state = fitted(BY_HAND).state_dict()
     state |= {name: cut(state[name]) if callable(cut) else state[name][cut] for name, cut in change.items()}
-    with pytest.raises(CheckpointError, match=r"tables of order 2 do not fit .* \(contexts_2 \(.*restore"):
+    with pytest.raises(RunError, match=r"tables of order 2 do not fit .* \(contexts_2 \(.*restore"):
         fitted(corpus(3)).load_state_dict(state)
 
 
@@ -254,7 +254,7 @@ def test_no_sentences_are_refused():
         fitted([])
 
 
-@pytest.mark.parametrize("word", [SIGNS.pad, BOS, EOS, VOCAB, -1])
+@pytest.mark.parametrize("word", [SPECIAL_TOKENS.pad, BOS, EOS, VOCAB, -1])
 def test_ids_that_are_no_words_are_refused(word):
     with pytest.raises(TrainingError, match=rf"sentence 1 holds the id {word}: expected ids of words, 3 to 7"):
         fitted([[A], [B, word]])
@@ -284,8 +284,8 @@ def test_long_contexts_and_large_vocabularies_do_not_overflow():
 
 def test_search_and_sampling_say_no_signs():
     model, data = fitted(corpus(1)), batch([[], []])
-    found = search([model], data, SearchSettings(beam_size=3, n_best=3, min_length=2))
-    drawn = search([model], data, SearchSettings(beam_size=20, n_best=20, sample=SampleSettings()))
+    found = beam_search([model], data, DecodingSettings(beam_size=3, n_best=3, min_length=2))
+    drawn = beam_search([model], data, DecodingSettings(beam_size=20, n_best=20, sample=SampleSettings()))
     sentences = [one for row in (*found, *drawn) for one in row]
     assert len(sentences) == 46
     assert all(word >= UNK for one in sentences for word in one.tokens)

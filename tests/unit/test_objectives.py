@@ -8,15 +8,15 @@ from torch.nn.functional import cross_entropy
 
 from limner.data.examples import Example, collate
 from limner.models.protocols import Output
-from limner.training import objectives
-from limner.training.objectives import IGNORED, word_loss
+from limner.training import losses
+from limner.training.losses import IGNORED, word_loss
 
 VOCAB = 9
 
 
 @pytest.fixture(params=[1, 40, 1 << 18])
 def rows_at_once(request, monkeypatch):
-    monkeypatch.setattr(objectives, "CELLS_AT_ONCE", request.param)
+    monkeypatch.setattr(losses, "ELEMENTS_PER_CHUNK", request.param)
 
 
 def batch():

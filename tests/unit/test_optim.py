@@ -6,7 +6,8 @@ from torch import nn
 from torch.optim import SGD, Adadelta, Adam, AdamW
 
 from limner.errors import SettingsError
-from limner.training.optim import (
+from limner.runs.training_settings import ScheduleSettings, SGDSettings, TrainingSettings
+from limner.training.optimizers import (
     WeightAverage,
     build_optimizer,
     learning_rate_factor,
@@ -14,7 +15,6 @@ from limner.training.optim import (
     set_rates,
     squared_norm,
 )
-from limner.training.settings import ScheduleSettings, SGDSettings, TrainingSettings
 
 
 def settings(**values):

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from limner.data.examples import SIGNS, Example, collate
-from limner.layers.pairs import PrefixTree, additive_log_probs, softmax_log_probs
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 
-EOS = SIGNS.eos
+EOS = SPECIAL_TOKENS.eos
 SENTENCES = [[5, 6], [5, 7], [5, 6], [8], []]
 VOCAB, UNITS, PICTURES = 40, 12, 7
 

@@ -7,14 +7,14 @@ import pytest
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.errors import CheckpointError, FeatureError, LimnerError, SettingsError
-from limner.published import TABLES, Row, Table, calixto2016, calixto2017, find_table, plans, reproduce, rows
-from limner.published.kiros2014 import TABLE_1
-from limner.published.marks import ComparedTable
-from limner.published.printed import to_markdown
-from limner.published.tables import Column
-from limner.recipe import load_recipe
-from limner.vision.features import extract
+from limner.errors import FeatureError, LimnerError, RunError, SettingsError
+from limner.features.store import extract
+from limner.reproduce import TABLES, Row, Table, calixto2016, calixto2017, find_table, plan, reproduce, run
+from limner.reproduce.kiros2014 import TABLE_1
+from limner.reproduce.render import to_markdown
+from limner.reproduce.significance import ComparedTable
+from limner.reproduce.tables import Column
+from limner.runs.recipe import load_recipe
 
 TABLE = Table(
     name="test/table",
@@ -30,11 +30,11 @@ TABLE = Table(
     ),
     notes="Notes.",
 )
-SMALL = ["text.min_count=1", "evaluation.skip_words=0", "evaluation.samples=2", "evaluation.given_words=1"]
-SMALL += ["evaluation.shortlist=3", "search.max_length=8"]
+SMALL = ["text.min_count=1", "evaluation.skip_words=0", "evaluation.samples=2", "evaluation.prefix_words=1"]
+SMALL += ["evaluation.shortlist=3", "decoding.max_length=8"]
 FOR = {  # what the recipes of this test have in common but the n-grams do not know
-    "kiros2014/mlbl-b": ["training.epochs=2", "training.fuse=2", "visual.features=[colour]", "model.word_dim=6"],
-    "kiros2014/bow-f": ["training.epochs=2", "visual.features=[colour]"],
+    "kiros2014/mlbl-b": ["training.epochs=2", "training.fuse=2", "features.tables=[colour]", "model.word_dim=6"],
+    "kiros2014/bow-f": ["training.epochs=2", "features.tables=[colour]"],
 }
 
 
@@ -42,15 +42,15 @@ FOR = {  # what the recipes of this test have in common but the n-grams do not k
 def small(monkeypatch):
     """Recipes made small enough for the tiny collection; counts trainings and evaluations."""
     done = {"train": 0, "evaluate": 0}
-    monkeypatch.setattr(plans, "load_recipe", lambda name, changes: load_recipe(name, [*FOR.get(name, []), *changes]))
+    monkeypatch.setattr(plan, "load_recipe", lambda name, changes: load_recipe(name, [*FOR.get(name, []), *changes]))
     for name in done:
-        real = getattr(rows, name)
+        real = getattr(run, name)
 
         def counted(*given, real=real, name=name, **more):
             done[name] += 1
             return real(*given, **more)
 
-        monkeypatch.setattr(rows, name, counted)
+        monkeypatch.setattr(run, name, counted)
     return done
 
 
@@ -98,7 +98,7 @@ def test_the_choice_that_validates_best_is_the_row(made):
 
 
 def test_the_time_of_a_row_is_that_of_all_it_was_chosen_from(small, tiny, tmp_path, monkeypatch):
-    real = rows.train
+    real = run.train
 
     def timed(recipe, collection, run, **more):
         real(recipe, collection, run, **more)
@@ -107,7 +107,7 @@ def test_the_time_of_a_row_is_that_of_all_it_was_chosen_from(small, tiny, tmp_pa
         (run / "config.json").write_text(json.dumps(config))
         return run
 
-    monkeypatch.setattr(rows, "train", timed)
+    monkeypatch.setattr(run, "train", timed)
     made = reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2", "bow"])
     assert [outcome.seconds for outcome in made.outcomes] == [7.0, 14.0]
 
@@ -121,7 +121,7 @@ def test_what_is_done_is_not_done_again(made, small, tiny, tmp_path):
 
 
 def test_it_goes_on_where_it_was_stopped(small, tiny, tmp_path, monkeypatch):
-    real, calls = rows.evaluate, []
+    real, calls = run.evaluate, []
 
     def stop(*given, **more):
         calls.append(more)
@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_was_stopped(small, tiny, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*given, **more)
 
-    monkeypatch.setattr(rows, "evaluate", stop)
+    monkeypatch.setattr(run, "evaluate", stop)
     with pytest.raises(KeyboardInterrupt):
         reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL)
     assert "| GT2 (" in (tmp_path / "out" / "table.md").read_text()
@@ -140,12 +140,12 @@ def test_it_goes_on_where_it_was_stopped(small, tiny, tmp_path, monkeypatch):
 
 def test_rows_of_other_settings_or_data_are_not_mixed(small, tiny, own_tiny, tmp_path):
     reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2"])
-    with pytest.raises(CheckpointError, match="other settings"):
+    with pytest.raises(RunError, match="other settings"):
         reproduce(TABLE, tiny, tmp_path / "out", changes=[*SMALL, "model.order=1"], rows=["GT2"])
     write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "one more wall"),))])
     before = dict(small)
     for row in ("GT2", "bow"):  # the row that is there, or another one that would stand beside it
-        with pytest.raises(CheckpointError, match=r"gt2\.json: made from another collection"):
+        with pytest.raises(RunError, match=r"gt2\.json: made from another collection"):
             reproduce(TABLE, Collection.open(own_tiny.path), tmp_path / "out", changes=SMALL, rows=[row])
     assert small == before
 
@@ -160,7 +160,7 @@ def test_a_row_of_other_features_is_refused(small, own_tiny, eye_of, tmp_path):
     extract(own_tiny, eye_of(version="2"))
     for record in (stored, without(stored, "features")):  # older records leave that to the run
         kept.write_text(json.dumps(record))
-        with pytest.raises(CheckpointError, match=rf"mlbl-b\.json: made from other features \({first.features[0]};"):
+        with pytest.raises(RunError, match=rf"mlbl-b\.json: made from other features \({first.features[0]};"):
             reproduce(TABLE, own_tiny, out, changes=SMALL, rows=["MLBL-B"])
 
 
@@ -201,7 +201,7 @@ def test_records_without_settings_that_there_were_none_of_by_then_are_still_the_
     reproduce(TABLE, tiny, out, changes=SMALL, rows=["GT2"])
     assert small["evaluate"] == 1
     kept.write_text(json.dumps(stored | {"recipe": stored["recipe"] | {"of_another_version": 1}}))
-    with pytest.raises(CheckpointError, match="other settings"):
+    with pytest.raises(RunError, match="other settings"):
         reproduce(TABLE, tiny, out, changes=SMALL, rows=["GT2"])
 
 
@@ -219,13 +219,13 @@ def test_a_choice_is_made_with_the_first_seed(small, tiny, tmp_path):
     ("row", "changes", "error", "message"),
     [
         ("MLBL-B", ["evaluation.shortlist=9"], SettingsError, r"shortlist: 9, and only 8 .*evaluation\.shortlist=8"),
-        ("MLBL-B", ["visual.features=[mobilenet]"], FeatureError, "no such features"),
+        ("MLBL-B", ["features.tables=[mobilenet]"], FeatureError, "no such features"),
         ("bow", ["evaluation.skip_words=5"], SettingsError, r"skip_words: 5 leaves out .*'val'.*skip_words=0"),
-        ("MLBL-B", ["evaluation.given_words=9"], SettingsError, r"given_words: 9, and no sentence .*given_words=4"),
+        ("MLBL-B", ["evaluation.prefix_words=9"], SettingsError, r"prefix_words: 9, and no sentence .*prefix_words=4"),
         ("MLBL-B", ["training.weight_decay={nothing: 1.0}"], SettingsError, "'nothing' fits no parameter"),
         ("MLBL-B", ["training.embeddings=nowhere.txt"], LimnerError, "nowhere.txt"),
         ("GT2", ["training.embeddings=nowhere.txt"], SettingsError, "does not begin with word vectors"),
-        ("MLBL-B-R", ["visual.features=[]", "model.variant=LBL"], SettingsError, "looks at no pictures"),
+        ("MLBL-B-R", ["features.tables=[]", "model.variant=LBL"], SettingsError, "looks at no pictures"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_the_first_training(
@@ -233,9 +233,9 @@ def test_what_cannot_be_measured_is_refused_before_the_first_training(
 ):
     """Also where it is the last row that cannot."""
     recipe = {one.name: f"kiros2014/{one.recipe}" for one in TABLE.rows}[row]
-    loaded = plans.load_recipe
+    loaded = plan.load_recipe
     monkeypatch.setattr(
-        plans, "load_recipe", lambda name, given: loaded(name, [*given, *(changes if name == recipe else [])])
+        plan, "load_recipe", lambda name, given: loaded(name, [*given, *(changes if name == recipe else [])])
     )
     with pytest.raises(error, match=message):
         reproduce(TABLE, tiny, tmp_path / "out", changes=SMALL, rows=["GT2", row])
@@ -249,7 +249,7 @@ def test_a_trained_row_is_measured_in_another_way_without_training_it_again(smal
     weights = out / "runs" / "mlbl-b" / "model.safetensors"
     before = weights.read_bytes(), weights.stat().st_mtime_ns
     (out / "rows" / "mlbl-b.json").unlink()
-    changes = [*SMALL, "evaluation.shortlist=5", "evaluation.samples=3", "search.max_length=9"]
+    changes = [*SMALL, "evaluation.shortlist=5", "evaluation.samples=3", "decoding.max_length=9"]
     made = reproduce(TABLE, tiny, out, changes=changes, rows=["MLBL-B"])
     assert (weights.read_bytes(), weights.stat().st_mtime_ns) == before
     (outcome,) = made.outcomes
@@ -266,7 +266,7 @@ def test_another_folder_of_recipes_is_taken_where_it_has_the_row(monkeypatch, ti
         names.append(name)
         raise SettingsError("enough")
 
-    monkeypatch.setattr(plans, "load_recipe", noted)
+    monkeypatch.setattr(plan, "load_recipe", noted)
     for row in ("MLBL-B", "bow-f"):
         with pytest.raises(SettingsError, match="enough"):
             reproduce(TABLE_1, tiny, tmp_path / "out", rows=[row], recipes="kiros2014/adamw")

@@ -8,16 +8,16 @@ from functools import partial
 
 import pytest
 
-from limner.comparison import ComparisonSettings
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.errors import CheckpointError, SettingsError
+from limner.errors import RunError, SettingsError
+from limner.evaluation.compare import ComparisonSettings
 from limner.metrics import score_sentences
-from limner.published import Outcome, Row, Table, marks, reproduce, rows
-from limner.published.marks import ComparedTable, compare_rows
-from limner.published.printed import to_markdown
-from limner.published.tables import Column
-from limner.records import EvaluatedItem, Evaluation, RunConfig
+from limner.reproduce import Outcome, Row, Table, reproduce, run, significance
+from limner.reproduce.render import to_markdown
+from limner.reproduce.significance import ComparedTable, compare_rows
+from limner.reproduce.tables import Column
+from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 from limner.training.loop import train
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
@@ -51,7 +51,7 @@ RECIPES = {
           optimizer: {name: adam, lr: 0.03}
           precision: fp32
           metrics: []
-        search: {max_length: 6}
+        decoding: {max_length: 6}
     """,
     "idle": "{base: toy/nmt, training: {epochs: 1, optimizer: {name: sgd, lr: 1.0e-9}}}",
     "same": "base: toy/nmt",
@@ -67,8 +67,8 @@ def _toy(tmp_path_factory):
     for name, text in RECIPES.items():
         (folder / "toy" / f"{name}.yaml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("limner.recipe.recipe_folder", lambda: folder)
-        patch.setattr(marks, "ComparisonSettings", partial(ComparisonSettings, trials=200))
+        patch.setattr("limner.runs.recipe.recipe_folder", lambda: folder)
+        patch.setattr(significance, "ComparisonSettings", partial(ComparisonSettings, trials=200))
         yield
 
 
@@ -81,8 +81,8 @@ def done(monkeypatch):
         found["train"].append((run.name, init and init.name))
         return train(recipe, collection, run, init=init, **more)
 
-    monkeypatch.setattr(rows, "train", trained)
-    for module, name in ((rows, "evaluate"), (marks, "compare_evaluations")):
+    monkeypatch.setattr(run, "train", trained)
+    for module, name in ((run, "evaluate"), (significance, "compare_evaluations")):
         real = getattr(module, name)
 
         def counted(*given, real=real, name=name, **more):
@@ -93,11 +93,11 @@ def done(monkeypatch):
     return found
 
 
-def numbers(split, lengths, made_by=""):
+def numbers(split, lengths, generated_by=""):
     for words in itertools.chain(*(itertools.product(WORDS, repeat=length) for length in lengths)):
         german, english = " ".join(words), " ".join(map(WORDS.get, words))
-        pair = (Sentence("de", german, made_by=made_by), Sentence("en", english))
-        yield Item(f"{split} {german}{made_by}", split, sentences=pair)
+        pair = (Sentence("de", german, generated_by=generated_by), Sentence("en", english))
+        yield Item(f"{split} {german}{generated_by}", split, sentences=pair)
 
 
 def write(folder, *more):
@@ -196,7 +196,7 @@ def test_what_is_done_is_not_done_again_and_a_further_seed_is_added(made, counti
 
 
 def test_it_goes_on_between_a_stage_and_its_row(counting, tmp_path, done, monkeypatch):
-    trained = rows.train
+    trained = run.train
 
     def stopped(recipe, collection, run, **more):
         if run.name == "nmt-after-nmt-bt":
@@ -204,7 +204,7 @@ def test_it_goes_on_between_a_stage_and_its_row(counting, tmp_path, done, monkey
         return trained(recipe, collection, run, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rows, "train", stopped)
+        patch.setattr(run, "train", stopped)
         with pytest.raises(KeyboardInterrupt):
             reproduce(TABLE, counting, tmp_path / "out", rows=["NMT, more"], budget=0.1)
     weights = tmp_path / "out" / "runs" / "nmt-bt" / "model.safetensors"
@@ -224,9 +224,7 @@ def test_rows_begin_with_a_run_from_elsewhere(made, counting, tmp_path, done):
     assert "Idle (begun with nmt)" in cells_of(begun.markdown.read_text())
     reproduce(TABLE, counting, tmp_path / "out", rows=["Idle"], init=elsewhere)
     for init, told in ((None, "fresh weights"), (elsewhere.with_name("same-seed2"), "run 'same-seed2'")):
-        with pytest.raises(
-            CheckpointError, match=rf"idle\.json: began with run 'nmt' .*, and would now begin with {told}"
-        ):
+        with pytest.raises(RunError, match=rf"idle\.json: began with run 'nmt' .*, and would now begin with {told}"):
             reproduce(TABLE, counting, tmp_path / "out", rows=["Idle"], init=init)
     assert len(done["train"]) == 1
 
@@ -240,11 +238,11 @@ def test_a_seed_of_other_settings_is_not_mixed_in(made, counting, done):
     stored = kept.read_text()
     try:
         kept.unlink()
-        with pytest.raises(CheckpointError, match=r"nmt-seed2\.json: made with other settings"):
-            reproduce(TABLE, counting, out, rows=["NMT"], changes=["search.beam_size=2"])
+        with pytest.raises(RunError, match=r"nmt-seed2\.json: made with other settings"):
+            reproduce(TABLE, counting, out, rows=["NMT"], changes=["decoding.beam_size=2"])
     finally:
         kept.write_text(stored)
-    with pytest.raises(CheckpointError, match=r"nmt-more\.json: made with other settings"):  # of the stage alone
+    with pytest.raises(RunError, match=r"nmt-more\.json: made with other settings"):  # of the stage alone
         reproduce(changed("NMT, more", begins_with=("same",)), counting, out, rows=["NMT, more"])
     assert done["train"] == []
 
@@ -270,7 +268,7 @@ def test_a_row_and_what_it_begins_with_have_the_same_languages(counting, tmp_pat
     for name, text in other.items():
         (tmp_path / "toy").mkdir(exist_ok=True)
         (tmp_path / "toy" / f"{name}.yaml").write_text(text)
-    monkeypatch.setattr("limner.recipe.recipe_folder", lambda: tmp_path)
+    monkeypatch.setattr("limner.runs.recipe.recipe_folder", lambda: tmp_path)
     with pytest.raises(
         SettingsError, match=r"'NMT, more': nmt-after-back learns from de to en, and back.* from en to de"
     ):

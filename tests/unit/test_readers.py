@@ -8,7 +8,7 @@ from PIL import Image
 from limner.data.collection import Changes, Collection
 from limner.data.examples import Sentence
 from limner.data.readers import READERS, Options, import_collection, read
-from limner.data.readers.sources import chosen_split
+from limner.data.readers.corpus_files import chosen_split
 from limner.errors import CollectionError
 
 AUTO = Options(split="auto")

@@ -12,11 +12,21 @@ from PIL import Image
 from limner import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Region
-from limner.errors import CollectionError, FeatureError, PictureError, SettingsError
-from limner.vision import backbones, features
-from limner.vision.features import FeatureTable, RegionRows, extract
-from limner.vision.networks import PixelBackbone
-from limner.vision.regions import Box, Crop, RegionBackbone, WholeBackbone, choose, read_boxes, whole_spec, with_regions
+from limner.errors import CollectionError, FeatureError, MediaError, SettingsError
+from limner.features import store
+from limner.features.encoders import load
+from limner.features.encoders.networks import PixelBackbone
+from limner.features.regions import (
+    Box,
+    Crop,
+    RegionBackbone,
+    WholeBackbone,
+    choose,
+    read_boxes,
+    whole_spec,
+    with_regions,
+)
+from limner.features.store import FeatureTable, RegionRows, extract
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 SMALL, MIDDLE, LARGE = [2, 3, 4, 5], [20, 0, 10, 6], [10, 12, 30, 8]  # a red, a green and a blue box of 20, 60, 240
@@ -244,7 +254,7 @@ def test_a_box_outside_its_picture_is_told_with_both(collection, eye):
     done = extract(collection, with_regions(eye, collection, boxes))
     assert done.skipped.keys() == {"item-one"}
     assert "one.png: the box [60, 0, 5, 5] lies outside this picture of 60 x 40 pixels" in done.skipped["item-one"]
-    with pytest.raises(PictureError, match=r"one\.png: the box \[60, 0, 5, 5\]"):
+    with pytest.raises(MediaError, match=r"one\.png: the box \[60, 0, 5, 5\]"):
         extract(collection, with_regions(eye, collection, boxes), name="again", strict=True)
 
 
@@ -259,7 +269,7 @@ def test_fingerprint_changes_with_the_boxes_and_their_number(collection, eye):
 def test_tables_without_regions_keep_the_fingerprint_they_had(eye):
     spec = eye.specs[0]
     content = {
-        "kind": "vector",
+        "kind": "pooled",
         "shape": [3],
         "backbone": "eye",
         "layer": None,
@@ -271,7 +281,7 @@ def test_tables_without_regions_keep_the_fingerprint_they_had(eye):
 
 
 def test_a_stopped_run_goes_on_and_other_boxes_are_refused(collection, eye, monkeypatch):
-    monkeypatch.setattr(features, "_CHUNK_ROWS", 1)
+    monkeypatch.setattr(store, "_CHUNK_ROWS", 1)
     boxes = written(collection.path, {"item-one": [SMALL, MIDDLE], "item-three": [LARGE]})
     whole = extract(collection, with_regions(eye, collection, boxes), batch_size=1, name="whole").tables[0]
     looking = with_regions(eye, collection, boxes)
@@ -343,7 +353,7 @@ def test_the_command_makes_the_table(collection, eye, capsys, monkeypatch):
         printed = capsys.readouterr()
         return exit.value.code or 0, printed.out, printed.err
 
-    monkeypatch.setattr(backbones, "load_backbone", lambda *given, **options: eye)
+    monkeypatch.setattr(load, "load_backbone", lambda *given, **options: eye)
     boxes = str(written(collection.path, {"item-one": [SMALL, MIDDLE]}))
     status, printed, _ = run("--boxes", boxes, "--regions", "1", "--name", "eye_regions")
     assert (status, printed.splitlines()[-1]) == (0, "3 pictures looked at, 0 known before, 0 skipped")
@@ -361,11 +371,11 @@ def test_real_regions_are_seen_as_their_cut_out_pictures_would_be(real_data, tmp
     write_items(tmp_path, [Item("a", "train", image=str(source)), Item("cut", "train", image="region.png")])
     collection = Collection.open(tmp_path)
     boxes = written(tmp_path, {"a": [[30, 20, 200, 100, 0.9]]})
-    seeing = backbones.load_backbone(network)
+    seeing = load.load_backbone(network)
     (grid,) = extract(collection, with_regions(seeing, collection, boxes), batch_size=2, name="regions").tables
     (vectors,) = extract(collection, seeing, batch_size=2).tables
     (squashed,) = extract(
-        collection, backbones.load_backbone(network, resize="squash"), batch_size=2, name="squashed"
+        collection, load.load_backbone(network, resize="squash"), batch_size=2, name="squashed"
     ).tables
     region, *_, whole = grid.take(["a"])[0]
     np.testing.assert_array_equal(whole, vectors.take(["a"])[0])

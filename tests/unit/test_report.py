@@ -11,12 +11,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from limner import plots, report
-from limner.errors import CheckpointError
+from limner import report
+from limner.errors import RunError
+from limner.features.store import FeatureSpec
 from limner.metrics import Score
-from limner.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
-from limner.vision.features import FeatureSpec
-from limner.word_map import Neighbours, WordMap
+from limner.report import plots
+from limner.report.word_map import Neighbours, WordMap
+from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 
 EVIL = '<script>alert("x")</script> & \'<b>'
 VOID = {"meta", "img", "br", "wbr", "path", "use", "rect"}
@@ -214,7 +215,7 @@ def make_sound_run(run):
     """The same run, but of sounds, which have no pictures to show."""
     config = json.loads((run / "config.json").read_text())
     spec = FeatureSpec(
-        name="mel", kind="vector", shape=(5,), backbone="logmel", preprocessing={}, weights_sha256=""
+        name="mel", kind="pooled", shape=(5,), backbone="logmel", preprocessing={}, weights_sha256=""
     ).model_dump(mode="json")
     (run / "config.json").write_text(json.dumps({**config, "features": [spec]}))
     path = run / "evaluation" / "test.json"
@@ -306,7 +307,7 @@ def test_a_run_without_log_or_evaluation_still_has_a_report(tmp_path):
 def test_what_is_no_run_is_refused_and_the_old_report_stays(tmp_path):
     out = tmp_path / "report.html"
     out.write_text("old")
-    with pytest.raises(CheckpointError, match=r"config\.json"):
+    with pytest.raises(RunError, match=r"config\.json"):
         report.write_report(tmp_path, out)
     assert out.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html"]
@@ -332,7 +333,7 @@ def test_a_damaged_record_names_the_file_and_the_key(run):
     stored = json.loads(path.read_text())
     stored["items"][3]["hypothesis"] = None
     path.write_text(json.dumps(stored))
-    with pytest.raises(CheckpointError, match=r"test\.json: .*items\.3\.hypothesis"):
+    with pytest.raises(RunError, match=r"test\.json: .*items\.3\.hypothesis"):
         read_evaluations(run)
 
 
@@ -344,7 +345,7 @@ def test_log_passes_over_an_unfinished_last_line_only(tmp_path):
     assert read.metrics == {"bleu4": 3.5, "cider": 7.0}
     assert read.named() == read.metrics
     path.write_text('{"step": 2, "epo\n' + line)
-    with pytest.raises(CheckpointError, match=r"log\.jsonl, line 1"):
+    with pytest.raises(RunError, match=r"log\.jsonl, line 1"):
         read_log(path)
 
 
@@ -353,7 +354,7 @@ def test_drawings_are_pictures_and_the_same_every_time():
     for draw in (
         lambda: plots.loss_curves(log),
         lambda: plots.metric_curves("Validation", log, {"bleu4": "BLEU-4", "perplexity": "Perplexity"}),
-        lambda: plots.recall_curves("Found", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
+        lambda: plots.recall_curves("RetrievalResult", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
     ):
         figure = draw()
         FigureCanvasAgg(figure).draw()
@@ -367,7 +368,7 @@ def test_drawings_are_pictures_and_the_same_every_time():
 def test_drawing_leaves_no_global_figure():
     from matplotlib._pylab_helpers import Gcf
 
-    plots.svg(plots.recall_curves("Found", {"x": [(0, 0), (1, 1)]}), "a curve")
+    plots.svg(plots.recall_curves("RetrievalResult", {"x": [(0, 0), (1, 1)]}), "a curve")
     assert Gcf.get_all_fig_managers() == []
 
 
@@ -379,9 +380,11 @@ def a_word_map(words):
 
 
 def test_words_are_shown_by_two_maps_and_a_table(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("limner.checkpoint.load_checkpoint", lambda folder: "a model")
+    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda folder: "a model")
     monkeypatch.setattr("limner.report.explanations.explain_items", lambda *given: [])
-    monkeypatch.setattr("limner.word_map.map_words", lambda checkpoint, seed: a_word_map([EVIL, "cat", "dog", "cow"]))
+    monkeypatch.setattr(
+        "limner.report.word_map.map_words", lambda checkpoint, seed: a_word_map([EVIL, "cat", "dog", "cow"])
+    )
     page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.tags.count("svg") == 6
     assert_no_shared_ids(page)

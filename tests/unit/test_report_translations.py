@@ -13,31 +13,31 @@ from test_report import EVIL, Page, assert_no_shared_ids
 from toy_translation import learn, picture_collection, text_collection
 
 from limner import report
-from limner.answering import answer, open_pictures
-from limner.attention import END, Explanation, explain, gate_statistics
-from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
 from limner.diagnosis import Condition, Contrast, Diagnosis, Figure, Masked, Senses
 from limner.diagnosis.records import ContrastLine
-from limner.errors import CheckpointError
+from limner.errors import RunError
+from limner.features.store import FeatureSpec
+from limner.inference.explain import END, Explanation, explain, gate_statistics
+from limner.inference.generate import answer, open_features
 from limner.metrics import Score
-from limner.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
 from limner.report.explanations import _show
 from limner.report.thumbnails import Thumbnails
-from limner.vision.features import FeatureSpec
+from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
+from limner.runs.trained_model import load_trained_model
 
 
 def evaluated(run, collection):
     """Store an evaluation as `limner evaluate` does, and give it back with what its sentences were made from."""
-    model = load_checkpoint(run)
-    pictures = open_pictures(model, collection)
+    model = load_trained_model(run)
+    pictures = open_features(model, collection)
     asked = split_examples(collection, "train", model.tokenizer, "en", pictures, 80, source=model.source).queries()
-    found = [hypotheses[0] for hypotheses in answer([model], asked, pictures, model.recipe.search)]
+    found = [hypotheses[0] for hypotheses in answer([model], asked, pictures, model.recipe.decoding)]
     made = explain(model, asked, found, pictures)
     items = [
         EvaluatedItem(
             id=query.item.id,
-            image=collection.image_file(query.item),
+            image=collection.absolute_image_path(query.item),
             references=query.references,
             source=query.source,
             hypothesis=model.tokenizer.decode(one.tokens, detokenise=True),
@@ -221,7 +221,7 @@ def condition(name, value, p=None, difference=0.0, changed=0.0):
 def a_diagnosis():
     return Diagnosis(
         split="test",
-        search="beam6",
+        decoding="beam6",
         collection="/home/me/toy",
         fingerprint="0",
         command="limner diagnose",
@@ -272,5 +272,5 @@ def test_a_damaged_diagnosis_is_named(tmp_path):
     RunConfig().save(tmp_path / "run" / "config.json")
     (tmp_path / "run" / "diagnosis").mkdir()
     (tmp_path / "run" / "diagnosis" / "test.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"diagnosis/test\.json: not a Diagnosis record"):
+    with pytest.raises(RunError, match=r"diagnosis/test\.json: not a Diagnosis record"):
         report.write_report(tmp_path / "run", tmp_path / "r.html")

@@ -5,25 +5,25 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from limner.answering import open_pictures
-from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
 from limner.data.examples import Item
+from limner.decoding.scoring import pair_log_probs, room_for, score_tiles
 from limner.errors import CollectionError
-from limner.models.lbl import LBL, LBLSettings
+from limner.inference.generate import open_features
+from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
-from limner.retrieval import all_pairs, log_marginal, measure_search
-from limner.scoring import pair_log_probs, room_for, score_tiles
+from limner.retrieval.all_pairs import all_pairs, evaluate_retrieval, log_marginal
+from limner.runs.trained_model import load_trained_model
 
 
 @pytest.fixture(scope="module")
 def model(trained_on_colours):
-    return load_checkpoint(trained_on_colours)
+    return load_trained_model(trained_on_colours)
 
 
 @pytest.fixture(scope="module")
 def examples(model, tiny):
-    return split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    return split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ class Stored:
         return [Item(str(row), "test", image="x.png") for row in range(len(self.values))]
 
     def take(self, items):
-        return [{"vector": self.values[int(item.id)]} for item in items]
+        return [{"pooled": self.values[int(item.id)]} for item in items]
 
 
 @pytest.mark.parametrize("budget", [1, 3_000, 20_000, 200_000])
 @pytest.mark.parametrize("at_once", [3, 1000])
 def test_no_budget_changes_a_number(model, examples, whole, budget, at_once, monkeypatch):
-    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", at_once)
+    monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", at_once)
     told = []
     arguments = model.model, examples.targets, examples.items, examples.pictures
     found = pair_log_probs(*arguments, budget=budget, progress=lambda done, total: told.append((done, total)))
@@ -64,10 +64,10 @@ def test_a_matrix_above_the_budget_lies_in_a_file():
 
 
 def test_sentences_are_read_once_however_many_pictures_pass(model, examples, monkeypatch):
-    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", 1)
+    monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", 1)
     read, language = [], MRNN._language
     monkeypatch.setattr(
-        MRNN, "_language", lambda self, tokens, visual: (read.append(len(tokens)), language(self, tokens, visual))[1]
+        MRNN, "_language", lambda self, tokens, image: (read.append(len(tokens)), language(self, tokens, image))[1]
     )
     arguments = model.model, examples.targets, examples.items, examples.pictures
     blocks = {tuple(tile.rows) for tile in score_tiles(*arguments, budget=10_000)}
@@ -79,7 +79,7 @@ def test_sentences_are_read_once_however_many_pictures_pass(model, examples, mon
 @pytest.mark.parametrize("others", [0, 5])
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny, others, at_once, monkeypatch):
-    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", at_once)
+    monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", at_once)
     sampled = tiny.items("train")[:others]
     (seen,) = examples.pictures.take(tiny.items("train")[7:8])
     arguments = model, examples.targets, examples.items, examples.pictures, sampled
@@ -93,7 +93,9 @@ def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny,
 
 @pytest.mark.parametrize("others", [0, 5, 32])
 def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny, others, monkeypatch):
-    monkeypatch.setattr("limner.scoring.PICTURES_READ_AT_ONCE", 3)  # 8 pictures of the split: some come together
+    monkeypatch.setattr(
+        "limner.decoding.scoring.IMAGES_READ_PER_BATCH", 3
+    )  # 8 pictures of the split: some come together
     sampled = tiny.items("train")[:others]
     found = all_pairs(model, examples.targets, examples.items, examples.pictures, sampled, budget=9_000).normalised
     matrix = whole
@@ -120,7 +122,7 @@ def test_memory_does_not_grow_with_the_sentences():
     """What exists at any moment beside the weights, the ids of the sentences and the matrix itself."""
     settings = MRNNSettings(embedding_dim=16, hidden_dim=32, multimodal_dim=64)
     torch.manual_seed(0)
-    model, source, budget = MRNN(settings, 200, {"vector": (8,)}), Stored(20, 8), 1 << 20
+    model, source, budget = MRNN(settings, 200, {"pooled": (8,)}), Stored(20, 8), 1 << 20
     random = np.random.default_rng(1)
 
     def peak(sentences):
@@ -138,7 +140,7 @@ def test_memory_does_not_grow_with_the_sentences():
 @pytest.mark.parametrize("variant", ["LBL", "MLBL-B", "MLBL-F"])
 def test_one_long_sentence_among_short_ones_takes_no_room_for_all(variant):
     torch.manual_seed(0)
-    model = LBL(LBLSettings(variant=variant, word_dim=32, factors=32), 200, {"vector": (8,)}).eval()
+    model = LBL(LBLSettings(variant=variant, word_dim=32, factors=32), 200, {"pooled": (8,)}).eval()
     random, source, budget = np.random.default_rng(1), Stored(5, 8), 1 << 20
     targets = [random.integers(4, 200, length).tolist() for length in (*[8] * 300, 80)]
     with Watch() as watch, torch.inference_mode():
@@ -150,7 +152,7 @@ def test_one_long_sentence_among_short_ones_takes_no_room_for_all(variant):
 def test_what_pictures_show_of_a_large_vocabulary_is_cut():
     torch.manual_seed(0)
     vocab, source, budget = 4_000, Stored(100, 8), 2 << 20
-    model = LBL(LBLSettings(word_dim=8), vocab, {"vector": (8,)}).eval()  # 4,000 x 100, twice: 3.1 MiB
+    model = LBL(LBLSettings(word_dim=8), vocab, {"pooled": (8,)}).eval()  # 4,000 x 100, twice: 3.1 MiB
     targets = [[word] for word in range(4, 64)]
     with Watch() as watch, torch.inference_mode():
         tiles = list(score_tiles(model, targets, source.items(), source, budget=budget))
@@ -180,10 +182,12 @@ class Watch(TorchDispatchMode):
 
 def test_the_arithmetic_is_part_of_the_signature(model, examples, tiny, monkeypatch):
     def signatures():
-        return [score.signature for score in measure_search(model, examples, tiny, [], budget=1 << 20, seed=1).scores]
+        return [
+            score.signature for score in evaluate_retrieval(model, examples, tiny, [], budget=1 << 20, seed=1).scores
+        ]
 
     assert all("|fp32" in signature for signature in signatures())
-    monkeypatch.setattr("limner.retrieval.in_bf16", lambda model: True)
+    monkeypatch.setattr("limner.retrieval.all_pairs.in_bf16", lambda model: True)
     assert all("|bf16" in signature for signature in signatures())
 
 

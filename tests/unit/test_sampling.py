@@ -6,33 +6,33 @@ import numpy as np
 import pytest
 import torch
 
-from limner import sampling
-from limner.answering import open_pictures
-from limner.checkpoint import load_checkpoint
 from limner.data.batching import split_examples
-from limner.data.examples import SIGNS, Example, collate
+from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.decoding.beam_search import DecodingSettings, Hypothesis, SampleSettings, _Sampler, beam_search
 from limner.errors import SettingsError
-from limner.evaluation import evaluate
+from limner.evaluation import sampled_bleu
+from limner.evaluation.evaluate import evaluate
+from limner.evaluation.sampled_bleu import sample_texts, sampled_scores
+from limner.inference.generate import open_features
 from limner.metrics import score_sentences
-from limner.recipe import EvaluationSettings
-from limner.sampling import sample_texts, sampled_scores
-from limner.search import Hypothesis, SampleSettings, SearchSettings, _Sampler, search
+from limner.runs.recipe import EvaluationSettings
+from limner.runs.trained_model import load_trained_model
 
-PLAIN = SearchSettings()
+PLAIN = DecodingSettings()
 
 
 @pytest.fixture(scope="module")
 def model(trained_on_colours):
-    return load_checkpoint(trained_on_colours)
+    return load_trained_model(trained_on_colours)
 
 
 @pytest.fixture(scope="module")
 def examples(model, tiny):
-    return split_examples(tiny, "test", model.tokenizer, "en", open_pictures(model, tiny), 80)
+    return split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
 
 
 def settings(samples=3, given=0):
-    return EvaluationSettings(samples=samples, given_words=given)
+    return EvaluationSettings(samples=samples, prefix_words=given)
 
 
 def scored(model, examples, **changes):
@@ -52,7 +52,7 @@ def saying(say):
 
 def test_a_sample_is_as_long_as_its_reference_and_begins_as_told(model, examples):
     for given in (0, 2):
-        starts = sampling._starts(model, examples, given)
+        starts = sampled_bleu._starts(model, examples, given)
         texts = sample_texts([model], examples, starts, 4, PLAIN, 1)
         assert {len(start.given) for start in starts} == {given}
         assert len({start.length for start in starts}) > 1
@@ -63,8 +63,10 @@ def test_a_sample_is_as_long_as_its_reference_and_begins_as_told(model, examples
 
 def test_the_words_given_are_read_and_not_scored(model, examples, monkeypatch):
     red, green = model.tokenizer.encode("red green")
-    monkeypatch.setattr(sampling, "search", saying(lambda given, length, k: (*given, *[green] * (length - len(given)))))
-    starts = sampling._starts(model, examples, 3)
+    monkeypatch.setattr(
+        sampled_bleu, "beam_search", saying(lambda given, length, k: (*given, *[green] * (length - len(given))))
+    )
+    starts = sampled_bleu._starts(model, examples, 3)
     rests = [start.rest.split() for start in starts]
     found = scored(model, examples, given=3)
     matched = sum(min(rest.count("green"), 1) for rest in rests)
@@ -75,24 +77,24 @@ def test_the_words_given_are_read_and_not_scored(model, examples, monkeypatch):
 
 def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkeypatch):
     by_start = {}
-    for start in sampling._starts(model, examples, 0):
+    for start in sampled_bleu._starts(model, examples, 0):
         by_start.setdefault(start.length, []).append(tuple(examples.targets[start.row]))
 
     def search(models, batch, how, prefixes):
         some = [by_start[how.max_length].pop(0) for _ in prefixes]
         return [[Hypothesis(tokens, 0.0, 0.0, False)] * how.n_best for tokens in some]
 
-    monkeypatch.setattr(sampling, "search", search)
+    monkeypatch.setattr(sampled_bleu, "beam_search", search)
     found = scored(model, examples)
     words = [word for target in examples.targets for word in target]
-    known = sum(word != SIGNS.unk for word in words)  # "testword" is none the model knows: it says "<unk>"
+    known = sum(word != SPECIAL_TOKENS.unk for word in words)  # "testword" is none the model knows: it says "<unk>"
     assert 0 < known < len(words)
     assert found["sampled_bleu1"].value == pytest.approx(100 * known / len(words))
     assert found["sampled_bleu1_std"].value == pytest.approx(0, abs=1e-9)
 
 
 def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
-    starts = sampling._starts(model, examples, 1)
+    starts = sampled_bleu._starts(model, examples, 1)
     texts = sample_texts([model], examples, starts, 5, PLAIN, 1)
     references = [[start.rest] for start in starts]
     bleu = [score_sentences([said[k] for said in texts], references, ["bleu2"])[0].value for k in range(5)]
@@ -105,8 +107,8 @@ def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
 
 def test_repetitions_are_in_no_order_of_probability(model, examples, monkeypatch):
     words = model.tokenizer.encode("red green blue white")
-    monkeypatch.setattr(sampling, "search", saying(lambda given, length, k: (words[k],) * length))
-    starts = sampling._starts(model, examples, 0)
+    monkeypatch.setattr(sampled_bleu, "beam_search", saying(lambda given, length, k: (words[k],) * length))
+    starts = sampled_bleu._starts(model, examples, 0)
     first = [said[0].split()[0] for said in sample_texts([model], examples, starts, 4, PLAIN, 1)]
     assert len(set(first)) > 2
     all_ = [{text.split()[0] for text in said} for said in sample_texts([model], examples, starts, 4, PLAIN, 1)]
@@ -114,16 +116,16 @@ def test_repetitions_are_in_no_order_of_probability(model, examples, monkeypatch
 
 
 def test_neither_batches_nor_repetitions_of_the_call_change_a_sample(model, examples, monkeypatch):
-    starts = sampling._starts(model, examples, 1)
+    starts = sampled_bleu._starts(model, examples, 1)
     whole = sample_texts([model], examples, starts, 3, PLAIN, 1)
-    monkeypatch.setattr(sampling, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(sampled_bleu, "ROWS_PER_BATCH", 7)
     assert sample_texts([model], examples, starts, 3, PLAIN, 1) == whole
     assert sample_texts([model], examples, starts, 3, PLAIN, 2) != whole
 
 
 def test_sentences_of_one_picture_are_sampled_apart(model, examples):
     """The draws are fixed by an id, which must not be the picture's alone."""
-    ids = [start.id for start in sampling._starts(model, examples, 0)]
+    ids = [start.id for start in sampled_bleu._starts(model, examples, 0)]
     assert len(set(ids)) == len(ids) == len(examples)
 
 
@@ -132,13 +134,13 @@ def test_sentences_with_nothing_left_to_say_are_left_out_and_counted(model, exam
     assert short
     assert f"left out:{short} too short" in scored(model, examples, given=3)["sampled_bleu1"].signature
     assert "left out" not in scored(model, examples, given=2)["sampled_bleu1"].signature
-    with pytest.raises(SettingsError, match="given_words: 30, and no sentence of the split has more words"):
+    with pytest.raises(SettingsError, match="prefix_words: 30, and no sentence of the split has more words"):
         scored(model, examples, given=30)
 
 
 def test_a_sampling_search_lends_its_temperature(model, examples):
-    cold = SearchSettings(sample=SampleSettings(temperature=0.01))
-    starts = sampling._starts(model, examples, 0)
+    cold = DecodingSettings(sample=SampleSettings(temperature=0.01))
+    starts = sampled_bleu._starts(model, examples, 0)
     for said in sample_texts([model], examples, starts, 4, cold, 1):
         assert len(set(said)) == 1
 
@@ -149,16 +151,17 @@ def test_the_signature_tells_everything_that_changes_the_value(model, examples):
 
     plain = signature(PLAIN)
     assert plain.endswith("|sentences:17|length:of the reference|given words:1,not scored|samples:2|seed:4")
-    assert signature(SearchSettings(beam_size=5, length_penalty=1)) == plain  # samples are not searched for
+    assert signature(DecodingSettings(beam_size=5, length_penalty=1)) == plain  # samples are not searched for
     assert (
-        signature(SearchSettings(sample=SampleSettings(temperature=0.5, top_k=3))) == plain + "|temperature:0.5|top_k:3"
+        signature(DecodingSettings(sample=SampleSettings(temperature=0.5, top_k=3)))
+        == plain + "|temperature:0.5|top_k:3"
     )
-    assert signature(SearchSettings(ban_unknown=True), models=2) == plain + "|ban_unknown|models:2"
+    assert signature(DecodingSettings(ban_unknown=True), models=2) == plain + "|ban_unknown|models:2"
 
 
 def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
     asked = evaluate([model], tiny, metrics=("bleu1",), retrieval=False, measure=settings(2, 1))
-    assert asked.name == "test-samples2,given_words1"
+    assert asked.name == "test-samples2,prefix_words1"
     assert "sampled_bleu3" in {score.name for score in asked.scores}
     usual = model._replace(recipe=model.recipe.model_copy(update={"evaluation": settings(2, 1)}))
     again = evaluate([usual], tiny, metrics=("bleu1",), retrieval=False)
@@ -169,7 +172,7 @@ def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
 def test_a_draw_of_almost_one_is_the_last_word_that_may_be_drawn(temperature):
     """In float32 such a draw is 1, and what is left may be less than the smallest number there is."""
     batch = collate([Example("a")])
-    sampler = _Sampler(SampleSettings(temperature=temperature), SearchSettings(max_length=1, beam_size=2), batch)
+    sampler = _Sampler(SampleSettings(temperature=temperature), DecodingSettings(max_length=1, beam_size=2), batch)
     sampler.draws = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.double)
     log_probs = torch.tensor([-math.inf, -math.inf, -150.0, -150.0, -math.inf]).expand(1, 2, -1)
     assert sampler(log_probs, torch.zeros(1, 2), [0], 0).token.tolist() == [[2, 3]]
@@ -178,7 +181,7 @@ def test_a_draw_of_almost_one_is_the_last_word_that_may_be_drawn(temperature):
 def test_draws_follow_the_probabilities():
     count, probs = 20_000, torch.tensor([0.0, 0.0, 0.001, 0.2, 0.5, 0.299])
     batch = collate([Example("a")])
-    sampler = _Sampler(SampleSettings(seed=3), SearchSettings(max_length=1, beam_size=count), batch)
+    sampler = _Sampler(SampleSettings(seed=3), DecodingSettings(max_length=1, beam_size=count), batch)
     token = sampler(probs.log().expand(1, count, -1), torch.zeros(1, count), [0], 0).token
     share = token.flatten().bincount(minlength=6) / count
     assert ((share - probs).abs() <= 4 * (probs * (1 - probs) / count).sqrt()).all()
@@ -200,8 +203,8 @@ def test_words_given_to_all_are_read_once_for_all_samples():
             rows.append(tokens.tolist())
             return torch.zeros(len(tokens), 6), state + tokens[:, None]
 
-    settings = SearchSettings(beam_size=3, n_best=3, min_length=4, max_length=4, sample=SampleSettings())
-    found = search([Even()], collate([Example("a"), Example("b")]), settings, [[4, 5], [3, 3, 4]])
+    settings = DecodingSettings(beam_size=3, n_best=3, min_length=4, max_length=4, sample=SampleSettings())
+    found = beam_search([Even()], collate([Example("a"), Example("b")]), settings, [[4, 5], [3, 3, 4]])
     assert rows[:3] == [[1, 1], [4, 3], [5] * 3 + [3] * 3]
     assert [len(row) for row in rows] == [2, 2, 6, 6]
     for hypotheses, given in zip(found, [(4, 5), (3, 3, 4)], strict=True):

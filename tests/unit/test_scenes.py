@@ -15,10 +15,11 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection
-from limner.data.scenes import ClipSettings, SceneSettings, clips, drawing, generate
-from limner.data.scenes.grammar import FORMS, NOUNS, PHRASES, contract, french, german, tell
-from limner.data.scenes.things import PAINTERS, draw_thing
-from limner.data.scenes.world import (
+from limner.errors import CollectionError, MissingExtraError, SettingsError
+from limner.synthetic.scenes import ClipSettings, SceneSettings, clips, drawing, generate
+from limner.synthetic.scenes.grammar import FORMS, NOUNS, PHRASES, contract, french, german, tell
+from limner.synthetic.scenes.things import PAINTERS, draw_thing
+from limner.synthetic.scenes.world import (
     COLOURS,
     FLYING,
     GROUNDS,
@@ -32,7 +33,6 @@ from limner.data.scenes.world import (
     make_scene,
     with_senses,
 )
-from limner.errors import CollectionError, MissingExtraError, SettingsError
 
 SMALL = SceneSettings(seed=3, train=5, val=2, test=2, size=64, clips=ClipSettings(train=2, size=48, frames=5, rate=5))
 BALL, HOUSE, TREE, STAR = (

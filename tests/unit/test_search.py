@@ -9,9 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from limner.data.examples import Batch, Visual
-from limner.errors import CheckpointError, SettingsError
-from limner.search import SECTION, Hypothesis, SampleSettings, SearchSettings, _greatest, search, select
+from limner.data.examples import Batch, ImageFeatures
+from limner.decoding.beam_search import (
+    SECTION,
+    DecodingSettings,
+    Hypothesis,
+    SampleSettings,
+    _greatest,
+    beam_search,
+    select,
+)
+from limner.errors import RunError, SettingsError
 
 VOCAB, PAD, BOS, EOS, UNK = 7, 0, 1, 2, 3
 WORDS = range(UNK, VOCAB)
@@ -39,7 +47,7 @@ class Chain:
         return self.scale * torch.randn(VOCAB, VOCAB, VOCAB, generator=generator, dtype=torch.float64)
 
     def encode(self, batch):
-        return Memory(torch.stack([self.table(picture) for picture in batch.visual.vector[:, 0]]))
+        return Memory(torch.stack([self.table(picture) for picture in batch.image.pooled[:, 0]]))
 
     def start(self, memory):
         return State((torch.full((len(memory.table),), PAD), None))
@@ -70,7 +78,7 @@ def pictures(*seeds):
     vector = torch.tensor(seeds, dtype=torch.float64).view(count, 1)
     nothing = torch.zeros((count, 1), dtype=torch.long)
     ids = tuple(f"picture {seed}" for seed in seeds)
-    return Batch(ids, Visual(torch.ones(count, dtype=torch.bool), vector), nothing, nothing, nothing.bool())
+    return Batch(ids, ImageFeatures(torch.ones(count, dtype=torch.bool), vector), nothing, nothing, nothing.bool())
 
 
 def log_prob(model, picture, tokens, ended):
@@ -120,8 +128,8 @@ def assert_same(found, expected):
     ids=str,
 )
 def test_a_beam_of_full_width_finds_what_enumeration_finds(rules, n_best):
-    settings = SearchSettings(**{"beam_size": 200, "n_best": n_best, "max_length": 3} | rules)
-    found = search([Chain()], pictures(1, 2, 3), settings)
+    settings = DecodingSettings(**{"beam_size": 200, "n_best": n_best, "max_length": 3} | rules)
+    found = beam_search([Chain()], pictures(1, 2, 3), settings)
     for picture, hypotheses in zip((1, 2, 3), found, strict=True):
         assert_same(hypotheses, every_sentence(Chain(), picture, settings)[:n_best])
 
@@ -166,8 +174,8 @@ def plain_beam(table, settings, prefix):
 )
 @pytest.mark.parametrize("beam_size", [2, 3, 5])  # two of 7 words come twice at the first step, and five do not
 def test_a_narrow_beam_finds_what_a_plain_one_finds(beam_size, rules, prefixes):
-    settings = SearchSettings(**{"beam_size": beam_size, "n_best": beam_size, "max_length": 6} | rules)
-    found = search([Chain()], pictures(1, 2, 3), settings, prefixes)
+    settings = DecodingSettings(**{"beam_size": beam_size, "n_best": beam_size, "max_length": 6} | rules)
+    found = beam_search([Chain()], pictures(1, 2, 3), settings, prefixes)
     for picture, hypotheses, prefix in zip((1, 2, 3), found, prefixes, strict=True):
         assert_same(hypotheses, plain_beam(Chain().table(picture).log_softmax(-1).tolist(), settings, prefix))
 
@@ -175,8 +183,8 @@ def test_a_narrow_beam_finds_what_a_plain_one_finds(beam_size, rules, prefixes):
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("picture", range(8))
 def test_probabilities_are_the_models_own(picture, beam_size):
-    settings = SearchSettings(beam_size=beam_size, n_best=beam_size, max_length=9, length_penalty=0.7)
-    for found in search([Chain()], pictures(picture), settings)[0]:
+    settings = DecodingSettings(beam_size=beam_size, n_best=beam_size, max_length=9, length_penalty=0.7)
+    for found in beam_search([Chain()], pictures(picture), settings)[0]:
         total = log_prob(Chain(), picture, found.tokens, found.ended)
         assert found.log_prob == pytest.approx(total, abs=1e-9)
         assert found.score == pytest.approx(total / (len(found.tokens) + found.ended) ** 0.7, abs=1e-9)
@@ -185,14 +193,14 @@ def test_probabilities_are_the_models_own(picture, beam_size):
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_greedy_takes_the_most_probable_word_at_every_step(length_penalty):
-    settings = SearchSettings(max_length=12, length_penalty=length_penalty)
+    settings = DecodingSettings(max_length=12, length_penalty=length_penalty)
     for picture in range(20):
         table, words = Chain().table(picture), [PAD, BOS]
         table[..., [PAD, BOS]] = -math.inf
         while len(words) < 14 and words[-1] != EOS:
             words.append(int(table[words[-2], words[-1]].argmax()))
         expected = tuple(word for word in words[2:] if word != EOS)
-        assert search([Chain()], pictures(picture), settings)[0][0].tokens == expected
+        assert beam_search([Chain()], pictures(picture), settings)[0][0].tokens == expected
 
 
 @pytest.mark.parametrize(
@@ -207,13 +215,14 @@ def test_greedy_takes_the_most_probable_word_at_every_step(length_penalty):
     ids=str,
 )
 def test_neighbours_and_order_change_nothing(chosen):
-    settings = SearchSettings(max_length=8, **chosen)
+    settings = DecodingSettings(max_length=8, **chosen)
     seeds, prefixes = [3, 1, 4, 15, 9, 2], [(), (4,), (5, 6, 3), (), (6,), (4, 4)]
-    together = search([Chain()], pictures(*seeds), settings, prefixes)
+    together = beam_search([Chain()], pictures(*seeds), settings, prefixes)
     alone = [
-        search([Chain()], pictures(seed), settings, [prefix])[0] for seed, prefix in zip(seeds, prefixes, strict=True)
+        beam_search([Chain()], pictures(seed), settings, [prefix])[0]
+        for seed, prefix in zip(seeds, prefixes, strict=True)
     ]
-    backwards = search([Chain()], pictures(*seeds[::-1]), settings, prefixes[::-1])[::-1]
+    backwards = beam_search([Chain()], pictures(*seeds[::-1]), settings, prefixes[::-1])[::-1]
     assert together == alone == backwards
 
 
@@ -221,10 +230,10 @@ def test_neighbours_and_order_change_nothing(chosen):
 def test_n_best_lists_are_ordered_distinct_and_begin_alike(length_penalty):
     everything = pictures(*range(20))
     lists = [
-        search(
+        beam_search(
             [Chain()],
             everything,
-            SearchSettings(beam_size=6, n_best=n_best, max_length=7, length_penalty=length_penalty),
+            DecodingSettings(beam_size=6, n_best=n_best, max_length=7, length_penalty=length_penalty),
         )
         for n_best in (1, 3, 6)
     ]
@@ -242,16 +251,16 @@ def test_a_wider_beam_finds_what_greedy_search_misses():
     log_probs[BOS, 5, EOS] = 0.0
     model = Chain()
     model.table = lambda picture: log_probs
-    greedy, wide = (search([model], pictures(0), SearchSettings(beam_size=k))[0][0] for k in (1, 2))
+    greedy, wide = (beam_search([model], pictures(0), DecodingSettings(beam_size=k))[0][0] for k in (1, 2))
     assert greedy.tokens[0] == 4
     assert wide.tokens == (5,) and wide.log_prob == pytest.approx(math.log(0.4), abs=1e-5)
 
 
 @pytest.mark.parametrize("beam_size", [1, 200])
 def test_given_words_come_first_and_count(beam_size):
-    settings = SearchSettings(beam_size=beam_size, max_length=3, min_length=1, ban_unknown=True)
+    settings = DecodingSettings(beam_size=beam_size, max_length=3, min_length=1, ban_unknown=True)
     prefixes = [(), (UNK,), (4, 6), (5, 5, 5)]
-    found = search([Chain()], pictures(1, 2, 3, 4), settings, prefixes)
+    found = beam_search([Chain()], pictures(1, 2, 3, 4), settings, prefixes)
     for picture, prefix, (best, *_) in zip((1, 2, 3, 4), prefixes, found, strict=True):
         assert best.tokens[: len(prefix)] == prefix
         assert best.log_prob == pytest.approx(log_prob(Chain(), picture, best.tokens, best.ended), abs=1e-9)
@@ -263,22 +272,22 @@ def test_an_ensemble_is_the_mean_of_its_models_probabilities():
     models = [Chain(seed) for seed in (1, 2, 3)]
     mean = Chain()
     mean.table = lambda picture: sum(m.table(picture).softmax(dim=-1) for m in models).div(3).log()
-    for settings in (SearchSettings(max_length=6), SearchSettings(beam_size=5, n_best=5, max_length=6)):
-        together = search(models, pictures(1, 2), settings)
-        for found, expected in zip(together, search([mean], pictures(1, 2), settings), strict=True):
+    for settings in (DecodingSettings(max_length=6), DecodingSettings(beam_size=5, n_best=5, max_length=6)):
+        together = beam_search(models, pictures(1, 2), settings)
+        for found, expected in zip(together, beam_search([mean], pictures(1, 2), settings), strict=True):
             assert_same(found, expected)
 
 
 def test_models_of_two_vocabularies_make_no_ensemble():
-    with pytest.raises(CheckpointError, match=r"\[5, 7\]"):
-        search([Chain(), Fixed([0.0] * 5)], pictures(1), SearchSettings())
+    with pytest.raises(RunError, match=r"\[5, 7\]"):
+        beam_search([Chain(), Fixed([0.0] * 5)], pictures(1), DecodingSettings())
 
 
 def test_sampled_sentences_are_as_frequent_as_they_are_probable():
     draws = 20_000
-    settings = SearchSettings(beam_size=draws, n_best=draws, max_length=2, sample=SampleSettings())
+    settings = DecodingSettings(beam_size=draws, n_best=draws, max_length=2, sample=SampleSettings())
     model = Chain(scale=1.0)
-    found = Counter(h.tokens for h in search([model], pictures(5), settings)[0])
+    found = Counter(h.tokens for h in beam_search([model], pictures(5), settings)[0])
     table = model.table(5)
     table[..., [PAD, BOS]] = -math.inf
     model.table = lambda picture: table
@@ -306,8 +315,8 @@ def test_sampled_sentences_are_as_frequent_as_they_are_probable():
 def test_temperature_top_k_and_top_p(sample, expected):
     probs = torch.tensor([1e-30, 1e-30, 0.1, 0.2, 0.3, 0.4])
     draws = 10_000
-    settings = SearchSettings(beam_size=draws, n_best=draws, max_length=1, sample=SampleSettings(**sample))
-    hypotheses = search([Fixed(probs.log())], pictures(0), settings)[0]
+    settings = DecodingSettings(beam_size=draws, n_best=draws, max_length=1, sample=SampleSettings(**sample))
+    hypotheses = beam_search([Fixed(probs.log())], pictures(0), settings)[0]
     found = Counter(h.tokens[0] if h.tokens else EOS for h in hypotheses)
     assert found.keys() == expected.keys()
     for word, p in expected.items():
@@ -318,8 +327,8 @@ def test_temperature_top_k_and_top_p(sample, expected):
 
 def test_the_seed_decides_the_draws():
     def drawn(seed):
-        settings = SearchSettings(beam_size=8, n_best=8, max_length=6, sample=SampleSettings(seed=seed))
-        return search([Chain()], pictures(1, 2), settings)
+        settings = DecodingSettings(beam_size=8, n_best=8, max_length=6, sample=SampleSettings(seed=seed))
+        return beam_search([Chain()], pictures(1, 2), settings)
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)
@@ -327,17 +336,17 @@ def test_the_seed_decides_the_draws():
 
 def test_unknown_words_can_be_banned_and_the_start_never_comes_again():
     logits = [50.0, 40.0, 0.0, 30.0, 2.0, 1.0]
-    banned = search([Fixed(logits)], pictures(0), SearchSettings(max_length=3, ban_unknown=True))[0][0]
-    allowed = search([Fixed(logits)], pictures(0), SearchSettings(max_length=3))[0][0]
+    banned = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=3, ban_unknown=True))[0][0]
+    allowed = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=3))[0][0]
     assert banned.tokens == (4, 4, 4) and allowed.tokens == (UNK, UNK, UNK)
 
 
 def test_shortest_and_longest():
     always_ends, never_ends = Fixed([0.0, 0, 9, 0, 2, 1]), Fixed([0.0, 0, -99, 0, 2, 1])
     for beam_size in (1, 3):
-        short = search([always_ends], pictures(0), SearchSettings(beam_size=beam_size, min_length=2))[0][0]
-        none = search([always_ends], pictures(0), SearchSettings(beam_size=beam_size))[0][0]
-        cut = search([never_ends], pictures(0), SearchSettings(beam_size=beam_size, max_length=4))[0][0]
+        short = beam_search([always_ends], pictures(0), DecodingSettings(beam_size=beam_size, min_length=2))[0][0]
+        none = beam_search([always_ends], pictures(0), DecodingSettings(beam_size=beam_size))[0][0]
+        cut = beam_search([never_ends], pictures(0), DecodingSettings(beam_size=beam_size, max_length=4))[0][0]
         assert (short.tokens, short.ended) == ((4, 4), True)
         assert (none.tokens, none.ended) == ((), True)
         assert (cut.tokens, cut.ended) == ((4, 4, 4, 4), False)
@@ -350,7 +359,7 @@ def test_finished_examples_leave_the_batch(beam_size):
     log_probs[1, ..., 4] = 0.0
     model = Chain()
     model.table = lambda picture: log_probs[int(picture)]
-    first, second = search([model], pictures(0, 1), SearchSettings(beam_size=beam_size, max_length=5))
+    first, second = beam_search([model], pictures(0, 1), DecodingSettings(beam_size=beam_size, max_length=5))
     assert first[0].tokens == () and second[0].tokens == (4,) * 5
     assert model.log == [(2, 2)] + [(1, beam_size)] * 4  # examples and hypotheses; of the first step one an example
 
@@ -358,7 +367,7 @@ def test_finished_examples_leave_the_batch(beam_size):
 @pytest.mark.parametrize("chosen", [{}, {"beam_size": 3, "n_best": 3}, {"sample": SampleSettings()}], ids=str)
 def test_where_a_model_rules_out_every_word_the_sentence_is_cut_off(chosen):
     possible = Fixed([-math.inf, -math.inf, 0.0, -math.inf, 0.0, -math.inf])
-    found = search([possible], pictures(0, 1), SearchSettings(max_length=4, **chosen), [(4, 5), ()])
+    found = beam_search([possible], pictures(0, 1), DecodingSettings(max_length=4, **chosen), [(4, 5), ()])
     (cut, *_), (other, *_) = found
     assert (cut.tokens, cut.ended) == ((4,), False) and cut.log_prob == pytest.approx(math.log(0.5))
     assert math.isfinite(other.log_prob) and set(other.tokens) <= {4}
@@ -366,14 +375,14 @@ def test_where_a_model_rules_out_every_word_the_sentence_is_cut_off(chosen):
 
 def test_half_precision_logits_are_summed_in_float32():
     logits = torch.linspace(-1, 1, 50).bfloat16()
-    found = search([Fixed(logits)], pictures(0), SearchSettings(max_length=40, min_length=40))[0][0]
+    found = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=40, min_length=40))[0][0]
     assert found.log_prob == pytest.approx(40 * float(logits.double().log_softmax(-1)[-1]), rel=1e-5)
 
 
 def test_an_empty_batch_gives_nothing():
     nothing = torch.zeros((0, 1), dtype=torch.long)
-    empty = Batch((), Visual(torch.zeros(0, dtype=torch.bool)), nothing, nothing, nothing.bool())
-    assert search([Chain()], empty, SearchSettings()) == []
+    empty = Batch((), ImageFeatures(torch.zeros(0, dtype=torch.bool)), nothing, nothing, nothing.bool())
+    assert beam_search([Chain()], empty, DecodingSettings()) == []
 
 
 @pytest.mark.parametrize(
@@ -387,7 +396,7 @@ def test_an_empty_batch_gives_nothing():
 )
 def test_given_words_that_do_not_fit_are_refused(prefixes, message):
     with pytest.raises(SettingsError, match=message):
-        search([Chain()], pictures(1, 2), SearchSettings(max_length=5), prefixes)
+        beam_search([Chain()], pictures(1, 2), DecodingSettings(max_length=5), prefixes)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +411,7 @@ def test_given_words_that_do_not_fit_are_refused(prefixes, message):
 )
 def test_settings_that_contradict_are_refused(values, message):
     with pytest.raises(SettingsError, match=message):
-        SearchSettings.parse(values)
+        DecodingSettings.parse(values)
 
 
 @pytest.mark.parametrize("length", [5, SECTION, 6 * SECTION, 40 * SECTION - 1, 40 * SECTION + 7])
@@ -425,16 +434,16 @@ def test_select_keeps_the_form_of_a_tree():
 
 
 def test_the_signature_names_whatever_is_not_as_usual():
-    assert SearchSettings().signature == "beam1,penalty0"
+    assert DecodingSettings().signature == "beam1,penalty0"
     usual = {"n_best": 1, "min_length": 0, "max_length": 50, "ban_unknown": False, "sample": None}
-    assert SearchSettings(beam_size=3, length_penalty=0.7, **usual).signature == "beam3,penalty0.7"
-    changed = SearchSettings(beam_size=2, n_best=2, min_length=3, max_length=9, ban_unknown=True)
+    assert DecodingSettings(beam_size=3, length_penalty=0.7, **usual).signature == "beam3,penalty0.7"
+    changed = DecodingSettings(beam_size=2, n_best=2, min_length=3, max_length=9, ban_unknown=True)
     assert changed.signature == "beam2,penalty0,n_best2,min_length3,max_length9,ban_unknown"
-    sampled = SearchSettings(beam_size=2, sample=SampleSettings(top_k=5, top_p=0.9, seed=3))
+    sampled = DecodingSettings(beam_size=2, sample=SampleSettings(top_k=5, top_p=0.9, seed=3))
     assert sampled.signature == "beam2,penalty0,sample,temperature1,top_k5,top_p0.9,seed3"
 
 
 def test_half_precision_logits_are_normalised_in_single():
     logits = torch.tensor([0.0, 0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
-    found = search([Fixed(logits)], pictures(1), SearchSettings(max_length=1, min_length=1))[0][0]
+    found = beam_search([Fixed(logits)], pictures(1), DecodingSettings(max_length=1, min_length=1))[0][0]
     assert found.log_prob == pytest.approx(float(logits.float().log_softmax(0).max()), abs=1e-6)

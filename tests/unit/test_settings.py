@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from limner.decoding.beam_search import DecodingSettings
 from limner.errors import SettingsError
-from limner.recipe import Recipe, load_recipe, recipe_folder, recipe_names
-from limner.search import SearchSettings
+from limner.runs.recipe import Recipe, load_recipe, recipe_folder, recipe_names
 from limner.settings import override, read_yaml
 
 MRNN = {"name": "mrnn"}
@@ -42,7 +42,7 @@ MRNN = {"name": "mrnn"}
             {"model": MRNN, "training": {"fuse": 1, "schedule": {"name": "cosine"}}},
             "constant or exponential, or fuse=0",
         ),
-        ({"model": MRNN, "search": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
+        ({"model": MRNN, "decoding": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
     ],
 )
 def test_what_does_not_fit_is_named(values, message):
@@ -53,8 +53,8 @@ def test_what_does_not_fit_is_named(values, message):
 
 
 def test_what_no_single_key_is_wrong_about_is_told_plainly():
-    with pytest.raises(SettingsError, match=r"^search: n_best 4 is above beam_size 1"):
-        SearchSettings.parse({"n_best": 4}, where="search")
+    with pytest.raises(SettingsError, match=r"^decoding: n_best 4 is above beam_size 1"):
+        DecodingSettings.parse({"n_best": 4}, where="decoding")
 
 
 def test_the_language_of_the_data_is_the_language_of_the_words():

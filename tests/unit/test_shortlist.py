@@ -8,25 +8,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from limner import shortlist
-from limner.checkpoint import load_checkpoint
 from limner.data.batching import Examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.data.pictures import ControlPictures
+from limner.decoding.scoring import pair_log_probs, room_for
 from limner.errors import SettingsError
-from limner.evaluation import evaluate
+from limner.evaluation.evaluate import evaluate
+from limner.features.sources import ControlFeatures
 from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
-from limner.recipe import EvaluationSettings
-from limner.retrieval import measure_search
-from limner.scoring import pair_log_probs, room_for
-from limner.shortlist import nearest_pictures
+from limner.retrieval import shortlist
+from limner.retrieval.all_pairs import evaluate_retrieval
+from limner.retrieval.shortlist import nearest_images
+from limner.runs.recipe import EvaluationSettings
+from limner.runs.trained_model import load_trained_model
 
 
 @pytest.fixture(scope="module")
 def model(trained_on_colours):
-    return load_checkpoint(trained_on_colours)
+    return load_trained_model(trained_on_colours)
 
 
 def searched(model, tiny, shortlist):
@@ -79,7 +79,7 @@ class Stored:
         return [Item(str(row), "test", image="x.png") for row in range(len(self.values))]
 
     def take(self, items):
-        return [{"vector": self.values[int(item.id)]} for item in items]
+        return [{"pooled": self.values[int(item.id)]} for item in items]
 
 
 class Sees(torch.nn.Module):
@@ -89,13 +89,13 @@ class Sees(torch.nn.Module):
         super().__init__()
         self.register_buffer("unused", torch.zeros(1))
 
-    def look(self, visual) -> Tensor:
-        return visual.vector[:, 1:]
+    def look(self, image) -> Tensor:
+        return image.pooled[:, 1:]
 
 
 def test_the_nearest_picture_to_one_is_itself_then_by_distance(model):
     source = Stored([[0, 0], [3, 0], [0, 1], [0, 0], [50, 0]])
-    near = nearest_pictures(model, source.items(), source, 3).tolist()
+    near = nearest_images(model, source.items(), source, 3).tolist()
     assert [row[0] for row in near] == [0, 1, 2, 3, 4]  # though 0 and 3 look the same
     assert near[:2] == [[0, 3, 2], [1, *near[1][1:]]]
     assert near[4] == [4, 1, *near[4][2:]]
@@ -103,25 +103,25 @@ def test_the_nearest_picture_to_one_is_itself_then_by_distance(model):
 
 def test_a_model_that_can_tell_says_what_it_sees(model):
     source = Stored([[0, 0], [9, 0.1], [0, 5]])
-    near = nearest_pictures(model._replace(model=Sees()), source.items(), source, 2).tolist()
+    near = nearest_images(model._replace(model=Sees()), source.items(), source, 2).tolist()
     assert near == [[0, 1], [1, 0], [2, 1]]
-    assert nearest_pictures(model, source.items(), source, 2).tolist() == [[0, 2], [1, 0], [2, 0]]
+    assert nearest_images(model, source.items(), source, 2).tolist() == [[0, 2], [1, 0], [2, 0]]
 
 
-@pytest.mark.parametrize("form", ["vector", "maps"])
+@pytest.mark.parametrize("form", ["pooled", "maps"])
 def test_pictures_are_near_where_the_multimodal_rnn_sees_them(model, form):
     """Its convnet's outputs, not what is stored; a picture that is stored is seen as the recipe scales it."""
     torch.manual_seed(3)
-    shape, random = {"vector": (6,), "maps": (4, 9, 9)}[form], np.random.default_rng(4)
-    settings = model.recipe.model.model_copy(update={"visual_scaling": "unit"})
+    shape, random = {"pooled": (6,), "maps": (4, 9, 9)}[form], np.random.default_rng(4)
+    settings = model.recipe.model.model_copy(update={"feature_scaling": "unit"})
     network = MRNN(settings, model.model.vocab_size, {form: shape}).eval()
     values = (random.random((12, *shape)) * random.random((12, *[1] * len(shape))) * 9).astype(np.float16)
 
-    class Source(Stored):
+    class SourceLanguage(Stored):
         def take(self, items):
             return [{form: self.values[int(item.id)]} for item in items]
 
-    source = Source(values)
+    source = SourceLanguage(values)
     seen = torch.from_numpy(values).float()
     if form == "maps":
         with torch.no_grad():
@@ -129,18 +129,18 @@ def test_pictures_are_near_where_the_multimodal_rnn_sees_them(model, form):
     else:
         expected = seen / seen.norm(dim=1, keepdim=True)
     order = torch.cdist(expected, expected).argsort(1)[:, :5]
-    assert torch.equal(nearest_pictures(model._replace(model=network), source.items(), source, 5), order)
+    assert torch.equal(nearest_images(model._replace(model=network), source.items(), source, 5), order)
     assert not torch.equal(torch.cdist(seen.flatten(1), seen.flatten(1)).argsort(1)[:, :5], order)
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 14, 1 << 30])
 def test_neighbours_are_the_same_however_they_are_cut(model, budget, monkeypatch):
-    monkeypatch.setattr(shortlist, "PICTURES_AT_ONCE", 30)
+    monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 30)
     values = np.random.default_rng(2).normal(size=(100, 7))
     made = []
     monkeypatch.setattr(shortlist, "room_for", lambda *size: made.append(room_for(*size)) or made[-1])
     source = Stored(values)
-    near = nearest_pictures(model._replace(model=torch.nn.Linear(1, 1)), source.items(), source, 6, budget=budget)
+    near = nearest_images(model._replace(model=torch.nn.Linear(1, 1)), source.items(), source, 6, budget=budget)
     stored = source.values.astype(float)
     assert near.tolist() == np.linalg.norm(stored[:, None] - stored, axis=2).argsort(1)[:, :6].tolist()
     assert isinstance(made[0], np.memmap) is (budget == 1)
@@ -148,13 +148,13 @@ def test_neighbours_are_the_same_however_they_are_cut(model, budget, monkeypatch
 
 def test_a_model_s_own_ratings_are_written_where_they_shall_be(model, monkeypatch):
     """Some pictures at a time, into the one matrix there is."""
-    monkeypatch.setattr(shortlist, "PICTURES_AT_ONCE", 2)
+    monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 2)
     asked = []
 
     class Rater:
-        def pair_scores(self, visual, sentences):
-            asked.append(len(visual.present))
-            return visual.vector[:, 0] + 10 * torch.arange(len(sentences))[:, None]
+        def pair_scores(self, image, sentences):
+            asked.append(len(image.present))
+            return image.pooled[:, 0] + 10 * torch.arange(len(sentences))[:, None]
 
     source = Stored([[0], [1], [2], [3], [4]])
     items = [replace(item, sentences=(Sentence("en", "a red wall"),)) for item in source.items()]
@@ -168,7 +168,7 @@ def test_a_model_s_own_ratings_are_written_where_they_shall_be(model, monkeypatc
 def unlike(model):
     """A model of random weights and pictures that are all different, so that nothing ties."""
     torch.manual_seed(0)
-    network = MRNN(model.recipe.model, model.model.vocab_size, {"vector": (6,)}).eval()
+    network = MRNN(model.recipe.model, model.model.vocab_size, {"pooled": (6,)}).eval()
     with torch.no_grad():
         for weight in network.parameters():
             weight.mul_(3)
@@ -186,9 +186,9 @@ def unlike(model):
 def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
     """Lowest first: C(w|x) for a sentence; C(w|x) / C(w|mean) for a picture, among the sentences of its shortlist."""
     model, examples = unlike
-    mean = {"vector": np.linspace(-1, 1, 6).astype(np.float16)}
+    mean = {"pooled": np.linspace(-1, 1, 6).astype(np.float16)}
     others = examples.items[:3]
-    found = measure_search(model, examples, tiny, others, shortlist=size, mean=mean, budget=1 << 20, seed=1)
+    found = evaluate_retrieval(model, examples, tiny, others, shortlist=size, mean=mean, budget=1 << 20, seed=1)
     scores = {score.name: score for score in found.scores}
 
     def perplexities(source, items):
@@ -196,7 +196,7 @@ def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
         return np.exp(-log_probs / np.array([len(target) + 1 for target in examples.targets])[:, None])
 
     perplexity = perplexities(examples.pictures, examples.items)
-    ratio = perplexity / perplexities(ControlPictures(examples.pictures, {}, mean), examples.items[:1])
+    ratio = perplexity / perplexities(ControlFeatures(examples.pictures, {}, mean), examples.items[:1])
     owners, vectors = np.array(examples.owners), examples.pictures.values.astype(float)
     ranks = np.array([(row <= row[owner]).sum() for row, owner in zip(perplexity, owners, strict=True)])
     areas = []
@@ -215,7 +215,7 @@ def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
 
 
 def test_a_longer_shortlist_than_there_are_pictures_is_refused_before_any_work(model, tiny, monkeypatch):
-    monkeypatch.setattr("limner.answering.search", None)
+    monkeypatch.setattr("limner.inference.generate.beam_search", None)
     with pytest.raises(SettingsError, match=r"evaluation\.shortlist: 9, and only 8 pictures .*evaluation.shortlist=8"):
         searched(model, tiny, 9)
 
@@ -243,8 +243,8 @@ def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny, monkeypa
             super().__init__()
             self.inner, self.vocab_size = inner, inner.vocab_size
 
-        def pair_scores(self, visual, sentences):
-            return -visual.vector.sum(1).expand(len(sentences), -1)
+        def pair_scores(self, image, sentences):
+            return -image.pooled.sum(1).expand(len(sentences), -1)
 
         def __getattr__(self, name):
             return super().__getattr__(name) if name in ("inner", "pair_scores") else getattr(self.inner, name)
@@ -253,7 +253,7 @@ def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny, monkeypa
             return self.inner(batch)
 
     rooms = []
-    for place in ("limner.retrieval.room_for", "limner.shortlist.room_for"):
+    for place in ("limner.retrieval.all_pairs.room_for", "limner.retrieval.shortlist.room_for"):
         monkeypatch.setattr(place, lambda shape, budget: rooms.append(shape) or room_for(shape, budget))
     scores, _ = searched(model._replace(model=Rater(model.model)), tiny, 3)
     assert rooms == [(17, 8), (8, 3)]  # the ratings are written over the probabilities; and what is seen

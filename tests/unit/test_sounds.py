@@ -10,8 +10,8 @@ import soundfile
 
 from limner import cli
 from limner.data.collection import Collection
-from limner.data.sounds import QUALITIES, SoundSettings, generate_sounds, make_sound, synthesise, tell
 from limner.errors import CollectionError, SettingsError
+from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds, make_sound, synthesise, tell
 
 SMALL = SoundSettings(seed=3, train=8, val=4, test=4, seconds=0.5, rate=8000)
 RATE = 16000
@@ -53,7 +53,7 @@ def test_every_split_has_every_kind_and_every_file_is_a_sound(collection):
     for split in collection.splits():
         assert {item.label for item in collection.items(split)} == set(QUALITIES)
     for item in collection.items():
-        samples, rate = soundfile.read(collection.medium_path(item))
+        samples, rate = soundfile.read(collection.media_file(item))
         assert (samples.shape, rate, item.image) == ((4000,), 8000, None)
         assert 0.005 < np.abs(samples).max() < 1
 

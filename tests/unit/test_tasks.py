@@ -10,9 +10,9 @@ from PIL import Image
 import limner
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, Sentence, collate
-from limner.errors import BackboneError, CheckpointError, CollectionError, PictureError, SettingsError
+from limner.errors import BackboneError, CollectionError, MediaError, RunError, SettingsError
+from limner.media.image import open_image
 from limner.training.loop import train
-from limner.vision.images import open_picture
 
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
 
@@ -50,12 +50,12 @@ def test_descriptions_do_not_depend_on_their_neighbours(captioner, photos):
 
 
 def test_first_words_are_kept(captioner, photos):
-    found = captioner.describe([photos["blue"]], first_words=["look , a"])
+    found = captioner.describe([photos["blue"]], prefixes=["look , a"])
     assert found[0][0].text.startswith("look, a blue")
 
 
 def test_a_search_setting_that_is_misspelt(captioner, photos):
-    with pytest.raises(SettingsError, match=r"search: beam_sise: Extra inputs are not permitted"):
+    with pytest.raises(SettingsError, match=r"decoding: beam_sise: Extra inputs are not permitted"):
         captioner.describe([photos["red"]], beam_sise=3)
 
 
@@ -74,15 +74,15 @@ def test_one_picture_a_sentence(captioner, photos):
 
 
 def test_pictures_are_found_by_a_sentence(captioner, tiny):
-    found = captioner.find_pictures("a green wall", tiny, split="test", count=2)
+    found = captioner.retrieve_images("a green wall", tiny, split="test", count=2)
     assert {one.id for one in found} == {"test1", "test5"}  # the green ones
     assert found[0].score >= found[1].score
     assert found[0].image.endswith(f"{found[0].id}.png")
-    assert len(captioner.find_pictures("a wall", tiny, split="test", count=100)) == 8
+    assert len(captioner.retrieve_images("a wall", tiny, split="test", count=100)) == 8
 
 
 def test_sentences_are_found_by_a_picture(captioner, tiny, photos):
-    found = captioner.find_sentences(photos["blue"], tiny, split="test", count=2)
+    found = captioner.retrieve_sentences(photos["blue"], tiny, split="test", count=2)
     assert {one.text for one in found} == {"a blue wall", "look , a blue wall"}  # which are said of two pictures
     assert all(one.image is None for one in found)
 
@@ -98,16 +98,16 @@ def test_searching_where_there_is_nothing_to_find(captioner, own_tiny, photos):
     )
     collection = Collection.open(own_tiny.path)
     with pytest.raises(CollectionError, match="no picture with features to search"):
-        captioner.find_pictures("a wall", collection, split="words")
+        captioner.retrieve_images("a wall", collection, split="words")
     with pytest.raises(CollectionError, match="no sentence in 'en' to find, or no picture"):
-        captioner.find_sentences(photos["red"], collection, split="words")
+        captioner.retrieve_sentences(photos["red"], collection, split="words")
     for split in ("mute", "late"):
         with pytest.raises(CollectionError, match="no sentence in 'en' to find"):
-            captioner.find_sentences(photos["red"], collection, split=split)
+            captioner.retrieve_sentences(photos["red"], collection, split=split)
     with pytest.raises(CollectionError, match="no picture with features to search"):
-        captioner.find_pictures("a wall", collection, split="late")
+        captioner.retrieve_images("a wall", collection, split="late")
     with pytest.raises(CollectionError, match="no items in split 'dev'"):
-        captioner.find_pictures("a wall", collection, split="dev")
+        captioner.retrieve_images("a wall", collection, split="dev")
 
 
 def test_nearest_words(captioner):
@@ -124,9 +124,9 @@ def test_nearest_words(captioner):
 def test_pictures_that_cannot_be_read(captioner, tmp_path):
     (tmp_path / "empty.jpg").write_bytes(b"")
     for path in (tmp_path / "empty.jpg", tmp_path / "none.jpg"):
-        with pytest.raises(PictureError, match=path.name):
+        with pytest.raises(MediaError, match=path.name):
             captioner.describe([path])
-        with pytest.raises(PictureError, match=path.name):
+        with pytest.raises(MediaError, match=path.name):
             captioner.score([path], ["a red wall"])
 
 
@@ -134,7 +134,7 @@ def test_a_model_of_stored_features_needs_its_network(trained_on_colours, tiny):
     with pytest.raises(BackboneError, match=r"made by 'eye'.*say where it is"):
         limner.load(trained_on_colours)
     blind = limner.load(trained_on_colours, look=False)
-    assert blind.find_pictures("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")
+    assert blind.retrieve_images("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")
 
 
 def test_an_ensemble_of_two_seeds_describes(trained, tiny, recipe_of, photos, tmp_path):
@@ -143,7 +143,7 @@ def test_an_ensemble_of_two_seeds_describes(trained, tiny, recipe_of, photos, tm
     found = both.describe([photos["red"]])[0][0]
     tokens = both.models[0].tokenizer.encode(found.text)
     seen = both._source().take(both._items([photos["red"]]))[0]
-    batch = collate([Example("red", tokens, visual=seen)])
+    batch = collate([Example("red", tokens, image=seen)])
     with torch.inference_mode():
         each = [one.model(batch).logits[0].softmax(-1) for one in both.models]  # (T, V)
     of_words = [probs[range(len(tokens) + 1), batch.target_out[0]] for probs in each]
@@ -170,9 +170,9 @@ def test_a_picture_is_opened_once_for_all_its_sentences(captioner, photos, monke
 
     def watched(path, **options):
         opened.append(path)
-        return open_picture(path, **options)
+        return open_image(path, **options)
 
-    monkeypatch.setattr("limner.vision.networks.open_picture", watched)
+    monkeypatch.setattr("limner.features.encoders.networks.open_image", watched)
     both = [photos["red"], photos["blue"]]
     scores = captioner.score([both[k % 2] for k in range(10)], ["a red wall"] * 10)
     assert opened == both
@@ -183,15 +183,15 @@ def test_search_goes_without_pictures_that_have_no_features(captioner, own_tiny,
     sentence = (Sentence("en", "a green wall"),)
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=sentence)])
     collection = Collection.open(own_tiny.path)
-    found = captioner.find_pictures("a green wall", collection, split="test", count=100)
+    found = captioner.retrieve_images("a green wall", collection, split="test", count=100)
     assert len(found) == 8 and "late" not in {one.id for one in found}
     assert "without 1 pictures that have no features" in caplog.text
-    sentences = captioner.find_sentences(photos["green"], collection, split="test", count=100)
+    sentences = captioner.retrieve_sentences(photos["green"], collection, split="test", count=100)
     assert "late" not in {one.id for one in sentences}
 
 
 def test_a_sentence_is_found_once_however_often_it_is_said(captioner, tiny, photos):
-    found = captioner.find_sentences(photos["blue"], tiny, split="test", count=100)
+    found = captioner.retrieve_sentences(photos["blue"], tiny, split="test", count=100)
     said = [text for item in tiny.items("test") for text in item.texts("en")]
     assert len(set(said)) < len(said)
     assert sorted(one.text for one in found) == sorted(set(said))
@@ -203,15 +203,15 @@ def test_a_sentence_without_words_is_refused(captioner, tiny, photos, sentence):
     with pytest.raises(SettingsError, match="a sentence without words"):
         captioner.score([photos["red"]] * 2, ["a red wall", sentence])
     with pytest.raises(SettingsError, match="a sentence without words"):
-        captioner.find_pictures(sentence, tiny)
+        captioner.retrieve_images(sentence, tiny)
 
 
 def test_models_that_do_not_fit_together(trained, trained_on_colours, own_tiny, recipe_of, tmp_path):
-    with pytest.raises(CheckpointError, match="must look at the same features"):
+    with pytest.raises(RunError, match="must look at the same features"):
         limner.load(trained, trained_on_colours, look=False)
     write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a purple wall"),))])
     other = train(recipe_of("pixels16", epochs=1), Collection.open(own_tiny.path), tmp_path / "run")
-    with pytest.raises(CheckpointError, match="must share one vocabulary"):
+    with pytest.raises(RunError, match="must share one vocabulary"):
         limner.load(trained, other)
 
 
@@ -221,14 +221,14 @@ def test_a_model_that_looks_at_nothing(tiny, recipe_of, photos, tmp_path):
     texts = [found[0].text for found in model.describe(list(photos.values()))]
     assert len(set(texts)) == 1
     for slip in ("nosuch.jpg", "nosuch.wav"):
-        with pytest.raises(PictureError, match=slip):
+        with pytest.raises(MediaError, match=slip):
             model.describe([tmp_path / slip])
-        with pytest.raises(PictureError, match=slip):
+        with pytest.raises(MediaError, match=slip):
             model.score([tmp_path / slip], ["a red wall"])
     with pytest.raises(CollectionError, match="looks at no"):
-        model.find_sentences(photos["red"], tiny)
+        model.retrieve_sentences(photos["red"], tiny)
     with pytest.raises(CollectionError, match="looks at no pictures"):
-        model.find_pictures("a wall", tiny)
+        model.retrieve_images("a wall", tiny)
     shutil.rmtree(run)
 
 
@@ -236,7 +236,7 @@ def test_one_unreadable_picture_does_not_keep_the_others_waiting(captioner, phot
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"")
     found = dict(captioner.describe_each([photos["red"], bad, photos["blue"]]))
-    assert isinstance(found[bad], PictureError)
+    assert isinstance(found[bad], MediaError)
     for name in ("red", "blue"):
         assert [one.text for one in found[photos[name]]] == [one.text for one in captioner.describe([photos[name]])[0]]
 

@@ -9,10 +9,10 @@ import pytest
 import sacremoses
 import tokenizers
 
-from limner.data.examples import SIGNS
-from limner.errors import CheckpointError, SettingsError
+from limner.data.examples import SPECIAL_TOKENS
+from limner.errors import RunError, SettingsError
 from limner.text import moses
-from limner.text.vocab import SIGN_WORDS, TextSettings, Tokenizer, split
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS, TextSettings, Tokenizer, split
 
 SENTENCES = [
     "A man's dog, a T-shirt and 3,000 balls.",
@@ -125,10 +125,10 @@ def test_case_is_dropped_only_when_asked():
 def test_words_come_by_frequency_then_by_letters_whatever_the_order():
     settings = TextSettings(min_count=2)
     tokenizer = Tokenizer.train(SENTENCES, settings)
-    assert tokenizer.entries == (*SIGN_WORDS, "a", "dog", ".", "the", "ball", "man")
+    assert tokenizer.entries == (*SPECIAL_TOKEN_STRINGS, "a", "dog", ".", "the", "ball", "man")
     assert len(tokenizer) == 10
     assert Tokenizer.train(SENTENCES[::-1], settings).entries == tokenizer.entries
-    assert (SIGNS.pad, SIGNS.bos, SIGNS.eos, SIGNS.unk) == (0, 1, 2, 3)
+    assert (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk) == (0, 1, 2, 3)
 
 
 def test_rare_words_are_unknown():
@@ -141,7 +141,14 @@ def test_rare_words_are_unknown():
 
 def test_signs_are_left_out_of_text():
     tokenizer = Tokenizer.train(SENTENCES, TextSettings(lowercase=False))
-    ids = [SIGNS.bos, *tokenizer.encode("A man's dog."), SIGNS.unk, SIGNS.eos, SIGNS.pad, SIGNS.pad]
+    ids = [
+        SPECIAL_TOKENS.bos,
+        *tokenizer.encode("A man's dog."),
+        SPECIAL_TOKENS.unk,
+        SPECIAL_TOKENS.eos,
+        SPECIAL_TOKENS.pad,
+        SPECIAL_TOKENS.pad,
+    ]
     assert tokenizer.decode(ids) == "A man 's dog . <unk>"
     assert tokenizer.decode(ids[:-4], detokenise=True) == "A man's dog."
 
@@ -152,7 +159,7 @@ def test_a_sign_written_in_a_sentence_is_no_sign(level, tokenise):
     text = "a </s> dog <pad> <s> <unk>"
     settings = TextSettings(tokenise=tokenise, level=level, max_size=60)
     ids = Tokenizer.train([text, text], settings).encode(text)
-    assert not {SIGNS.pad, SIGNS.bos, SIGNS.eos} & set(ids)
+    assert not {SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos} & set(ids)
 
 
 def bpe(**values):
@@ -163,7 +170,7 @@ def test_subwords_give_the_words_back():
     tokenizer = Tokenizer.train(SENTENCES, bpe())
     for text in [*SENTENCES, "a dogball throws there"]:
         ids = tokenizer.encode(text)
-        assert SIGNS.unk not in ids
+        assert SPECIAL_TOKENS.unk not in ids
         assert tokenizer.decode(ids) == " ".join(tokenizer.words(text))
     assert len(tokenizer) == 60
     assert len(tokenizer.encode("dog")) == 1 < len(tokenizer.encode("god"))
@@ -205,7 +212,7 @@ def test_one_file_holds_all(tmp_path, settings):
         ids = tokenizer.encode(text)
         assert again.encode(text) == ids
         assert library.encode(" ".join(tokenizer.words(text))).ids == ids
-        if SIGNS.unk not in ids:
+        if SPECIAL_TOKENS.unk not in ids:
             assert library.decode(ids) == tokenizer.decode(ids)
 
 
@@ -246,12 +253,12 @@ def test_a_part_counts_as_often_as_its_compounds():
 
 
 def test_joiners_are_never_too_rare_or_too_many():
-    few_letters = german(level="bpe", max_size=len(SIGN_WORDS) + len(set("WasserBall▁￭")) - 1)
+    few_letters = german(level="bpe", max_size=len(SPECIAL_TOKEN_STRINGS) + len(set("WasserBall▁￭")) - 1)
     assert "￭" in Tokenizer.train(["Wasser Ball"] * 5 + ["Wasserball"], few_letters).entries
     for values in ({"min_count": 6}, {"max_size": 8}, {"level": "bpe", "max_size": 40, "min_count": 9}):
         tokenizer = Tokenizer.train(GERMAN, german(**values))
         if tokenizer.settings.level == "word":
-            assert tokenizer.entries[:7] == (*SIGN_WORDS, "￭", "￭s", "￭es")
+            assert tokenizer.entries[:7] == (*SPECIAL_TOKEN_STRINGS, "￭", "￭s", "￭es")
         decoded = tokenizer.decode(tokenizer.encode("Geburtstage"))
         assert " " not in decoded and "￭" not in decoded
 
@@ -284,9 +291,9 @@ def test_two_vocabularies_or_one_for_both(level):
 def test_a_joint_vocabulary_counts_both_languages():
     settings = TextSettings(tokenise="space", min_count=3)
     source, _ = Tokenizer.train_pair(["a a b", "c"], ["a b b d"], settings, settings, joint=True)
-    assert source.entries == (*SIGN_WORDS, "a", "b")
+    assert source.entries == (*SPECIAL_TOKEN_STRINGS, "a", "b")
     source, target = Tokenizer.train_pair(["a a b", "c"], ["a b b d"], settings, settings, joint=False)
-    assert source.entries == target.entries == SIGN_WORDS
+    assert source.entries == target.entries == SPECIAL_TOKEN_STRINGS
 
 
 @pytest.mark.parametrize(
@@ -324,7 +331,7 @@ def test_the_file_holds_what_was_learned_of_compounds(tmp_path, values):
         )
     whole = path.read_text(encoding="utf-8")
     path.write_text(whole.replace('"limner_compounds"', '"other"'), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="not a tokenizer saved by Limner"):
+    with pytest.raises(RunError, match="not a tokenizer saved by Limner"):
         Tokenizer.load(path)
     path.write_text(whole.replace('"words"', '"wrods"'), encoding="utf-8")
     with pytest.raises(SettingsError, match=r"tokenizer\.json: .*wrods"):
@@ -344,18 +351,18 @@ def test_a_file_from_before_compounds_still_loads(tmp_path):
 
 def test_files_that_are_none_of_ours_are_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
+    with pytest.raises(RunError, match=r"tokenizer\.json: cannot be read"):
         Tokenizer.load(path)
     Tokenizer.train(SENTENCES, TextSettings()).save(path)
     whole = path.read_text(encoding="utf-8")
     path.write_text(whole[: len(whole) // 2], encoding="utf-8")
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(RunError, match="damaged"):
         Tokenizer.load(path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(RunError, match="damaged"):
         Tokenizer.load(path)
     path.write_text(whole.replace('"limner"', '"other"'), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="not a tokenizer saved by Limner"):
+    with pytest.raises(RunError, match="not a tokenizer saved by Limner"):
         Tokenizer.load(path)
 
 

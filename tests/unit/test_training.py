@@ -7,20 +7,20 @@ import shutil
 import pytest
 import torch
 
-from limner.checkpoint import load_checkpoint, load_tensors
 from limner.data.batching import split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.data.pictures import Pictures
-from limner.errors import CheckpointError, FeatureError, SettingsError, TrainingError
-from limner.evaluation import validate as real_validate
+from limner.errors import FeatureError, RunError, SettingsError, TrainingError
+from limner.evaluation.evaluate import validate as real_validate
+from limner.features.sources import FeatureStore
+from limner.features.store import extract
 from limner.files import locked
 from limner.metrics import METRICS
-from limner.recipe import Recipe
-from limner.records import read_log
+from limner.runs.recipe import Recipe
+from limner.runs.records import read_log
+from limner.runs.trained_model import load_tensors, load_trained_model
 from limner.training import loop, state
 from limner.training.loop import train
-from limner.vision.features import extract
 
 
 def lines_of(run, kind):
@@ -50,7 +50,7 @@ def test_it_learns(trained_on_colours):
     assert [line.epoch for line in val_lines] == [5, 10, 15, 20]
     best = min(line.perplexity for line in val_lines)
     assert best < 3
-    facts = load_checkpoint(trained_on_colours).config.provenance
+    facts = load_trained_model(trained_on_colours).config.provenance
     assert facts["validation_perplexity"] == pytest.approx(best, abs=1e-3)
 
 
@@ -71,7 +71,7 @@ def test_every_step_is_told_and_seen_once(tiny, recipe_of, tmp_path):
 
 
 def test_the_vocabulary_is_the_training_split_s(trained):
-    entries = load_checkpoint(trained).tokenizer.entries
+    entries = load_trained_model(trained).tokenizer.entries
     assert "trainword" in entries
     assert not {"val", "valword", "test", "testword", "eine", "wand"} & set(entries)
 
@@ -79,10 +79,10 @@ def test_the_vocabulary_is_the_training_split_s(trained):
 def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
     run = train(recipe_of(epochs=6, metric="bleu2", metrics=[]), tiny, tmp_path / "run")
     values = [line.metrics["bleu2"] for line in lines_of(run, "val")]
-    kept = load_checkpoint(run)
+    kept = load_trained_model(run)
     assert kept.config.provenance["epochs"] == values.index(max(values)) + 1
     assert max(values) > 40
-    pictures = Pictures.open(tiny, ["colour"], 64)
+    pictures = FeatureStore.open(tiny, ["colour"], 64)
     examples = split_examples(tiny, "val", kept.tokenizer, "en", pictures, 80)
     assert real_validate(kept, examples, ["bleu2"])["bleu2"] == pytest.approx(max(values))
 
@@ -91,7 +91,7 @@ def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
 def test_the_best_weights_are_kept(scripted, tiny, recipe_of, tmp_path, metric, values, epoch):
     scripted(*values, metric=metric)
     run = train(recipe_of(epochs=3, metric=metric, metrics=[]), tiny, tmp_path / "run")
-    assert load_checkpoint(run).config.provenance["epochs"] == epoch
+    assert load_trained_model(run).config.provenance["epochs"] == epoch
 
 
 def test_patience_stops_and_a_stopped_run_stays_as_it_is(scripted, tiny, recipe_of, tmp_path):
@@ -106,7 +106,7 @@ def test_patience_stops_and_a_stopped_run_stays_as_it_is(scripted, tiny, recipe_
 
 def test_the_average_is_what_is_validated_and_kept(tiny, recipe_of, tmp_path):
     run = train(recipe_of(epochs=2, average=0.9), tiny, tmp_path / "run")
-    kept = load_checkpoint(run).model.state_dict()
+    kept = load_trained_model(run).model.state_dict()
     newest = state.find_state(run)
     last, average = (load_tensors(newest / f"{name}.safetensors") for name in ("model", "average"))
     for k, name in enumerate(kept):
@@ -229,7 +229,7 @@ def test_a_metric_that_is_no_number_keeps_nothing(scripted, tiny, recipe_of, tmp
     scripted(4.0, value)
     with pytest.raises(TrainingError, match=r"'perplexity' has no finite value after epoch 2.*training\.clip_norm"):
         train(recipe_of(metrics=["perplexity"]), tiny, tmp_path / "run")
-    assert load_checkpoint(tmp_path / "run").config.provenance["validation_perplexity"] == 4
+    assert load_trained_model(tmp_path / "run").config.provenance["validation_perplexity"] == 4
 
 
 def test_a_metric_nobody_knows_is_refused_before_training(recipe_of):
@@ -245,7 +245,7 @@ def short_run(tiny, recipe_of, tmp_path_factory):
 
 
 def test_a_run_is_not_written_over(short_run, tiny, recipe_of):
-    with pytest.raises(CheckpointError, match=r"holds a run already; add --resume"):
+    with pytest.raises(RunError, match=r"holds a run already; add --resume"):
         train(recipe_of(epochs=1), tiny, short_run)
 
 
@@ -254,8 +254,8 @@ def test_a_run_that_another_process_trains_is_left_alone(tiny, recipe_of, tmp_pa
     train(recipe, tiny, run)
     partial = run / ".state-000000099-00009.4711"  # what the other one is just writing
     partial.mkdir()
-    with locked(run, CheckpointError):
-        with pytest.raises(CheckpointError, match=r"run: another process is writing to it"):
+    with locked(run, RunError):
+        with pytest.raises(RunError, match=r"run: another process is writing to it"):
             train(recipe, tiny, run, resume=True)
         assert partial.exists()
     train(recipe, tiny, run, resume=True)
@@ -267,7 +267,7 @@ def test_a_damaged_record_of_the_recipe_is_named(tiny, recipe_of, tmp_path, cont
     run = tmp_path / "run"
     run.mkdir()
     (run / "recipe.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"recipe\.json: damaged .*restore it, or name another --out"):
+    with pytest.raises(RunError, match=r"recipe\.json: damaged .*restore it, or name another --out"):
         train(recipe_of(epochs=1), tiny, run, resume=True)
 
 
@@ -277,12 +277,14 @@ def test_a_disk_that_refuses_the_state_leaves_the_one_before(monkeypatch, short_
 
     def full(path, tensors):
         path.write_bytes(b"half")
-        raise CheckpointError(f"{path}: cannot be written")
+        raise RunError(f"{path}: cannot be written")
 
     monkeypatch.setattr(state, "save_tensors", full)
-    learner = load_checkpoint(run)
-    with pytest.raises(CheckpointError, match="cannot be written"):
-        state.save_state(run, learner.model, torch.optim.SGD(learner.model.parameters()), None, state.Place(step=999))
+    learner = load_trained_model(run)
+    with pytest.raises(RunError, match="cannot be written"):
+        state.save_state(
+            run, learner.model, torch.optim.SGD(learner.model.parameters()), None, state.TrainState(step=999)
+        )
     assert not list(run.glob(".*"))
     assert state.find_state(run) == before
 
@@ -305,13 +307,13 @@ def test_what_is_too_long_is_told_of_both_splits(caplog, tiny, recipe_of, tmp_pa
 
 def test_a_folder_with_something_else_is_left_alone(tiny, recipe_of, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(CheckpointError, match="not empty and not a run"):
+    with pytest.raises(RunError, match="not empty and not a run"):
         train(recipe_of(epochs=1), tiny, tmp_path, resume=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_another_recipe_is_not_resumed(short_run, tiny, recipe_of):
-    with pytest.raises(CheckpointError, match=r"recipe\.model\.dropout was 0\.0 and is now 0\.5"):
+    with pytest.raises(RunError, match=r"recipe\.model\.dropout was 0\.0 and is now 0\.5"):
         train(recipe_of(epochs=1, model={"dropout": 0.5}), tiny, short_run, resume=True)
 
 
@@ -325,15 +327,15 @@ def with_(recipe, **sections):
 def test_a_run_goes_on_whatever_shall_be_measured_of_it_later(short_run, tiny, recipe_of, tmp_path):
     recipe = recipe_of(epochs=1)
     run = shutil.copytree(short_run, tmp_path / "run")
-    later = {"shortlist": 5, "samples": 3, "given_words": 2}
+    later = {"shortlist": 5, "samples": 3, "prefix_words": 2}
     train(with_(recipe, evaluation=later), tiny, run, resume=True)
-    with pytest.raises(CheckpointError, match=r"recipe\.evaluation\.skip_words was 0 and is now 1"):
+    with pytest.raises(RunError, match=r"recipe\.evaluation\.skip_words was 0 and is now 1"):
         train(with_(recipe, evaluation={"skip_words": 1}), tiny, run, resume=True)
-    with pytest.raises(CheckpointError, match=r"recipe\.search\.max_length was 12 and is now 9"):  # it decodes: bleu4
-        train(with_(recipe, search={"max_length": 9}), tiny, run, resume=True)
+    with pytest.raises(RunError, match=r"recipe\.decoding\.max_length was 12 and is now 9"):  # it decodes: bleu4
+        train(with_(recipe, decoding={"max_length": 9}), tiny, run, resume=True)
     alone = recipe_of(epochs=1, metrics=["perplexity"])
     train(alone, tiny, tmp_path / "other")
-    train(with_(alone, search={"max_length": 9}), tiny, tmp_path / "other", resume=True)
+    train(with_(alone, decoding={"max_length": 9}), tiny, tmp_path / "other", resume=True)
 
 
 def test_sentences_too_short_to_count_are_told_before_the_folder_is_claimed(tiny, recipe_of, tmp_path):
@@ -355,14 +357,14 @@ def test_a_pattern_that_fits_no_weight_is_told_before_the_folder_is_claimed(tiny
 
 def test_another_collection_is_not_resumed(short_run, own_tiny, recipe_of):
     write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a new wall"),))])
-    with pytest.raises(CheckpointError, match=r"data was .* and is now"):
+    with pytest.raises(RunError, match=r"data was .* and is now"):
         train(recipe_of(epochs=1), Collection.open(own_tiny.path), short_run, resume=True)
 
 
 def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, eye_of):
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
     extract(own_tiny, eye_of(version="2"))
-    with pytest.raises(CheckpointError, match=r"features was .* and is now"):
+    with pytest.raises(RunError, match=r"features was .* and is now"):
         train(recipe_of(epochs=1), own_tiny, short_run, resume=True)
 
 
@@ -376,14 +378,14 @@ def test_sentences_without_a_picture_are_learned_too(own_tiny, recipe_of, tmp_pa
     """Text alone, one item a batch: there is nothing to look at, and that is no error."""
     write_items(own_tiny.path, [Item("bare", "train", sentences=(Sentence("en", "a wall without a picture"),))])
     run = train(recipe_of(epochs=1, batch_size=1, bucket=1), Collection.open(own_tiny.path), tmp_path / "run")
-    assert "without" in load_checkpoint(run).tokenizer.entries
+    assert "without" in load_trained_model(run).tokenizer.entries
 
 
 def test_two_tables_of_one_form_are_refused(own_tiny, recipe_of, eye_of, tmp_path):
     extract(own_tiny, eye_of("again"))
     recipe = recipe_of()
-    recipe = recipe.model_copy(update={"visual": recipe.visual.model_copy(update={"features": ("colour", "again")})})
-    with pytest.raises(SettingsError, match="'colour' and 'again' both are of the form 'vector'"):
+    recipe = recipe.model_copy(update={"features": recipe.features.model_copy(update={"tables": ("colour", "again")})})
+    with pytest.raises(SettingsError, match="'colour' and 'again' both are of the form 'pooled'"):
         train(recipe, own_tiny, tmp_path / "run")
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from limner.checkpoint import take_weights
-from limner.data.examples import Example, Visual, collate
+from limner.data.examples import Example, ImageFeatures, collate
+from limner.decoding.scoring import sentence_log_probs
 from limner.layers.attention import AdditiveAttention
-from limner.layers.translating import ConditionalCell, Masks, PlainCell
+from limner.layers.decoder_cells import ConditionalCell, Masks, PlainCell
 from limner.models.nmt import NMT, NMTSettings
-from limner.scoring import sentence_log_probs
+from limner.runs.trained_model import transfer_weights
 
 WORD, HIDDEN, SOURCE, SIZE, IMAGE = 2, 3, 4, 3, 2
 SOURCE_MASK = torch.tensor([[True, True, True], [True, False, False]])
@@ -109,7 +109,7 @@ def test_masks_of_dropout_are_of_what_recurrent_products_read(kind):
 # Models
 
 VOCAB, SOURCE_VOCAB = 9, 8
-FORMS = {"vector": (3,), "grid": (4, 3)}
+FORMS = {"pooled": (3,), "grid": (4, 3)}
 SMALL = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
 SOURCES, TARGETS = ([4, 5, 6, 7], [5], [6, 6, 4]), ([4, 5], [], [8, 7, 6, 5])
 LOOKING = [
@@ -136,18 +136,18 @@ def batch_of(pictures=(True, True, True), forms=FORMS):
         seen = {form: random.normal(size=shape).astype(np.float16) for form, shape in forms.items()}
         examples.append(Example(str(k), TARGETS[k], SOURCES[k], seen if there else None))
     batch = collate(examples)
-    present, *shown = batch.visual
+    present, *shown = batch.image
     shown = [None if form is None else form.double() for form in shown]
-    return dataclasses.replace(batch, visual=type(batch.visual)(present, *shown))
+    return dataclasses.replace(batch, image=type(batch.image)(present, *shown))
 
 
 @pytest.mark.parametrize("changes", LOOKING, ids=str)
 def test_without_pictures_it_is_the_text_only_model_of_the_same_weights(changes):
     seeing, text = nmt(**changes), nmt(**(changes | {"picture": []}))
-    assert take_weights(text, seeing.state_dict()).new == ()
+    assert transfer_weights(text, seeing.state_dict()).new == ()
     blind = batch_of((False, False, False))
     zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
-    unseen = dataclasses.replace(blind, visual=blind.visual._replace(**zeros))  # as beside an example with a picture
+    unseen = dataclasses.replace(blind, image=blind.image._replace(**zeros))  # as beside an example with a picture
     expected = sentence_log_probs(text(blind), blind)
     for batch in (blind, unseen):
         torch.testing.assert_close(sentence_log_probs(seeing(batch), batch), expected)
@@ -173,13 +173,13 @@ def test_where_there_is_no_picture_nothing_is_looked_at_and_the_gate_is_closed(c
 
 def of_grid(model, batch, grid):
     """What a model makes of a batch whose pictures are these tables."""
-    visual = batch.visual._replace(grid=grid, vector=None)
-    return model(dataclasses.replace(batch, visual=visual))
+    image = batch.image._replace(grid=grid, pooled=None)
+    return model(dataclasses.replace(batch, image=image))
 
 
 def test_rows_of_zeros_in_a_table_of_regions_are_no_tokens():
     model, batch = nmt({"grid": FORMS["grid"]}, picture=["head"]), batch_of()
-    grid = batch.visual.grid.clone()
+    grid = batch.image.grid.clone()
     grid[:, 2:] = 0
     ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
     torch.testing.assert_close(ours.logits, expected.logits)
@@ -208,7 +208,7 @@ def test_the_gradient_of_an_early_gate_alone():
 @pytest.mark.parametrize("picture", ["attention", "initial"])
 def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
     model, batch = nmt({"grid": FORMS["grid"]}, picture=[picture]), batch_of((True, False, True))
-    grid = batch.visual.grid.clone()
+    grid = batch.image.grid.clone()
     grid[:, 2:] = 0
     ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
     torch.testing.assert_close(ours.logits, expected.logits)
@@ -226,8 +226,8 @@ def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
 def test_a_picture_of_zeros_is_a_picture(picture):
     model, batch = nmt(picture=[picture]), batch_of((True, True, True))
     zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
-    dark = model(dataclasses.replace(batch, visual=batch.visual._replace(**zeros))).logits
-    none = model(dataclasses.replace(batch, visual=Visual(torch.zeros(3, dtype=torch.bool)))).logits
+    dark = model(dataclasses.replace(batch, image=batch.image._replace(**zeros))).logits
+    none = model(dataclasses.replace(batch, image=ImageFeatures(torch.zeros(3, dtype=torch.bool)))).logits
     assert (dark - none).abs().max() > 1e-6
 
 
@@ -264,7 +264,7 @@ def test_word_by_word_the_gradient_is_that_of_all_positions_at_once(changes):
             torch.testing.assert_close(ours, theirs)
 
 
-SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", "readout", "visual")}
+SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", "readout", "image")}
 
 
 def same_at_every_step(dropped):
@@ -311,8 +311,8 @@ def test_whole_source_words_are_dropped():
 @pytest.mark.parametrize("changes", [{}, LOOKING[0], LOOKING[5]], ids=str)
 def test_in_half_precision_it_comes_near_and_weighs_in_single(changes):
     model, batch = nmt(scale=0.3, **changes).float(), batch_of((True, False, True))
-    shown = [None if form is None or form.dtype == torch.bool else form.float() for form in batch.visual]
-    batch = dataclasses.replace(batch, visual=type(batch.visual)(batch.visual.present, *shown[1:]))
+    shown = [None if form is None or form.dtype == torch.bool else form.float() for form in batch.image]
+    batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))
     expected = model(batch)
     with torch.autocast("cpu", torch.bfloat16):
         found = model(batch)
@@ -334,7 +334,7 @@ def test_fresh_weights_are_as_printed():
     for decoder, std in (("conditional", 0.01), ("plain", 0.05)):
         looks = {"decoder": decoder, "picture": ["head", "initial", "attention"]}
         settings = NMTSettings.model_validate({**big, **looks} | ({} if std == 0.01 else {"initial_std": std}))
-        model = NMT(settings, 200, {"vector": (50,), "grid": (4, 50)}, 200)
+        model = NMT(settings, 200, {"pooled": (50,), "grid": (4, 50)}, 200)
         for name, weight in model.named_parameters():
             if "recurrent" in name:
                 columns = weight.detach().t() if weight.dim() == 2 else torch.cat([*weight.detach()], 1)  # (H, n H)

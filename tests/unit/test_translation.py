@@ -11,10 +11,11 @@ import torch
 from toy_translation import BATS, WORDS, GridEye, learn, picture_collection, text_collection
 
 import limner
-from limner import cli, tasks
+from limner import cli
 from limner.data.examples import Example, collate
-from limner.errors import CheckpointError, PictureError, SettingsError
-from limner.translation import NOTHING, Translator
+from limner.errors import MediaError, RunError, SettingsError
+from limner.inference import captioner
+from limner.inference.translator import NOTHING, Translator
 
 SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins", "zwei drei", "zwei", "eins drei"]
 TRANSLATED = [" ".join(WORDS[word] for word in text.split()) for text in SENTENCES]
@@ -46,7 +47,7 @@ def photos(seeing_run):
 
 @pytest.fixture
 def seeing(seeing_run, monkeypatch):
-    monkeypatch.setattr(tasks, "load_like", lambda *_, **__: GridEye())
+    monkeypatch.setattr(captioner, "load_backbone_for", lambda *_, **__: GridEye())
     return Translator.load(seeing_run)
 
 
@@ -117,7 +118,7 @@ def test_two_of_the_same_are_as_one(run, translator):
 def test_models_are_taken_for_what_they_do(run, trained_on_colours):
     assert isinstance(limner.load(run), Translator)
     assert isinstance(limner.load(trained_on_colours, look=False), limner.Captioner)
-    with pytest.raises(CheckpointError, match=r"translates from 'de'.*limner translate"):
+    with pytest.raises(RunError, match=r"translates from 'de'.*limner translate"):
         limner.Captioner.load(run)
     with pytest.raises(SettingsError, match="'mrnn' does not translate"):
         Translator.load(trained_on_colours, look=False)
@@ -143,10 +144,10 @@ def test_a_picture_that_is_missing_is_refused_or_done_without(seeing, photos):
 def test_pictures_that_do_not_fit(seeing, seeing_run, photos, tmp_path):
     with pytest.raises(SettingsError, match="2 sentences and 1 pictures"):
         seeing.translate(["bat", "bat"], pictures=[photos["red"]])
-    with pytest.raises(PictureError, match=r"gone\.png: no such picture"):
+    with pytest.raises(MediaError, match=r"gone\.png: no such picture"):
         seeing.translate(["bat"], pictures=[tmp_path / "gone.png"])
     (tmp_path / "text.png").write_text("no picture")
-    with pytest.raises(PictureError, match=r"text\.png"):
+    with pytest.raises(MediaError, match=r"text\.png"):
         seeing.translate(["bat"], pictures=[tmp_path / "text.png"])
     with pytest.raises(SettingsError, match="look=False"):
         Translator.load(seeing_run, look=False).translate(["bat"], pictures=[photos["red"]])
@@ -256,7 +257,7 @@ def test_what_is_there_stays_when_something_is_wrong(limner_translate, tmp_path)
 
 
 def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "load_like", lambda *_, **__: GridEye())
+    monkeypatch.setattr(captioner, "load_backbone_for", lambda *_, **__: GridEye())
     one = limner_translate("bat", "eins bat", "--image", photos["green"], model=seeing_run)
     assert one[:2] == (0, "flyer\none flyer\n")
     each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=seeing_run)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 
-from limner.metrics import METRICS, count_sentences, higher_is_better, metrics_for, score_sentences
+from limner.metrics import METRICS, higher_is_better, metrics_for, score_sentences, sentence_statistics
 from limner.metrics import meteor as meteor_module
 from limner.metrics.meteor import LANGUAGES, meteor_in
 
@@ -112,7 +112,7 @@ def test_which_way_a_figure_goes():
 
 
 def test_metrics_that_share_statistics_are_counted_once():
-    counted = count_sentences(HYPOTHESES, REFERENCES, ["chrf3", "chrf3_recall", "chrf3_precision"], lang="de")
+    counted = sentence_statistics(HYPOTHESES, REFERENCES, ["chrf3", "chrf3_recall", "chrf3_precision"], lang="de")
     assert all(one.statistics is counted[0].statistics for one in counted)
 
 

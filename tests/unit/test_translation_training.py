@@ -8,21 +8,21 @@ import pytest
 import torch
 from PIL import Image
 
-from limner.answering import open_pictures
-from limner.checkpoint import Taken, load_checkpoint, load_tensors, take_weights
 from limner.data.batching import split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.errors import CheckpointError, SettingsError, TrainingError
-from limner.evaluation import validate
+from limner.decoding.scoring import score_examples
+from limner.errors import RunError, SettingsError, TrainingError
+from limner.evaluation.evaluate import validate
+from limner.features.encoders.networks import read_image
+from limner.features.store import FeatureSpec, extract
+from limner.inference.generate import open_features
+from limner.media.image import Preprocessing
 from limner.models.nmt import NMT, NMTSettings
-from limner.recipe import Recipe
-from limner.records import read_log
-from limner.scoring import score_examples
+from limner.runs.recipe import Recipe
+from limner.runs.records import read_log
+from limner.runs.trained_model import TransferredWeights, load_tensors, load_trained_model, transfer_weights
 from limner.training.loop import train
-from limner.vision.features import FeatureSpec, extract
-from limner.vision.images import Preprocessing
-from limner.vision.networks import read_picture
 
 COLOURS = {"red": ("rote", (250, 20, 20)), "green": ("grüne", (20, 250, 20)), "blue": ("blaue", (20, 20, 250))}
 SIZES = {"train": 18, "val": 6}
@@ -43,7 +43,7 @@ class GridEye:
         self.specs = (FeatureSpec(name="quarters", kind="grid", shape=(4, 3), grid_size=(2, 2), **spec),)
 
     def read(self, path):
-        return read_picture(path, self.preprocessing)
+        return read_image(path, self.preprocessing)
 
     def __call__(self, pixels):
         quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255
@@ -79,10 +79,10 @@ def recipe_of(model=None, features=None, data=None, text=None, **training):
         {
             "data": {"lang": "de", "source_lang": "en", **(data or {})},
             "text": {"lowercase": False, **(text or {})},
-            "visual": {"features": [features] if features else []},
+            "features": {"tables": [features] if features else []},
             "model": {**SMALL, **(model or {})},
             "training": {"metrics": ["perplexity"], **chosen, **training},
-            "search": {"max_length": 9},
+            "decoding": {"max_length": 9},
         }
     )
 
@@ -135,7 +135,7 @@ def test_a_picture_needs_features_of_its_form(walls, tmp_path):
 def val_of(model, collection):
     data = model.recipe.data
     return split_examples(
-        collection, "val", model.tokenizer, data.lang, open_pictures(model, collection), 80, source=model.source
+        collection, "val", model.tokenizer, data.lang, open_features(model, collection), 80, source=model.source
     )
 
 
@@ -146,7 +146,7 @@ def test_it_learns_and_its_metrics_come_from_real_decoding(walls, tmp_path):
     run = train(recipe, walls, tmp_path / "run")
     losses = [line.loss for line in read_log(run / "log.jsonl") if line.kind == "train"]
     assert losses[-1] < 0.5 * losses[0]
-    kept = load_checkpoint(run)
+    kept = load_trained_model(run)
     facts = kept.config.provenance
     assert facts["validation_bleu2"] > 40
     found = validate(kept, val_of(kept, walls), ["bleu2", "perplexity"])
@@ -157,7 +157,7 @@ def test_it_learns_and_its_metrics_come_from_real_decoding(walls, tmp_path):
 
 
 def test_both_vocabularies_are_the_training_split_s(text_only):
-    model = load_checkpoint(text_only)
+    model = load_trained_model(text_only)
     english, german = set(model.source.tokenizer.entries), set(model.tokenizer.entries)
     assert {"red", "train"} <= english
     assert {"rote", "Wand", "trainwort"} <= german
@@ -168,7 +168,7 @@ def test_both_vocabularies_are_the_training_split_s(text_only):
 
 def test_one_vocabulary_for_both_languages(walls, tmp_path):
     run = train(recipe_of(data={"joint_vocabulary": True}, epochs=1), walls, tmp_path / "run")
-    model = load_checkpoint(run)
+    model = load_trained_model(run)
     assert model.source.tokenizer.entries == model.tokenizer.entries
     assert {"red", "rote"} <= set(model.tokenizer.entries)
 
@@ -195,14 +195,14 @@ def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share,
     run = train(recipe, half_made, tmp_path / "run", progress=told.append)
     assert {news.steps for news in told} == {math.ceil(read / 5)}
     assert told[-1].place.step == math.ceil(read / 5)
-    model = load_checkpoint(run)
+    model = load_trained_model(run)
     assert "synthetictrain" not in model.source.tokenizer.entries  # what a model wrote has no vote on the words,
     assert ("noch" in model.tokenizer.entries) == (share > 0)  # what people wrote has one, where it is learned
 
 
 def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
     run = train(recipe_of(data={"synthetic": 0.5}), half_made, tmp_path / "run")
-    model = load_checkpoint(run)
+    model = load_trained_model(run)
     people = split_examples(
         half_made, "val", model.tokenizer, "de", None, 80, source=model.source._replace(synthetic=0.0)
     )
@@ -221,7 +221,7 @@ def test_synthetic_sentences_that_are_not_there_are_missed(walls, tmp_path):
 
 @pytest.mark.parametrize(("share", "level", "told"), [(0.5, "INFO", "18 of the 36"), (0.9, "WARNING", "18 of the 36")])
 def test_the_share_that_is_drawn_is_told(half_made, tmp_path, caplog, share, level, told):
-    with caplog.at_level("INFO", "limner.training.preparation"):
+    with caplog.at_level("INFO", "limner.training.setup"):
         train(recipe_of(data={"synthetic": share}, epochs=1), half_made, tmp_path / "run")
     lines = [record for record in caplog.records if "that a model wrote" in record.getMessage()]
     assert [line.levelname for line in lines] == [level]
@@ -259,7 +259,7 @@ def test_a_model_that_looks_begins_with_one_that_does_not(walls, text_only, tmp_
     assert after.keys() - before.keys() == NEW
     for name, weight in before.items():
         torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-9)
-    said = load_checkpoint(run).config.provenance["init"]
+    said = load_trained_model(run).config.provenance["init"]
     assert said.startswith(f"{text_only}: {len(before)} weights taken; new: ")
     assert set(said.partition("; new: ")[2].split(", ")) == NEW
     assert told == [f"begins with {said}"]
@@ -268,7 +268,7 @@ def test_a_model_that_looks_begins_with_one_that_does_not(walls, text_only, tmp_
 def test_a_model_that_does_not_look_leaves_what_it_has_no_use_for(walls, text_only, tmp_path):
     seeing = train(looking(epochs=1), walls, tmp_path / "seeing", init=text_only)
     blind = train(recipe_of(**STILL), walls, tmp_path / "blind", init=seeing)
-    said = load_checkpoint(blind).config.provenance["init"]
+    said = load_trained_model(blind).config.provenance["init"]
     assert "; new: none; left: " in said
     assert set(said.partition("; left: ")[2].split(", ")) == NEW
 
@@ -278,7 +278,7 @@ def test_the_words_come_with_the_weights(walls, text_only, tmp_path):
     write_items(tmp_path / "c", [*walls.items(), Item("new", "train", sentences=pair("a house", "ein Haus"))])
     recipe = recipe_of(epochs=1, text={"lowercase": True, "max_size": 8})
     run = train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run", init=text_only)
-    first, second = load_checkpoint(text_only), load_checkpoint(run)
+    first, second = load_trained_model(text_only), load_trained_model(run)
     assert second.tokenizer.entries == first.tokenizer.entries
     assert second.source.tokenizer.entries == first.source.tokenizer.entries
     assert (second.recipe.text, second.recipe.source_text) == (first.recipe.text, first.recipe.source_text)
@@ -317,7 +317,7 @@ def test_word_vectors_of_another_size_are_missed(walls, text_only, tmp_path, cap
 def test_the_saved_recipe_says_whose_vocabulary_it_is(walls, text_only, tmp_path, joint):
     first = text_only if not joint else train(recipe_of(data={"joint_vocabulary": True}), walls, tmp_path / "joint")
     run = train(recipe_of(data={"joint_vocabulary": not joint}, epochs=1), walls, tmp_path / "run", init=first)
-    assert load_checkpoint(run).recipe.data.joint_vocabulary == joint
+    assert load_trained_model(run).recipe.data.joint_vocabulary == joint
 
 
 def test_a_run_that_goes_on_is_not_said_to_begin(walls, text_only, tmp_path):
@@ -330,7 +330,7 @@ def test_a_run_that_goes_on_is_not_said_to_begin(walls, text_only, tmp_path):
 
 
 def test_what_is_no_run_is_refused(walls, tmp_path):
-    with pytest.raises(CheckpointError, match=r"nothing: not a trained model"):
+    with pytest.raises(RunError, match=r"nothing: not a trained model"):
         train(recipe_of(), walls, tmp_path / "run", init=tmp_path / "nothing")
 
 
@@ -351,7 +351,7 @@ def without_times(run):
     return [{k: v for k, v in line.items() if k not in ("seconds", "words_per_second")} for line in lines]
 
 
-SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "visual", "source_word")}
+SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "image", "source_word")}
 
 
 @pytest.mark.parametrize("step", [1, 3, 4])  # of three an epoch: in its midst, at its end, and in the next
@@ -378,7 +378,7 @@ def test_resuming_without_the_run_it_began_with_is_refused(walls, text_only, tmp
     """The words would be others, and with a vocabulary of the same size nobody would notice."""
     with pytest.raises(Stop):
         train(recipe_of(save_every=1), walls, tmp_path / "run", init=text_only, progress=stop_at(1))
-    with pytest.raises(CheckpointError, match="cannot resume, init was"):
+    with pytest.raises(RunError, match="cannot resume, init was"):
         train(recipe_of(save_every=1), walls, tmp_path / "run", resume=True)
 
 
@@ -392,16 +392,16 @@ def nmt(**changes):
 def test_weights_are_taken_where_name_and_shape_agree():
     text, seeing = nmt(), nmt(picture=["attention"], readout_dim=5)
     before = {name: weight.clone() for name, weight in seeing.state_dict().items()}
-    taken = take_weights(seeing, text.state_dict())
+    taken = transfer_weights(seeing, text.state_dict())
     other_shape = {name for name in before if name.startswith("readout") and name != "readout.bias"}
     assert set(taken.new) == NEW | other_shape
     assert set(taken.taken) == text.state_dict().keys() - other_shape
     assert taken.unused == ()
     for name, weight in seeing.state_dict().items():
         torch.testing.assert_close(weight, (text.state_dict() if name in taken.taken else before)[name], rtol=0, atol=0)
-    assert set(take_weights(nmt(), seeing.state_dict()).unused) == NEW
+    assert set(transfer_weights(nmt(), seeing.state_dict()).unused) == NEW
 
 
 def test_what_was_taken_is_told():
-    assert str(Taken(("a", "b"), ("c", "d"), ())) == "2 weights taken; new: c, d"
-    assert str(Taken(("a",), (), ("e", "f"))) == "1 weights taken; new: none; left: e, f"
+    assert str(TransferredWeights(("a", "b"), ("c", "d"), ())) == "2 weights taken; new: c, d"
+    assert str(TransferredWeights(("a",), (), ("e", "f"))) == "1 weights taken; new: none; left: e, f"

@@ -7,12 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
-from limner import report, word_map
-from limner.checkpoint import Checkpoint, forms_of, load_checkpoint, save_checkpoint
-from limner.errors import CheckpointError, MissingExtraError, SettingsError
+from limner import report
+from limner.errors import MissingExtraError, RunError, SettingsError
 from limner.models import build_model
+from limner.report import word_map
+from limner.report.word_map import GROUPS, NEIGHBOURS, map_words, save_word_map
+from limner.runs.trained_model import TrainedModel, feature_shapes, load_trained_model, save_trained_model
 from limner.text.vocab import TextSettings, Tokenizer
-from limner.word_map import GROUPS, NEIGHBOURS, map_words, save_word_map
 
 FIELDS = {
     "animals": "dog cat horse cow sheep bird",
@@ -49,18 +50,18 @@ def sentences():
 def known(trained_on_colours):
     """A checkpoint whose word vectors are known."""
     tokenizer = Tokenizer.train(sentences(), TextSettings(tokenise="space"))
-    return load_checkpoint(trained_on_colours)._replace(model=KnownVectors(tokenizer.entries), tokenizer=tokenizer)
+    return load_trained_model(trained_on_colours)._replace(model=KnownVectors(tokenizer.entries), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
 def wordy(trained_on_colours, tmp_path_factory):
     """A saved model, untrained, with enough words for a map."""
-    small = load_checkpoint(trained_on_colours)
+    small = load_trained_model(trained_on_colours)
     tokenizer = Tokenizer.train(sentences(), TextSettings(tokenise="space"))
-    model = build_model(small.recipe.model, len(tokenizer), forms_of(small.config.features))
+    model = build_model(small.recipe.model, len(tokenizer), feature_shapes(small.config.features))
     folder = tmp_path_factory.mktemp("wordy") / "run"
     config = small.config.model_copy(update={"vocab_size": len(tokenizer)})
-    save_checkpoint(folder, Checkpoint(model, tokenizer, config, small.recipe))
+    save_trained_model(folder, TrainedModel(model, tokenizer, config, small.recipe))
     return folder
 
 
@@ -164,7 +165,7 @@ def test_a_map_is_written_as_a_drawing(wordy, tmp_path):
 def test_another_ending_or_no_model_writes_nothing(wordy, tmp_path):
     with pytest.raises(SettingsError, match=r"words\.gif: .*\.png or \.svg"):
         save_word_map(wordy, tmp_path / "words.gif")
-    with pytest.raises(CheckpointError, match="not a trained model"):
+    with pytest.raises(RunError, match="not a trained model"):
         save_word_map(tmp_path / "absent", tmp_path / "words.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -7,17 +7,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from limner.checkpoint import Checkpoint, Config, forms_of, save_checkpoint
-from limner.data.batching import Source, split_examples
+from limner.data.batching import SourceLanguage, split_examples
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.data.pictures import Pictures
+from limner.features.encoders.networks import read_image
+from limner.features.sources import FeatureStore
+from limner.features.store import FeatureSpec, extract
+from limner.media.image import Preprocessing
 from limner.models import build_model
-from limner.recipe import Recipe
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import Config, TrainedModel, feature_shapes, save_trained_model
 from limner.text.vocab import Tokenizer
-from limner.vision.features import FeatureSpec, extract
-from limner.vision.images import Preprocessing
-from limner.vision.networks import read_picture
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
 BATS = {"red": "club", "green": "flyer"}
@@ -45,7 +45,7 @@ class GridEye:
         )
 
     def read(self, path):
-        return read_picture(path, self.preprocessing)
+        return read_image(path, self.preprocessing)
 
     def __call__(self, pixels):
         quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255
@@ -90,23 +90,25 @@ def learn(
         {
             "data": {"lang": "en", "source_lang": "de", "test": "train"},
             "text": {"tokenise": "space", "level": level, "max_size": 40},
-            "visual": {"features": ["quarters"] if picture else []},
+            "features": {"tables": ["quarters"] if picture else []},
             "model": {"name": "nmt", "picture": list(picture), **sizes},
-            "search": {"max_length": 12},
+            "decoding": {"max_length": 12},
         }
     )
     texts = {lang: [text for item in collection.items() for text in item.texts(lang)] for lang in ("de", "en")}
     source_tokenizer, tokenizer = Tokenizer.train_pair(
         texts["de"], texts["en"], recipe.source_text, recipe.text, joint=False
     )
-    pictures = Pictures.open(collection, recipe.visual.features, 8) if picture else None
+    pictures = FeatureStore.open(collection, recipe.features.tables, 8) if picture else None
     features = tuple(table.spec for table in pictures.tables) if pictures else ()
     torch.manual_seed(1)
-    model = build_model(recipe.model, len(tokenizer), forms_of(features), len(source_tokenizer))
+    model = build_model(recipe.model, len(tokenizer), feature_shapes(features), len(source_tokenizer))
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.2 * torch.randn_like(weight)  # the papers begin near zero, which takes long to leave
-    examples = split_examples(collection, "train", tokenizer, "en", pictures, 80, source=Source("de", source_tokenizer))
+    examples = split_examples(
+        collection, "train", tokenizer, "en", pictures, 80, source=SourceLanguage("de", source_tokenizer)
+    )
     batch = examples.batch(range(len(examples)))
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
     for _ in range(steps):
@@ -122,5 +124,5 @@ def learn(
         vocab_size=len(tokenizer),
         source_vocab_size=len(source_tokenizer),
     )
-    save_checkpoint(run, Checkpoint(model.eval(), tokenizer, config, recipe, source_tokenizer))
+    save_trained_model(run, TrainedModel(model.eval(), tokenizer, config, recipe, source_tokenizer))
     return run

@@ -5,6 +5,6 @@ Everything heavy is imported inside the commands, so that `limner --help` answer
 
 from limner.cli import compare, data, diagnose, models, results, translate  # importing them adds their commands
 from limner.cli.app import app, main
-from limner.terminal import err
+from limner.cli.terminal import err
 
 __all__ = ["app", "compare", "data", "diagnose", "err", "main", "models", "results", "translate"]

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.logging import RichHandler
 
-from limner.allocation import keep_freed_memory
+from limner.cli.terminal import err, print_error
 from limner.errors import LimnerError
-from limner.terminal import err, print_error
+from limner.process import keep_freed_memory
 
 app = typer.Typer(
     no_args_is_help=True,

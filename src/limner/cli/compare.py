@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from limner.cli.app import AsJson, app, given
-from limner.terminal import out, print_json, progress_bars
+from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from limner.comparison import Comparison, SystemScore
+    from limner.evaluation.compare import Comparison, SystemScore
 
 
 @app.command()
@@ -44,8 +44,8 @@ def compare(
 
     Example: `limner compare runs/nmt1,runs/nmt2 runs/src-img1,runs/src-img2 --metric bleu4 --metric ter --level 0.01`
     """
-    from limner.comparison import ComparisonSettings
-    from limner.comparison import compare as compare_systems
+    from limner.evaluation.compare import ComparisonSettings
+    from limner.evaluation.compare import compare as compare_systems
 
     options = given(metrics=metric, trials=trials, seed=seed, exchange=exchange, level=level)
     with progress_bars() as progress:
@@ -98,7 +98,7 @@ def _contrasts(found: Comparison) -> list[list[str]]:
 
 def _legend(found: Comparison) -> str:
     """What the marks mean, in a line."""
-    from limner.comparison import DAGGERS
+    from limner.evaluation.compare import DAGGERS
 
     better = (f"{dagger} better than {one.name}" for dagger, one in zip(DAGGERS, found.systems, strict=False))
     return f"{', '.join(better)}: p < {found.level:g} by approximate randomisation ({found.signature})"

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from limner.cli.app import AsJson, Device, app, given
-from limner.errors import SettingsError
-from limner.terminal import (
+from limner.cli.terminal import (
     err,
     print_json,
     print_summary,
     progress_bar,
 )
+from limner.errors import SettingsError
 
 
 @app.command("import")
@@ -70,7 +70,7 @@ def show(
     Example: `limner show collections/flickr8k --sheet sheet.png`
     """
     from limner.data.collection import Collection
-    from limner.data.contact import contact_sheet, save_sheet, summary
+    from limner.report.contact_sheet import contact_sheet, save_sheet, summary
 
     opened = Collection.open(collection)
     if sheet is not None:
@@ -94,7 +94,7 @@ def features(
         ),
     ],
     layer: Annotated[str | None, typer.Option(help="Whose output to take (res4f, conv5_4, layer.12 …).")] = None,
-    kind: Annotated[str, typer.Option(help="vector (pooled), grid (one a location) or both.")] = "vector",
+    kind: Annotated[str, typer.Option(help="vector (pooled), grid (one a location) or both.")] = "pooled",
     size: Annotated[int | None, typer.Option(help="Side of the network's input in pixels.")] = None,
     resize: Annotated[str | None, typer.Option(help="crop or squash; default: as the network was trained.")] = None,
     views: Annotated[int, typer.Option(help="Views averaged: 1, 2 (and mirrored) or 10.")] = 1,
@@ -116,8 +116,8 @@ def features(
     Example: `limner features collections/flickr8k --backbone google/mobilenet_v2_1.0_224`
     """
     from limner.data.collection import Collection
-    from limner.vision.backbones import load_backbone
-    from limner.vision.features import extract
+    from limner.features.encoders.load import load_backbone
+    from limner.features.store import extract
 
     opened = Collection.open(collection)
     if boxes is None and regions is not None:
@@ -133,7 +133,7 @@ def features(
         device=device,
     )
     if boxes is not None:
-        from limner.vision.regions import with_regions
+        from limner.features.regions import with_regions
 
         eye = with_regions(eye, opened, boxes, strict=strict, **given(count=regions))
     media = eye.specs[0].media
@@ -180,8 +180,8 @@ def kmeans(
     Example: `limner kmeans collections/flickr8k --out filters.safetensors`
     """
     from limner.data.collection import Collection
-    from limner.data.contact import save_sheet
-    from limner.vision.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
+    from limner.features.encoders.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
+    from limner.report.contact_sheet import save_sheet
 
     wishes = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
     settings = KMeansSettings.parse(wishes, "kmeans")
@@ -230,9 +230,9 @@ def generate(
 
     Example: `limner generate sounds collections/sounds --train 2000`
     """
-    from limner.data.scenes import SceneSettings
-    from limner.data.scenes import generate as generate_scenes
-    from limner.data.sounds import SoundSettings, generate_sounds
+    from limner.synthetic.scenes import SceneSettings
+    from limner.synthetic.scenes import generate as generate_scenes
+    from limner.synthetic.sounds import SoundSettings, generate_sounds
 
     wishes = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous)
     with progress_bar(f"generating {kind}") as bar:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from limner.cli.app import AsJson, Backbone, BeamSize, Data, Device, app, command_line, given
-from limner.terminal import out, print_json, progress_bars
+from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
     from limner.diagnosis import Condition, Contrast, Diagnosis
@@ -23,7 +23,7 @@ def diagnose(
     split: Annotated[str | None, typer.Option(help="Default: the recipe's test split.")] = None,
     mask: Annotated[
         list[str] | None,
-        typer.Option(help="Source words to hide: colours, last:3 or a file of words. Repeatable."),
+        typer.Option(help="SourceLanguage words to hide: colours, last:3 or a file of words. Repeatable."),
     ] = None,
     contrast: Annotated[
         Path | None, typer.Option(help="A table of two sentences for a picture, or two pictures for a sentence (TSV).")
@@ -50,20 +50,20 @@ def diagnose(
 
     Example: `limner diagnose runs/src-img --data collections/multi30k --mask colours --mask last:3`
     """
-    from limner.checkpoint import load_checkpoint
     from limner.data.collection import Collection
+    from limner.decoding.beam_search import DecodingSettings
     from limner.diagnosis import diagnose as find_out
     from limner.diagnosis import save_diagnosis
-    from limner.search import SearchSettings
+    from limner.runs.trained_model import load_trained_model
 
-    checkpoint = load_checkpoint(model, device)
-    search = checkpoint.recipe.search.model_dump()
+    checkpoint = load_trained_model(model, device)
+    search = checkpoint.recipe.decoding.model_dump()
     with progress_bars() as progress:
         found = find_out(
             checkpoint,
             Collection.open(data),
             split=split,
-            settings=SearchSettings.parse({**search, **given(beam_size=beam_size)}, "search"),
+            settings=DecodingSettings.parse({**search, **given(beam_size=beam_size)}, "decoding"),
             masks=mask or (),
             contrast=contrast,
             trials=trials,

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from limner.cli.app import AsJson, Backbone, BeamSize, Data, Device, Ensemble, LengthPenalty, app, command_line, given
-from limner.errors import PictureError, SettingsError
-from limner.terminal import (
+from limner.cli.terminal import (
     print_error,
     print_json,
     training_bar,
 )
+from limner.errors import MediaError, SettingsError
 
 
 @app.command()
@@ -32,7 +32,7 @@ def train(
     Example: `limner train mao2015/flickr8k --data collections/flickr8k --out runs/mrnn training.seed=2`
     """
     from limner.data.collection import Collection
-    from limner.recipe import load_recipe
+    from limner.runs.recipe import load_recipe
     from limner.training.loop import train as train_model
 
     if to.is_file():
@@ -49,7 +49,7 @@ def train(
             note=lambda line: typer.echo(line, err=True),  # before the bar appears; with --json, not among the JSON
             progress=bar,
         )
-    from limner.records import RunConfig
+    from limner.runs.records import RunConfig
 
     facts = RunConfig.load(run / "config.json").provenance
     if as_json:
@@ -60,7 +60,7 @@ def train(
 
 def _outcome(run: Path, facts: dict[str, Any]) -> str:
     """What a training has come to, by its own records."""
-    from limner.records import read_log
+    from limner.runs.records import read_log
 
     kept = ", ".join(
         f"{key.removeprefix('validation_')} {value}" for key, value in facts.items() if key.startswith("validation_")
@@ -82,7 +82,7 @@ def describe(
     length_penalty: LengthPenalty = None,
     min_length: Annotated[int | None, typer.Option(help="Words at least.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Words at most.")] = None,
-    first_words: Annotated[str | None, typer.Option(help="Words every sentence begins with.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Words every sentence begins with.")] = None,
     sample: Annotated[bool, typer.Option(help="Draw words at random instead of the most probable.")] = False,
     temperature: Annotated[float, typer.Option(help="With --sample: below 1 bolder words are rarer.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="With --sample: among this many words.")] = None,
@@ -97,7 +97,7 @@ def describe(
 
     Example: `limner describe runs/mrnn photo.jpg --beam-size 5 --n-best 3`
     """
-    from limner.tasks import Captioner
+    from limner.inference.captioner import Captioner
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = given(
@@ -110,11 +110,11 @@ def describe(
     )
     captioner = Captioner.load(model, *(ensemble or []), backbone=backbone, device=device)
     files = _files(pictures, captioner.suffixes)
-    first = [first_words] * len(files) if first_words else None
+    first = [prefix] * len(files) if prefix else None
     told: list[dict[str, Any]] = []
     unreadable = 0
-    for file, found in captioner.describe_each(files, first_words=first, **search):
-        if isinstance(found, PictureError):
+    for file, found in captioner.describe_each(files, prefixes=first, **search):
+        if isinstance(found, MediaError):
             unreadable += 1
             print_error(found)
         elif as_json:
@@ -141,7 +141,7 @@ def score(
 
     Example: `limner score runs/mrnn photo.jpg "A dog runs ." "A cat sleeps ."`
     """
-    from limner.tasks import Captioner
+    from limner.inference.captioner import Captioner
 
     scores = Captioner.load(model, backbone=backbone, device=device).score([picture] * len(sentences), sentences)
     if as_json:
@@ -169,18 +169,18 @@ def search(
 
     Example: `limner search runs/mrnn "a dog in the snow" --data collections/flickr8k`
     """
-    from limner.audio import SOUND_SUFFIXES
     from limner.data.collection import Collection
-    from limner.tasks import Captioner
-    from limner.vision.images import PICTURE_SUFFIXES
+    from limner.features.encoders.logmel import AUDIO_SUFFIXES
+    from limner.inference.captioner import Captioner
+    from limner.media.image import IMAGE_SUFFIXES
 
-    by_picture = Path(query).suffix.lower() in PICTURE_SUFFIXES | SOUND_SUFFIXES
+    by_picture = Path(query).suffix.lower() in IMAGE_SUFFIXES | AUDIO_SUFFIXES
     captioner = Captioner.load(model, backbone=backbone, device=device, look=by_picture)
     collection = Collection.open(data)
     if by_picture:
-        found = captioner.find_sentences(query, collection, split=split, count=count)
+        found = captioner.retrieve_sentences(query, collection, split=split, count=count)
     else:
-        found = captioner.find_pictures(query, collection, split=split, count=count)
+        found = captioner.retrieve_images(query, collection, split=split, count=count)
     if as_json:
         print_json([one._asdict() for one in found])
         return
@@ -200,11 +200,11 @@ def words(
 
     Example: `limner words runs/mrnn dog --map words.png`
     """
-    from limner.tasks import Captioner
+    from limner.inference.captioner import Captioner
 
     found = Captioner.load(model, look=False).nearest_words(word, count)
     if to is not None:
-        from limner.word_map import save_word_map
+        from limner.report.word_map import save_word_map
 
         save_word_map(model, to)
     if as_json:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from limner.cli.app import AsJson, BeamSize, Data, Device, Ensemble, LengthPenalty, app, command_line, given
-from limner.errors import SettingsError
-from limner.terminal import (
+from limner.cli.terminal import (
     print_json,
     print_scores,
     progress_bars,
 )
+from limner.errors import SettingsError
 
 if TYPE_CHECKING:
-    from limner.data.pictures import Control
-    from limner.recipe import Recipe
+    from limner.features.sources import ImageControl
+    from limner.runs.recipe import Recipe
 
 
 @app.command()
@@ -25,7 +25,7 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="A trained model.")],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of evaluation.* and search.* to change."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of evaluation.* and decoding.* to change."),
     ] = None,
     data: Data = ...,  # type: ignore[assignment]
     split: Annotated[str | None, typer.Option(help="Default: the recipe's test split.")] = None,
@@ -52,22 +52,22 @@ def evaluate(
 
     Example: `limner evaluate runs/mrnn evaluation.samples=10 --data collections/flickr8k --beam-size 5`
     """
-    from limner.checkpoint import load_checkpoint
     from limner.data.collection import Collection
-    from limner.evaluation import DEFAULT_METRICS, save_evaluation
-    from limner.evaluation import evaluate as evaluate_models
+    from limner.evaluation.evaluate import DEFAULT_METRICS, save_evaluation
+    from limner.evaluation.evaluate import evaluate as evaluate_models
+    from limner.runs.trained_model import load_trained_model
 
-    models = [load_checkpoint(folder, device) for folder in (model, *(ensemble or []))]
+    models = [load_trained_model(folder, device) for folder in (model, *(ensemble or []))]
     options = given(beam_size=beam_size, length_penalty=length_penalty)
     recipe = _changed(
-        models[0].recipe, [*(changes or []), *(f"search.{key}={value}" for key, value in options.items())]
+        models[0].recipe, [*(changes or []), *(f"decoding.{key}={value}" for key, value in options.items())]
     )
     with progress_bars() as progress:
         found = evaluate_models(
             models,
             Collection.open(data),
             split=split,
-            settings=recipe.search,
+            settings=recipe.decoding,
             measure=recipe.evaluation,
             pictures=_control(pictures),
             metrics=metric or DEFAULT_METRICS,
@@ -97,22 +97,22 @@ def evaluate(
 
 def _changed(recipe: Recipe, changes: list[str]) -> Recipe:
     """The recipe with other settings of what can still be chosen once the model is trained."""
-    from limner.recipe import Recipe
+    from limner.runs.recipe import Recipe
     from limner.settings import override
 
     for change in changes:
-        if not change.startswith(("evaluation.", "search.")):
-            raise SettingsError(f"'{change}': only evaluation.* and search.* can be changed once a model is trained")
+        if not change.startswith(("evaluation.", "decoding.")):
+            raise SettingsError(f"'{change}': only evaluation.* and decoding.* can be changed once a model is trained")
     return Recipe.parse(override(recipe.model_dump(mode="json"), changes))
 
 
-def _control(name: str) -> Control:
-    from limner.data.pictures import Control
+def _control(name: str) -> ImageControl:
+    from limner.features.sources import ImageControl
 
-    names = get_args(Control)
+    names = get_args(ImageControl)
     if name not in names:
         raise SettingsError(f"--pictures: '{name}' is none of {', '.join(names)}")
-    return cast("Control", name)
+    return cast("ImageControl", name)
 
 
 @app.command()
@@ -141,7 +141,7 @@ def demo(
 
     Example: `limner demo --out demo`
     """
-    from limner.demo import run_demo
+    from limner.cli.demo import run_demo
 
     with progress_bars() as progress:
         result = run_demo(to, seed=seed, command=command_line(), progress=progress)
@@ -207,8 +207,8 @@ def reproduce(
     Example: `limner reproduce kiros2014/table1 --data collections/flickr8k --out runs/table1 --budget 0.1`
     """
     from limner.data.collection import Collection
-    from limner.published import find_table
-    from limner.published import reproduce as bring_about
+    from limner.reproduce import find_table
+    from limner.reproduce import reproduce as bring_about
 
     with progress_bars() as progress:
         made = bring_about(

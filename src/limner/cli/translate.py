@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from limner.cli.app import AsJson, Backbone, BeamSize, Device, Ensemble, LengthPenalty, app, given
+from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
 from limner.files import write_whole
-from limner.terminal import err, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from limner.translation import Translation
+    from limner.inference.translator import Translation
 
 STANDARD_INPUT = Path("-")
 
@@ -84,7 +84,7 @@ def translate(
     pictures = _read_pictures(asked, image or [], images)
     if to_file is not None:
         _require_place(to_file)
-    from limner.translation import Translator
+    from limner.inference.translator import Translator
 
     translator = Translator.load(*runs, backbone=backbone, device=device, look=any(pictures))
     with progress_bar("translating") as bar:
@@ -92,7 +92,7 @@ def translate(
             asked.texts, pictures=pictures, missing=missing, batch_size=batch_size, progress=bar, **search
         )
     if attention is not None:
-        from limner.attention_page import save_explanations
+        from limner.report.attention_page import save_explanations
 
         explained = translator.explain(asked.texts, [best[0] for best in found], pictures=pictures, missing=missing)
         features = translator.models[0].config.features
@@ -101,7 +101,7 @@ def translate(
                 explained, attention, sentences=asked.texts, pictures=pictures, features=features, progress=bar
             )
         err.print(f"drawings: {page}", soft_wrap=True)
-    several = (n_best or translator.models[0].recipe.search.n_best) > 1
+    several = (n_best or translator.models[0].recipe.decoding.n_best) > 1
     if as_json:
         told = _as_json(asked.texts, pictures, found)
     else:
@@ -218,13 +218,13 @@ def _translate_collection(
     as_json: bool,
 ) -> None:
     """Print, or write, a translation of what has none."""
-    from limner.back_translation import back_translate, name_of, translations
-    from limner.checkpoint import load_checkpoint
     from limner.data.collection import Collection
-    from limner.tasks import changed_search
-    from limner.translation import languages
+    from limner.inference.back_translation import back_translate, name_of, translations
+    from limner.inference.captioner import changed_search
+    from limner.inference.translator import languages
+    from limner.runs.trained_model import load_trained_model
 
-    models = [load_checkpoint(run, device) for run in runs]
+    models = [load_trained_model(run, device) for run in runs]
     source, target = languages(models[0])
     for told, known, option in zip(direction, (source.lang, target), ("--lang", "--to"), strict=True):
         if told not in (None, known):
@@ -232,21 +232,21 @@ def _translate_collection(
                 f"{option} {told}: {runs[0]} translates from '{source.lang}' to '{target}'; name a model of the "
                 "direction that you want"
             )
-    wanted["settings"] = changed_search(models[0].recipe.search, search)
+    wanted["settings"] = changed_search(models[0].recipe.decoding, search)
     collection = Collection.open(place)
     with progress_bar("translating") as bar:
         if not write:
             found = translations(models, collection, progress=bar, **wanted)
             pairs = [(one.written.text, one.text) for some in found for one in some]
         else:
-            made_by = "+".join(name_of(run) for run in runs)
-            outcome = back_translate(models, collection, made_by=made_by, progress=bar, **wanted)
+            generated_by = "+".join(name_of(run) for run in runs)
+            outcome = back_translate(models, collection, generated_by=generated_by, progress=bar, **wanted)
     if write and as_json:
-        print_json({"collection": str(place), "made_by": made_by, **outcome._asdict()})
+        print_json({"collection": str(place), "generated_by": generated_by, **outcome._asdict()})
     elif write:
         why = "had no words, too many, or no end, or a picture without features"
         left = f"; {outcome.left_out:,} {why}" if outcome.left_out else ""
-        typer.echo(f"{place}: {outcome.made:,} sentences in '{target}' added, made by {made_by}{left}")
+        typer.echo(f"{place}: {outcome.made:,} sentences in '{target}' added, made by {generated_by}{left}")
     elif as_json:
         print_json([{source.lang: written, target: text} for written, text in pairs])
     else:

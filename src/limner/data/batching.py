@@ -13,19 +13,19 @@ import numpy as np
 
 from limner.data.collection import Collection
 from limner.data.examples import Batch, Example, Item, collate
-from limner.data.pictures import Pictures, PictureSource
 from limner.errors import FeatureError, TrainingError
+from limner.features.sources import FeatureSource, FeatureStore
 from limner.text.vocab import Tokenizer
 
 T = TypeVar("T")
 
-TOKENS_A_ROW = 100
+MAX_TOKENS_PER_ROW = 100
 """A batch of so many rows has so many times that many tokens at most, padding included; few sentences are longer."""
 
 logger = logging.getLogger(__name__)
 
 
-class Source(NamedTuple):
+class SourceLanguage(NamedTuple):
     """The language a model translates from."""
 
     lang: str
@@ -34,7 +34,7 @@ class Source(NamedTuple):
     """Share of the pairs of an epoch whose source sentence a model wrote; 0 leaves these out."""
 
 
-class Query(NamedTuple):
+class GenerationInput(NamedTuple):
     """What a model is asked to say: something of a picture, or a sentence in another language."""
 
     item: Item
@@ -46,7 +46,7 @@ class Query(NamedTuple):
 class Examples:
     """The (picture, sentence) or (source, picture, sentence) examples of some items, tokenised once.
 
-    Pictures are read batch by batch.
+    FeatureStore are read batch by batch.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Examples:
         items: Sequence[Item],
         tokenizer: Tokenizer,
         lang: str,
-        pictures: PictureSource | None,
+        pictures: FeatureSource | None,
         max_words: int,
-        source: Source | None = None,
+        source: SourceLanguage | None = None,
     ) -> None:
         """Tokenise the sentences of a language, and of the one they are translated from.
 
@@ -102,20 +102,20 @@ class Examples:
         drawn = np.random.default_rng([seed, epoch, 1]).choice(self.synthetic, wanted, replace=False)
         return sorted([*people, *drawn.tolist()])
 
-    def queries(self) -> list[Query]:
+    def queries(self) -> list[GenerationInput]:
         """What a model is asked to say: of each item something, or each sentence that people wrote in other words."""
         if self.source is None:
-            return [Query(item, None, tuple(item.texts(self.lang))) for item in self.items]
-        asked: list[Query] = []
+            return [GenerationInput(item, None, tuple(item.texts(self.lang))) for item in self.items]
+        asked: list[GenerationInput] = []
         for item in self.items:
             answers: dict[tuple[str, int], list[str]] = {}
             for source, target in item.pairs(self.source.lang, self.lang):
-                if not source.made_by:
+                if not source.generated_by:
                     answers.setdefault((source.text, source.group), []).append(target.text)
-            asked += [Query(item, text, tuple(references)) for (text, _), references in answers.items()]
+            asked += [GenerationInput(item, text, tuple(references)) for (text, _), references in answers.items()]
         return asked
 
-    def showing(self, pictures: PictureSource | None) -> Self:
+    def showing(self, pictures: FeatureSource | None) -> Self:
         """The same pairs, with other pictures."""
         other = copy.copy(self)
         other.pictures = pictures
@@ -124,12 +124,12 @@ class Examples:
     def batch(self, rows: Sequence[int]) -> Batch:
         """Collate the pairs of these rows."""
         items = [self.items[self.owners[row]] for row in rows]
-        visuals = self.pictures.take(items) if self.pictures is not None else [None] * len(items)
+        images = self.pictures.take(items) if self.pictures is not None else [None] * len(items)
         sources = [None] * len(rows) if self.sources is None else [self.sources[row] for row in rows]
         return collate(
             [
-                Example(item.id, self.targets[row], source, visual)
-                for row, item, source, visual in zip(rows, items, sources, visuals, strict=True)
+                Example(item.id, self.targets[row], source, image)
+                for row, item, source, image in zip(rows, items, sources, images, strict=True)
             ]
         )
 
@@ -146,13 +146,13 @@ def cut(rows: Iterable[int], lengths: Sequence[int], size: int) -> Iterator[list
     Args:
         rows: in the order wanted.
         lengths: tokens of every row.
-        size: rows a batch; with the longest of them that makes at most `size` * `TOKENS_A_ROW` tokens, or one row.
+        size: rows a batch; with the longest of them that makes at most `size` * `MAX_TOKENS_PER_ROW` tokens, or one row.
     """
     batch: list[int] = []
     longest = 0
     for row in rows:
         longest = max(longest, lengths[row])
-        if batch and (len(batch) == size or (len(batch) + 1) * longest > size * TOKENS_A_ROW):
+        if batch and (len(batch) == size or (len(batch) + 1) * longest > size * MAX_TOKENS_PER_ROW):
             yield batch
             batch, longest = [], lengths[row]
         batch.append(row)
@@ -160,12 +160,16 @@ def cut(rows: Iterable[int], lengths: Sequence[int], size: int) -> Iterator[list
         yield batch
 
 
-def texts_to_learn(item: Item, lang: str, source: Source | None) -> list[tuple[str, str, bool]]:
+def texts_to_learn(item: Item, lang: str, source: SourceLanguage | None) -> list[tuple[str, str, bool]]:
     """Of each sentence to learn: what it translates (or nothing), itself, and whether a model wrote the former."""
     if source is None:
         return [("", text, False) for text in item.texts(lang)]
     pairs = item.pairs(source.lang, lang)
-    return [(read.text, said.text, bool(read.made_by)) for read, said in pairs if source.synthetic or not read.made_by]
+    return [
+        (read.text, said.text, bool(read.generated_by))
+        for read, said in pairs
+        if source.synthetic or not read.generated_by
+    ]
 
 
 def epoch_order(lengths: Sequence[Any], size: int, bucket: int, seed: int, epoch: int) -> list[list[int]]:
@@ -232,10 +236,10 @@ def split_examples(
     split: str,
     tokenizer: Tokenizer,
     lang: str,
-    pictures: Pictures | None,
+    pictures: FeatureStore | None,
     max_words: int,
     leave_out: bool = False,
-    source: Source | None = None,
+    source: SourceLanguage | None = None,
 ) -> Examples:
     """The pairs of one split; items without a sentence in that language are passed over.
 
@@ -266,7 +270,7 @@ def split_examples(
         raise FeatureError(
             f"{collection.path}: {len(unseen)} pictures of split '{split}' have no features '{names}', the first "
             f"is '{unseen[0]}'; 'limner features' adds them, and says which pictures cannot be read and why; "
-            "visual.missing=leave_out trains without them"
+            "features.missing=leave_out trains without them"
         )
     examples = Examples(items, tokenizer, lang, pictures, max_words, source)
     examples.without_features = len(unseen)
@@ -276,12 +280,12 @@ def split_examples(
     return examples
 
 
-def _nothing_to_learn(items: Sequence[Item], lang: str, source: Source | None, length: str) -> str:
+def _nothing_to_learn(items: Sequence[Item], lang: str, source: SourceLanguage | None, length: str) -> str:
     known = sorted({sentence.lang for item in items for sentence in item.sentences})
     there = f"(languages there: {', '.join(known) or 'none'})"
     if source is None:
         remedy = f"; train with data.lang={known[0]}" if known and lang not in known else ""
         return f"has no sentence{length} in '{lang}' {there}{remedy}"
-    written = any(read.made_by for item in items for read, _ in item.pairs(source.lang, lang))
+    written = any(read.generated_by for item in items for read, _ in item.pairs(source.lang, lang))
     people = " that people wrote; what a model wrote is left out here" if written and not source.synthetic else ""
     return f"has no sentence{length} in '{lang}' that translates one in '{source.lang}'{people} {there}"

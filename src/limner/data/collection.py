@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 ITEMS = "items.lance"
 FEATURES = "features"
-_SENTENCE = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32(), "made_by": pa.string()})
+_SENTENCE = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32(), "generated_by": pa.string()})
 _REGION = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string()})
 SCHEMA = pa.schema(
     [
@@ -118,14 +118,14 @@ class Collection:
     def image_path(self, item: Item) -> Path:
         return self._member(item, item.image, "picture")
 
-    def image_file(self, item: Item) -> str | None:
+    def absolute_image_path(self, item: Item) -> str | None:
         """Absolute path of an item's picture as text, for records; None where it has none."""
         return None if item.image is None else str(self.image_path(item).resolve())
 
     def video_path(self, item: Item) -> Path:
         return self._member(item, item.video, "video")
 
-    def medium_path(self, item: Item) -> Path:
+    def media_file(self, item: Item) -> Path:
         """Where the picture or the sound is that features are made of."""
         return self._member(item, item.medium, "picture and no sound")
 
@@ -144,7 +144,7 @@ class Collection:
                 item.split,
                 _name(item.image),
                 _name(item.video),
-                [sentence if sentence.made_by else sentence[:3] for sentence in item.sentences],
+                [sentence if sentence.generated_by else sentence[:3] for sentence in item.sentences],
                 item.regions,
                 item.label,
                 *([_name(item.audio)] if item.audio else []),
@@ -255,8 +255,8 @@ def _unite(old: Item, new: Item) -> Item:
 
 
 def _unite_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
-    written = {sentence[:3] for sentence in sentences if not sentence.made_by}
-    return tuple(dict.fromkeys(one for one in sentences if not one.made_by or one[:3] not in written))
+    written = {sentence[:3] for sentence in sentences if not sentence.generated_by}
+    return tuple(dict.fromkeys(one for one in sentences if not one.generated_by or one[:3] not in written))
 
 
 def _item(row: dict[str, Any]) -> Item:
@@ -273,7 +273,7 @@ def _item(row: dict[str, Any]) -> Item:
 
 
 def _sentence(row: dict[str, Any]) -> Sentence:
-    return Sentence(row["lang"], row["text"], row["group"], row.get("made_by") or "")
+    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "")
 
 
 def _table(items: list[Item]) -> Any:  # noqa: ANN401

@@ -24,7 +24,7 @@ class Sentence(NamedTuple):
     text: str
     group: int = 0
     """Sentences of one group translate each other, each with each: what translates nothing needs a group of its own."""
-    made_by: str = ""
+    generated_by: str = ""
     """Who translated it, where a model did; empty for what people wrote."""
 
 
@@ -55,7 +55,7 @@ class Item:
 
     def texts(self, lang: str) -> list[str]:
         """What people wrote in a language."""
-        return [sentence.text for sentence in self.sentences if sentence.lang == lang and not sentence.made_by]
+        return [sentence.text for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
 
     def pairs(self, source: str, target: str) -> list[tuple[Sentence, Sentence]]:
         """Sentences of two languages that translate each other, for each that people wrote in the target language."""
@@ -66,32 +66,32 @@ class Item:
         return [
             (other, sentence)
             for sentence in self.sentences
-            if sentence.lang == target and not sentence.made_by
+            if sentence.lang == target and not sentence.generated_by
             for other in by_group.get(sentence.group, ())
         ]
 
 
-Seen = Mapping[str, NDArray[np.float16] | None]
-"""What is stored of one picture, by form: 'vector', 'grid', 'maps'."""
+StoredFeatures = Mapping[str, NDArray[np.float16] | None]
+"""What is stored of one picture, by form: 'pooled', 'grid', 'maps'."""
 
 
-class Visual(NamedTuple):
+class ImageFeatures(NamedTuple):
     """What a batch shows of its pictures; the forms that were not asked for are None."""
 
     present: Tensor  # (B,) bool: false where an example has no picture
-    vector: Tensor | None = None  # (B, D)
+    pooled: Tensor | None = None  # (B, D)
     grid: Tensor | None = None  # (B, L, D)
     maps: Tensor | None = None  # (B, C, H, W): pixels or feature maps a trained convnet still has to read
 
-    def to(self, device: torch.device) -> Visual:
+    def to(self, device: torch.device) -> ImageFeatures:
         return self._each(lambda values: values.to(device))
 
-    def select(self, rows: Tensor) -> Visual:
+    def select(self, rows: Tensor) -> ImageFeatures:
         return self._each(lambda values: values[rows])
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Visual:
-        vector, grid, maps = (None if form is None else change(form) for form in self[1:])
-        return Visual(change(self.present), vector, grid, maps)
+    def _each(self, change: Callable[[Tensor], Tensor]) -> ImageFeatures:
+        pooled, grid, maps = (None if form is None else change(form) for form in self[1:])
+        return ImageFeatures(change(self.present), pooled, grid, maps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Example:
     id: str
     target: Sequence[int] = ()
     source: Sequence[int] | None = None
-    visual: Seen | None = None
+    image: StoredFeatures | None = None
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Batch:
     """What every model reads; made once, in `collate`. (Not frozen, since Fabric refuses frozen dataclasses.)"""
 
     ids: tuple[str, ...]
-    visual: Visual
+    image: ImageFeatures
     target_in: Tensor  # (B, T): start sign, then the sentence
     target_out: Tensor  # (B, T): the sentence, then the end sign
     target_mask: Tensor  # (B, T) bool: true where target_out is a real word or the end sign
@@ -122,7 +122,7 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         return replace(
             self,
-            visual=self.visual.to(device),
+            image=self.image.to(device),
             target_in=self.target_in.to(device),
             target_out=self.target_out.to(device),
             target_mask=self.target_mask.to(device),
@@ -131,7 +131,7 @@ class Batch:
         )
 
 
-class Signs(NamedTuple):
+class SpecialTokens(NamedTuple):
     """Ids of the signs every vocabulary begins with."""
 
     pad: int = 0
@@ -140,19 +140,19 @@ class Signs(NamedTuple):
     unk: int = 3
 
 
-SIGNS = Signs()
+SPECIAL_TOKENS = SpecialTokens()
 
 
 def collate(examples: Sequence[Example]) -> Batch:
     """Pad examples into one batch; shifted inputs, outputs and masks are made here and nowhere else."""
     words, lengths = _padded([example.target for example in examples])  # (B, T - 1) and (B, 1)
-    target_in = functional.pad(words, (1, 0), value=SIGNS.bos)
-    target_out = functional.pad(words, (0, 1), value=SIGNS.pad).scatter_(1, lengths, SIGNS.eos)
+    target_in = functional.pad(words, (1, 0), value=SPECIAL_TOKENS.bos)
+    target_out = functional.pad(words, (0, 1), value=SPECIAL_TOKENS.pad).scatter_(1, lengths, SPECIAL_TOKENS.eos)
     mask = torch.arange(target_in.shape[1]) <= lengths
     source, source_mask = _collate_sources(examples)
     return Batch(
         ids=tuple(example.id for example in examples),
-        visual=collate_visual([example.visual for example in examples]),
+        image=collate_features([example.image for example in examples]),
         target_in=target_in,
         target_out=target_out,
         target_mask=mask,
@@ -171,18 +171,18 @@ def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor
 def _padded(sequences: Sequence[Sequence[int]], at_least: int = 0) -> tuple[Tensor, Tensor]:
     """Sequences of ids side by side (B, T), and their lengths (B, 1); all at once, a batch has hundreds."""
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)[:, None]
-    tokens = np.full((len(sequences), max(at_least, int(lengths.max()))), SIGNS.pad, dtype=np.int64)
+    tokens = np.full((len(sequences), max(at_least, int(lengths.max()))), SPECIAL_TOKENS.pad, dtype=np.int64)
     tokens[np.arange(tokens.shape[1]) < lengths] = [id for sequence in sequences for id in sequence]
     return torch.from_numpy(tokens), torch.from_numpy(lengths)
 
 
-def collate_visual(visuals: Sequence[Seen | None]) -> Visual:
+def collate_features(images: Sequence[StoredFeatures | None]) -> ImageFeatures:
     """Stack the pictures of a batch; one that is missing becomes zeros and `present` says so."""
-    shown = [{form: values for form, values in (v or {}).items() if values is not None} for v in visuals]
+    shown = [{form: values for form, values in (v or {}).items() if values is not None} for v in images]
     forms: dict[str, Tensor] = {}
-    for form in ("vector", "grid", "maps"):
+    for form in ("pooled", "grid", "maps"):
         known = next((v[form] for v in shown if form in v), None)
         if known is not None:
             nothing = np.zeros_like(known)
             forms[form] = torch.from_numpy(np.stack([v.get(form, nothing) for v in shown])).float()
-    return Visual(torch.tensor([bool(v) for v in shown]), **forms)
+    return ImageFeatures(torch.tensor([bool(v) for v in shown]), **forms)

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.answering import answer, count_answers
-from limner.checkpoint import Checkpoint
-from limner.data.batching import Examples, Query
-from limner.data.pictures import PictureSource
+from limner.data.batching import Examples, GenerationInput
+from limner.decoding.beam_search import DecodingSettings, Hypothesis
+from limner.decoding.scoring import score_examples
 from limner.diagnosis.records import Condition, Figure
+from limner.features.sources import FeatureSource
+from limner.inference.generate import answer, hypothesis_statistics
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
 from limner.metrics.significance import approximate_randomisation
 from limner.progress import part_of
-from limner.scoring import score_examples
-from limner.search import Hypothesis, SearchSettings
+from limner.runs.trained_model import TrainedModel
 
 PERPLEXITY = "perplexity"
 """Beside the metrics of sentences: that of the split's own sentences."""
@@ -50,10 +50,10 @@ class Shown(NamedTuple):
 class Study:
     """A model, the split it is asked about, and how its answers are found, measured and compared."""
 
-    model: Checkpoint
+    model: TrainedModel
     examples: Examples
-    asked: Sequence[Query]
-    settings: SearchSettings
+    asked: Sequence[GenerationInput]
+    settings: DecodingSettings
     metrics: Sequence[str]
     """Names of sentence metrics, and `PERPLEXITY`."""
     trials: int
@@ -63,9 +63,9 @@ class Study:
     def answers(
         self,
         what: str,
-        pictures: PictureSource | None,
-        asked: Sequence[Query] | None = None,
-        model: Checkpoint | None = None,
+        pictures: FeatureSource | None,
+        asked: Sequence[GenerationInput] | None = None,
+        model: TrainedModel | None = None,
     ) -> list[Hypothesis]:
         """What the model says.
 
@@ -84,21 +84,21 @@ class Study:
         )
         return [hypotheses[0] for hypotheses in found]
 
-    def shown(self, name: str, best: Sequence[Hypothesis], asked: Sequence[Query] | None = None) -> Shown:
+    def shown(self, name: str, best: Sequence[Hypothesis], asked: Sequence[GenerationInput] | None = None) -> Shown:
         """Measure what the model said; `asked` as of `answers`."""
         asked = self.asked if asked is None else asked
         tokenizer = self.model.tokenizer
         said = [tokenizer.decode(one.tokens) for one in best]
         wanted = [metric for metric in self.metrics if metric != PERPLEXITY]
-        counted = count_answers(tokenizer, best, asked, wanted)
+        counted = hypothesis_statistics(tokenizer, best, asked, wanted)
         ids = [query.item.id for query in asked]
-        how = f"|search:{self.settings.signature}"
+        how = f"|decoding:{self.settings.signature}"
         measures = [
             Measure(c.metric.name, by_item(c.statistics, ids), c.metric.value, c.signature + how) for c in counted
         ]
         return Shown(name, said, measures)
 
-    def perplexity(self, pictures: PictureSource | None) -> Measure:
+    def perplexity(self, pictures: FeatureSource | None) -> Measure:
         """Perplexity of the split's own sentences with some pictures."""
         skip = self.model.recipe.evaluation.skip_words
         examples = self.examples.showing(pictures)
@@ -138,7 +138,7 @@ class Study:
         return tuple(conditions)
 
 
-def share(name: str, counts: Sequence[tuple[int, int]], asked: Sequence[Query]) -> Measure:
+def share(name: str, counts: Sequence[tuple[int, int]], asked: Sequence[GenerationInput]) -> Measure:
     """A percentage as a measure.
 
     Args:

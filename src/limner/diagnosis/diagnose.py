@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.answering import open_pictures, shown_pictures
-from limner.checkpoint import Checkpoint
 from limner.data.batching import Examples, split_examples
 from limner.data.collection import Collection
-from limner.data.pictures import ControlPictures, Pictures, PictureSource
+from limner.decoding.beam_search import DecodingSettings, Hypothesis
+from limner.diagnosis.ambiguity import SOURCE, says, sense_queries, wrong_pictures
 from limner.diagnosis.conditions import PERPLEXITY, Note, Shown, Study, share
-from limner.diagnosis.contrast import measure_contrasts, read_contrasts
+from limner.diagnosis.contrastive import measure_contrasts, read_contrasts
 from limner.diagnosis.masking import Forms, Hiding, Mask, read_mask, recovered
 from limner.diagnosis.records import Condition, Diagnosis, Masked, Senses
-from limner.diagnosis.senses import SOURCE, says, sense_queries, wrong_pictures
 from limner.errors import CollectionError, SettingsError
+from limner.features.sources import ControlFeatures, FeatureSource, FeatureStore
+from limner.inference.generate import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
-from limner.search import Hypothesis, SearchSettings
-from limner.shortlist import looks
+from limner.retrieval.shortlist import uses_image
+from limner.runs.trained_model import TrainedModel
 
 DEFAULT_METRICS = ("bleu4", "chrf3", "ter", PERPLEXITY)
 """Those that need no extra and no Java."""
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 def diagnose(
-    model: Checkpoint,
+    model: TrainedModel,
     collection: Collection,
     *,
     split: str | None = None,
-    settings: SearchSettings | None = None,
+    settings: DecodingSettings | None = None,
     metrics: Sequence[str] = DEFAULT_METRICS,
     masks: Sequence[str] = (),
     contrast: Path | None = None,
@@ -75,12 +75,12 @@ def diagnose(
     began = time.perf_counter()
     require_metrics(name for name in metrics if name != PERPLEXITY)
     data = model.recipe.data
-    split, settings = split or data.test, settings or model.recipe.search
+    split, settings = split or data.test, settings or model.recipe.decoding
     note = progress or (lambda part, done, total: None)
-    features = open_pictures(model, collection)
-    leave_out = leave_out or model.recipe.visual.missing == "leave_out"
+    features = open_features(model, collection)
+    leave_out = leave_out or model.recipe.features.missing == "leave_out"
     examples = split_examples(collection, split, model.tokenizer, data.lang, features, 1 << 30, leave_out, model.source)
-    if looks(model.model):
+    if uses_image(model.model):
         examples = _with_pictures(examples, model, f"{collection.path}: split '{split}'")
     study = Study(model, examples, examples.queries(), settings, tuple(metrics), trials, seed, note)
     # What can be refused is refused before the work begins.
@@ -102,7 +102,7 @@ def diagnose(
         )
     return Diagnosis(
         split=split,
-        search=settings.signature,
+        decoding=settings.signature,
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
@@ -146,7 +146,7 @@ def save_diagnosis(diagnosis: Diagnosis, run: Path) -> Path:
     return path
 
 
-def _with_pictures(examples: Examples, model: Checkpoint, where: str) -> Examples:
+def _with_pictures(examples: Examples, model: TrainedModel, where: str) -> Examples:
     """Without the items that have no picture, which tell nothing about pictures."""
     items = [item for item in examples.items if item.medium is not None]
     if not items:
@@ -154,19 +154,19 @@ def _with_pictures(examples: Examples, model: Checkpoint, where: str) -> Example
     return Examples(items, model.tokenizer, examples.lang, examples.pictures, 1 << 30, examples.source)
 
 
-def _controls(study: Study, collection: Collection, features: Pictures | None) -> dict[str, PictureSource | None]:
+def _controls(study: Study, collection: Collection, features: FeatureStore | None) -> dict[str, FeatureSource | None]:
     """What the model is shown under every condition; the first is what the others are compared with."""
     model, items = study.model, study.examples.items
-    if not looks(model.model):
+    if not uses_image(model.model):
         return {"none": features}
-    seen: dict[str, PictureSource | None] = {"right": features}
-    seen["shuffled"] = shown_pictures(model, collection, features, "shuffled", items, study.seed)
+    seen: dict[str, FeatureSource | None] = {"right": features}
+    seen["shuffled"] = control_features(model, collection, features, "shuffled", items, study.seed)
     try:
-        seen["mean"] = shown_pictures(model, collection, features, "mean", items, study.seed)
+        seen["mean"] = control_features(model, collection, features, "mean", items, study.seed)
     except (CollectionError, SettingsError) as error:  # no training split here, or one without pictures
         logger.warning("there is no mean picture to show: %s", error)
     # A description is of something: what has no picture at all is a picture of nothing.
-    seen["none"] = None if model.source else shown_pictures(model, collection, features, "zero", items, study.seed)
+    seen["none"] = None if model.source else control_features(model, collection, features, "zero", items, study.seed)
     return seen
 
 
@@ -200,7 +200,7 @@ def _hide(study: Study, name: str) -> Hidden:
 
 
 def _measure_hidden(
-    study: Study, hidden: Hidden, seen: Mapping[str, PictureSource | None], whole: Sequence[Hypothesis]
+    study: Study, hidden: Hidden, seen: Mapping[str, FeatureSource | None], whole: Sequence[Hypothesis]
 ) -> Masked:
     """Translate the sentences with hidden words, and compare with the whole ones."""
     source = study.model.source_tokenizer
@@ -231,7 +231,7 @@ def _measure_hidden(
 
 
 def _measure_senses(
-    study: Study, seen: Mapping[str, PictureSource | None], best: Mapping[str, Sequence[Hypothesis]]
+    study: Study, seen: Mapping[str, FeatureSource | None], best: Mapping[str, Sequence[Hypothesis]]
 ) -> Senses | None:
     """How the ambiguous words of generated scenes are translated; None where there are none."""
     model, source = study.model, study.model.source
@@ -253,7 +253,7 @@ def _measure_senses(
 
     conditions = [shown(name, [best[name][one.row] for one in kept]) for name in ("right", "none") if name in seen]
     if (pictures := seen.get("right")) is not None:
-        swapped = study.answers("swapped pictures", ControlPictures(pictures, others), asked)
+        swapped = study.answers("swapped pictures", ControlFeatures(pictures, others), asked)
         conditions.insert(1, shown("swapped", swapped))
     return Senses(
         sentences=len(kept), left_out=len(found) - len(kept), conditions=study.compare(conditions, "two meanings")

@@ -1,6 +1,6 @@
 """Hiding words of the source sentence, so that only the picture can tell what they were.
 
-After Caglayan et al. (2019), "Probing the Need for Visual Context in Multimodal Machine Translation", who hide colours
+After Caglayan et al. (2019), "Probing the Need for ImageFeatures Context in Multimodal Machine Translation", who hide colours
 ("colour deprivation") and the end of the sentence ("progressive masking"). There the model learned from sentences with
 hidden words as well; here whatever was learned is asked.
 """
@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from limner.data.examples import SIGNS
-from limner.data.readers.gathering import Place
-from limner.data.readers.sources import read_lines
+from limner.data.examples import SPECIAL_TOKENS
+from limner.data.readers.corpus_files import read_lines
+from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, SettingsError
 from limner.text.vocab import Tokenizer
 
@@ -105,7 +105,7 @@ class Hiding(Tokenizer):
         return [
             piece
             for word, hidden in zip(words, self.mask.hides(words), strict=True)
-            for piece in ((SIGNS.unk,) if hidden else self._pieces(word))
+            for piece in ((SPECIAL_TOKENS.unk,) if hidden else self._pieces(word))
         ]
 
 
@@ -176,7 +176,7 @@ def _read_words(path: Path) -> dict[str, Forms]:
         word, _, translations = line.partition("\t")
         if len(word.split()) > 1:
             raise CollectionError(
-                f"{Place(path, number)}: '{word}' is several words; expected one, and its translations after a tab"
+                f"{SourceLocation(path, number)}: '{word}' is several words; expected one, and its translations after a tab"
             )
         if word.strip():
             known[word.strip().casefold()] = frozenset(translations.casefold().split())

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from limner.records import Record
+from limner.runs.records import Record
 
 
 class Figure(Record):
@@ -85,7 +85,7 @@ class Diagnosis(Record):
     """Everything one `limner diagnose` found on one split."""
 
     split: str
-    search: str
+    decoding: str
     """How sentences were found."""
     collection: str
     fingerprint: str

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from limner.layers.deferred import Owed, share
-from limner.precision import at_least_float32, precise
+from limner.layers.fused.accumulate import Owed, share
+from limner.layers.precision import at_least_float32, precise
 
-CELLS_AT_ONCE = 1 << 19
+ELEMENTS_PER_CHUNK = 1 << 19
 """Units whose activation is taken together: few enough for a core's cache."""
 
 
@@ -146,7 +146,7 @@ def _by_values(left: list[tuple[Tensor, Tensor]]) -> tuple[Tensor]:
 
 def _pieces(query: Tensor, keys: Tensor) -> list[slice]:
     """Rows whose activations fit a cache together."""
-    height = max(1, CELLS_AT_ONCE // (query.shape[1] * keys.shape[1] * keys.shape[2]))
+    height = max(1, ELEMENTS_PER_CHUNK // (query.shape[1] * keys.shape[1] * keys.shape[2]))
     return [slice(top, top + height) for top in range(0, len(keys), height)]
 
 

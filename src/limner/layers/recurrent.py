@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from limner.layers.dropout import dropout
-from limner.precision import at_least_float32
+from limner.layers.precision import at_least_float32
 
 
 def gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:

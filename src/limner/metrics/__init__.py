@@ -31,12 +31,11 @@ from limner.metrics.ter import TER, TER_TEXT
 
 __all__ = [
     "METRICS",
-    "Counted",
     "Metric",
+    "MetricStatistics",
     "MetricUnavailable",
     "RetrievalRanks",
     "Score",
-    "count_sentences",
     "higher_is_better",
     "median_rank",
     "metrics_for",
@@ -49,6 +48,7 @@ __all__ = [
     "retrieval_scores",
     "score_sentences",
     "sentence_scores",
+    "sentence_statistics",
 ]
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def higher_is_better(name: str) -> bool:
     return METRICS[name].higher_is_better if name in METRICS else name != "perplexity"
 
 
-class Counted(NamedTuple):
+class MetricStatistics(NamedTuple):
     """A metric's statistics of every segment, which a significance test sums again and again."""
 
     metric: Metric
@@ -99,18 +99,18 @@ def score_sentences(
     texts: tuple[Sequence[str], References] | None = None,
     lang: str = "en",
 ) -> list[Score]:
-    """Score N sentences by several metrics; arguments and errors as of `count_sentences`."""
-    return [counted.score for counted in count_sentences(hypotheses, references, metrics, texts=texts, lang=lang)]
+    """Score N sentences by several metrics; arguments and errors as of `sentence_statistics`."""
+    return [counted.score for counted in sentence_statistics(hypotheses, references, metrics, texts=texts, lang=lang)]
 
 
-def count_sentences(
+def sentence_statistics(
     hypotheses: Sequence[str],
     references: References,
     metrics: Sequence[str],
     *,
     texts: tuple[Sequence[str], References] | None = None,
     lang: str,
-) -> list[Counted]:
+) -> list[MetricStatistics]:
     """Count what several metrics need of N sentences.
 
     A metric that cannot run here (an extra that is not installed, no Java, a language it does not know) is left out
@@ -143,7 +143,7 @@ def count_sentences(
         rows = statistics[metric.statistics]
         if rows is not None:
             note = "|input:tokens" if metric.reads == "text" and texts is None else ""
-            counted.append(Counted(metric, rows, metric.signature(corpus[1]) + note))
+            counted.append(MetricStatistics(metric, rows, metric.signature(corpus[1]) + note))
     if missing:
         left_out = [metric for metric in metrics if statistics[known[metric].statistics] is None]
         logger.warning("%s (left out: %s)", missing[0], ", ".join(left_out))

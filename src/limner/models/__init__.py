@@ -7,9 +7,9 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from limner.models.bow import Bow, BowSettings
-from limner.models.independent import IndependentDescriptions, IndependentSettings
-from limner.models.lbl import LBL, LBLSettings
+from limner.models.bag_of_words import Bow, BowSettings
+from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
+from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.nmt import NMT, NMTSettings
@@ -31,7 +31,7 @@ ModelSettings = Annotated[
 def build_model(
     settings: ModelSettings,
     vocab_size: int,
-    visual: Mapping[str, tuple[int, ...]],
+    image: Mapping[str, tuple[int, ...]],
     source_vocab_size: int | None = None,
 ) -> Model:
     """Build the model its settings name, with fresh weights.
@@ -39,9 +39,9 @@ def build_model(
     Args:
         settings: the model's own settings.
         vocab_size: V, signs included.
-        visual: shape of each form of picture the batches will hold: vector (D,), grid (L, D), maps (C, H, W).
+        image: shape of each form of picture the batches will hold: vector (D,), grid (L, D), maps (C, H, W).
         source_vocab_size: V of the language that is translated from; None for a model that translates nothing.
     """
     if source_vocab_size is not None:
-        return cast(Model, TRANSLATORS[type(settings)](settings, vocab_size, visual, source_vocab_size))
-    return cast(Model, MODELS[type(settings)](settings, vocab_size, visual))
+        return cast(Model, TRANSLATORS[type(settings)](settings, vocab_size, image, source_vocab_size))
+    return cast(Model, MODELS[type(settings)](settings, vocab_size, image))

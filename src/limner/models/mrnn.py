@@ -9,10 +9,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from limner.data.examples import Batch, Visual
+from limner.data.examples import Batch, ImageFeatures
+from limner.layers.all_pairs import PrefixTree, softmax_log_probs
 from limner.layers.dropout import dropout
-from limner.layers.eye import Eye, Scaling
-from limner.layers.pairs import PrefixTree, softmax_log_probs
+from limner.layers.image_encoder import ImageEncoder, Scaling
 from limner.models.protocols import Output, spread
 from limner.settings import Settings
 
@@ -44,10 +44,10 @@ class MRNNSettings(Settings):
     """Activation of word embedding layer II; the paper does not name one. OneLayerEmb has no such layer."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of units dropped from the word, the recurrent and the multimodal layer while training."""
-    visual_dropout: float = Field(0.0, ge=0, lt=1)
+    image_dropout: float = Field(0.0, ge=0, lt=1)
     """Share of the picture's features dropped while training."""
-    visual_scaling: Scaling = "none"
-    """What is done to a stored feature vector before V_I; see `Eye`."""
+    feature_scaling: Scaling = "none"
+    """What is done to a stored feature vector before V_I; see `ImageEncoder`."""
     convnet_width: int = Field(16, ge=4, multiple_of=4)
     """Channels of the first layer of the convnet that reads pixels, where features are pixels."""
     convnet_dim: int = Field(256, ge=1)
@@ -87,13 +87,13 @@ class MRNN(nn.Module):
     there the multimodal layer has `hidden_dim` units.
     """
 
-    def __init__(self, settings: MRNNSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, settings: MRNNSettings, vocab_size: int, image: Mapping[str, tuple[int, ...]]) -> None:
         """Build with fresh weights.
 
         Args:
             settings: sizes and the variant.
             vocab_size: V, signs included.
-            visual: shape of each form of picture the batches will hold (see `Eye`); ignored by RNN-base.
+            image: shape of each form of picture the batches will hold (see `ImageEncoder`); ignored by RNN-base.
         """
         super().__init__()
         self.settings, self.vocab_size = settings, vocab_size
@@ -109,7 +109,7 @@ class MRNN(nn.Module):
         self.eye = (
             None
             if variant == "RNN-base"
-            else Eye(visual, settings.visual_scaling, settings.convnet_width, settings.convnet_dim)
+            else ImageEncoder(image, settings.feature_scaling, settings.convnet_width, settings.convnet_dim)
         )
         dim = self.eye.dim if self.eye else 0
         in_rnn = variant.startswith("visInRnn")
@@ -130,25 +130,25 @@ class MRNN(nn.Module):
         return self.visual_in_rnn is None
 
     @property
-    def looks(self) -> bool:
+    def uses_image(self) -> bool:
         """Whether the variant looks at pictures."""
         return self.eye is not None
 
-    def look(self, visual: Visual) -> Tensor:
+    def look(self, image: ImageFeatures) -> Tensor:
         """What is seen of each picture as one vector I, (B, D): stored features, or the convnet's."""
         assert self.eye is not None, "RNN-base looks at no picture"
-        seen: Tensor = self.eye(visual)
+        seen: Tensor = self.eye(image)
         return seen
 
     def encode(self, batch: Batch) -> MRNNMemory:
         """Look at the pictures once: V_I I of eq. 3 (and V_I^(1) I of the visInRnn variants)."""
-        return self._look(batch.visual)
+        return self._look(batch.image)
 
-    def _look(self, visual: Visual) -> MRNNMemory:
-        rows = len(visual.present)
+    def _look(self, image: ImageFeatures) -> MRNNMemory:
+        rows = len(image.present)
         if self.eye is None:
             return MRNNMemory(self.multimodal_bias.expand(rows, -1), None)
-        seen = dropout(self.look(visual), self.settings.visual_dropout, self.training)
+        seen = dropout(self.look(image), self.settings.image_dropout, self.training)
         word = None if self.visual_in_rnn is None else self.visual_in_rnn(seen)
         if self.multimodal_visual is not None:
             multimodal = self.multimodal_visual(seen) + self.multimodal_bias
@@ -173,15 +173,15 @@ class MRNN(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """All positions at once; only eq. 2 runs in a loop over time."""
-        memory = self._look(batch.visual)
+        memory = self._look(batch.image)
         multimodal = self._language(batch.target_in, memory.word) + memory.multimodal.unsqueeze(1)
         multimodal = dropout(scaled_tanh(multimodal), self.settings.dropout, self.training)
         return Output(self.softmax(multimodal))
 
-    def _language(self, tokens: Tensor, visual: Tensor | None) -> Tensor:
+    def _language(self, tokens: Tensor, image: Tensor | None) -> Tensor:
         """V_w w(t) + V_r r(t) of eq. 3 at every position: tokens (B, T) to (B, T, M)."""
         rate = self.settings.dropout
-        first, word = self._embed(tokens, None if visual is None else visual.unsqueeze(1))
+        first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))
         word = dropout(word, rate, self.training)
         state = word.new_zeros(len(tokens), self.settings.hidden_dim)
         states = []
@@ -191,12 +191,12 @@ class MRNN(nn.Module):
         recurrent = dropout(torch.stack(states, 1), rate, self.training)
         return self._multimodal(first, word, recurrent)
 
-    def _embed(self, tokens: Tensor, visual: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _embed(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
         """Activations of word embedding layers I and II (the same one, where there is only one)."""
         first = self.embedding_1(tokens)
         second: Tensor = first if self.embedding_2 is None else self.embedding_2(first)
-        if visual is not None:
-            second = second + visual
+        if image is not None:
+            second = second + image
         if self.settings.embedding_activation == "relu" and self.embedding_2 is not None:
             second = torch.relu(second)
         return first, second
@@ -213,12 +213,12 @@ class MRNN(nn.Module):
         return self._embed(torch.arange(self.vocab_size, device=self.embedding_1.weight.device), None)[1]
 
     @property
-    def word_bytes(self) -> int:
+    def bytes_per_token(self) -> int:
         """Bytes that `pair_log_probs` keeps of each word: its place in the tree and what it does to eq. 3."""
         return 256 + self.settings.multimodal_dim * self.softmax.weight.element_size()
 
     def pair_log_probs(
-        self, visuals: Iterable[Visual], sentences: Batch, budget: int, dtype: torch.dtype
+        self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
     ) -> Iterator[Tensor]:
         """Every sentence given every picture, (S, I); see `PairScorer`.
 
@@ -228,8 +228,8 @@ class MRNN(nn.Module):
         tree = PrefixTree.of(sentences)
         language = self._prefixes(sentences.target_in, tree, budget).mul_(SLOPE)
         weight = (self.softmax.weight * SCALE).to(dtype)
-        for visual in visuals:
-            picture = self._look(visual).multimodal * SLOPE
+        for image in images:
+            picture = self._look(image).multimodal * SLOPE
             yield softmax_log_probs(language, picture, weight, self.softmax.bias, tree, budget)
 
     def _prefixes(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:

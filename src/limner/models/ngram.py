@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from limner.data.examples import SIGNS, Batch
-from limner.errors import CheckpointError, TrainingError
+from limner.data.examples import SPECIAL_TOKENS, Batch
+from limner.errors import RunError, TrainingError
 from limner.models.protocols import Output
 from limner.settings import Settings
 
@@ -65,7 +65,7 @@ class Table(NamedTuple):
     log_backoffs: Tensor  # (C,) log alpha: added to what the shorter context says of every other word
 
     def check(self, order: int, vocab_size: int) -> None:
-        """Refuse a table whose parts do not fit one another or the vocabulary: CheckpointError."""
+        """Refuse a table whose parts do not fit one another or the vocabulary: RunError."""
         contexts, first, words, log_probs, log_backoffs = self
         fits = (
             all(values.ndim == 1 for values in self)
@@ -77,7 +77,7 @@ class Table(NamedTuple):
         )
         if not fits:
             shapes = ", ".join(f"{name}_{order} {tuple(values.shape)}" for name, values in self._asdict().items())
-            raise CheckpointError(
+            raise RunError(
                 f"n-grams: the tables of order {order} do not fit one another and a vocabulary of {vocab_size} words "
                 f"({shapes}); restore the model.safetensors of the same training"
             )
@@ -108,13 +108,13 @@ class NGram(nn.Module):
 
     log_probs_1: Tensor
 
-    def __init__(self, settings: NGramSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, settings: NGramSettings, vocab_size: int, image: Mapping[str, tuple[int, ...]]) -> None:
         """Build one that has seen nothing.
 
         Args:
             settings: order and cutoff.
             vocab_size: V, signs included.
-            visual: not used.
+            image: not used.
         """
         super().__init__()
         self.settings, self.vocab_size = settings, vocab_size
@@ -129,7 +129,7 @@ class NGram(nn.Module):
         return range(2, self.settings.order + 1)
 
     @property
-    def looks(self) -> bool:
+    def uses_image(self) -> bool:
         """Whether it looks at pictures: never."""
         return False
 
@@ -151,7 +151,7 @@ class NGram(nn.Module):
         """
         like, vocab, cutoff = self.log_probs_1, self.vocab_size, self.settings.cutoff
         stream = self._stream(sentences)
-        events = np.flatnonzero(stream != SIGNS.bos)
+        events = np.flatnonzero(stream != SPECIAL_TOKENS.bos)
         probs = self._unigrams(stream[events])
         self.log_probs_1 = _log_row(probs).to(like)
         grams = np.arange(vocab)
@@ -178,13 +178,13 @@ class NGram(nn.Module):
         if not sentences:
             raise TrainingError("n-grams: no sentences to count; expected at least one (is the training split empty?)")
         for number, sentence in enumerate(sentences):
-            wrong = [word for word in sentence if not SIGNS.unk <= word < self.vocab_size]
+            wrong = [word for word in sentence if not SPECIAL_TOKENS.unk <= word < self.vocab_size]
             if wrong:
                 raise TrainingError(
-                    f"n-grams: sentence {number} holds the id {wrong[0]}: expected ids of words, {SIGNS.unk} to "
+                    f"n-grams: sentence {number} holds the id {wrong[0]}: expected ids of words, {SPECIAL_TOKENS.unk} to "
                     f"{self.vocab_size - 1}, without start and end signs; encode it with the model's own vocabulary"
                 )
-        begin, end = [SIGNS.bos] * (self.settings.order - 1), [SIGNS.eos]
+        begin, end = [SPECIAL_TOKENS.bos] * (self.settings.order - 1), [SPECIAL_TOKENS.eos]
         return np.fromiter(chain.from_iterable([*begin, *one, *end] for one in sentences), np.int64)
 
     def _unigrams(self, words: Ints) -> Floats:
@@ -199,13 +199,13 @@ class NGram(nn.Module):
 
     def encode(self, batch: Batch) -> NGramMemory:
         """Look at nothing."""
-        return NGramMemory(batch.visual.present)
+        return NGramMemory(batch.image.present)
 
     def start(self, memory: NGramMemory) -> NGramState:
         """Start signs only."""
         present = memory.present
         shape = (len(present), self.settings.order - 1)
-        return NGramState(torch.full(shape, SIGNS.bos, dtype=torch.long, device=present.device))
+        return NGramState(torch.full(shape, SPECIAL_TOKENS.bos, dtype=torch.long, device=present.device))
 
     def step(self, tokens: Tensor, memory: NGramMemory, state: NGramState) -> tuple[Tensor, NGramState]:
         """Read one word each, (B,); the logits (B, V) are natural log-probabilities."""
@@ -215,7 +215,7 @@ class NGram(nn.Module):
     def forward(self, batch: Batch) -> Output:
         """All positions at once: a window of `order` - 1 words slides over each sentence."""
         before = self.settings.order - 1
-        padded = pad(batch.target_in, (before, 0), value=SIGNS.bos)
+        padded = pad(batch.target_in, (before, 0), value=SPECIAL_TOKENS.bos)
         windows = padded.unfold(1, before + 1, 1)[..., 1:]  # (B, T, order - 1)
         return Output(self._log_probs(windows.flatten(0, 1)).view(*batch.target_in.shape, -1))
 
@@ -244,11 +244,11 @@ class NGram(nn.Module):
         """Take over tables of any size.
 
         Raises:
-            CheckpointError: the unigrams are those of another vocabulary, or the parts of a table do not fit together.
+            RunError: the unigrams are those of another vocabulary, or the parts of a table do not fit together.
         """
         unigrams = state_dict.get("log_probs_1", self.log_probs_1)
         if unigrams.shape != self.log_probs_1.shape:
-            raise CheckpointError(
+            raise RunError(
                 f"n-grams: log_probs_1 has {len(unigrams)} words, the vocabulary has {self.vocab_size}; "
                 "restore the model.safetensors of the same training"
             )
@@ -265,7 +265,7 @@ class NGram(nn.Module):
 def _log_row(probs: Floats) -> Tensor:
     """Unigram probabilities (V,) as a row of logits, float32; what is said of <pad> and <s> is not looked at."""
     row = torch.from_numpy(np.log(probs)).float()
-    row[[SIGNS.pad, SIGNS.bos]] = NEVER
+    row[[SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos]] = NEVER
     return row
 
 

@@ -13,10 +13,10 @@ from torch.nn.functional import linear
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.layers.attention import AdditiveAttention, Annotations
+from limner.layers.decoder_cells import ConditionalCell, Masks, PlainCell, Step
 from limner.layers.dropout import dropout
-from limner.layers.eye import COLOURS, ConvnetPlaces
+from limner.layers.image_encoder import COLOURS, ConvnetPlaces
 from limner.layers.recurrent import BiGRU
-from limner.layers.translating import ConditionalCell, Masks, PlainCell, Step
 from limner.models.protocols import Output, precise
 from limner.settings import Settings
 
@@ -51,7 +51,7 @@ class NMTSettings(Settings):
     """Dropout of what the decoder reads and of the states its products start from, one mask for all steps."""
     readout_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the vocabulary."""
-    visual_dropout: float = Field(default=0.0, ge=0, lt=1)
+    image_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout of the picture's features."""
     convnet_width: int = Field(default=16, ge=4, multiple_of=4)
     """Channels of the first layer of the convnet that makes a grid of pixels, where features are pixels."""
@@ -110,14 +110,14 @@ class NMT(nn.Module):
     """
 
     def __init__(
-        self, settings: NMTSettings, vocab_size: int, visual: Mapping[str, tuple[int, ...]], source_vocab_size: int
+        self, settings: NMTSettings, vocab_size: int, image: Mapping[str, tuple[int, ...]], source_vocab_size: int
     ) -> None:
         """Build with fresh weights.
 
         Args:
             settings: the model and its sizes.
             vocab_size: V of the target language, signs included.
-            visual: shape of each form of picture the batches will hold: vector (D,), grid (L, D), or maps (3, H, W) of
+            image: shape of each form of picture the batches will hold: vector (D,), grid (L, D), or maps (3, H, W) of
                 pixels, of which a convnet learns to make a grid.
             source_vocab_size: V of the source language, signs included.
 
@@ -133,11 +133,11 @@ class NMT(nn.Module):
         self.target_embedding = nn.Embedding(vocab_size, words)
         self.convnet = None
         places = 0
-        if "attention" in settings.picture and "grid" not in visual and visual.get("maps", (0,))[0] == COLOURS:
+        if "attention" in settings.picture and "grid" not in image and image.get("maps", (0,))[0] == COLOURS:
             self.convnet = ConvnetPlaces(COLOURS, settings.convnet_width)
             places = self.convnet.dim
         elif "attention" in settings.picture:
-            places = _require(visual, "grid", settings)[1]
+            places = _require(image, "grid", settings)[1]
         cell = ConditionalCell if settings.decoder == "conditional" else PlainCell
         self.cell = cell(words, hidden, 2 * hidden, settings.attention_dim, places)
         self.readout_hidden = nn.Linear(hidden, settings.readout_dim)  # L_s
@@ -148,10 +148,10 @@ class NMT(nn.Module):
         self.readout_bias = nn.Parameter(torch.zeros(vocab_size)) if settings.tie_embeddings else None
         self.picture_initial = self.picture_token = None
         if "initial" in settings.picture:
-            self.picture_initial = nn.Linear(_pooled(visual, settings), 2 * hidden)  # W_I, b_I
+            self.picture_initial = nn.Linear(_pooled(image, settings), 2 * hidden)  # W_I, b_I
         if "head" in settings.picture:
-            self.token_form = "vector" if "vector" in visual else "grid"
-            self.picture_token = nn.Linear(_require(visual, self.token_form, settings)[-1], words)
+            self.token_form = "pooled" if "pooled" in image else "grid"
+            self.picture_token = nn.Linear(_require(image, self.token_form, settings)[-1], words)
         self._initialise()
 
     @torch.no_grad()
@@ -166,7 +166,7 @@ class NMT(nn.Module):
                 nn.init.normal_(layer.score, std=self.settings.initial_std)
 
     @property
-    def looks(self) -> bool:
+    def uses_image(self) -> bool:
         """Whether the model looks at pictures."""
         return bool(self.settings.picture)
 
@@ -187,11 +187,11 @@ class NMT(nn.Module):
         if settings.start == "first":  # h_1, before which a picture that is not there has left an empty place
             first = values[torch.arange(len(values), device=values.device), mask.int().argmax(1)]
         if self.picture_initial is not None:
-            vector = batch.visual.vector if batch.visual.vector is not None else batch.visual.grid
+            vector = batch.image.pooled if batch.image.pooled is not None else batch.image.grid
             if vector is not None:  # else no example of the batch has a picture
                 pooled = _mean(vector) if vector.dim() > 2 else vector
-                seen = self.picture_initial(dropout(pooled, settings.visual_dropout, self.training))
-                first = first + seen * batch.visual.present[:, None]
+                seen = self.picture_initial(dropout(pooled, settings.image_dropout, self.training))
+                first = first + seen * batch.image.present[:, None]
         values = dropout(values, settings.annotation_dropout, self.training)
         return NMTMemory(
             self.cell.source.annotate(values, mask), self._places(batch), precise(torch.tanh(self.initial(first)))
@@ -200,26 +200,26 @@ class NMT(nn.Module):
     def _head(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Tokens of the picture, (B, R, E), and which of them there are, (B, R)."""
         assert self.picture_token is not None
-        vectors = batch.visual.vector if self.token_form == "vector" else batch.visual.grid
+        vectors = batch.image.pooled if self.token_form == "pooled" else batch.image.grid
         if vectors is None:
             none = self.picture_token.weight.new_zeros(len(batch), 0, self.settings.embedding_dim)
             return none, none.new_zeros(len(batch), 0, dtype=torch.bool)
         vectors = vectors[:, None] if vectors.dim() == 2 else vectors
-        there = batch.visual.present[:, None] & _rows(vectors)
-        return self.picture_token(dropout(vectors, self.settings.visual_dropout, self.training)), there
+        there = batch.image.present[:, None] & _rows(vectors)
+        return self.picture_token(dropout(vectors, self.settings.image_dropout, self.training)), there
 
     def _places(self, batch: Batch) -> Annotations | None:
         """The places of each picture to attend to; None where no example of the batch has a picture."""
-        grid = batch.visual.grid
-        there = batch.visual.present[:, None]
-        if self.convnet is not None and batch.visual.maps is not None:
-            grid = self.convnet(batch.visual.maps)
+        grid = batch.image.grid
+        there = batch.image.present[:, None]
+        if self.convnet is not None and batch.image.maps is not None:
+            grid = self.convnet(batch.image.maps)
         elif grid is not None:
             there = there & _rows(grid)
         if self.cell.picture is None or grid is None:
             return None
         return self.cell.picture.annotate(
-            dropout(grid, self.settings.visual_dropout, self.training), there.expand(grid.shape[:2])
+            dropout(grid, self.settings.image_dropout, self.training), there.expand(grid.shape[:2])
         )
 
     def start(self, memory: NMTMemory) -> NMTState:
@@ -283,14 +283,14 @@ def _mean(grid: Tensor) -> Tensor:
     return grid.sum(1) / _rows(grid).sum(1, keepdim=True)
 
 
-def _require(visual: Mapping[str, tuple[int, ...]], form: str, settings: NMTSettings) -> tuple[int, ...]:
-    if form not in visual:
+def _require(image: Mapping[str, tuple[int, ...]], form: str, settings: NMTSettings) -> tuple[int, ...]:
+    if form not in image:
         raise SettingsError(
-            f"visual.features: model.picture {list(settings.picture)} needs features of the form '{form}' "
-            f"(named are: {', '.join(visual) or 'none'})"
+            f"features.tables: model.picture {list(settings.picture)} needs features of the form '{form}' "
+            f"(named are: {', '.join(image) or 'none'})"
         )
-    return visual[form]
+    return image[form]
 
 
-def _pooled(visual: Mapping[str, tuple[int, ...]], settings: NMTSettings) -> int:
-    return _require(visual, "vector" if "vector" in visual else "grid", settings)[-1]
+def _pooled(image: Mapping[str, tuple[int, ...]], settings: NMTSettings) -> int:
+    return _require(image, "pooled" if "pooled" in image else "grid", settings)[-1]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from limner.data.examples import Batch, Visual
-from limner.precision import precise as precise
+from limner.data.examples import Batch, ImageFeatures
+from limner.layers.precision import precise as precise
 
 Memory = Any
 """All that is constant while generating: a NamedTuple of batch-first tensors (or None)."""
@@ -94,13 +94,13 @@ class WordModel(Protocol):
         """Size of the vectors it begins with."""
         ...
 
-    def start_from_words(self, vectors: Tensor) -> None:
+    def set_word_embeddings(self, vectors: Tensor) -> None:
         """Begin with these word vectors, (V, word_dim)."""
         ...
 
 
 @runtime_checkable
-class Counted(Protocol):
+class CountBasedModel(Protocol):
     """A model that is counted at once instead of learned step by step."""
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
@@ -118,22 +118,22 @@ class PairScorer(Protocol):
         ...
 
     @property
-    def word_bytes(self) -> int:
+    def bytes_per_token(self) -> int:
         """Bytes kept of each word of the sentences while the pictures pass by."""
         ...
 
     def pair_log_probs(
-        self, visuals: Iterable[Visual], sentences: Batch, budget: int, dtype: torch.dtype
+        self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
     ) -> Iterator[Tensor]:
         """Log-probability of every sentence given every picture; the sentences alone are read once.
 
         Args:
-            visuals: the pictures, some at a time.
+            images: the pictures, some at a time.
             sentences: S sentences; their own pictures are not looked at.
-            budget: bytes of working memory to stay within, besides `word_bytes` a word.
+            budget: bytes of working memory to stay within, besides `bytes_per_token` a word.
             dtype: type of the large matrix products, float32 or bfloat16.
 
         Yields:
-            For each of `visuals`, of I pictures, (S, I), natural logarithm.
+            For each of `images`, of I pictures, (S, I), natural logarithm.
         """
         ...

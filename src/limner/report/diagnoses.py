@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limner.report.scores import label
+from limner.report.score_tables import label
 
 if TYPE_CHECKING:
     from limner.diagnosis.records import Condition, Contrast, Diagnosis
@@ -16,7 +16,7 @@ def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
     """Everything the page shows of RUN/diagnosis/*.json.
 
     Raises:
-        CheckpointError: one of them is damaged.
+        RunError: one of them is damaged.
     """
     paths = sorted((run_folder / "diagnosis").glob("*.json"))
     if not paths:

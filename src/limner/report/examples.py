@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from limner import plots
-from limner.records import EvaluatedItem, Evaluation
-from limner.report.scores import directions
+from limner.report import plots
+from limner.report.score_tables import directions
 from limner.report.thumbnails import Thumbnails
+from limner.runs.records import EvaluatedItem, Evaluation
 
 BEST_AND_WORST = 8
 FAIR_SAMPLE = 12

@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from limner import attention_plots, plots
-from limner.answering import open_pictures
-from limner.attention import Explanation, explain
-from limner.attention_page import grid_of
-from limner.checkpoint import Checkpoint
-from limner.data.batching import Query
+from limner.data.batching import GenerationInput
 from limner.data.collection import Collection
 from limner.data.examples import Item
-from limner.errors import CheckpointError, CollectionError, PictureError
-from limner.records import EvaluatedItem, Evaluation
+from limner.decoding.beam_search import Hypothesis
+from limner.errors import CollectionError, MediaError, RunError
+from limner.features.store import FeatureSpec
+from limner.inference.explain import Explanation, explain
+from limner.inference.generate import open_features
+from limner.media.image import Preprocessing, open_image, seen_box
+from limner.report import attention_plots, plots
+from limner.report.attention_page import grid_of
 from limner.report.thumbnails import Thumbnails
-from limner.search import Hypothesis
-from limner.vision.features import FeatureSpec
-from limner.vision.images import Preprocessing, open_picture, seen_box
+from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.trained_model import TrainedModel
 
 LOOKS = 40
 """Of a longer sentence the first words have a small picture."""
@@ -48,7 +48,7 @@ class Explained(NamedTuple):
 
 
 def explain_items(
-    model: Checkpoint, evaluation: Evaluation, items: Sequence[EvaluatedItem], thumbnails: Thumbnails
+    model: TrainedModel, evaluation: Evaluation, items: Sequence[EvaluatedItem], thumbnails: Thumbnails
 ) -> list[Explained]:
     """Read sentences once more, and draw what they were made from; nothing where the model does not tell.
 
@@ -59,17 +59,17 @@ def explain_items(
         thumbnails: the pictures of the page.
 
     Raises:
-        CheckpointError: the model cannot have said this; it was trained again, or the evaluation is an old one.
+        RunError: the model cannot have said this; it was trained again, or the evaluation is an old one.
         CollectionError: the collection is not where it was, or has no such items any more.
         FeatureError: it has lost the features, or has others.
     """
     if not all(_said_by(model, item) for item in items):
-        raise CheckpointError("these sentences are not the model's as it is now; run 'limner evaluate' again")
+        raise RunError("these sentences are not the model's as it is now; run 'limner evaluate' again")
     collection = Collection.open(evaluation.collection)
     there = {item.id: item for item in collection.items(evaluation.split)}
-    queries = [Query(_found(there, one.id, evaluation), one.source, one.references) for one in items]
+    queries = [GenerationInput(_found(there, one.id, evaluation), one.source, one.references) for one in items]
     said = [Hypothesis(one.ids, one.log_prob or 0.0, 0.0, True) for one in items]
-    made = explain(model, queries, said, open_pictures(model, collection, cache_mib=0))  # a few rows, from the disk
+    made = explain(model, queries, said, open_features(model, collection, cache_mib=0))  # a few rows, from the disk
     return [
         _show(one, item, model.config.features, thumbnails)
         for one, item in zip(made, items, strict=True)
@@ -77,7 +77,7 @@ def explain_items(
     ]
 
 
-def _said_by(model: Checkpoint, item: EvaluatedItem) -> bool:
+def _said_by(model: TrainedModel, item: EvaluatedItem) -> bool:
     known = all(id_ < len(model.tokenizer) for id_ in item.ids)
     return known and model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
 
@@ -111,8 +111,8 @@ def _looks(
         return
     spec, grid = fitting[0]
     try:
-        picture = open_picture(Path(item.image))
-    except PictureError as error:
+        picture = open_image(Path(item.image))
+    except MediaError as error:
         logger.info("%s", error)
         return
     words = one.target[:-1][:LOOKS]

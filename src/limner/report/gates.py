@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from limner import plots
-from limner.records import GateStatistics
+from limner.report import plots
+from limner.runs.records import GateStatistics
 
 PUBLISHED_GATES = {0.5: 0.20, 0.8: 0.08}
 """Share of the words said whose gate is above each threshold, Calixto et al. (2017), section 5.2: English to German,

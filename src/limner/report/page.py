@@ -1,6 +1,6 @@
 """The page: what a run folder holds, put together and written.
 
-It reads what a run folder holds (`limner.records`, and the model for its words and its attention), the pictures that
+It reads what a run folder holds (`limner.runs.records`, and the model for its words and its attention), the pictures that
 the evaluations name and, for attention, the collection they were made on. It needs no JavaScript and fetches nothing.
 """
 
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from limner import plots
-from limner.errors import CheckpointError, LimnerError
+from limner.errors import LimnerError, RunError
 from limner.files import write_whole
-from limner.records import EvaluatedItem, Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.report import plots
 from limner.report.diagnoses import read_diagnoses
 from limner.report.examples import (
     choose_galleries,
@@ -30,11 +29,12 @@ from limner.report.examples import (
     show_galleries,
 )
 from limner.report.gates import show_gates
-from limner.report.scores import LABELS, control_tables, search_rows, sentence_rows, title_of
+from limner.report.score_tables import LABELS, control_tables, search_rows, sentence_rows, title_of
 from limner.report.thumbnails import Thumbnails
+from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig, read_evaluations, read_log
 
 if TYPE_CHECKING:
-    from limner.checkpoint import Checkpoint
+    from limner.runs.trained_model import TrainedModel
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +55,14 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
         `out`.
 
     Raises:
-        CheckpointError: the folder is no run, or a record in it is damaged.
+        RunError: the folder is no run, or a record in it is damaged.
     """
     config = RunConfig.load(run_folder / "config.json")
     log_path = run_folder / "log.jsonl"
     log = read_log(log_path) if log_path.exists() else []
     fused = int(config.provenance.get("fused_epochs", 0))
     media = _media(run_folder)
-    evaluations = sorted(read_evaluations(run_folder), key=lambda one: (one.split, one.search, one.measured))
+    evaluations = sorted(read_evaluations(run_folder), key=lambda one: (one.split, one.decoding, one.measured))
     published = config.recipe.get("published") or {}
     model = _model(run_folder)
     thumbnails = Thumbnails(PICTURE_BYTES)
@@ -102,12 +102,12 @@ def _template() -> Template:
     return pages.get_template("report.html")
 
 
-def _model(run_folder: Path) -> Checkpoint | None:
+def _model(run_folder: Path) -> TrainedModel | None:
     """The model, where there is one that can be loaded."""
-    from limner.checkpoint import load_checkpoint  # imports torch, which the records do without
+    from limner.runs.trained_model import load_trained_model  # imports torch, which the records do without
 
     try:
-        return load_checkpoint(run_folder)
+        return load_trained_model(run_folder)
     except LimnerError as error:
         logger.info("the report has no maps of words and no attention: %s", error)
         return None
@@ -115,7 +115,7 @@ def _model(run_folder: Path) -> Checkpoint | None:
 
 def _media(run_folder: Path) -> str:
     """What the model was shown: 'pictures' or 'sounds'."""
-    from limner.vision.features import FeatureSpec  # imports Lance, which a report without a run does without
+    from limner.features.store import FeatureSpec  # imports Lance, which a report without a run does without
 
     stored = json.loads((run_folder / "config.json").read_bytes()).get("features", ())
     specs = [FeatureSpec.parse(values, str(run_folder / "config.json")) for values in stored]
@@ -182,7 +182,7 @@ def _learning_curves(log: Sequence[LogLine]) -> list[Markup]:
 
 def _section(
     evaluation: Evaluation,
-    model: Checkpoint | None,
+    model: TrainedModel | None,
     published: Mapping[str, Any],
     thumbnails: Thumbnails,
     seed: int,
@@ -213,12 +213,12 @@ def _section(
 
 
 def _attention(
-    evaluation: Evaluation, model: Checkpoint | None, chosen: Sequence[EvaluatedItem], thumbnails: Thumbnails
+    evaluation: Evaluation, model: TrainedModel | None, chosen: Sequence[EvaluatedItem], thumbnails: Thumbnails
 ) -> dict[str, Any]:
     """What some sentences were made from; of translations, why it is not shown where it cannot be."""
     try:
         if model is None:
-            raise CheckpointError("there is no model in the run folder that could be asked")
+            raise RunError("there is no model in the run folder that could be asked")
         from limner.report.explanations import explain_items  # imports torch
 
         return {"explained": explain_items(model, evaluation, chosen, thumbnails), "unexplained": ""}
@@ -228,11 +228,11 @@ def _attention(
         return {"explained": [], "unexplained": _without_folders(str(error)) if translated else ""}
 
 
-def _words(model: Checkpoint | None, seed: int) -> dict[str, Any] | None:
+def _words(model: TrainedModel | None, seed: int) -> dict[str, Any] | None:
     """Maps of the model's words; None where there is no model with word vectors, or no scikit-learn."""
     if model is None:
         return None
-    from limner.word_map import TITLES, map_words  # imports torch
+    from limner.report.word_map import TITLES, map_words  # imports torch
 
     try:
         found = map_words(model, seed=seed)

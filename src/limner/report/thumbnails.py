@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from limner.errors import PictureError
-from limner.vision.images import open_picture
+from limner.errors import MediaError
+from limner.media.image import open_image
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ class Thumbnails:
     @staticmethod
     def _read(path: Path, side: int) -> str | None:
         try:
-            picture = open_picture(path, at_least=side)
-        except PictureError as error:
+            picture = open_image(path, at_least=side)
+        except MediaError as error:
             logger.info("%s", error)
             return None
         picture.thumbnail((side, side), Image.Resampling.LANCZOS)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.errors import SettingsError
-from limner.text.vocab import SIGN_WORDS
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _BUFFER = 1 << 20  # bytes
 _REPORT_EVERY = 5000  # words
 
 
-class StartVectors(NamedTuple):
+class InitialEmbeddings(NamedTuple):
     """What the word vectors of a model begin with."""
 
     values: Tensor
@@ -52,9 +52,9 @@ class StartVectors(NamedTuple):
     """Words of the vocabulary, signs not counted, whose vector is from the file."""
 
 
-def start_vectors(
+def initial_embeddings(
     path: Path, entries: Sequence[str], dim: int, seed: int, *, setting: str, progress: Progress | None = None
-) -> StartVectors:
+) -> InitialEmbeddings:
     """Vectors for a whole vocabulary, as Kiros et al. (2014), sections 4.2 and 7.1, start theirs.
 
     Words that the file holds take their vector from it. The others, and the signs, are drawn from a normal
@@ -77,13 +77,13 @@ def start_vectors(
             f"{path}: vectors of {theirs} dimensions, but the model's word vectors have {dim}; "
             f"set {setting}={theirs}, or take another file"
         )
-    words = {entry: row for row, entry in enumerate(entries) if entry not in SIGN_WORDS}
+    words = {entry: row for row, entry in enumerate(entries) if entry not in SPECIAL_TOKEN_STRINGS}
     read = read_embeddings(path, words, progress=progress)
     found = torch.from_numpy(np.stack(list(read.values())))
     spread, mean = torch.std_mean(found, dim=0, correction=0)
     values = mean + spread * torch.randn(len(entries), dim, generator=torch.Generator().manual_seed(seed))
     values[[words[word] for word in read]] = found
-    return StartVectors(values, len(read))
+    return InitialEmbeddings(values, len(read))
 
 
 def embedding_dim(path: Path) -> int:

@@ -20,7 +20,7 @@ from limner.errors import SettingsError
 LANGUAGES: tuple[str, ...] = tuple(sorted(set(NonbreakingPrefixes().available_langs.values())))
 """Codes of the languages Moses has rules for."""
 
-# Control characters (but not white space), soft hyphen, zero-width space, byte order mark, lone surrogates.
+# ImageControl characters (but not white space), soft hyphen, zero-width space, byte order mark, lone surrogates.
 _INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\ufeff\ud800-\udfff]")
 
 # What the Moses normaliser looks for: text without it comes back unchanged.

@@ -18,15 +18,15 @@ import tokenizers
 from pydantic import PositiveInt, model_validator
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from limner.data.examples import SIGNS
-from limner.errors import CheckpointError, SettingsError
+from limner.data.examples import SPECIAL_TOKENS
+from limner.errors import RunError, SettingsError
 from limner.files import write_whole
 from limner.settings import Settings
 from limner.text import compounds, moses
 from limner.text.compounds import CompoundSettings, CompoundSplitter
 
-SIGN_WORDS = ("<pad>", "<s>", "</s>", "<unk>")
-"""The signs every vocabulary begins with, at the ids of `SIGNS`."""
+SPECIAL_TOKEN_STRINGS = ("<pad>", "<s>", "</s>", "<unk>")
+"""The signs every vocabulary begins with, at the ids of `SPECIAL_TOKENS`."""
 
 WORD_START = "▁"
 """Begins the first piece of every word in a subword vocabulary."""
@@ -66,8 +66,8 @@ class TextSettings(Settings):
             raise ValueError(moses.no_rules(self.lang))
         if self.level == "bpe" and self.max_size is None:
             raise ValueError("level 'bpe' needs max_size, for example 8000")
-        if self.max_size is not None and self.max_size <= len(SIGN_WORDS):
-            raise ValueError(f"max_size must be above {len(SIGN_WORDS)}, the number of signs")
+        if self.max_size is not None and self.max_size <= len(SPECIAL_TOKEN_STRINGS):
+            raise ValueError(f"max_size must be above {len(SPECIAL_TOKEN_STRINGS)}, the number of signs")
         return self
 
 
@@ -107,7 +107,7 @@ class Tokenizer:
         self.entries = tuple(sorted(vocab, key=vocab.__getitem__))
         self._inner = inner
         # A sign that stands in a text is no sign: nobody ends a sentence by writing "</s>".
-        self._known = dict.fromkeys(SIGN_WORDS, (SIGNS.unk,))
+        self._known = dict.fromkeys(SPECIAL_TOKEN_STRINGS, (SPECIAL_TOKENS.unk,))
 
     @classmethod
     def train(cls, sentences: Iterable[str], settings: TextSettings) -> Self:
@@ -179,7 +179,11 @@ class Tokenizer:
         Padding, start and end signs are left out; an unknown word, or part of a compound, shows as "<unk>". A
         language that Moses does not know is joined by spaces in any case.
         """
-        entries = [self.entries[token] for token in ids if token not in (SIGNS.pad, SIGNS.bos, SIGNS.eos)]
+        entries = [
+            self.entries[token]
+            for token in ids
+            if token not in (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)
+        ]
         if self.settings.level == "bpe":
             entries = "".join(entries).replace(WORD_START, " ").split()
         if self.splitter:
@@ -201,7 +205,7 @@ class Tokenizer:
         """Read what `save` wrote.
 
         Raises:
-            CheckpointError: the file is missing, damaged or not from Limner.
+            RunError: the file is missing, damaged or not from Limner.
             SettingsError: its settings, or what it learned of compounds, are not as this version knows them.
         """
         try:
@@ -210,11 +214,11 @@ class Tokenizer:
             learned = content["pre_tokenizer"].pop(_COMPOUNDS_KEY) if settings.get("split_compounds") else None
             inner = tokenizers.Tokenizer.from_str(json.dumps(content))
         except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+            raise RunError(f"{path}: cannot be read: {error.strerror}") from None
         except (KeyError, TypeError, AttributeError):
-            raise CheckpointError(f"{path}: not a tokenizer saved by Limner; train the model again") from None
+            raise RunError(f"{path}: not a tokenizer saved by Limner; train the model again") from None
         except Exception as error:  # the library raises nothing more specific on a damaged file
-            raise CheckpointError(f"{path}: damaged ({error}); restore it from a copy of the checkpoint") from None
+            raise RunError(f"{path}: damaged ({error}); restore it from a copy of the checkpoint") from None
         splitter = None if learned is None else CompoundSplitter.parse(learned, where=str(path))
         return cls(inner, TextSettings.parse(settings, where=str(path)), splitter)
 
@@ -248,7 +252,7 @@ def _build(
     joiners = splitter.joiners if splitter else ()
     build = _build_words if settings.level == "word" else _build_pieces
     inner = build(counts, settings, joiners)
-    inner.add_special_tokens(list(SIGN_WORDS))
+    inner.add_special_tokens(list(SPECIAL_TOKEN_STRINGS))
     if settings.lowercase:
         inner.normalizer = normalizers.Lowercase()
     return inner
@@ -256,12 +260,12 @@ def _build(
 
 def _build_words(counts: Mapping[str, int], settings: TextSettings, joiners: Sequence[str]) -> tokenizers.Tokenizer:
     """A word vocabulary: the most frequent first, words of one frequency by their letters."""
-    always = (*SIGN_WORDS, *joiners)
+    always = (*SPECIAL_TOKEN_STRINGS, *joiners)
     frequent = [word for word, count in counts.items() if count >= settings.min_count and word not in always]
     frequent.sort(key=lambda word: (-counts[word], word))
     entries = [*always, *frequent][: settings.max_size]
     vocab = {entry: id_ for id_, entry in enumerate(entries)}
-    inner = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=SIGN_WORDS[SIGNS.unk]))
+    inner = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token=SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return inner
 
@@ -273,15 +277,15 @@ def _build_pieces(counts: Mapping[str, int], settings: TextSettings, joiners: Se
     training then depends on the order of a hash table and differs from run to run (tokenizers 0.23).
     """
     assert settings.max_size is not None  # the settings see to it
-    inner = tokenizers.Tokenizer(models.BPE(unk_token=SIGN_WORDS[SIGNS.unk], fuse_unk=True))
+    inner = tokenizers.Tokenizer(models.BPE(unk_token=SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.unk], fuse_unk=True))
     inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")
     inner.decoder = decoders.Metaspace(replacement=WORD_START, prepend_scheme="always")
     trainer = trainers.BpeTrainer(
         vocab_size=settings.max_size,
-        limit_alphabet=settings.max_size - len(SIGN_WORDS),
+        limit_alphabet=settings.max_size - len(SPECIAL_TOKEN_STRINGS),
         initial_alphabet=sorted(set("".join(joiners))),  # rare or not, they must not become unknown
         min_frequency=settings.min_count,
-        special_tokens=list(SIGN_WORDS),
+        special_tokens=list(SPECIAL_TOKEN_STRINGS),
         show_progress=False,
     )
     # The library counts words in running text only; each is said as often as it was counted.

@@ -15,32 +15,32 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from limner.checkpoint import (
-    Checkpoint,
-    load_tensors,
-    load_weights,
-    save_checkpoint,
-)
 from limner.data.batching import Examples, epoch_order, prefetch
 from limner.data.collection import Collection
 from limner.data.examples import Batch
-from limner.errors import CheckpointError, TrainingError
-from limner.evaluation import validate
+from limner.decoding.scoring import score_examples
+from limner.device import native_bf16
+from limner.errors import RunError, TrainingError
+from limner.evaluation.evaluate import validate
 from limner.files import locked
-from limner.hardware import native_bf16
 from limner.metrics import higher_is_better
 from limner.models import Output
-from limner.models.protocols import Counted
-from limner.recipe import Recipe
-from limner.scoring import score_examples
-from limner.training.claim import claim
+from limner.models.protocols import CountBasedModel
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import (
+    TrainedModel,
+    load_tensors,
+    load_weights,
+    save_trained_model,
+)
+from limner.runs.training_settings import TrainingSettings
 from limner.training.interruption import Interruption
-from limner.training.logs import RunLog
-from limner.training.objectives import word_loss
-from limner.training.optim import WeightAverage, build_optimizer, set_rates, squared_norm
-from limner.training.preparation import prepare
-from limner.training.settings import TrainingSettings
-from limner.training.state import Place, find_state, load_state, save_state
+from limner.training.logging import RunLog
+from limner.training.losses import word_loss
+from limner.training.optimizers import WeightAverage, build_optimizer, set_rates, squared_norm
+from limner.training.resume_check import claim
+from limner.training.setup import prepare
+from limner.training.state import TrainState, find_state, load_state, save_state
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 class Progress(NamedTuple):
     """What a training tells after every step."""
 
-    place: Place
+    place: TrainState
     steps: int
     """Steps of all epochs."""
 
@@ -83,7 +83,7 @@ def train(
         `out`.
 
     Raises:
-        CheckpointError: `out` holds a run and `resume` is false, or a run of another recipe or other data, or one that
+        RunError: `out` holds a run and `resume` is false, or a run of another recipe or other data, or one that
             began with another `init`, or that another process is training; or the disk refuses.
         TrainingError: there is nothing to learn from, the metric that decides cannot be measured here, or the loss
             stopped being a number.
@@ -94,14 +94,14 @@ def train(
     fabric.seed_everything(recipe.training.seed, verbose=False)
     learner, training_set, validation_set = prepare(recipe, collection, command, init)
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out, CheckpointError):
+    with locked(out, RunError):
         claim(out, learner.config, resume)
         stored = find_state(out) if resume else None
         if note is not None and stored is None and "embeddings" in learner.config.provenance:
             note(f"begins with {learner.config.provenance['embeddings']}; the others are drawn likewise")
         if note is not None and stored is None and "init" in learner.config.provenance:
             note(f"begins with {learner.config.provenance['init']}")
-        if isinstance(learner.model, Counted):
+        if isinstance(learner.model, CountBasedModel):
             _count(learner, training_set, validation_set, out)
             return out
         _learn(fabric, learner, training_set, validation_set, out, stored, progress)
@@ -112,10 +112,10 @@ class _Run(NamedTuple):
     """What all epochs of a training share."""
 
     fabric: Fabric
-    learner: Checkpoint
+    learner: TrainedModel
     optimizer: Optimizer
     average: WeightAverage | None
-    place: Place
+    place: TrainState
     log: RunLog
     out: Path
     interruption: Interruption
@@ -131,7 +131,7 @@ class _Run(NamedTuple):
 
 def _learn(
     fabric: Fabric,
-    learner: Checkpoint,
+    learner: TrainedModel,
     training_set: Examples,
     validation_set: Examples,
     out: Path,
@@ -143,7 +143,7 @@ def _learn(
     optimizer = build_optimizer(learner.model.named_parameters(), settings)
     model, wrapped = fabric.setup(learner.model, optimizer)
     average = WeightAverage(learner.model.parameters(), settings.average) if settings.average else None
-    place = load_state(stored, learner.model, optimizer, average) if stored else Place()
+    place = load_state(stored, learner.model, optimizer, average) if stored else TrainState()
     _warn_of_few_updates(settings, math.ceil(len(training_set.epoch_rows(settings.seed, 0)) / settings.batch_size))
     with Interruption() as interruption:
         run = _Run(fabric, learner, optimizer, average, place, RunLog(out, place), out, interruption, progress)
@@ -229,7 +229,7 @@ def _keep_fused(run: _Run, validation_set: Examples) -> None:
         run.average.swap()
 
 
-def _as_probable(place: Place, settings: TrainingSettings) -> bool:
+def _as_probable(place: TrainState, settings: TrainingSettings) -> bool:
     """Whether the validation sentences, now learned too, fit as the training sentences did when they were alone."""
     assert place.target is not None
     if place.reached is not None and place.reached <= place.target:
@@ -258,16 +258,16 @@ def precision(settings: TrainingSettings, device: str) -> Literal["32-true", "bf
     return "bf16-mixed" if settings.precision == "bf16" else "32-true"
 
 
-def _finished(place: Place, settings: TrainingSettings) -> bool:
+def _finished(place: TrainState, settings: TrainingSettings) -> bool:
     if place.epoch >= settings.epochs:
         return True
-    if settings.patience is None or place.stale < settings.patience:
+    if settings.patience is None or place.bad_epochs < settings.patience:
         return False
-    logger.info("stopped after %d validations without a better %s", place.stale, settings.metric)
+    logger.info("stopped after %d validations without a better %s", place.bad_epochs, settings.metric)
     return True
 
 
-def _require_finite(what: str, value: Tensor, place: Place, ids: tuple[str, ...]) -> None:
+def _require_finite(what: str, value: Tensor, place: TrainState, ids: tuple[str, ...]) -> None:
     if not torch.isfinite(value):
         raise TrainingError(
             f"the {what} is {float(value.detach())} at step {place.step} (epoch {place.epoch}; "
@@ -276,7 +276,7 @@ def _require_finite(what: str, value: Tensor, place: Place, ids: tuple[str, ...]
         )
 
 
-def _advance(place: Place, loss: float, words: int, seconds: float) -> None:
+def _advance(place: TrainState, loss: float, words: int, seconds: float) -> None:
     place.step, place.batch = place.step + 1, place.batch + 1
     place.loss_sum, place.words = place.loss_sum + loss * words, place.words + words
     place.seconds += seconds
@@ -298,10 +298,10 @@ def _validate(run: _Run, examples: Examples) -> None:
     run.log.validation(place, values)
     sign = 1 if higher_is_better(settings.metric) else -1
     if place.best is None or sign * value > sign * place.best:
-        place.best, place.stale = value, 0
+        place.best, place.bad_epochs = value, 0
         _keep(run, {f"validation_{name}": value for name, value in values.items()})
     else:
-        place.stale += 1
+        place.bad_epochs += 1
     if run.average is not None:
         run.average.swap()
 
@@ -311,22 +311,22 @@ def _keep(run: _Run, values: dict[str, float]) -> None:
     facts = {**run.learner.config.provenance, "epochs": run.place.epoch, "seconds": round(run.place.seconds, 1)}
     facts |= {name: round(value, 3) for name, value in values.items()}
     config = run.learner.config.model_copy(update={"provenance": facts})
-    save_checkpoint(run.out, run.learner._replace(config=config))
+    save_trained_model(run.out, run.learner._replace(config=config))
 
 
-def _count(learner: Checkpoint, training_set: Examples, validation_set: Examples, out: Path) -> None:
+def _count(learner: TrainedModel, training_set: Examples, validation_set: Examples, out: Path) -> None:
     """A model that is counted is done at once; it is measured and kept like one that learns.
 
     With `training.fuse` it is counted again once it is measured, now on training and validation sentences, which is all
     that going on with both can mean here.
     """
-    assert isinstance(learner.model, Counted)
-    settings, place = learner.recipe.training, Place(epoch=1)
+    assert isinstance(learner.model, CountBasedModel)
+    settings, place = learner.recipe.training, TrainState(epoch=1)
     began = time.perf_counter()
     learner.model.fit(training_set.targets)
     place.seconds = time.perf_counter() - began
     values = validate(learner, validation_set, tuple(dict.fromkeys(("perplexity", *settings.metrics))))
-    log = RunLog(out, Place())
+    log = RunLog(out, TrainState())
     log.validation(place, values)
     log.close()
     facts: dict[str, object] = {f"validation_{name}": round(value, 3) for name, value in values.items()}
@@ -336,4 +336,4 @@ def _count(learner: Checkpoint, training_set: Examples, validation_set: Examples
         place.seconds += time.perf_counter() - began
         facts["fused"] = f"counted again together with the {len(validation_set):,} validation sentences"
     facts = {**learner.config.provenance, "epochs": 1, "seconds": round(place.seconds, 1), **facts}
-    save_checkpoint(out, learner._replace(config=learner.config.model_copy(update={"provenance": facts})))
+    save_trained_model(out, learner._replace(config=learner.config.model_copy(update={"provenance": facts})))

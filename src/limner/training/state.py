@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from limner.checkpoint import load_tensors, load_weights, save_tensors
-from limner.errors import CheckpointError
+from limner.errors import RunError
 from limner.files import sync, unwritable, write_whole
 from limner.models.protocols import Model
-from limner.training.optim import WeightAverage
+from limner.runs.trained_model import load_tensors, load_weights, save_tensors
+from limner.training.optimizers import WeightAverage
 
 
 @dataclass
-class Place:
+class TrainState:
     """How far a training is."""
 
     step: int = 0
@@ -30,7 +30,7 @@ class Place:
     """Batches of this epoch that are done."""
     best: float | None = None
     """The best value of the metric so far."""
-    stale: int = 0
+    bad_epochs: int = 0
     """Validations since then."""
     target: float | None = None
     """Perplexity of the validation split at which fused training ends; None before it begins."""
@@ -63,14 +63,14 @@ class Place:
         self.epoch_began, self.loss_sum, self.words = self.seconds, 0.0, 0
 
 
-def save_state(run: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None, place: Place) -> None:
+def save_state(run: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None, place: TrainState) -> None:
     """Write RUN/state-STEP-EPOCH as a whole, then remove the one before.
 
     The end of an epoch may be saved twice, before and after it is validated: the epoch tells the two apart, so that
     nothing has to give way before the new state is whole.
 
     Raises:
-        CheckpointError: the disk refuses; the state before is as it was.
+        RunError: the disk refuses; the state before is as it was.
     """
     folder = run / f"state-{place.step:09d}-{place.epoch:05d}"
     partial = run / f".{folder.name}.{os.getpid()}"
@@ -102,14 +102,14 @@ def find_state(run: Path) -> Path | None:
     return max(run.glob("state-*"), default=None)
 
 
-def load_state(folder: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None) -> Place:
+def load_state(folder: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None) -> TrainState:
     """Put a training back to where `save_state` saw it."""
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
     try:
         stored = json.loads((folder / "place.json").read_text(encoding="utf-8"))
-        place = Place(**stored["place"])
+        place = TrainState(**stored["place"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'place.json'}: damaged ({error}); remove {folder} and start again") from None
+        raise RunError(f"{folder / 'place.json'}: damaged ({error}); remove {folder} and start again") from None
     _restore_optimizer(optimizer, load_tensors(folder / "optimizer.safetensors"), stored["optimizer"])
     if average is not None:
         values = load_tensors(folder / "average.safetensors")

@@ -13,12 +13,12 @@ from limner.data.collection import Changes, Progress, write_items
 from limner.data.examples import Item
 from limner.data.readers.audio import read_audio
 from limner.data.readers.coco import read_coco, read_karpathy
+from limner.data.readers.corpus_files import Options
 from limner.data.readers.flickr import read_flickr
 from limner.data.readers.folder import read_folder
-from limner.data.readers.gathering import Gathering, Reading
 from limner.data.readers.iapr import read_iapr
+from limner.data.readers.item_builder import Gathering, Reading
 from limner.data.readers.multi30k import read_multi30k
-from limner.data.readers.sources import Options
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.errors import CollectionError
 
@@ -158,7 +158,7 @@ def import_collection(
 
 
 def _referred(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path]]:
-    """Pictures and sounds by their path relative to the collection, through links resolved so that '..' leads home."""
+    """ImageFolder and sounds by their path relative to the collection, through links resolved so that '..' leads home."""
     home = os.path.realpath(target)
     folders: dict[str, str] = {}
     moved = []

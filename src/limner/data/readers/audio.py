@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from limner.audio import SOUND_SUFFIXES
+from limner.data.readers.corpus_files import SPLIT_ALIASES, Options, chosen_split, read_lines
 from limner.data.readers.folder import SPLIT_FOLDERS
-from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import SPLIT_ALIASES, Options, chosen_split, read_lines
+from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
+from limner.features.encoders.logmel import AUDIO_SUFFIXES
 
 
 def read_audio(source: Path, options: Options, gathering: Gathering) -> None:
@@ -35,13 +35,13 @@ def read_audio(source: Path, options: Options, gathering: Gathering) -> None:
             raise CollectionError(f"{sound}: is called '{id}' like {other}; rename one of them")
         top = inner.parts[0] if len(inner.parts) > 1 else ""
         split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else chosen_split(id, options)
-        gathering.item(id, Place(sound), split=split, image=sound)
+        gathering.item(id, SourceLocation(sound), split=split, image=sound)
         words = sound.with_suffix(".txt")
         if words.is_file() and not words.read_bytes().strip():
-            gathering.skip("empty files of sentences (the sounds are kept)", id, Place(words))
+            gathering.skip("empty files of sentences (the sounds are kept)", id, SourceLocation(words))
         elif words.is_file():
             for number, line in enumerate(read_lines(words), start=1):
-                gathering.sentence(id, Place(words, number), options.lang or "en", line, number - 1)
+                gathering.sentence(id, SourceLocation(words, number), options.lang or "en", line, number - 1)
 
 
 def list_sounds(folder: Path) -> list[Path]:
@@ -55,8 +55,8 @@ def list_sounds(folder: Path) -> list[Path]:
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        sounds = sorted(name for name in names if os.path.splitext(name)[1].lower() in SOUND_SUFFIXES)
+        sounds = sorted(name for name in names if os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES)
         found += [Path(parent, name) for name in sounds if not name.startswith(".")]
     if not found:
-        raise CollectionError(f"{folder}: no sounds below this folder ({', '.join(sorted(SOUND_SUFFIXES))})")
+        raise CollectionError(f"{folder}: no sounds below this folder ({', '.join(sorted(AUDIO_SUFFIXES))})")
     return found

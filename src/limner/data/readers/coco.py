@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Pictures, chosen_split, field, find_files, read_json
+from limner.data.readers.corpus_files import ImageFolder, Options, chosen_split, field, find_files, read_json
+from limner.data.readers.item_builder import Gathering, SourceLocation
 
 CAPTION_FILES = ("annotations/captions_*.json", "captions_*.json")
 KARPATHY_FILES = ("dataset_*.json", "dataset.json")
@@ -26,14 +26,14 @@ def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
             `lang`, English otherwise.
         gathering: gets the items, in the order of the files.
     """
-    pictures = Pictures.of(source, options)
+    pictures = ImageFolder.of(source, options)
     for path in find_files(source, CAPTION_FILES, "captions"):
         match = SPLIT_OF_FILE.match(path.name)
         told_split = (match and match[1]) or "train"
         contents = read_json(path)
         keys: dict[int, str] = {}
-        for number, image in enumerate(field(contents, "images", list, Place(path))):
-            place = Place(path, f"images[{number}]")
+        for number, image in enumerate(field(contents, "images", list, SourceLocation(path))):
+            place = SourceLocation(path, f"images[{number}]")
             name = field(image, "file_name", str, place)
             key = keys[field(image, "id", int, place)] = gathering.key(name, place)
             if picture := pictures.find(name):
@@ -42,8 +42,8 @@ def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
             else:
                 gathering.skip("pictures that are not there", name, place)
         groups: Counter[str] = Counter()
-        for number, annotation in enumerate(field(contents, "annotations", list, Place(path))):
-            place = Place(path, f"annotations[{number}]")
+        for number, annotation in enumerate(field(contents, "annotations", list, SourceLocation(path))):
+            place = SourceLocation(path, f"annotations[{number}]")
             told = keys.get(field(annotation, "image_id", int, place))
             text = field(annotation, "caption", str, place)
             if told is None:
@@ -65,10 +65,10 @@ def read_karpathy(source: Path, options: Options, gathering: Gathering) -> None:
         options: `images`, where they are not below `source`; `lang`, English otherwise.
         gathering: gets the items, in the order of the file.
     """
-    pictures = Pictures.of(source, options)
+    pictures = ImageFolder.of(source, options)
     for path in find_files(source, KARPATHY_FILES, "Karpathy splits"):
-        for number, image in enumerate(field(read_json(path), "images", list, Place(path))):
-            place = Place(path, f"images[{number}]")
+        for number, image in enumerate(field(read_json(path), "images", list, SourceLocation(path))):
+            place = SourceLocation(path, f"images[{number}]")
             name, split = field(image, "filename", str, place), field(image, "split", str, place)
             sentences = field(image, "sentences", list, place)
             if folder := image.get("filepath"):

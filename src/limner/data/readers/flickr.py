@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Pictures, Splits, find_files, read_lines
+from limner.data.readers.corpus_files import ImageFolder, Options, Splits, find_files, read_lines
+from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
 
 TOKEN_FILES = ("*.token.txt", "*.token", "*/*.token.txt", "*/*.token")
@@ -25,7 +25,7 @@ def read_flickr(source: Path, options: Options, gathering: Gathering) -> None:
     if others:
         both = f"{path.name}, {others[0].name}"
         raise CollectionError(f"{source}: several files of sentences ({both}); name the one to read")
-    pictures, splits = Pictures.of(source, options), Splits.of(source, options, gathering)
+    pictures, splits = ImageFolder.of(source, options), Splits.of(source, options, gathering)
     for key, (name, split, place) in splits.listed.items():
         if picture := pictures.find(name):
             gathering.item(key, place, split=split, image=picture)
@@ -33,7 +33,7 @@ def read_flickr(source: Path, options: Options, gathering: Gathering) -> None:
             gathering.skip("pictures of a split that are not there", key, place)
     told = set()
     for number, line in enumerate(read_lines(path), start=1):
-        place = Place(path, number)
+        place = SourceLocation(path, number)
         name, group, text = _parse(line, place)
         key = gathering.key(name, place)
         if key in gathering:
@@ -47,7 +47,7 @@ def read_flickr(source: Path, options: Options, gathering: Gathering) -> None:
             gathering.skip("pictures without sentences (the pictures are kept)", key, place)
 
 
-def _parse(line: str, place: Place) -> tuple[str, int, str]:
+def _parse(line: str, place: SourceLocation) -> tuple[str, int, str]:
     name, tab, text = line.partition("\t")
     name, sign, index = name.rpartition("#")
     if not (tab and sign and index.strip().isdecimal()):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import SPLIT_ALIASES, Options, chosen_split, list_pictures, read_lines
+from limner.data.readers.corpus_files import SPLIT_ALIASES, Options, chosen_split, list_pictures, read_lines
+from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
 
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
@@ -17,7 +17,7 @@ def read_folder(source: Path, options: Options, gathering: Gathering) -> None:
     Items are named by their path below `source`, without the ending.
 
     Args:
-        source: the folder. Pictures below its subfolders `train`, `val` and `test` belong to these splits.
+        source: the folder. ImageFolder below its subfolders `train`, `val` and `test` belong to these splits.
         options: `split` of all other pictures (`auto` deals them out), `train` otherwise; `lang` of the sentences,
             English otherwise.
         gathering: gets the items, in the order of their paths.
@@ -33,10 +33,10 @@ def read_folder(source: Path, options: Options, gathering: Gathering) -> None:
             raise CollectionError(f"{picture}: is called '{id}' like {other}; rename one of them")
         top = inner.parts[0] if len(inner.parts) > 1 else ""
         split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else chosen_split(id, options)
-        gathering.item(id, Place(picture), split=split, image=picture)
+        gathering.item(id, SourceLocation(picture), split=split, image=picture)
         words = picture.with_suffix(".txt")
         if words.is_file() and not words.read_bytes().strip():
-            gathering.skip("empty files of sentences (the pictures are kept)", id, Place(words))
+            gathering.skip("empty files of sentences (the pictures are kept)", id, SourceLocation(words))
         elif words.is_file():
             for number, line in enumerate(read_lines(words), start=1):
-                gathering.sentence(id, Place(words, number), options.lang or "en", line, number - 1)
+                gathering.sentence(id, SourceLocation(words, number), options.lang or "en", line, number - 1)

@@ -6,8 +6,8 @@ import html
 import re
 from pathlib import Path
 
-from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, Splits, find_files
+from limner.data.readers.corpus_files import Options, Splits, find_files
+from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
 
 ANNOTATIONS = {"en": ("eng", "annotations_complete_eng"), "de": ("ger", "annotations_complete_ger")}
@@ -32,7 +32,7 @@ def read_iapr(source: Path, options: Options, gathering: Gathering) -> None:
         raise CollectionError(f"{source}: expected the folder of the corpus, found a file")
     splits = Splits.of(source, options, gathering)
     for path in find_files(source, [f"{ANNOTATIONS['en'][1]}/**/*.eng"], "English annotations"):
-        place = Place(path)
+        place = SourceLocation(path)
         tags = _read_tags(path)
         key = gathering.key(tags["IMAGE"], place)
         image = _picture(source, options, tags["IMAGE"])
@@ -49,14 +49,14 @@ def read_iapr(source: Path, options: Options, gathering: Gathering) -> None:
 def _add_sentences(key: str, source: Path, english: Path, description: str, gathering: Gathering) -> None:
     told = _sentences(description)
     for group, text in enumerate(told):
-        gathering.sentence(key, Place(english), "en", text, group)
+        gathering.sentence(key, SourceLocation(english), "en", text, group)
     ending, folder = ANNOTATIONS["de"]
     german = source / folder / english.parent.name / f"{english.stem}.{ending}"
     if german.is_file():
         translated = _sentences(_read_tags(german)["DESCRIPTION"])
         first = 0 if len(translated) == len(told) else len(told)
         for group, text in enumerate(translated, start=first):
-            gathering.sentence(key, Place(german), "de", text, group)
+            gathering.sentence(key, SourceLocation(german), "de", text, group)
 
 
 def _sentences(description: str) -> list[str]:

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.names import key_of
-from limner.data.readers.sources import Options, Pictures, Splits, read_lines
+from limner.data.readers.corpus_files import ImageFolder, Options, Splits, read_lines
+from limner.data.readers.image_names import key_of
+from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
 
 LANGUAGES = ("en", "de", "fr", "cs")
@@ -46,16 +46,16 @@ def read_multi30k(source: Path, options: Options, gathering: Gathering) -> None:
             splits; what is in none of them is skipped.
         gathering: gets the items, in the order of the image lists.
     """
-    pictures = Pictures(options.images) if options.images else None
+    pictures = ImageFolder(options.images) if options.images else None
     splits = Splits.of(source, options, gathering) if options.splits else None
     announced: set[tuple[str, str]] = set()  # both tasks list the same pictures, which are skipped once
     for part in _find_parts(source):
         names = [name.strip().partition("#")[0] for name in read_lines(part.images)]
-        keys = [gathering.key(name, Place(part.images, number)) for number, name in enumerate(names, start=1)]
+        keys = [gathering.key(name, SourceLocation(part.images, number)) for number, name in enumerate(names, start=1)]
         for number, (name, key) in enumerate(zip(names, keys, strict=True), start=1):
             if (key, part.split) not in announced:
                 announced.add((key, part.split))
-                _announce(name, part.split, Place(part.images, number), pictures, splits, gathering)
+                _announce(name, part.split, SourceLocation(part.images, number), pictures, splits, gathering)
         for path, lang, description in part.texts:
             lines = read_lines(path)
             _require_same_length(path, len(lines), part.images, len(names))
@@ -63,15 +63,15 @@ def read_multi30k(source: Path, options: Options, gathering: Gathering) -> None:
             for number, (key, text) in enumerate(zip(keys, lines, strict=True), start=1):
                 if key in gathering:
                     group = turns[key] if description is None else 10 * description + LANGUAGES.index(lang)
-                    gathering.sentence(key, Place(path, number), lang, text, group)
+                    gathering.sentence(key, SourceLocation(path, number), lang, text, group)
                     turns[key] += 1
 
 
 def _announce(
     name: str,
     split: str,
-    place: Place,
-    pictures: Pictures | None,
+    place: SourceLocation,
+    pictures: ImageFolder | None,
     splits: Splits | None,
     gathering: Gathering,
 ) -> None:
@@ -117,6 +117,6 @@ def _require_same_length(path: Path, lines: int, other: Path, others: int) -> No
     if lines != others:
         (short, end), (long, last) = sorted([(path, lines), (other, others)], key=lambda pair: pair[1])
         raise CollectionError(
-            f"{Place(short, end)}: this file ends here, but {long} goes on to line {last}; "
+            f"{SourceLocation(short, end)}: this file ends here, but {long} goes on to line {last}; "
             "line by line they must belong together"
         )

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from limner.data.readers.gathering import Gathering, Place
-from limner.data.readers.sources import Options, chosen_split, read_lines, read_text
+from limner.data.readers.corpus_files import Options, chosen_split, read_lines, read_text
+from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 REQUIRED = ("image", "lang", "text")
 COLUMNS = ("id", "split", *REQUIRED, "group", "label")
 
-Row = tuple[Place, dict[str, str]]
+Row = tuple[SourceLocation, dict[str, str]]
 
 
 def read_csv(source: Path, options: Options, gathering: Gathering) -> None:
@@ -38,19 +38,19 @@ def read_csv(source: Path, options: Options, gathering: Gathering) -> None:
     delimiter = _delimiter(source, text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header = [name.strip() for name in next(reader)]
-    _check_columns(header, Place(source, 1), options)
+    _check_columns(header, SourceLocation(source, 1), options)
 
     def rows() -> Iterable[Row]:
         try:
             for values in reader:
-                place = Place(source, reader.line_num)
+                place = SourceLocation(source, reader.line_num)
                 if len(values) != len(header) and values:
                     wrong = f"{len(values)} values for {len(header)} columns"
                     raise CollectionError(f"{place}: {wrong}; put texts with {delimiter!r} in double quotes")
                 if values:
                     yield place, dict(zip(header, values, strict=True))
         except csv.Error as error:
-            raise CollectionError(f"{Place(source, reader.line_num)}: not valid CSV: {error}") from None
+            raise CollectionError(f"{SourceLocation(source, reader.line_num)}: not valid CSV: {error}") from None
 
     _gather(rows(), options.images or source.parent, options, gathering)
 
@@ -67,7 +67,7 @@ def read_jsonl(source: Path, options: Options, gathering: Gathering) -> None:
     def rows() -> Iterable[Row]:
         for number, line in enumerate(read_lines(source), start=1):
             if line.strip():
-                yield Place(source, number), _parse_object(line, Place(source, number), options)
+                yield SourceLocation(source, number), _parse_object(line, SourceLocation(source, number), options)
 
     _gather(rows(), options.images or source.parent, options, gathering)
 
@@ -80,7 +80,7 @@ def _delimiter(source: Path, text: str) -> str:
     return ";" if ";" in header and "," not in header else ","
 
 
-def _parse_object(line: str, place: Place, options: Options) -> dict[str, str]:
+def _parse_object(line: str, place: SourceLocation, options: Options) -> dict[str, str]:
     try:
         values = json.loads(line)
     except json.JSONDecodeError as error:
@@ -94,7 +94,7 @@ def _parse_object(line: str, place: Place, options: Options) -> dict[str, str]:
     return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
-def _check_columns(names: Iterable[str], place: Place, options: Options) -> None:
+def _check_columns(names: Iterable[str], place: SourceLocation, options: Options) -> None:
     found = list(names)
     required = REQUIRED if options.split else ("split", *REQUIRED)
     if lacking := [name for name in required if name not in found]:
@@ -132,7 +132,7 @@ def _gather(rows: Iterable[Row], folder: Path, options: Options, gathering: Gath
         logger.warning("columns that were not read: %s", ", ".join(sorted(unknown)))
 
 
-def _group(row: dict[str, str], place: Place, default: int) -> int:
+def _group(row: dict[str, str], place: SourceLocation, default: int) -> int:
     text = row.get("group", "").strip()
     try:
         return int(text) if text else default

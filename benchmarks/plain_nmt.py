@@ -245,7 +245,7 @@ _NAMES = {
     "encoder.embed": "source_embedding",
     "encoder.start": "initial",
     "decoder.embed": "target_embedding",
-    "decoder.gate": "cell.gate",
+    "decoder.gate": "decoder.gate",
     "decoder.read_state": "readout_hidden",
     "decoder.read_word": "readout_word",
     "decoder.vocabulary": "readout",
@@ -265,17 +265,17 @@ def take(model: PlainNMT, weights: dict[str, Tensor]) -> None:
         taken[f"encoder.gru.weight_ih_{direction}"] = _reset_first(inputs[number])
         taken[f"encoder.gru.bias_ih_{direction}"] = _reset_first(biases[number])
         taken[f"encoder.gru.weight_hh_{direction}"] = _reset_first(weights["encoder.recurrent"][number].t())
-    for cell, products in (("rec1", ("word",)), ("rec2", ("context", "image"))):
-        parts = [weights[f"cell.{name}.weight"] for name in products if f"cell.{name}.weight" in weights]
+    for cell, products in (("rec1", ("word",)), ("rec2", ("source_context", "image_context"))):
+        parts = [weights[f"decoder.{name}.weight"] for name in products if f"decoder.{name}.weight" in weights]
         taken[f"decoder.{cell}.weight_ih"] = _reset_first(torch.cat(parts, dim=1))
-        taken[f"decoder.{cell}.bias_ih"] = _reset_first(weights[f"cell.{products[0]}.bias"])
-        taken[f"decoder.{cell}.weight_hh"] = _reset_first(weights[f"cell.recurrent_{cell[-1]}"])
-    for ours, theirs in (("attend", "source"), ("look", "picture")):
-        if f"cell.{theirs}.score" in weights:
-            taken[f"decoder.{ours}.query.weight"] = weights[f"cell.{theirs}.query.weight"]
-            taken[f"decoder.{ours}.query.bias"] = weights[f"cell.{theirs}.key.bias"]
-            taken[f"decoder.{ours}.key.weight"] = weights[f"cell.{theirs}.key.weight"]
-            taken[f"decoder.{ours}.energy.weight"] = weights[f"cell.{theirs}.score"].unsqueeze(0)
+        taken[f"decoder.{cell}.bias_ih"] = _reset_first(weights[f"decoder.{products[0]}.bias"])
+        taken[f"decoder.{cell}.weight_hh"] = _reset_first(weights[f"decoder.recurrent_{cell[-1]}"])
+    for ours, theirs in (("attend", "source_attention"), ("look", "image_attention")):
+        if f"decoder.{theirs}.score" in weights:
+            taken[f"decoder.{ours}.query.weight"] = weights[f"decoder.{theirs}.query.weight"]
+            taken[f"decoder.{ours}.query.bias"] = weights[f"decoder.{theirs}.key.bias"]
+            taken[f"decoder.{ours}.key.weight"] = weights[f"decoder.{theirs}.key.weight"]
+            taken[f"decoder.{ours}.energy.weight"] = weights[f"decoder.{theirs}.score"].unsqueeze(0)
     contexts = [weights[name] for name in ("readout_context.weight", "readout_image.weight") if name in weights]
     taken["decoder.read_context.weight"] = torch.cat(contexts, dim=1)
     for ours, theirs in _NAMES.items():

@@ -26,9 +26,11 @@ from limner.device import native_bf16
 from limner.features.encoders.networks import read_image
 from limner.features.store import FeatureSpec
 from limner.layers.all_pairs import PrefixTree
+from limner.layers.image_encoder import ImageEncoderSettings
 from limner.media.image import Pixels, Preprocessing
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
+from limner.models.protocols import ModelInputs
 from limner.process import keep_freed_memory
 from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -42,7 +44,7 @@ VOCAB, FEATURES, WORDS = 2800, 1280, 11
 def paper_model() -> MRNN:
     """An m-RNN of the paper's sizes with fresh weights; how fast it is does not depend on what it learned."""
     torch.manual_seed(0)
-    return MRNN(MRNNSettings(), VOCAB, {"pooled": (FEATURES,)}).eval()
+    return MRNN(MRNNSettings(), ModelInputs(VOCAB, {"pooled": (FEATURES,)})).eval()
 
 
 def pictures(count: int) -> Batch:
@@ -135,8 +137,8 @@ def pairs() -> None:
 def additive_pairs() -> None:
     """The same matrix for MLBL-B, whose logits add: one matrix product, against the tiled general way."""
     torch.manual_seed(0)
-    settings = LBLSettings(word_dim=256, init_std=0.1, feature_scaling="unit")
-    model = LBL(settings, 5000, {"pooled": (FEATURES,)}).eval()
+    settings = LBLSettings(word_dim=256, init_std=0.1, image_encoder=ImageEncoderSettings(scaling="unit"))
+    model = LBL(settings, ModelInputs(5000, {"pooled": (FEATURES,)})).eval()
     targets, which = sentences()
     stored, rows = Stored(1000), list(range(1000))
     seconds = median_time(lambda: pair_log_probs(model, targets, rows, stored), 3)

@@ -15,7 +15,9 @@ import plain_nmt
 from limner.data.examples import SPECIAL_TOKENS, Batch, Example, collate
 from limner.decoding.beam_search import DecodingSettings, beam_search
 from limner.device import native_bf16
+from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models.nmt import NMT, NMTSettings
+from limner.models.protocols import ModelInputs
 from limner.training.losses import word_loss
 from measuring import CPU, median_time, product_rate, tell
 
@@ -54,12 +56,12 @@ def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Bo
         hidden_dim=hidden,
         attention_dim=hidden,
         readout_dim=words,
-        picture=("attention",) if grid else (),
+        image=("attention",) if grid else (),
         annotation_dropout=0.5,
         readout_dropout=0.5,
-        image_dropout=0.5,
+        image_encoder=ImageEncoderSettings(dropout=0.5),
     )
-    ours = NMT(settings, VOCAB, {"grid": grid} if grid else {}, VOCAB)
+    ours = NMT(settings, ModelInputs(VOCAB, {"grid": grid} if grid else {}, VOCAB))
     plain = plain_nmt.build(VOCAB, VOCAB, words, hidden, grid)
     plain_nmt.take(plain, ours.state_dict())
     random = np.random.default_rng(0)

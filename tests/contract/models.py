@@ -6,7 +6,7 @@ import numpy as np
 
 from limner.data.examples import Batch, Example, collate
 from limner.layers.image_encoder import COLOURS
-from limner.models import Model, ModelSettings, build_model
+from limner.models import Model, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BowSettings
 from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
@@ -28,7 +28,7 @@ class Case(NamedTuple):
         return getattr(self.settings, "translates", False)
 
     def build(self) -> Model:
-        return build_model(self.settings, VOCAB, self.image, SOURCE_VOCAB if self.translates else None)
+        return build_model(self.settings, ModelInputs(VOCAB, self.image, SOURCE_VOCAB if self.translates else None))
 
 
 def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
@@ -37,14 +37,19 @@ def _mrnn(variant: str = "m-RNN", **changes: object) -> MRNNSettings:
         "embedding_dim": 5,
         "hidden_dim": 6,
         "multimodal_dim": multimodal,
-        "convnet_dim": 7,
-        "convnet_width": 4,
+        "image_encoder": {"convnet_dim": 7, "convnet_width": 4},
     }
     return MRNNSettings.model_validate({"variant": variant, **sizes, **changes})
 
 
 def _lbl(variant: str, **changes: object) -> LBLSettings:
-    sizes = {"word_dim": 6, "factors": 8, "context": 3, "convnet_dim": 7, "convnet_width": 4, "init_std": 0.3}
+    sizes = {
+        "word_dim": 6,
+        "factors": 8,
+        "context": 3,
+        "image_encoder": {"convnet_dim": 7, "convnet_width": 4},
+        "init_std": 0.3,
+    }
     return LBLSettings.model_validate({"variant": variant, **sizes, **changes})
 
 
@@ -53,47 +58,47 @@ def _nmt(**changes: object) -> NMTSettings:
     return NMTSettings.model_validate({**sizes, **changes})
 
 
-SOFT = {
-    f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "image", "source_word")
+SOFT = {f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
+    "image_encoder": {"dropout": 0.1}
 }  # does nothing where nothing is learned
 
 CASES = [
     *(Case(f"mrnn-{name}", _mrnn(name), {"pooled": (4,)}, name != "RNN-base") for name in get_args(Variant)),
     Case("mrnn-relu", _mrnn(embedding_activation="relu"), {"pooled": (4,)}),
-    Case("mrnn-l2", _mrnn(feature_scaling="l2"), {"pooled": (4,)}),
+    Case("mrnn-l2", _mrnn(image_encoder={"scaling": "l2"}), {"pooled": (4,)}),
     Case("mrnn-grid", _mrnn(), {"grid": (3, 4)}),
     Case("mrnn-pixels", _mrnn(), {"maps": (3, 16, 16)}),
-    Case("mrnn-maps", _mrnn(convnet_dim=32, hidden_dim=12, multimodal_dim=24), {"maps": (5, 9, 9)}),
+    Case("mrnn-maps", _mrnn(image_encoder={"convnet_dim": 32}, hidden_dim=12, multimodal_dim=24), {"maps": (5, 9, 9)}),
     Case("lbl", _lbl("LBL"), {"pooled": (4,)}, uses_image=False),
     Case("mlbl-b", _lbl("MLBL-B"), {"pooled": (4,)}),
-    Case("mlbl-b-unit", _lbl("MLBL-B", feature_scaling="unit"), {"pooled": (4,)}),
-    Case("mlbl-b-conv", _lbl("MLBL-B", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
+    Case("mlbl-b-unit", _lbl("MLBL-B", image_encoder={"scaling": "unit"}), {"pooled": (4,)}),
+    Case("mlbl-b-conv", _lbl("MLBL-B", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("mlbl-f", _lbl("MLBL-F"), {"pooled": (4,)}),
     Case("bow", BowSettings(), {"pooled": (4,)}, lr=0.2),
     Case("bow-maps", BowSettings(), {"maps": (5, 3, 3)}, lr=0.2),
     *(Case(f"ngram-{order}", NGramSettings(order=order), {}, uses_image=False) for order in (1, 2, 3)),
-    Case("mlbl-f-conv", _lbl("MLBL-F", convnet_dim=32, init_std=0.1), {"maps": (5, 9, 9)}),
+    Case("mlbl-f-conv", _lbl("MLBL-F", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("nmt", _nmt(), {}, uses_image=False, lr=0.03),
     Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),
-    Case("nmt-first", _nmt(start="first"), {}, uses_image=False, lr=0.03),
+    Case("nmt-first", _nmt(initial_state="first"), {}, uses_image=False, lr=0.03),
     Case("nmt-plain", _nmt(decoder="plain"), {}, uses_image=False, lr=0.03),
-    Case("nmt-src-img", _nmt(picture=["attention"]), {"grid": (3, 4)}, lr=0.03),
-    Case("nmt-src-img-soft", _nmt(picture=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
-    Case("nmt-pixels", _nmt(picture=["attention"], convnet_width=4), {"maps": (3, 32, 32)}, lr=0.03),
-    Case("nmt-initial", _nmt(picture=["initial"]), {"pooled": (4,)}, lr=0.03),
-    Case("nmt-fc7", _nmt(decoder="plain", picture=["initial"], start="first"), {"pooled": (4,)}, lr=0.03),
-    Case("nmt-fc7-grid", _nmt(decoder="plain", picture=["initial"], start="first"), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-src-img", _nmt(image=["attention"]), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-src-img-soft", _nmt(image=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-pixels", _nmt(image=["attention"], image_encoder={"convnet_width": 4}), {"maps": (3, 32, 32)}, lr=0.03),
+    Case("nmt-initial", _nmt(image=["initial"]), {"pooled": (4,)}, lr=0.03),
+    Case("nmt-fc7", _nmt(decoder="plain", image=["initial"], initial_state="first"), {"pooled": (4,)}, lr=0.03),
+    Case("nmt-fc7-grid", _nmt(decoder="plain", image=["initial"], initial_state="first"), {"grid": (3, 4)}, lr=0.03),
     Case(
         "nmt-doubly",
-        _nmt(decoder="plain", picture=["initial", "attention"], start="first"),
+        _nmt(decoder="plain", image=["initial", "attention"], initial_state="first"),
         {"pooled": (4,), "grid": (3, 4)},
         lr=0.03,
     ),
-    Case("nmt-doubly-soft", _nmt(decoder="plain", picture=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
-    Case("nmt-m1", _nmt(picture=["head"]), {"pooled": (4,)}, lr=0.03),
-    Case("nmt-m3", _nmt(picture=["head"]), {"grid": (3, 4)}, lr=0.03),
-    Case("nmt-m1-first", _nmt(decoder="plain", picture=["head"], start="first"), {"pooled": (4,)}, lr=0.03),
-    Case("nmt-all", _nmt(picture=["head", "initial", "attention"], **SOFT), {"pooled": (4,), "grid": (3, 4)}, lr=0.03),
+    Case("nmt-doubly-soft", _nmt(decoder="plain", image=["attention"], **SOFT), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-m1", _nmt(image=["prefix"]), {"pooled": (4,)}, lr=0.03),
+    Case("nmt-m3", _nmt(image=["prefix"]), {"grid": (3, 4)}, lr=0.03),
+    Case("nmt-m1-first", _nmt(decoder="plain", image=["prefix"], initial_state="first"), {"pooled": (4,)}, lr=0.03),
+    Case("nmt-all", _nmt(image=["prefix", "initial", "attention"], **SOFT), {"pooled": (4,), "grid": (3, 4)}, lr=0.03),
 ]
 
 

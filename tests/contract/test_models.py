@@ -11,7 +11,6 @@ from limner.decoding.beam_search import DecodingSettings, beam_search, select
 from limner.decoding.scoring import sentence_log_probs, tiled_log_probs
 from limner.models import Model
 from limner.models.protocols import CountBasedModel, PairScorer
-from limner.retrieval.shortlist import uses_image
 from limner.runs.trained_model import load_tensors, save_tensors
 from limner.runs.training_settings import AdamSettings, TrainingSettings
 from limner.training.losses import word_loss
@@ -121,7 +120,7 @@ def test_the_picture_matters_to_models_that_look(case: Case) -> None:
     other = double(collate([example(case, row + 50, 3) for row in range(4)]))
     before, after = model(data).logits, model(dataclasses.replace(data, image=other.image)).logits
     assert torch.allclose(before, after) is not case.uses_image
-    assert uses_image(model) is case.uses_image
+    assert model.uses_image is case.uses_image
 
 
 def test_a_missing_picture_is_finite_and_unlike_a_present_one(case: Case) -> None:

@@ -8,7 +8,12 @@ import pytest
 
 from limner.synthetic.scenes import SceneSettings, generate
 
-SIZES = ["model.embedding_dim=48", "model.hidden_dim=96", "model.multimodal_dim=128", "model.convnet_dim=96"]
+SIZES = [
+    "model.embedding_dim=48",
+    "model.hidden_dim=96",
+    "model.multimodal_dim=128",
+    "model.image_encoder.convnet_dim=96",
+]
 TRAINING = ["training.batch_size=32", "training.validate_every=5", "training.optimizer.lr=0.003"]
 MODELS = {
     "seeing": ["features.tables=[pixels32]", "training.epochs=10"],

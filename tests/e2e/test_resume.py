@@ -19,14 +19,17 @@ COMMON = {
         "embedding_dim": 16,
         "hidden_dim": 24,
         "multimodal_dim": 32,
-        "convnet_dim": 16,
-        "convnet_width": 4,
+        "image_encoder": {"convnet_dim": 16, "convnet_width": 4},
     },
     "decoding": {"max_length": 15},
 }
 ADAMW = {
     **COMMON,
-    "model": {**COMMON["model"], "dropout": 0.3, "image_dropout": 0.2},
+    "model": {
+        **COMMON["model"],
+        "dropout": 0.3,
+        "image_encoder": {"convnet_dim": 16, "convnet_width": 4, "dropout": 0.2},
+    },
     "training": {"epochs": 4, "batch_size": 16, "average": 0.99, "clip_norm": 1.0, "save_every": 7},
 }
 SGD = {

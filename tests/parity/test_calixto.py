@@ -14,6 +14,7 @@ import torch
 from limner.data.examples import SPECIAL_TOKENS, Example, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.models.nmt import NMT, NMTSettings
+from limner.models.protocols import ModelInputs
 from limner.training.losses import word_loss
 
 SOURCE_VOCAB, VOCAB = 12, 9
@@ -39,21 +40,21 @@ class Variant(NamedTuple):
 VARIANTS = {
     "text-2017": Variant("nmt-2017", {}),
     "text-2017-tied": Variant("nmt-2017", {"tie_embeddings": True, "readout_dim": SIZES["embedding_dim"]}),
-    "src-img-2017": Variant("src-img-2017", {"picture": ["attention"]}, forms=("grid",)),
+    "src-img-2017": Variant("src-img-2017", {"image": ["attention"]}, forms=("grid",)),
     "text-2016": Variant("bahdanau-2016", {"decoder": "plain"}),
     "fc7-2016": Variant(
-        "fc7-2016", {"decoder": "plain", "picture": ["initial"], "start": "first"}, "fc7", forms=("pooled",)
+        "fc7-2016", {"decoder": "plain", "image": ["initial"], "initial_state": "first"}, "fc7", forms=("pooled",)
     ),
     "doubly-2016": Variant(
         "doubly-2016",
-        {"decoder": "plain", "picture": ["initial", "attention"], "start": "first"},
+        {"decoder": "plain", "image": ["initial", "attention"], "initial_state": "first"},
         "fc7",
         forms=("pooled", "grid"),
     ),
-    "doubly-2016-text-start": Variant("doubly-2016", {"decoder": "plain", "picture": ["attention"]}, forms=("grid",)),
-    "head-m1": Variant("nmt-2017", {"picture": ["head"]}, forms=("pooled",)),
-    "head-m3": Variant("nmt-2017", {"picture": ["head"]}, forms=("grid",)),
-    "head-m1-2016": Variant("bahdanau-2016", {"decoder": "plain", "picture": ["head"]}, forms=("pooled",)),
+    "doubly-2016-text-start": Variant("doubly-2016", {"decoder": "plain", "image": ["attention"]}, forms=("grid",)),
+    "head-m1": Variant("nmt-2017", {"image": ["prefix"]}, forms=("pooled",)),
+    "head-m3": Variant("nmt-2017", {"image": ["prefix"]}, forms=("grid",)),
+    "head-m1-2016": Variant("bahdanau-2016", {"decoder": "plain", "image": ["prefix"]}, forms=("pooled",)),
 }
 
 
@@ -65,7 +66,9 @@ def variant(request):
 def build(variant: Variant) -> NMT:
     """Ours in float64 with random weights, biases too, large enough that attention has something to prefer."""
     settings = NMTSettings.model_validate({**SIZES, **variant.settings})
-    model = NMT(settings, VOCAB, {form: FORMS[form] for form in variant.forms}, SOURCE_VOCAB).double().eval()
+    model = (
+        NMT(settings, ModelInputs(VOCAB, {form: FORMS[form] for form in variant.forms}, SOURCE_VOCAB)).double().eval()
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.6)
@@ -102,20 +105,22 @@ def theta_of(model: NMT, variant: Variant) -> dict[str, np.ndarray]:
     for k, name in enumerate(("enc_fwd", "enc_bwd")):
         theta |= gates(f"{name}.W", np.split(weights, 2)[k]) | gates(f"{name}.b", np.split(biases, 2)[k])
         theta |= gates(f"{name}.U", recurrent[k].T)
-    theta |= attention(mine, "source", "src") | attention(mine, "picture", "img")
+    theta |= attention(mine, "source", "src") | attention(mine, "image", "img")
     conditional = model.settings.decoder == "conditional"
     first, second, word = ("rec1", "rec2", "") if conditional else ("rec", "rec", "_y")
-    theta |= gates(f"{first}.W", mine["cell.word.weight"], word) | gates(f"{first}.b", mine["cell.word.bias"])
-    theta |= gates(f"{second}.W", mine["cell.context.weight"], "_src")
-    theta |= gates(f"{first}.U", mine["cell.recurrent_1" if conditional else "cell.recurrent"])
+    theta |= gates(f"{first}.W", mine["decoder.word.weight"], word) | gates(f"{first}.b", mine["decoder.word.bias"])
+    theta |= gates(f"{second}.W", mine["decoder.source_context.weight"], "_src")
+    theta |= gates(f"{first}.U", mine["decoder.recurrent_1" if conditional else "decoder.recurrent"])
     if conditional:
-        theta |= gates("rec2.U", mine["cell.recurrent_2"]) | gates("rec2.b", mine["cell.context.bias"])
-    if "cell.image.weight" in mine:
-        theta |= gates(f"{second}.W", mine["cell.image.weight"], "_img") | {"L_ci": mine["readout_image.weight"]}
-    if "cell.gate.weight" in mine:
-        theta |= {"W_beta": mine["cell.gate.weight"], "b_beta": mine["cell.gate.bias"]}
-    if "picture_initial.weight" in mine:
-        theta |= {"W_I": mine["picture_initial.weight"].T, "b_I": mine["picture_initial.bias"]}
+        theta |= gates("rec2.U", mine["decoder.recurrent_2"]) | gates("rec2.b", mine["decoder.source_context.bias"])
+    if "decoder.image_context.weight" in mine:
+        theta |= gates(f"{second}.W", mine["decoder.image_context.weight"], "_img") | {
+            "L_ci": mine["readout_image.weight"]
+        }
+    if "decoder.gate.weight" in mine:
+        theta |= {"W_beta": mine["decoder.gate.weight"], "b_beta": mine["decoder.gate.bias"]}
+    if "image_initial.weight" in mine:
+        theta |= {"W_I": mine["image_initial.weight"].T, "b_I": mine["image_initial.bias"]}
     oracle.check_parameters(theta, variant.model, variant.start)
     return theta
 
@@ -127,11 +132,11 @@ def gates(name: str, stacked: np.ndarray, suffix: str = "") -> dict[str, np.ndar
 
 def attention(mine: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np.ndarray]:
     names = {
-        f"cell.{ours}.query.weight": "U_a",
-        f"cell.{ours}.key.weight": "W_a",
-        f"cell.{ours}.key.bias": "b_a",
-        f"cell.{ours}.score": "v_a",
-        f"cell.{ours}_word.weight": "Y_a",
+        f"decoder.{ours}_attention.query.weight": "U_a",
+        f"decoder.{ours}_attention.key.weight": "W_a",
+        f"decoder.{ours}_attention.key.bias": "b_a",
+        f"decoder.{ours}_attention.score": "v_a",
+        f"decoder.{ours}_word.weight": "Y_a",
     }
     return {f"{theirs}_{side}": mine[name] for name, theirs in names.items() if name in mine}
 
@@ -139,13 +144,13 @@ def attention(mine: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np
 def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one: Example) -> oracle.Trace:
     seen = {form: values.astype(np.float64) for form, values in (one.image or {}).items()}
     shown: dict[str, object] = {}
-    if "head" in model.settings.picture:
+    if "prefix" in model.settings.image:
         vectors = [] if not seen else np.atleast_2d(next(iter(seen.values())))
-        weight, bias = (value.detach().double().numpy() for value in model.picture_token.parameters())
+        weight, bias = (value.detach().double().numpy() for value in model.image_prefix.parameters())
         shown["head"] = [weight @ vector + bias for vector in vectors]
-    if "initial" in model.settings.picture:
+    if "initial" in model.settings.image:
         shown["picture"] = seen.get("pooled")
-    if "attention" in model.settings.picture:
+    if "attention" in model.settings.image:
         shown["locations"] = seen.get("grid")
     decoders = {
         "nmt-2017": oracle.nmt_2017,
@@ -177,7 +182,7 @@ def test_every_position_of_a_padded_batch(variant, dtype, tolerance) -> None:
         assert (output.gate is None) == (trace.betas is None)
         if trace.betas is not None:
             same(output.gate[row, :steps], trace.betas)
-        if "attention" in model.settings.picture:
+        if "attention" in model.settings.image:
             nothing = np.zeros((steps, LOCATIONS))
             same(output.attention[row, :steps], nothing if trace.image_alphas is None else trace.image_alphas)
 

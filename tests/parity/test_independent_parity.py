@@ -10,6 +10,7 @@ import torch
 from limner.data.examples import SPECIAL_TOKENS, Example, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
+from limner.models.protocols import ModelInputs
 
 SOURCE_VOCAB, VOCAB, PICTURE = 12, 9, 7
 PAIRS = [([4, 5, 6], [4, 8]), ([7], [5, 6, 4, 4, 7]), ([4, 11, 10, 4, 9, 9], []), ([], [3, 3]), ([3, 8], [6, 5, 7])]
@@ -18,7 +19,7 @@ SEEN = (0, 2, 3)  # which of the pairs have a picture
 
 def build() -> IndependentDescriptions:
     settings = IndependentSettings(embedding_dim=5, hidden_dim=6, readout_dim=4)
-    model = IndependentDescriptions(settings, VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB).double().eval()
+    model = IndependentDescriptions(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB)).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.6 * torch.randn_like(parameter))
@@ -31,8 +32,8 @@ def theta_of(model: IndependentDescriptions) -> dict[str, np.ndarray]:
     theta = {
         "E_x": ours["source.embedding.weight"],
         "E_y": ours["target.embedding.weight"],
-        "W_v": ours["picture.weight"],
-        "b_v": ours["picture.bias"],
+        "W_v": ours["image.weight"],
+        "b_v": ours["image.bias"],
         "W_init": ours["initial.weight"],
         "b_init": ours["initial.bias"],
         "L_s": ours["target.readout_hidden.weight"],

@@ -9,6 +9,7 @@ from limner.data.batching import Examples
 from limner.data.examples import SPECIAL_TOKENS, Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.models.log_bilinear import LBL, LBLSettings
+from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import evaluate_retrieval
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel
@@ -47,7 +48,7 @@ def world():
     tokenizer = Tokenizer.train(WORDS, TextSettings())
     torch.manual_seed(0)
     settings = LBLSettings(word_dim=WORD, context=CONTEXT, init_std=0.7)
-    model = LBL(settings, len(tokenizer), {"pooled": (PICTURE,)}).eval()
+    model = LBL(settings, ModelInputs(len(tokenizer), {"pooled": (PICTURE,)})).eval()
     weights = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
     per_word = np.split(weights["context.weight"], CONTEXT, axis=1)
 

@@ -15,15 +15,18 @@ from limner.decoding.scoring import pair_log_probs, sentence_log_probs, tiled_lo
 from limner.layers import all_pairs
 from limner.layers.image_encoder import MapConvnet
 from limner.models.log_bilinear import LBL, LBLSettings, Variant
+from limner.models.protocols import ModelInputs
 
 VOCAB, WORD, CONTEXT, FACTORS, PICTURE, SEEN = 13, 5, 3, 7, 6, 8
 SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4, 9, 9], [], [3, 3]]
 
 
 def build(variant: Variant, form: str) -> LBL:
-    settings = LBLSettings(variant=variant, word_dim=WORD, context=CONTEXT, factors=FACTORS, convnet_dim=SEEN)
+    settings = LBLSettings(
+        variant=variant, word_dim=WORD, context=CONTEXT, factors=FACTORS, image_encoder={"convnet_dim": SEEN}
+    )
     shapes = {"pooled": (PICTURE,), "maps": (4, 9, 9)}
-    model = LBL(settings, VOCAB, {form: shapes[form]}).double().eval()
+    model = LBL(settings, ModelInputs(VOCAB, {form: shapes[form]})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4)
@@ -45,10 +48,10 @@ def pair(request):
         return oracle.convnet(
             picture,
             {
-                "filters": weights["eye.convnet.filters.weight"],
-                "filter_bias": weights["eye.convnet.filters.bias"],
-                "weight": weights["eye.convnet.project.weight"],
-                "bias": weights["eye.convnet.project.bias"],
+                "filters": weights["image_encoder.convnet.filters.weight"],
+                "filter_bias": weights["image_encoder.convnet.filters.bias"],
+                "weight": weights["image_encoder.convnet.project.weight"],
+                "bias": weights["image_encoder.convnet.project.bias"],
             },
         )
 
@@ -166,9 +169,9 @@ def test_the_general_road_scores_all_pairs_alike() -> None:
 @pytest.mark.parametrize("factors", [3, 5])
 def test_mlblf_begins_with_the_svd_of_the_embeddings(factors) -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=factors)
-    model = LBL(settings, VOCAB, {"pooled": (PICTURE,)}).double()
+    model = LBL(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double()
     embeddings = np.random.default_rng(0).normal(size=(VOCAB, WORD))
-    model.set_word_embeddings(torch.from_numpy(embeddings))
+    model.init_word_embeddings(torch.from_numpy(embeddings))
     rows, columns = oracle.svd_start(embeddings, factors)
     np.testing.assert_allclose(model.word_vectors().detach(), rows @ columns, atol=1e-12)
     lengths = np.linalg.norm(model.words.detach().numpy(), axis=0)
@@ -177,9 +180,9 @@ def test_mlblf_begins_with_the_svd_of_the_embeddings(factors) -> None:
 
 def test_more_factors_than_dimensions_leave_the_embeddings_nearly_whole() -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=9, init_std=1e-6)
-    model = LBL(settings, VOCAB, {"pooled": (PICTURE,)}).double()
+    model = LBL(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double()
     embeddings = torch.randn(VOCAB, WORD, dtype=torch.float64)
-    model.set_word_embeddings(embeddings)
+    model.init_word_embeddings(embeddings)
     torch.testing.assert_close(model.word_vectors(), embeddings, atol=1e-9, rtol=0)
 
 

@@ -12,6 +12,7 @@ from limner.data.examples import SPECIAL_TOKENS, Example, collate
 from limner.decoding.beam_search import DecodingSettings, beam_search
 from limner.decoding.scoring import sentence_log_probs
 from limner.models.mrnn import MRNN, MRNNSettings, Variant
+from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import Marginal
 from limner.training.losses import word_loss
 from limner.training.optimizers import squared_norm
@@ -38,7 +39,7 @@ def pair(request):
         multimodal_dim=multimodal,
         embedding_activation=activation,
     )
-    model = MRNN(settings, VOCAB, {"pooled": (PICTURE,)}).double().eval()
+    model = MRNN(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4)

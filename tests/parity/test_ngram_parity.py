@@ -7,6 +7,7 @@ from oracle_kiros import katz_counts, katz_discounts, katz_distribution
 
 from limner.data.examples import SPECIAL_TOKENS, Example, collate
 from limner.models.ngram import NGram, NGramSettings
+from limner.models.protocols import ModelInputs
 
 CORPORA = [  # seed, vocabulary, sentences
     (0, 6, 2),
@@ -39,7 +40,7 @@ def corpus(seed: int, vocab: int, count: int) -> list[list[int]]:
 @pytest.mark.parametrize(("seed", "vocab", "count"), CORPORA)
 def test_every_distribution_is_the_oracles(seed: int, vocab: int, count: int, order: int) -> None:
     sentences = corpus(seed, vocab, count)
-    model = NGram(NGramSettings(order=order, cutoff=5), vocab, {}).eval()
+    model = NGram(NGramSettings(order=order, cutoff=5), ModelInputs(vocab)).eval()
     model.fit(sentences)
     counts = katz_counts(sentences, order, start=SPECIAL_TOKENS.bos, end=SPECIAL_TOKENS.eos)
     random = np.random.default_rng(seed)
@@ -75,7 +76,7 @@ def test_the_corpora_try_every_rule() -> None:
 @pytest.mark.parametrize("order", [2, 3])
 def test_a_batch_is_scored_as_the_oracle_scores_word_by_word(order: int) -> None:
     vocab, sentences = 12, corpus(4, 12, 300)
-    model = NGram(NGramSettings(order=order, cutoff=5), vocab, {}).eval()
+    model = NGram(NGramSettings(order=order, cutoff=5), ModelInputs(vocab)).eval()
     model.fit(sentences)
     counts = katz_counts(sentences, order, start=SPECIAL_TOKENS.bos, end=SPECIAL_TOKENS.eos)
     unlike = corpus(9, vocab, 6)

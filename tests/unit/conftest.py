@@ -80,7 +80,8 @@ def own_tiny(tiny, tmp_path):
 
 def tiny_recipe(features="colour", model=None, **training):
     """A small m-RNN that learns the tiny collection."""
-    sizes = {"embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 16, "convnet_width": 4, "convnet_dim": 12}
+    sizes = {"embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 16}
+    sizes["image_encoder"] = {"convnet_width": 4, "convnet_dim": 12}
     chosen = {"epochs": 4, "batch_size": 16, "optimizer": {"name": "adamw", "lr": 0.02}, "precision": "fp32"}
     return Recipe.parse(
         {

@@ -11,6 +11,7 @@ from limner.decoding.scoring import tiled_log_probs
 from limner.evaluation.evaluate import evaluate
 from limner.features.sources import FeatureStore
 from limner.models.bag_of_words import Bow, BowSettings
+from limner.models.protocols import ModelInputs
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
@@ -24,7 +25,7 @@ PROBS = [0.9, 0.3, 0.8, 0.1, 0.6]
 @pytest.fixture
 def certain():
     """Says `PROBS` of a picture of zeros."""
-    model = Bow(BowSettings(), VOCAB, {"pooled": (2,)}).double().eval()
+    model = Bow(BowSettings(), ModelInputs(VOCAB, {"pooled": (2,)})).double().eval()
     with torch.no_grad():
         model.units.bias.copy_(torch.tensor(PROBS, dtype=torch.double).logit())
     return model
@@ -75,7 +76,7 @@ def test_the_next_word_is_drawn_in_proportion_to_the_units(certain):
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_pairs_are_those_of_the_general_way(count):
     torch.manual_seed(0)
-    model = Bow(BowSettings(spread=1.0), VOCAB, {"pooled": (2,)}).eval()
+    model = Bow(BowSettings(spread=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
     image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
     sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
     (found,) = model.pair_log_probs([image], sentences, 1 << 20, torch.float32)
@@ -84,11 +85,13 @@ def test_all_pairs_are_those_of_the_general_way(count):
 
 
 def test_maps_are_read_flat_and_pooled_features_before_them():
-    model = Bow(BowSettings(), VOCAB, {"maps": (4, 3, 3)})
+    model = Bow(BowSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3)}))
     assert model.units.in_features == 36
     maps = torch.randn(2, 4, 3, 3)
-    torch.testing.assert_close(model.look(ImageFeatures(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1))
-    assert Bow(BowSettings(), VOCAB, {"maps": (4, 3, 3), "pooled": (5,)}).units.in_features == 5
+    torch.testing.assert_close(
+        model.image_vector(ImageFeatures(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1)
+    )
+    assert Bow(BowSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3), "pooled": (5,)})).units.in_features == 5
 
 
 def test_a_picture_that_is_missing_leaves_the_biases(certain):
@@ -102,7 +105,7 @@ def test_it_trains_is_saved_and_finds_pictures_by_its_own_score(features, tiny, 
     recipe = recipe_of(features, epochs=30, validate_every=10, optimizer={"name": "adamw", "lr": rate}).model_dump(
         mode="json"
     )
-    recipe["model"] = {"name": "bow", "feature_scaling": "layer"}
+    recipe["model"] = {"name": "bow", "image_encoder": {"scaling": "layer"}}
     recipe = type(recipe_of()).parse(recipe)
     model = load_trained_model(train(recipe, tiny, tmp_path / "run"))
     found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=4))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from limner.data.examples import Example, collate
 from limner.errors import RunError, SettingsError
-from limner.models import build_model
+from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel, load_trained_model, save_trained_model
 from limner.text.vocab import TextSettings, Tokenizer
@@ -190,7 +190,7 @@ def translator(tmp_path):
         }
     )
     german, english = (Tokenizer.train([text], TextSettings()) for text in ("eine rote wand", "a wall"))
-    model = build_model(recipe.model, len(german), {}, len(english)).eval()
+    model = build_model(recipe.model, ModelInputs(len(german), {}, len(english))).eval()
     config = Config(
         recipe=recipe.model_dump(mode="json"), vocab_size=len(german), source_vocab_size=len(english), features=()
     )

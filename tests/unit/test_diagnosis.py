@@ -77,7 +77,7 @@ class Seeing(nn.Module):
     Without a picture it says 'rot' for both. Each word has the logit 4, every other word 0.
     """
 
-    looks = True
+    uses_image = True
 
     def __init__(self, tokenizer, source_tokenizer):
         super().__init__()
@@ -119,7 +119,7 @@ def untrained(toys, picture):
             "data": {"lang": "de", "source_lang": "en"},
             "text": {"lowercase": False},
             "features": {"tables": ["colour"] if picture else []},
-            "model": {"name": "nmt", "picture": picture, **sizes},
+            "model": {"name": "nmt", "image": picture, **sizes},
             "training": {"metric": "perplexity"},
             "decoding": {"max_length": 8},
         }
@@ -140,7 +140,7 @@ def ignoring(toys):
     """It looks, and what it sees changes nothing."""
     model = untrained(toys, ["initial"])
     with torch.no_grad():
-        for weight in model.model.picture_initial.parameters():
+        for weight in model.model.image_initial.parameters():
             weight.zero_()
     return model
 

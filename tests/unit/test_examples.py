@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from limner.data.examples import SPECIAL_TOKENS, Example, Item, Sentence, collate, collate_features
-from limner.layers.image_encoder import ImageEncoder
+from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 
 PAD, BOS, EOS = SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos
 
@@ -59,11 +59,11 @@ def test_no_picture_at_all():
 
 @pytest.mark.parametrize("forms", [{"pooled": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
 def test_a_batch_without_any_picture_is_seen_as_zeros(forms):
-    eye = ImageEncoder(forms, "l2", 4, 4)
+    encoder = ImageEncoder(forms, ImageEncoderSettings(scaling="l2", convnet_width=4, convnet_dim=4))
     picture = {form: np.ones(shape, dtype=np.float16) for form, shape in forms.items()}
-    assert eye(collate_features([None, None])).tolist() == [[0.0] * 4] * 2
-    assert eye(collate_features([None, picture]))[0].tolist() == [0.0] * 4
-    assert list(eye.state_dict()) == [name for name, _ in eye.named_parameters()]
+    assert encoder(collate_features([None, None])).tolist() == [[0.0] * 4] * 2
+    assert encoder(collate_features([None, picture]))[0].tolist() == [0.0] * 4
+    assert list(encoder.state_dict()) == [name for name, _ in encoder.named_parameters()]
 
 
 def test_rows_are_selected_and_moved():

@@ -12,7 +12,8 @@ from limner.decoding.beam_search import DecodingSettings
 from limner.errors import SettingsError
 from limner.features.sources import FeatureStore
 from limner.inference.generate import answer
-from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings, LanguageModel
+from limner.models.independent_descriptions import GRULanguageModel, IndependentDescriptions, IndependentSettings
+from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
@@ -26,7 +27,7 @@ PAIRS = [([4, 5, 6], [4]), ([7], [5, 6, 4]), ([], [7, 7])]
 def build(**changes):
     """In training, but without its chance."""
     settings = IndependentSettings(**SIZES, **{"input_dropout": 0.0, **changes})
-    model = IndependentDescriptions(settings, VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB).double()
+    model = IndependentDescriptions(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB)).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -54,22 +55,22 @@ def test_while_training_the_source_words_cost_what_they_surprise():
             hidden = torch.zeros(1, 6, dtype=torch.double)
             for word, following in zip([SPECIAL_TOKENS.bos, *words], [*words, SPECIAL_TOKENS.eos], strict=True):
                 embedded = source.embedding(torch.tensor([word]))
-                read = embedded + model.picture(data.image.pooled[row]) if word == SPECIAL_TOKENS.bos else embedded
+                read = embedded + model.image(data.image.pooled[row]) if word == SPECIAL_TOKENS.bos else embedded
                 hidden = source.states(read[None], hidden)[:, 0]
                 surprises.append(-source.read_out(hidden, embedded).log_softmax(1)[0, following].item())
     assert len(surprises) == 4 + 2 + 1
-    assert model(data).penalty.item() == pytest.approx(0.5 * np.mean(surprises))
-    assert model.eval()(data).penalty is None
+    assert model(data).auxiliary_loss.item() == pytest.approx(0.5 * np.mean(surprises))
+    assert model.eval()(data).auxiliary_loss is None
 
 
 @pytest.mark.parametrize("transfer", ["fixed", "joint"])
 def test_the_source_model_learns_by_the_translations_only_if_asked(transfer):
     model, data = build(transfer=transfer), batch()
-    word_loss(model(data)._replace(penalty=None), data).backward()
+    word_loss(model(data)._replace(auxiliary_loss=None), data).backward()
     reached = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert {"initial.weight", "target.recurrent"} <= reached
-    assert {"source.recurrent", "source.embedding.weight", "picture.weight"} <= reached or transfer == "fixed"
-    assert transfer == "joint" or not any(name.startswith(("source.", "picture.")) for name in reached)
+    assert {"source.recurrent", "source.embedding.weight", "image.weight"} <= reached or transfer == "fixed"
+    assert transfer == "joint" or not any(name.startswith(("source.", "image.")) for name in reached)
 
 
 def test_the_two_learn_apart_by_default():
@@ -80,7 +81,7 @@ def test_the_two_learn_apart_by_default():
         model = build()
         data = batch([(source, target) for (source, _), target in zip(PAIRS, targets, strict=True)])
         word_loss(model(data), data).backward()
-        grads.append([weight.grad for weight in (*model.source.parameters(), *model.picture.parameters())])
+        grads.append([weight.grad for weight in (*model.source.parameters(), *model.image.parameters())])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
@@ -89,8 +90,8 @@ def test_a_missing_picture_leaves_its_term_out_with_the_bias():
     model = build().eval()
     without = model(batch(pictures=False)).logits
     with torch.no_grad():
-        model.picture.weight.zero_()
-        model.picture.bias.zero_()
+        model.image.weight.zero_()
+        model.image.bias.zero_()
     torch.testing.assert_close(model(batch()).logits, without)
 
 
@@ -104,7 +105,7 @@ def test_all_that_the_translation_knows_is_handed_over():
 
 
 def test_a_masked_word_moves_no_state():
-    model = LanguageModel(VOCAB, IndependentSettings(**SIZES)).eval()
+    model = GRULanguageModel(VOCAB, IndependentSettings(**SIZES)).eval()
     embedded, hidden = torch.randn(2, 4, 5), torch.randn(2, 6)
     mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
     states = model.states(embedded, hidden, mask)
@@ -114,8 +115,8 @@ def test_a_masked_word_moves_no_state():
 
 
 def test_it_needs_features_and_something_to_learn():
-    with pytest.raises(SettingsError, match=r"features\.tables: this model looks at pictures"):
-        IndependentDescriptions(IndependentSettings(**SIZES), VOCAB, {}, SOURCE_VOCAB)
+    with pytest.raises(SettingsError, match=r"features\.tables: this model uses images"):
+        IndependentDescriptions(IndependentSettings(**SIZES), ModelInputs(VOCAB, {}, SOURCE_VOCAB))
     with pytest.raises(SettingsError, match=r"source_weight: Input should be greater than 0"):
         IndependentSettings.parse({"source_weight": 0})
 

@@ -14,6 +14,7 @@ from limner.decoding.beam_search import DecodingSettings, SampleSettings, beam_s
 from limner.decoding.scoring import sentence_log_probs
 from limner.errors import RunError, TrainingError
 from limner.models.ngram import NGram, NGramSettings, NGramState, good_turing
+from limner.models.protocols import ModelInputs
 
 EOS, UNK, BOS = SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk, SPECIAL_TOKENS.bos
 A, B, C, D = range(4, 8)
@@ -52,7 +53,7 @@ TRIGRAMS = {
 
 
 def fitted(sentences, order=3, cutoff=5, vocab=VOCAB):
-    model = NGram(NGramSettings(order=order, cutoff=cutoff), vocab, {}).eval()
+    model = NGram(NGramSettings(order=order, cutoff=cutoff), ModelInputs(vocab)).eval()
     model.fit(sentences)
     return model
 
@@ -187,7 +188,7 @@ def test_a_sentence_is_the_product_of_its_words():
 
 
 def test_one_that_has_seen_nothing_is_uniform():
-    model = NGram(NGramSettings(), VOCAB, {})
+    model = NGram(NGramSettings(), ModelInputs(VOCAB))
     assert list(model.parameters()) == []
     data = batch([[A, B]])
     torch.testing.assert_close(
@@ -198,7 +199,7 @@ def test_one_that_has_seen_nothing_is_uniform():
 @pytest.mark.parametrize("order", [1, 3])
 @pytest.mark.parametrize("sentences", [corpus(2), None], ids=["fitted", "fresh"])
 def test_tables_round_trip(tmp_path, order, sentences):
-    model = NGram(NGramSettings(order=order), VOCAB, {})
+    model = NGram(NGramSettings(order=order), ModelInputs(VOCAB))
     if sentences is not None:
         model.fit(sentences)
     save_file(model.state_dict(), tmp_path / "model.safetensors")
@@ -217,7 +218,7 @@ def test_fitting_again_forgets_and_the_order_of_sentences_does_not_matter():
 
 
 def test_fitted_tables_keep_the_type_of_the_model():
-    model = NGram(NGramSettings(), VOCAB, {}).double()
+    model = NGram(NGramSettings(), ModelInputs(VOCAB)).double()
     model.fit(BY_HAND)
     assert model(batch([[A]])).logits.dtype == torch.float64
 

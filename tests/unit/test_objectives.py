@@ -66,7 +66,7 @@ def test_a_model_with_a_penalty_or_a_loss_of_its_own():
     data = batch()
     logits = torch.randn(*data.target_out.shape, VOCAB)
     plain = word_loss(Output(logits), data)
-    assert float(word_loss(Output(logits, penalty=torch.tensor(2.0)), data)) == pytest.approx(float(plain) + 2)
+    assert float(word_loss(Output(logits, auxiliary_loss=torch.tensor(2.0)), data)) == pytest.approx(float(plain) + 2)
     assert float(word_loss(Output(logits, loss=torch.tensor(7.0)), data)) == 7
 
 

@@ -340,7 +340,7 @@ def test_small_recipes_are_there_for_all_rows_and_differ_from_the_paper_s_in_siz
             assert small.model.name == printed.model.name
             assert small.model.embedding_dim <= printed.model.embedding_dim
             assert small.data == printed.data
-            for setting in ("picture", "decoder", "start"):
+            for setting in ("image", "decoder", "initial_state"):
                 assert getattr(small.model, setting, None) == getattr(printed.model, setting, None)
 
 

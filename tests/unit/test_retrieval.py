@@ -12,6 +12,7 @@ from limner.errors import CollectionError
 from limner.inference.generate import open_features
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
+from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import all_pairs, evaluate_retrieval, log_marginal
 from limner.runs.trained_model import load_trained_model
 
@@ -122,7 +123,7 @@ def test_memory_does_not_grow_with_the_sentences():
     """What exists at any moment beside the weights, the ids of the sentences and the matrix itself."""
     settings = MRNNSettings(embedding_dim=16, hidden_dim=32, multimodal_dim=64)
     torch.manual_seed(0)
-    model, source, budget = MRNN(settings, 200, {"pooled": (8,)}), Stored(20, 8), 1 << 20
+    model, source, budget = MRNN(settings, ModelInputs(200, {"pooled": (8,)})), Stored(20, 8), 1 << 20
     random = np.random.default_rng(1)
 
     def peak(sentences):
@@ -140,7 +141,7 @@ def test_memory_does_not_grow_with_the_sentences():
 @pytest.mark.parametrize("variant", ["LBL", "MLBL-B", "MLBL-F"])
 def test_one_long_sentence_among_short_ones_takes_no_room_for_all(variant):
     torch.manual_seed(0)
-    model = LBL(LBLSettings(variant=variant, word_dim=32, factors=32), 200, {"pooled": (8,)}).eval()
+    model = LBL(LBLSettings(variant=variant, word_dim=32, factors=32), ModelInputs(200, {"pooled": (8,)})).eval()
     random, source, budget = np.random.default_rng(1), Stored(5, 8), 1 << 20
     targets = [random.integers(4, 200, length).tolist() for length in (*[8] * 300, 80)]
     with Watch() as watch, torch.inference_mode():
@@ -152,7 +153,7 @@ def test_one_long_sentence_among_short_ones_takes_no_room_for_all(variant):
 def test_what_pictures_show_of_a_large_vocabulary_is_cut():
     torch.manual_seed(0)
     vocab, source, budget = 4_000, Stored(100, 8), 2 << 20
-    model = LBL(LBLSettings(word_dim=8), vocab, {"pooled": (8,)}).eval()  # 4,000 x 100, twice: 3.1 MiB
+    model = LBL(LBLSettings(word_dim=8), ModelInputs(vocab, {"pooled": (8,)})).eval()  # 4,000 x 100, twice: 3.1 MiB
     targets = [[word] for word in range(4, 64)]
     with Watch() as watch, torch.inference_mode():
         tiles = list(score_tiles(model, targets, source.items(), source, budget=budget))

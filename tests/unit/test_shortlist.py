@@ -15,8 +15,10 @@ from limner.decoding.scoring import pair_log_probs, room_for
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.features.sources import ControlFeatures
+from limner.layers.image_encoder import ImageEncoderSettings
 from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
+from limner.models.protocols import ModelInputs
 from limner.retrieval import shortlist
 from limner.retrieval.all_pairs import evaluate_retrieval
 from limner.retrieval.shortlist import nearest_images
@@ -82,14 +84,22 @@ class Stored:
         return [{"pooled": self.values[int(item.id)]} for item in items]
 
 
+class NoImage(torch.nn.Linear):
+    """A model that does not use the image."""
+
+    uses_image = False
+
+
 class Sees(torch.nn.Module):
-    """Looks at the second feature only."""
+    """Uses the second feature only."""
+
+    uses_image = True
 
     def __init__(self):
         super().__init__()
         self.register_buffer("unused", torch.zeros(1))
 
-    def look(self, image) -> Tensor:
+    def image_vector(self, image) -> Tensor:
         return image.pooled[:, 1:]
 
 
@@ -113,8 +123,8 @@ def test_pictures_are_near_where_the_multimodal_rnn_sees_them(model, form):
     """Its convnet's outputs, not what is stored; a picture that is stored is seen as the recipe scales it."""
     torch.manual_seed(3)
     shape, random = {"pooled": (6,), "maps": (4, 9, 9)}[form], np.random.default_rng(4)
-    settings = model.recipe.model.model_copy(update={"feature_scaling": "unit"})
-    network = MRNN(settings, model.model.vocab_size, {form: shape}).eval()
+    settings = model.recipe.model.model_copy(update={"image_encoder": ImageEncoderSettings(scaling="unit")})
+    network = MRNN(settings, ModelInputs(model.model.vocab_size, {form: shape})).eval()
     values = (random.random((12, *shape)) * random.random((12, *[1] * len(shape))) * 9).astype(np.float16)
 
     class SourceLanguage(Stored):
@@ -125,7 +135,7 @@ def test_pictures_are_near_where_the_multimodal_rnn_sees_them(model, form):
     seen = torch.from_numpy(values).float()
     if form == "maps":
         with torch.no_grad():
-            expected = network.eye.convnet(seen)
+            expected = network.image_encoder.convnet(seen)
     else:
         expected = seen / seen.norm(dim=1, keepdim=True)
     order = torch.cdist(expected, expected).argsort(1)[:, :5]
@@ -140,7 +150,7 @@ def test_neighbours_are_the_same_however_they_are_cut(model, budget, monkeypatch
     made = []
     monkeypatch.setattr(shortlist, "room_for", lambda *size: made.append(room_for(*size)) or made[-1])
     source = Stored(values)
-    near = nearest_images(model._replace(model=torch.nn.Linear(1, 1)), source.items(), source, 6, budget=budget)
+    near = nearest_images(model._replace(model=NoImage(1, 1)), source.items(), source, 6, budget=budget)
     stored = source.values.astype(float)
     assert near.tolist() == np.linalg.norm(stored[:, None] - stored, axis=2).argsort(1)[:, :6].tolist()
     assert isinstance(made[0], np.memmap) is (budget == 1)
@@ -168,7 +178,7 @@ def test_a_model_s_own_ratings_are_written_where_they_shall_be(model, monkeypatc
 def unlike(model):
     """A model of random weights and pictures that are all different, so that nothing ties."""
     torch.manual_seed(0)
-    network = MRNN(model.recipe.model, model.model.vocab_size, {"pooled": (6,)}).eval()
+    network = MRNN(model.recipe.model, ModelInputs(model.model.vocab_size, {"pooled": (6,)})).eval()
     with torch.no_grad():
         for weight in network.parameters():
             weight.mul_(3)

@@ -9,8 +9,9 @@ import torch
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.layers.attention import AdditiveAttention
-from limner.layers.decoder_cells import ConditionalCell, Masks, PlainCell
+from limner.layers.decoder_cells import AttentionGRU, ConditionalGRU, Masks
 from limner.models.nmt import NMT, NMTSettings
+from limner.models.protocols import ModelInputs
 from limner.runs.trained_model import transfer_weights
 
 WORD, HIDDEN, SOURCE, SIZE, IMAGE = 2, 3, 4, 3, 2
@@ -27,8 +28,8 @@ def randomised(module, scale=0.7):
 
 def unroll(cell, words, hidden, source, picture, steps=2, masks=None):
     """Everything that the steps come to, as one vector."""
-    to = cell.source.annotate(source, SOURCE_MASK)
-    seen = None if picture is None else cell.picture.annotate(picture, SEEN)
+    to = cell.source_attention.annotate(source, SOURCE_MASK)
+    seen = None if picture is None else cell.image_attention.annotate(picture, SEEN)
     loop, found = cell.loop(to, seen), []
     for word in cell.words(words).unbind(1)[:steps]:
         step = cell(word, hidden, loop, masks)
@@ -39,7 +40,7 @@ def unroll(cell, words, hidden, source, picture, steps=2, masks=None):
 
 @pytest.mark.parametrize("hypotheses", [1, 2])
 @pytest.mark.parametrize("picture", ["picture", "no picture", "text only"])
-@pytest.mark.parametrize("kind", [ConditionalCell, PlainCell])
+@pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
 def test_gradients_through_two_steps(kind, picture, hypotheses):
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, 0 if picture == "text only" else IMAGE))
     shapes = [(2 * hypotheses, 2, WORD), (2 * hypotheses, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
@@ -54,7 +55,7 @@ PARTS = ["hidden", "context", "alignment", "image", "attention", "gate"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [(ConditionalCell, part) for part in PARTS] + [(PlainCell, part) for part in PARTS[:-1]]
+    ("kind", "part"), [(ConditionalGRU, part) for part in PARTS] + [(AttentionGRU, part) for part in PARTS[:-1]]
 )
 @pytest.mark.parametrize("at", [0, 1])
 def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
@@ -65,7 +66,9 @@ def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
 
     def found(*_):
         words, state, source, picture = inputs
-        loop = cell.loop(cell.source.annotate(source, SOURCE_MASK), cell.picture.annotate(picture, SEEN))
+        loop = cell.loop(
+            cell.source_attention.annotate(source, SOURCE_MASK), cell.image_attention.annotate(picture, SEEN)
+        )
         steps = []
         for word in cell.words(words).unbind(1):  # the loss reaches the first ones
             steps.append(cell(word, state, loop))
@@ -75,7 +78,7 @@ def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
     assert torch.autograd.gradcheck(found, (*inputs, *cell.parameters()), fast_mode=True)
 
 
-@pytest.mark.parametrize("kind", [ConditionalCell, PlainCell])
+@pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
 def test_a_backward_pass_does_not_see_what_another_left(kind):
     """One asked for the state's gradient alone, so that nobody fetched what its steps left for the weights."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
@@ -91,7 +94,7 @@ def test_a_backward_pass_does_not_see_what_another_left(kind):
             torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", [ConditionalCell, PlainCell])
+@pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
 def test_masks_of_dropout_are_of_what_recurrent_products_read(kind):
     """A unit that is masked is not read, but what it holds is kept by the update gate."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
@@ -101,7 +104,7 @@ def test_masks_of_dropout_are_of_what_recurrent_products_read(kind):
     with torch.no_grad():
         free = unroll(cell, words, hidden, source, picture, 1)
         torch.testing.assert_close(unroll(cell, words, hidden, source, picture, 1, Masks(ones, ones)), free)
-        for masks in (Masks(0 * ones, ones), *([Masks(ones, 0 * ones)] if kind is ConditionalCell else [])):
+        for masks in (Masks(0 * ones, ones), *([Masks(ones, 0 * ones)] if kind is ConditionalGRU else [])):
             blind = unroll(cell, words, hidden, source, picture, 1, masks)
             assert not torch.allclose(blind, free)
 
@@ -113,20 +116,20 @@ FORMS = {"pooled": (3,), "grid": (4, 3)}
 SMALL = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
 SOURCES, TARGETS = ([4, 5, 6, 7], [5], [6, 6, 4]), ([4, 5], [], [8, 7, 6, 5])
 LOOKING = [
-    {"picture": ["attention"]},
-    {"picture": ["initial"]},
-    {"picture": ["head"]},
-    {"picture": ["head", "initial", "attention"], "start": "first"},
-    {"picture": ["attention"], "decoder": "plain"},
-    {"picture": ["initial", "attention"], "decoder": "plain", "start": "first"},
-    {"picture": ["head"], "decoder": "plain", "start": "first"},
-    {"picture": ["attention"], "tie_embeddings": True, "readout_dim": 5},
+    {"image": ["attention"]},
+    {"image": ["initial"]},
+    {"image": ["prefix"]},
+    {"image": ["prefix", "initial", "attention"], "initial_state": "first"},
+    {"image": ["attention"], "decoder": "plain"},
+    {"image": ["initial", "attention"], "decoder": "plain", "initial_state": "first"},
+    {"image": ["prefix"], "decoder": "plain", "initial_state": "first"},
+    {"image": ["attention"], "tie_embeddings": True, "readout_dim": 5},
 ]
 
 
 def nmt(forms=FORMS, scale=0.6, **changes) -> NMT:
     settings = NMTSettings.model_validate({**SMALL, **changes})
-    return randomised(NMT(settings, VOCAB, forms, SOURCE_VOCAB), scale).eval()
+    return randomised(NMT(settings, ModelInputs(VOCAB, forms, SOURCE_VOCAB)), scale).eval()
 
 
 def batch_of(pictures=(True, True, True), forms=FORMS):
@@ -143,7 +146,7 @@ def batch_of(pictures=(True, True, True), forms=FORMS):
 
 @pytest.mark.parametrize("changes", LOOKING, ids=str)
 def test_without_pictures_it_is_the_text_only_model_of_the_same_weights(changes):
-    seeing, text = nmt(**changes), nmt(**(changes | {"picture": []}))
+    seeing, text = nmt(**changes), nmt(**(changes | {"image": []}))
     assert transfer_weights(text, seeing.state_dict()).new == ()
     blind = batch_of((False, False, False))
     zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
@@ -178,7 +181,7 @@ def of_grid(model, batch, grid):
 
 
 def test_rows_of_zeros_in_a_table_of_regions_are_no_tokens():
-    model, batch = nmt({"grid": FORMS["grid"]}, picture=["head"]), batch_of()
+    model, batch = nmt({"grid": FORMS["grid"]}, image=["prefix"]), batch_of()
     grid = batch.image.grid.clone()
     grid[:, 2:] = 0
     ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
@@ -189,7 +192,7 @@ def test_rows_of_zeros_in_a_table_of_regions_are_no_tokens():
 
 def test_the_gradient_of_an_early_gate_alone():
     """That of beta_3, against a difference along some direction of all weights."""
-    model, batch = nmt(picture=["attention"]), batch_of()
+    model, batch = nmt(image=["attention"]), batch_of()
     parameters = dict(model.named_parameters())
     gate = model(batch).gate[:, 2].sum()
     gradients = torch.autograd.grad(gate, list(parameters.values()), allow_unused=True)
@@ -207,7 +210,7 @@ def test_the_gradient_of_an_early_gate_alone():
 
 @pytest.mark.parametrize("picture", ["attention", "initial"])
 def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
-    model, batch = nmt({"grid": FORMS["grid"]}, picture=[picture]), batch_of((True, False, True))
+    model, batch = nmt({"grid": FORMS["grid"]}, image=[picture]), batch_of((True, False, True))
     grid = batch.image.grid.clone()
     grid[:, 2:] = 0
     ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
@@ -222,9 +225,9 @@ def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
     assert torch.isfinite(of_grid(model, batch, torch.zeros_like(grid)).logits).all()
 
 
-@pytest.mark.parametrize("picture", ["head", "initial"])  # places of zeros give a context of zero either way
+@pytest.mark.parametrize("picture", ["prefix", "initial"])  # places of zeros give a context of zero either way
 def test_a_picture_of_zeros_is_a_picture(picture):
-    model, batch = nmt(picture=[picture]), batch_of((True, True, True))
+    model, batch = nmt(image=[picture]), batch_of((True, True, True))
     zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
     dark = model(dataclasses.replace(batch, image=batch.image._replace(**zeros))).logits
     none = model(dataclasses.replace(batch, image=ImageFeatures(torch.zeros(3, dtype=torch.bool)))).logits
@@ -264,7 +267,9 @@ def test_word_by_word_the_gradient_is_that_of_all_positions_at_once(changes):
             torch.testing.assert_close(ours, theirs)
 
 
-SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", "readout", "image")}
+SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", "readout")} | {
+    "image_encoder": {"dropout": 0.5}
+}
 
 
 def same_at_every_step(dropped):
@@ -277,8 +282,8 @@ def test_recurrent_dropout_is_one_mask_for_all_steps(decoder):
     model = nmt(decoder=decoder, hidden_dim=16, embedding_dim=16, **SOFT).train()
     read, masks = {}, []
     model.encoder.register_forward_pre_hook(lambda _, given: read.update(source=given[0]))
-    model.cell.word.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
-    model.cell.register_forward_pre_hook(lambda _, given: masks.append(given[3]))
+    model.decoder.word.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
+    model.decoder.register_forward_pre_hook(lambda _, given: masks.append(given[3]))
     batch = batch_of()
     model(batch)
     assert same_at_every_step(read["source"] == 0)
@@ -332,9 +337,9 @@ def test_fresh_weights_are_as_printed():
     """Calixto et al. (2017), section 5: Gaussian, orthogonal where recurrent, biases of zero."""
     big = {"embedding_dim": 30, "hidden_dim": 40, "attention_dim": 30, "readout_dim": 30}
     for decoder, std in (("conditional", 0.01), ("plain", 0.05)):
-        looks = {"decoder": decoder, "picture": ["head", "initial", "attention"]}
+        looks = {"decoder": decoder, "image": ["prefix", "initial", "attention"]}
         settings = NMTSettings.model_validate({**big, **looks} | ({} if std == 0.01 else {"initial_std": std}))
-        model = NMT(settings, 200, {"pooled": (50,), "grid": (4, 50)}, 200)
+        model = NMT(settings, ModelInputs(200, {"pooled": (50,), "grid": (4, 50)}, 200))
         for name, weight in model.named_parameters():
             if "recurrent" in name:
                 columns = weight.detach().t() if weight.dim() == 2 else torch.cat([*weight.detach()], 1)  # (H, n H)
@@ -356,7 +361,7 @@ def test_the_keys_are_projected_once_a_batch(monkeypatch):
         return real(self, *given)
 
     monkeypatch.setattr(AdditiveAttention, "annotate", counted)
-    model, batch = nmt(picture=["attention"]), batch_of()
+    model, batch = nmt(image=["attention"]), batch_of()
     model(batch)
     assert len(calls) == 2
     memory = model.encode(batch)

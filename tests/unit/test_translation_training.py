@@ -19,6 +19,7 @@ from limner.features.store import FeatureSpec, extract
 from limner.inference.generate import open_features
 from limner.media.image import Preprocessing
 from limner.models.nmt import NMT, NMTSettings
+from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import TransferredWeights, load_tensors, load_trained_model, transfer_weights
@@ -27,8 +28,8 @@ from limner.training.loop import train
 COLOURS = {"red": ("rote", (250, 20, 20)), "green": ("grüne", (20, 250, 20)), "blue": ("blaue", (20, 20, 250))}
 SIZES = {"train": 18, "val": 6}
 NEW = {
-    *(f"cell.picture.{name}" for name in ("query.weight", "key.weight", "key.bias", "score")),
-    *("cell.image.weight", "cell.gate.weight", "cell.gate.bias", "readout_image.weight"),
+    *(f"decoder.image_attention.{name}" for name in ("query.weight", "key.weight", "key.bias", "score")),
+    *("decoder.image_context.weight", "decoder.gate.weight", "decoder.gate.bias", "readout_image.weight"),
 }
 """What a model that looks has besides what translates text alone."""
 SMALL = {"name": "nmt", "embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7, "readout_dim": 6}
@@ -88,7 +89,7 @@ def recipe_of(model=None, features=None, data=None, text=None, **training):
 
 
 def looking(**changes):
-    return recipe_of({"picture": ["attention"]}, "quarters", **changes)
+    return recipe_of({"image": ["attention"]}, "quarters", **changes)
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +122,10 @@ def test_source_sentences_become_words_as_target_sentences_do_but_for_the_langua
 
 
 def test_a_picture_needs_features_of_its_form(walls, tmp_path):
-    with pytest.raises(SettingsError, match=r"model\.picture \['attention'\] needs features of the form 'grid'.*none"):
-        train(recipe_of({"picture": ["attention"]}), walls, tmp_path / "run")
-    with pytest.raises(SettingsError, match="says one thing twice"):
-        recipe_of({"picture": ["initial", "initial"]})
+    with pytest.raises(SettingsError, match=r"model\.image \['attention'\] needs features of kind grid or maps.*none"):
+        train(recipe_of({"image": ["attention"]}), walls, tmp_path / "run")
+    with pytest.raises(SettingsError, match="names one use twice"):
+        recipe_of({"image": ["initial", "initial"]})
     with pytest.raises(SettingsError, match=r"readout_dim \(5\) must equal embedding_dim \(6\)"):
         recipe_of({"tie_embeddings": True, "readout_dim": 5})
 
@@ -141,7 +142,7 @@ def val_of(model, collection):
 
 def test_it_learns_and_its_metrics_come_from_real_decoding(walls, tmp_path):
     recipe = recipe_of(
-        {"picture": ["attention"], "initial_std": 0.3}, "quarters", epochs=20, metric="bleu2", validate_every=4
+        {"image": ["attention"], "initial_std": 0.3}, "quarters", epochs=20, metric="bleu2", validate_every=4
     )
     run = train(recipe, walls, tmp_path / "run")
     losses = [line.loss for line in read_log(run / "log.jsonl") if line.kind == "train"]
@@ -351,12 +352,14 @@ def without_times(run):
     return [{k: v for k, v in line.items() if k not in ("seconds", "words_per_second")} for line in lines]
 
 
-SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "image", "source_word")}
+SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
+    "image_encoder": {"dropout": 0.2}
+}
 
 
 @pytest.mark.parametrize("step", [1, 3, 4])  # of three an epoch: in its midst, at its end, and in the next
 def test_a_run_that_began_with_another_and_was_killed_ends_as_one_that_was_not(walls, text_only, tmp_path, step):
-    recipe = recipe_of({"picture": ["attention"], **SOFT}, "quarters", average=0.9, save_every=1)
+    recipe = recipe_of({"image": ["attention"], **SOFT}, "quarters", average=0.9, save_every=1)
     whole = train(recipe, walls, tmp_path / "whole", init=text_only)
     with pytest.raises(Stop):
         train(recipe, walls, tmp_path / "run", init=text_only, progress=stop_at(step))
@@ -386,11 +389,11 @@ def test_resuming_without_the_run_it_began_with_is_refused(walls, text_only, tmp
 
 
 def nmt(**changes):
-    return NMT(NMTSettings.model_validate({**SMALL, **changes}), 9, {"grid": (4, 3)}, 8)
+    return NMT(NMTSettings.model_validate({**SMALL, **changes}), ModelInputs(9, {"grid": (4, 3)}, 8))
 
 
 def test_weights_are_taken_where_name_and_shape_agree():
-    text, seeing = nmt(), nmt(picture=["attention"], readout_dim=5)
+    text, seeing = nmt(), nmt(image=["attention"], readout_dim=5)
     before = {name: weight.clone() for name, weight in seeing.state_dict().items()}
     taken = transfer_weights(seeing, text.state_dict())
     other_shape = {name for name in before if name.startswith("readout") and name != "readout.bias"}

@@ -9,7 +9,7 @@ from PIL import Image
 
 from limner import report
 from limner.errors import MissingExtraError, RunError, SettingsError
-from limner.models import build_model
+from limner.models import ModelInputs, build_model
 from limner.report import word_map
 from limner.report.word_map import GROUPS, NEIGHBOURS, map_words, save_word_map
 from limner.runs.trained_model import TrainedModel, feature_shapes, load_trained_model, save_trained_model
@@ -58,7 +58,7 @@ def wordy(trained_on_colours, tmp_path_factory):
     """A saved model, untrained, with enough words for a map."""
     small = load_trained_model(trained_on_colours)
     tokenizer = Tokenizer.train(sentences(), TextSettings(tokenise="space"))
-    model = build_model(small.recipe.model, len(tokenizer), feature_shapes(small.config.features))
+    model = build_model(small.recipe.model, ModelInputs(len(tokenizer), feature_shapes(small.config.features)))
     folder = tmp_path_factory.mktemp("wordy") / "run"
     config = small.config.model_copy(update={"vocab_size": len(tokenizer)})
     save_trained_model(folder, TrainedModel(model, tokenizer, config, small.recipe))

@@ -14,7 +14,7 @@ from limner.features.encoders.networks import read_image
 from limner.features.sources import FeatureStore
 from limner.features.store import FeatureSpec, extract
 from limner.media.image import Preprocessing
-from limner.models import build_model
+from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel, feature_shapes, save_trained_model
 from limner.text.vocab import Tokenizer
@@ -91,7 +91,7 @@ def learn(
             "data": {"lang": "en", "source_lang": "de", "test": "train"},
             "text": {"tokenise": "space", "level": level, "max_size": 40},
             "features": {"tables": ["quarters"] if picture else []},
-            "model": {"name": "nmt", "picture": list(picture), **sizes},
+            "model": {"name": "nmt", "image": list(picture), **sizes},
             "decoding": {"max_length": 12},
         }
     )
@@ -102,7 +102,7 @@ def learn(
     pictures = FeatureStore.open(collection, recipe.features.tables, 8) if picture else None
     features = tuple(table.spec for table in pictures.tables) if pictures else ()
     torch.manual_seed(1)
-    model = build_model(recipe.model, len(tokenizer), feature_shapes(features), len(source_tokenizer))
+    model = build_model(recipe.model, ModelInputs(len(tokenizer), feature_shapes(features), len(source_tokenizer)))
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.2 * torch.randn_like(weight)  # the papers begin near zero, which takes long to leave

@@ -24,7 +24,6 @@ from limner.features.encoders.logmel import AUDIO_SUFFIXES
 from limner.features.sources import FeatureStore
 from limner.inference.captioner import BackboneFeatures
 from limner.inference.generate import open_features
-from limner.retrieval.shortlist import uses_image
 from limner.runs.trained_model import TrainedModel
 
 SCORING_BATCH_SIZE = 64
@@ -138,7 +137,7 @@ def measure_contrasts(
         MediaError: a file is no picture that can be read.
     """
     data = model.recipe.data
-    pictures = _Named.of(model, contrasts, collection, backbone, device) if uses_image(model.model) else None
+    pictures = _Named.of(model, contrasts, collection, backbone, device) if model.model.uses_image else None
     items = []
     for pair in contrasts.pairs:
         for side in (pair.right, pair.other):
@@ -209,7 +208,7 @@ def _look_up(path: Path, pairs: Sequence[Pair], model: TrainedModel, collection:
     """The item of each image that is named; for a model that looks at none, whatever is named."""
     lines = {side.image: pair.line for pair in reversed(pairs) for side in (pair.right, pair.other)}
     stored = open_features(model, collection)
-    if stored is None or not uses_image(model.model):
+    if stored is None or not model.model.uses_image:
         return {image: Item(image, NEW) for image in lines}
     known = {item.id: item for item in collection.items() if item.medium is not None}
     found = {}

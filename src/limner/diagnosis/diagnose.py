@@ -21,7 +21,6 @@ from limner.errors import CollectionError, SettingsError
 from limner.features.sources import ControlFeatures, FeatureSource, FeatureStore
 from limner.inference.generate import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
-from limner.retrieval.shortlist import uses_image
 from limner.runs.trained_model import TrainedModel
 
 DEFAULT_METRICS = ("bleu4", "chrf3", "ter", PERPLEXITY)
@@ -80,7 +79,7 @@ def diagnose(
     features = open_features(model, collection)
     leave_out = leave_out or model.recipe.features.missing == "leave_out"
     examples = split_examples(collection, split, model.tokenizer, data.lang, features, 1 << 30, leave_out, model.source)
-    if uses_image(model.model):
+    if model.model.uses_image:
         examples = _with_pictures(examples, model, f"{collection.path}: split '{split}'")
     study = Study(model, examples, examples.queries(), settings, tuple(metrics), trials, seed, note)
     # What can be refused is refused before the work begins.
@@ -157,7 +156,7 @@ def _with_pictures(examples: Examples, model: TrainedModel, where: str) -> Examp
 def _controls(study: Study, collection: Collection, features: FeatureStore | None) -> dict[str, FeatureSource | None]:
     """What the model is shown under every condition; the first is what the others are compared with."""
     model, items = study.model, study.examples.items
-    if not uses_image(model.model):
+    if not model.model.uses_image:
         return {"none": features}
     seen: dict[str, FeatureSource | None] = {"right": features}
     seen["shuffled"] = control_features(model, collection, features, "shuffled", items, study.seed)

@@ -27,7 +27,7 @@ from limner.inference.generate import (
 )
 from limner.metrics import METRICS, Score, novelty, require_metrics, sentence_scores
 from limner.retrieval.all_pairs import MARGINAL_IMAGES, RetrievalEvaluation, evaluate_retrieval, sampled_items
-from limner.retrieval.shortlist import require_shortlist, uses_image
+from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
@@ -123,7 +123,7 @@ def evaluate(
         scores += sampled_scores(models, examples, measure, settings, seed=seed, progress=partial(note, "sampling"))
     scores.append(score_examples(first.model, examples, skip_words=measure.skip_words).perplexity)
     gates = None
-    if examples.source is not None and uses_image(first.model):
+    if examples.source is not None and first.model.uses_image:
         gates = measure_gates(first, asked, best, examples.pictures, progress=partial(note, "reading the gate"))
         scores += [] if gates is None else gate_scores(gates)
     searched = RetrievalEvaluation((), None)

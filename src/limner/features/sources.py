@@ -54,7 +54,7 @@ class FeatureStore:
 
     @property
     def forms(self) -> dict[str, tuple[int, ...]]:
-        """Shape by form, as `build_model` wants it."""
+        """Shape of each kind of features, as `ModelInputs.feature_shapes`."""
         return {table.spec.kind: table.spec.shape for table in self.tables}
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:

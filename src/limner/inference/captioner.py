@@ -26,6 +26,7 @@ from limner.features.sources import FeatureStore
 from limner.inference.generate import describe_items, open_features, require_ensemble
 from limner.media.image import IMAGE_SUFFIXES, open_image
 from limner.metrics import perplexity
+from limner.models.protocols import WordEmbeddingModel
 from limner.retrieval.all_pairs import MARGINAL_IMAGES, log_marginal
 from limner.runs.trained_model import TrainedModel, load_trained_model
 
@@ -307,8 +308,8 @@ class Captioner:
             SettingsError: the model has no word vectors, or never learned the word.
         """
         first = self.models[0]
-        vectors_of = getattr(first.model, "word_vectors", None)
-        if vectors_of is None:
+        model = first.model
+        if not isinstance(model, WordEmbeddingModel):
             raise SettingsError(f"a model '{first.recipe.model.name}' has no word vectors")
         entries = first.tokenizer.entries
         folded = first.tokenizer.words(word)  # lowercase, say, where the model's vocabulary is
@@ -320,7 +321,7 @@ class Captioner:
                 "seldom or not at all"
             )
         with torch.inference_mode():
-            vectors = vectors_of()
+            vectors = model.word_vectors()
             row = entries.index(word)
             distances = torch.linalg.vector_norm(vectors - vectors[row], dim=1)
             distances[[*SPECIAL_TOKENS, row]] = torch.inf

@@ -16,7 +16,6 @@ from limner.features.sources import ControlFeatures, FeatureSource, FeatureStore
 from limner.features.store import require_same
 from limner.metrics import MetricStatistics, sentence_statistics
 from limner.models.protocols import device_of
-from limner.retrieval.shortlist import uses_image
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import Tokenizer
 
@@ -63,7 +62,7 @@ def control_features(
     """
     if control == "right":
         return pictures
-    if pictures is None or not uses_image(model.model):
+    if pictures is None or not model.model.uses_image:
         raise SettingsError(f"pictures: '{control}', but this model looks at no pictures; evaluate it with 'right'")
     if control == "shuffled":
         return ControlFeatures.shuffled(pictures, items, seed)

@@ -16,7 +16,6 @@ from limner.features.sources import FeatureSource
 from limner.inference.captioner import BackboneFeatures, changed_search, load_backbone_of, new_item
 from limner.inference.explain import Explanation, explain
 from limner.inference.generate import answer, require_ensemble
-from limner.retrieval.shortlist import uses_image
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.vocab import Tokenizer
 
@@ -97,7 +96,7 @@ class Translator:
     @property
     def uses_image(self) -> bool:
         """Whether it looks at pictures."""
-        return any(model.config.features and uses_image(model.model) for model in self.models)
+        return any(model.config.features and model.model.uses_image for model in self.models)
 
     def translate(
         self,

@@ -46,7 +46,7 @@ class Loop(NamedTuple):
     picture: Annotations | None
 
 
-class ConditionalCell(nn.Module):
+class ConditionalGRU(nn.Module):
     """The conditional GRU of Calixto et al. (2017), section 2.2, and with a picture the one of section 3.1.
 
     REC1 makes a proposal s' of the previous word and state, the attentions ask with it, and REC2 makes the new state of
@@ -58,13 +58,13 @@ class ConditionalCell(nn.Module):
         super().__init__()
         self.word = nn.Linear(word_dim, 3 * hidden_dim)  # REC1: W, b
         self.recurrent_1 = _recurrent(hidden_dim)
-        self.source = AdditiveAttention(hidden_dim, source_dim, attention_dim)
-        self.context = nn.Linear(source_dim, 3 * hidden_dim)  # REC2: W^src, b
+        self.source_attention = AdditiveAttention(hidden_dim, source_dim, attention_dim)
+        self.source_context = nn.Linear(source_dim, 3 * hidden_dim)  # REC2: W^src, b
         self.recurrent_2 = _recurrent(hidden_dim)
-        self.picture: AdditiveAttention | None = None
+        self.image_attention: AdditiveAttention | None = None
         if image_dim:
-            self.picture = AdditiveAttention(hidden_dim, image_dim, attention_dim)
-            self.image = nn.Linear(image_dim, 3 * hidden_dim, bias=False)  # REC2: W^img
+            self.image_attention = AdditiveAttention(hidden_dim, image_dim, attention_dim)
+            self.image_context = nn.Linear(image_dim, 3 * hidden_dim, bias=False)  # REC2: W^img
             self.gate = nn.Linear(hidden_dim, 1)  # W_beta, b_beta
 
     def words(self, embedded: Tensor) -> Tensor:
@@ -79,9 +79,12 @@ class ConditionalCell(nn.Module):
             source: the source words of N examples.
             picture: the places of their pictures, of which a mask may leave none; None for text alone.
         """
-        asked, layers = [self.recurrent_2, self.source.query.weight], [self.context]
-        if self.picture is not None:
-            asked, layers = [*asked, self.picture.query.weight], [self.context, self.image, self.gate]
+        asked, layers = [self.recurrent_2, self.source_attention.query.weight], [self.source_context]
+        if self.image_attention is not None:
+            asked, layers = (
+                [*asked, self.image_attention.query.weight],
+                [self.source_context, self.image_context, self.gate],
+            )
         products = (each_step([layer.weight], layer.bias) for layer in layers)
         return Loop((each_step([self.recurrent_1]), each_step(asked), *products), *_shared(source, picture))
 
@@ -100,11 +103,11 @@ class ConditionalCell(nn.Module):
         recurrent, query, *looks = ask(
             proposal if masks is None or masks.proposal is None else proposal * masks.proposal
         )
-        context, alignment = self.source(query, loop.source)
+        context, alignment = self.source_attention(query, loop.source)
         inputs = read(context)[0]
-        if self.picture is None or loop.picture is None:
+        if self.image_attention is None or loop.picture is None:
             return Step(gru(inputs, recurrent, proposal), context, alignment)
-        seen, attention = self.picture(looks[0], loop.picture)
+        seen, attention = self.image_attention(looks[0], loop.picture)
         look, open_gate = rest
         gate = torch.sigmoid(precise(open_gate(kept)[0]))  # beta_t, (N K, 1)
         if loop.picture.there is not None:
@@ -114,7 +117,7 @@ class ConditionalCell(nn.Module):
         return Step(state, context, alignment, image, attention, gate.squeeze(1))
 
 
-class PlainCell(nn.Module):
+class AttentionGRU(nn.Module):
     """The decoder of Bahdanau et al. (2015) as Calixto et al. (2016), section 2.3, use it; with a picture section 2.4.
 
     The attentions ask with the previous state and word (eqs. 3 and 6), and one GRU reads the word and what they found.
@@ -125,38 +128,38 @@ class PlainCell(nn.Module):
         super().__init__()
         self.word = nn.Linear(word_dim, 3 * hidden_dim)
         self.recurrent = _recurrent(hidden_dim)
-        self.source = AdditiveAttention(hidden_dim, source_dim, attention_dim)
+        self.source_attention = AdditiveAttention(hidden_dim, source_dim, attention_dim)
         self.source_word = nn.Linear(word_dim, attention_dim, bias=False)
-        self.context = nn.Linear(source_dim, 3 * hidden_dim, bias=False)
-        self.picture: AdditiveAttention | None = None
+        self.source_context = nn.Linear(source_dim, 3 * hidden_dim, bias=False)
+        self.image_attention: AdditiveAttention | None = None
         if image_dim:
-            self.picture = AdditiveAttention(hidden_dim, image_dim, attention_dim)
-            self.picture_word = nn.Linear(word_dim, attention_dim, bias=False)
-            self.image = nn.Linear(image_dim, 3 * hidden_dim, bias=False)
+            self.image_attention = AdditiveAttention(hidden_dim, image_dim, attention_dim)
+            self.image_word = nn.Linear(word_dim, attention_dim, bias=False)
+            self.image_context = nn.Linear(image_dim, 3 * hidden_dim, bias=False)
 
     def words(self, embedded: Tensor) -> Tensor:
         """What the previous words give to every step: (B, T, E) to (B, T, 3H + A), with a picture (B, T, 3H + 2A)."""
         parts = [self.word(embedded), self.source_word(embedded)]
-        return torch.cat([*parts, self.picture_word(embedded)] if self.picture else parts, -1)
+        return torch.cat([*parts, self.image_word(embedded)] if self.image_attention else parts, -1)
 
     def loop(self, source: Annotations, picture: Annotations | None) -> Loop:
-        """Begin a loop; arguments as of `ConditionalCell`."""
-        asked, layers = [self.recurrent, self.source.query.weight], [self.context]
-        if self.picture is not None:
-            asked, layers = [*asked, self.picture.query.weight], [self.context, self.image]
+        """Begin a loop; arguments as of `ConditionalGRU`."""
+        asked, layers = [self.recurrent, self.source_attention.query.weight], [self.source_context]
+        if self.image_attention is not None:
+            asked, layers = [*asked, self.image_attention.query.weight], [self.source_context, self.image_context]
         products = (each_step([layer.weight]) for layer in layers)
         return Loop((each_step(asked), *products), *_shared(source, picture))
 
     def forward(self, word: Tensor, hidden: Tensor, loop: Loop, masks: Masks | None = None) -> Step:
-        """One step; arguments as of `ConditionalCell`."""
+        """One step; arguments as of `ConditionalGRU`."""
         ask, read, *rest = loop.products
         gates, size = 3 * hidden.shape[1], self.source_word.out_features
         recurrent, query, *looks = ask(hidden if masks is None else hidden * masks.hidden)
-        context, alignment = self.source(query + word[:, gates : gates + size], loop.source)
+        context, alignment = self.source_attention(query + word[:, gates : gates + size], loop.source)
         inputs = word[:, :gates] + read(context)[0]
         image = attention = None
-        if self.picture is not None and loop.picture is not None:
-            image, attention = self.picture(looks[0] + word[:, gates + size :], loop.picture)
+        if self.image_attention is not None and loop.picture is not None:
+            image, attention = self.image_attention(looks[0] + word[:, gates + size :], loop.picture)
             inputs = inputs + rest[0](image)[0]
         return Step(gru(inputs, recurrent, hidden), context, alignment, image, attention)
 

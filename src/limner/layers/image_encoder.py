@@ -1,4 +1,7 @@
-"""From what a batch shows of its pictures to one vector a picture: stored features, or a convnet learned jointly."""
+"""Image encoders: from the stored features or the pixels of a batch to one vector or one grid of vectors an image.
+
+Shapes: B batch, L image locations, D feature size, C channels, H and W height and width of maps.
+"""
 
 from __future__ import annotations
 
@@ -8,114 +11,201 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
+from limner.layers.dropout import dropout
+from limner.settings import Settings
 
 Scaling = Literal["none", "unit", "l2", "layer"]
 COLOURS = 3
+"""Number of channels that marks maps as pixels instead of feature maps."""
+
+
+class ImageEncoderSettings(Settings):
+    """Settings of the image encoder, the same for every model that uses images."""
+
+    scaling: Scaling = "none"
+    """Scaling of each stored feature vector: 'none', 'unit' length, 'l2' for length sqrt(D), or 'layer' for zero mean
+    and unit variance."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout rate of the image features while training."""
+    convnet_width: int = Field(default=16, ge=4, multiple_of=4)
+    """Number of channels of the first layer of the convnet on pixels, for features that are pixels."""
+    convnet_dim: int = Field(default=256, ge=1)
+    """Size of the image vector that a convnet on pixels or feature maps computes."""
 
 
 class ImageEncoder(nn.Module):
-    """Reads the form of picture the model was built for; a missing picture becomes zeros.
+    """Encode each image as one vector; an image that is missing becomes zeros.
 
-    A pooled vector is taken as it is, a grid is averaged over its locations, maps go through a convnet that is
-    learned together with the language model: a `Convnet` for pixels, a `MapConvnet` for feature maps.
+    A pooled vector is used as it is, a grid is averaged over its locations, and maps are read by a convnet that is
+    trained jointly with the language model: a `PixelConvnet` for pixels, a `MapConvnet` for feature maps.
     """
 
-    def __init__(self, forms: Mapping[str, tuple[int, ...]], scaling: Scaling, width: int, out_dim: int) -> None:
-        """Choose the form.
+    def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
+        """Choose the features to read, in the order pooled, grid, maps.
 
         Args:
-            forms: shape of each form there is, `vector` (D,), `grid` (L, D) or `maps` (C, H, W); maps of three
-                channels are pixels.
-            scaling: what is done to stored features first: nothing, 'unit' length, 'l2': length 1 times sqrt(D), or
-                'layer': zero mean and unit variance of each vector.
-            width: channels of the convnet's first layer (only for pixels).
-            out_dim: size of the convnet's vector (only for maps).
+            feature_shapes: shape of each kind of features in the batches: `vector` (D,), `grid` (L, D), `maps`
+                (C, H, W), where maps of three channels are pixels.
+            settings: scaling, dropout and sizes of the convnet.
 
         Raises:
-            SettingsError: there is no form to look at.
+            SettingsError: there are no features.
         """
         super().__init__()
-        self.scaling = scaling
-        self.convnet: Convnet | MapConvnet | None = None
-        if "pooled" in forms:
-            self.form, self.dim = "pooled", forms["pooled"][0]
-        elif "grid" in forms:
-            self.form, self.dim = "grid", forms["grid"][1]
-        elif "maps" in forms:
-            self.form, self.dim = "maps", out_dim
-            pixels = forms["maps"][0] == COLOURS
-            self.convnet = Convnet(forms["maps"], width, out_dim) if pixels else MapConvnet(forms["maps"], out_dim)
+        self.settings = settings
+        self.convnet: PixelConvnet | MapConvnet | None = None
+        if "pooled" in feature_shapes:
+            self.kind, self.dim = "pooled", feature_shapes["pooled"][0]
+        elif "grid" in feature_shapes:
+            self.kind, self.dim = "grid", feature_shapes["grid"][1]
+        elif "maps" in feature_shapes:
+            self.kind, self.dim, shape = "maps", settings.convnet_dim, feature_shapes["maps"]
+            pixels = shape[0] == COLOURS
+            self.convnet = PixelConvnet(shape, settings) if pixels else MapConvnet(shape, self.dim)
         else:
             raise SettingsError(
-                "features.tables: this model looks at pictures and the recipe names no features for it; "
-                "name a feature table, or choose the variant without a picture"
+                "features.tables: this model uses images, and the recipe names no features; "
+                "name a feature table, or choose the variant without an image"
             )
-        self.nothing: Tensor
-        self.register_buffer("nothing", torch.zeros(self.dim), persistent=False)
+        self.no_image: Tensor
+        self.register_buffer("no_image", torch.zeros(self.dim), persistent=False)
 
     def forward(self, image: ImageFeatures) -> Tensor:
-        """Look at each picture, giving (B, dim)."""
-        seen: Tensor
-        if image.pooled is not None and self.form == "pooled":
-            seen = self._scale(image.pooled)
-        elif image.grid is not None and self.form == "grid":
-            seen = self._scale(image.grid.mean(1))
+        """Encode the images of a batch: (B, dim)."""
+        vector: Tensor
+        if image.pooled is not None and self.kind == "pooled":
+            vector = scale(image.pooled, self.settings.scaling)
+        elif image.grid is not None and self.kind == "grid":
+            vector = scale(mean_over_locations(image.grid), self.settings.scaling)
         elif image.maps is not None and self.convnet is not None:
-            seen = self.convnet(image.maps)
+            vector = self.convnet(image.maps)
         else:
-            assert not image.present.any(), f"the batch shows pictures, none of them as '{self.form}'"
-            return self.nothing.expand(len(image.present), -1)
-        return seen * image.present.unsqueeze(1)
-
-    def _scale(self, features: Tensor) -> Tensor:
-        if self.scaling in ("unit", "l2"):
-            length_one: Tensor = nn.functional.normalize(features, dim=1)
-            return length_one * (math.sqrt(self.dim) if self.scaling == "l2" else 1)
-        if self.scaling == "layer":
-            standard: Tensor = nn.functional.layer_norm(features, (self.dim,))
-            return standard
-        return features
+            assert not image.present.any(), f"the batch has images, but not as '{self.kind}'"
+            return self.no_image.expand(len(image.present), -1)
+        return dropout(vector * image.present[:, None], self.settings.dropout, self.training)
 
 
-class Convnet(nn.Module):
-    """Pixels to one vector: four 3x3 convolutions of stride 2, then a hidden layer over what is where.
+class GridEncoder(nn.Module):
+    """Encode each image as one vector a location: a stored grid, or pixels by a `GridConvnet`.
 
-    The last maps are flattened, not averaged, because sentences speak of left and right.
+    A pooled vector is a grid of one location.
     """
 
-    def __init__(self, shape: tuple[int, ...], width: int, out_dim: int) -> None:
-        """Build for maps (C, H, W) of one size; the layers have 1, 2, 3 and 4 times `width` channels."""
+    def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
+        """Choose the features to read, in the order pooled, grid, pixels.
+
+        Args:
+            feature_shapes: shape of each kind of features in the batches; see `ImageEncoder`.
+            settings: scaling, dropout and width of the convnet.
+
+        Raises:
+            SettingsError: there are no such features.
+        """
         super().__init__()
+        self.settings = settings
+        self.convnet: GridConvnet | None = None
+        if "pooled" in feature_shapes or "grid" in feature_shapes:
+            self.kind = "pooled" if "pooled" in feature_shapes else "grid"
+            self.dim = feature_shapes[self.kind][-1]
+        elif feature_shapes.get("maps", (0,))[0] == COLOURS:
+            self.kind, self.convnet = "maps", GridConvnet(COLOURS, settings.convnet_width)
+            self.dim = self.convnet.dim
+        else:
+            raise SettingsError(
+                f"features.tables: expected features of kind 'grid', got {', '.join(feature_shapes) or 'none'}; "
+                "name a table of grids"
+            )
+
+    def forward(self, image: ImageFeatures) -> tuple[Tensor, Tensor] | None:
+        """Encode the images of a batch.
+
+        Returns:
+            Vectors of the locations (B, L, dim), and a mask (B, L), true where an image has the location; None where
+            no example of the batch has an image.
+        """
+        present = image.present[:, None]
+        if self.convnet is not None:
+            if image.maps is None:
+                return None
+            grid = self.convnet(image.maps)
+            mask = present.expand(grid.shape[:2])
+        else:
+            stored = image.grid if self.kind == "grid" else image.pooled
+            if stored is None:
+                return None
+            stored = stored.view(len(stored), -1, self.dim)  # (B, L, D), where L = 1 for a pooled vector
+            grid, mask = scale(stored, self.settings.scaling), present & location_mask(stored)
+        return dropout(grid, self.settings.dropout, self.training), mask
+
+
+def scale(features: Tensor, scaling: Scaling) -> Tensor:
+    """Scale feature vectors (…, D) as `ImageEncoderSettings.scaling` says."""
+    scaled = features
+    if scaling in ("unit", "l2"):
+        scaled = nn.functional.normalize(features, dim=-1)
+    if scaling == "l2":
+        scaled = scaled * math.sqrt(features.shape[-1])
+    if scaling == "layer":
+        scaled = nn.functional.layer_norm(features, features.shape[-1:])
+    return scaled
+
+
+def location_mask(grid: Tensor) -> Tensor:
+    """Compute which locations of stored grids (B, L, D) exist: (B, L).
+
+    A table of regions pads images of fewer regions with rows of zeros. An image whose rows are all zero is an image
+    of zeros; all its locations exist.
+    """
+    nonzero = grid.any(-1)
+    return nonzero | ~nonzero.any(1, keepdim=True)
+
+
+def mean_over_locations(grid: Tensor) -> Tensor:
+    """Compute the mean over the locations that exist: (B, L, D) to (B, D)."""
+    return grid.sum(1) / location_mask(grid).sum(1, keepdim=True)
+
+
+class PixelConvnet(nn.Module):
+    """Convolutional network from pixels to one vector: four 3x3 convolutions of stride 2, and a hidden layer.
+
+    The last maps are flattened instead of averaged, so that the vector encodes positions such as left and right.
+    """
+
+    def __init__(self, shape: tuple[int, ...], settings: ImageEncoderSettings) -> None:
+        """Build for pixels (C, H, W) of one size; the layers have 1, 2, 3 and 4 times `convnet_width` channels."""
+        super().__init__()
+        width = settings.convnet_width
         self.layers = _convolutions(shape[0], width)
         height, breadth = (-(-side // 16) for side in shape[1:])
-        self.project = nn.Linear(4 * width * height * breadth, out_dim)
+        self.project = nn.Linear(4 * width * height * breadth, settings.convnet_dim)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (B, C, H, W) with values of 0 to 255 to vectors (B, out_dim)."""
+        """Compute vectors (B, convnet_dim) of pixels (B, C, H, W) with values of 0 to 255."""
         return torch.relu(self.project(self.layers(_centred(maps)).flatten(1)))
 
 
-class ConvnetPlaces(nn.Module):
-    """Pixels to a grid of places to attend to: the same convolutions, each place of the last maps for itself."""
+class GridConvnet(nn.Module):
+    """Convolutional network from pixels to a grid of annotations: the convolutions of `PixelConvnet` alone."""
 
     def __init__(self, channels: int, width: int) -> None:
-        """Build; a place has `dim` features, 4 times `width`."""
+        """Build; each location has `dim` = 4 times `width` features."""
         super().__init__()
         self.dim = 4 * width
         self.layers = _convolutions(channels, width)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (B, C, H, W) with values of 0 to 255 to places (B, L, dim), L = H/16 W/16."""
-        places: Tensor = self.layers(_centred(maps)).flatten(2).transpose(1, 2)
-        return places
+        """Compute grids (B, L, dim), L = H/16 W/16, of pixels (B, C, H, W) with values of 0 to 255."""
+        grid: Tensor = self.layers(_centred(maps)).flatten(2).transpose(1, 2)
+        return grid
 
 
 def _convolutions(channels: int, width: int) -> nn.Sequential:
-    """Four 3x3 convolutions of stride 2 with 1, 2, 3 and 4 times `width` channels."""
+    """Build four 3x3 convolutions of stride 2 with 1, 2, 3 and 4 times `width` channels."""
     layers: list[nn.Module] = []
     for before, after in pairwise([channels, width, 2 * width, 3 * width, 4 * width]):
         layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GroupNorm(4, after), nn.ReLU()]
@@ -127,7 +217,7 @@ def _centred(maps: Tensor) -> Tensor:
 
 
 class MapConvnet(nn.Module):
-    """Feature maps to one vector: the network of Kiros et al. (2014), section 5.
+    """Convolutional network from feature maps to one vector, Kiros et al. (2014), section 5.
 
     64 filters of 3x3, ReLU, response normalisation across channels (Krizhevsky et al., 2012, with their constants),
     3x3 max-pooling of stride 2, and a fully-connected ReLU layer.
@@ -139,7 +229,7 @@ class MapConvnet(nn.Module):
         """Build for maps (C, H, W) of one size.
 
         Raises:
-            SettingsError: the maps are too small to be pooled.
+            SettingsError: the maps are smaller than 5x5.
         """
         super().__init__()
         channels, height, breadth = shape
@@ -158,6 +248,6 @@ class MapConvnet(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (B, C, H, W) to vectors (B, out_dim)."""
+        """Compute vectors (B, out_dim) of maps (B, C, H, W)."""
         pooled = self.pool(self.normalise(torch.relu(self.filters(maps))))
         return torch.relu(self.project(pooled.flatten(1)))

@@ -1,8 +1,7 @@
-"""The models: the only list of them. A new model is a file, and an entry here."""
+"""The models. A new model is a file, and one entry in `MODELS` and in `ModelSettings`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, cast
 
 from pydantic import Field
@@ -13,14 +12,15 @@ from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.nmt import NMT, NMTSettings
-from limner.models.protocols import ConditionalLM, Model, Output, PairScorer
+from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output, PairScorer
+from limner.settings import Settings
 
-__all__ = ["MODELS", "ConditionalLM", "Model", "ModelSettings", "Output", "PairScorer", "build_model"]
+__all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "Output", "PairScorer", "build_model"]
 
-MODELS = {BowSettings: Bow, LBLSettings: LBL, MRNNSettings: MRNN, NGramSettings: NGram}
-
-TRANSLATORS = {IndependentSettings: IndependentDescriptions, NMTSettings: NMT}
-"""Models that read a source sentence, so their settings say `translates`, and are told the size of its vocabulary."""
+MODELS: dict[type[Settings], type] = {
+    model.Settings: model for model in (Bow, IndependentDescriptions, LBL, MRNN, NGram, NMT)
+}
+"""Class of each model by the class of its settings, which the model names as `Settings`."""
 
 ModelSettings = Annotated[
     BowSettings | IndependentSettings | LBLSettings | MRNNSettings | NGramSettings | NMTSettings,
@@ -28,20 +28,14 @@ ModelSettings = Annotated[
 ]
 
 
-def build_model(
-    settings: ModelSettings,
-    vocab_size: int,
-    image: Mapping[str, tuple[int, ...]],
-    source_vocab_size: int | None = None,
-) -> Model:
-    """Build the model its settings name, with fresh weights.
+def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:
+    """Build the model that the settings name, with fresh weights.
 
     Args:
-        settings: the model's own settings.
-        vocab_size: V, signs included.
-        image: shape of each form of picture the batches will hold: vector (D,), grid (L, D), maps (C, H, W).
-        source_vocab_size: V of the language that is translated from; None for a model that translates nothing.
+        settings: settings of the model.
+        inputs: sizes of the vocabularies and shapes of the image features.
+
+    Raises:
+        SettingsError: the model needs image features that `inputs` does not have.
     """
-    if source_vocab_size is not None:
-        return cast(Model, TRANSLATORS[type(settings)](settings, vocab_size, image, source_vocab_size))
-    return cast(Model, MODELS[type(settings)](settings, vocab_size, image))
+    return cast(Model, MODELS[type(settings)](settings, inputs))

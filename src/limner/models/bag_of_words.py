@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, logsigmoid
 
 from limner.data.examples import SPECIAL_TOKENS, Batch, ImageFeatures
-from limner.layers.image_encoder import ImageEncoder, Scaling
-from limner.models.protocols import Output, precise, spread
+from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
+from limner.models.protocols import ModelInputs, Output, precise, spread
 from limner.settings import Settings
 
 NEVER = -1e4
@@ -24,8 +24,8 @@ class BowSettings(Settings):
     """Settings of the bag of words."""
 
     name: Literal["bow"] = "bow"
-    feature_scaling: Scaling = "none"
-    """What is done to the stored features first; see `ImageEncoder`."""
+    image_encoder: ImageEncoderSettings = ImageEncoderSettings()
+    """Scaling and dropout of the image features. The sizes of a convnet have no effect: maps are read flat."""
     spread: float = Field(default=0.01, ge=0)
     """Standard deviation of the first weights."""
 
@@ -57,36 +57,42 @@ class Bow(nn.Module):
     models) are read flat, with no convnet.
     """
 
-    def __init__(self, settings: BowSettings, vocab_size: int, image: Mapping[str, tuple[int, ...]]) -> None:
+    Settings: ClassVar = BowSettings
+    uses_image = True
+
+    def __init__(self, settings: BowSettings, inputs: ModelInputs) -> None:
         """Build with fresh weights.
 
         Args:
             settings: the scaling of the features.
-            vocab_size: V, signs included.
-            image: shape of each form of picture the batches will hold (see `ImageEncoder`).
+            inputs: size of the vocabulary, V, and shapes of the image features.
 
         Raises:
-            SettingsError: there is no form to look at.
+            SettingsError: there are no features.
         """
         super().__init__()
-        self.settings, self.vocab_size = settings, vocab_size
-        self.flat = "maps" in image and not {"pooled", "grid"} & set(image)
-        forms = {"pooled": (math.prod(image["maps"]),)} if self.flat else image
-        self.eye = ImageEncoder(forms, settings.feature_scaling, 0, 0)
-        self.units = nn.Linear(self.eye.dim, vocab_size - SPECIAL_TOKENS.eos)  # no unit for <pad> and <s>
+        self.settings, self.vocab_size = settings, inputs.vocab_size
+        shapes = inputs.feature_shapes
+        self.flat = "maps" in shapes and not {"pooled", "grid"} & set(shapes)
+        if self.flat:
+            shapes = {"pooled": (math.prod(shapes["maps"]),)}
+        self.image_encoder = ImageEncoder(shapes, settings.image_encoder)
+        self.units = nn.Linear(
+            self.image_encoder.dim, self.vocab_size - SPECIAL_TOKENS.eos
+        )  # no unit for <pad> and <s>
         nn.init.normal_(self.units.weight, std=settings.spread)
-        nn.init.constant_(self.units.bias, -math.log(vocab_size))
+        nn.init.constant_(self.units.bias, -math.log(self.vocab_size))
 
-    def look(self, image: ImageFeatures) -> Tensor:
-        """What the units read of each picture, (B, D)."""
+    def image_vector(self, image: ImageFeatures) -> Tensor:
+        """Compute the input of the units for each image, (B, D)."""
         if self.flat and image.maps is not None:
             image = ImageFeatures(image.present, pooled=image.maps.flatten(1))
-        seen: Tensor = self.eye(image)
-        return seen
+        vector: Tensor = self.image_encoder(image)
+        return vector
 
     def _log_probs(self, image: ImageFeatures) -> Tensor:
         """Of each unit to be on, (B, V), natural logarithm; `NEVER` where there is no unit."""
-        return _with_signs(logsigmoid(precise(self.units(self.look(image)))))
+        return _with_signs(logsigmoid(precise(self.units(self.image_vector(image)))))
 
     def encode(self, batch: Batch) -> BowMemory:
         """Look at the pictures."""
@@ -102,7 +108,7 @@ class Bow(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """All positions at once, and the loss of the units."""
-        on = precise(self.units(self.look(batch.image)))  # (B, V - 2)
+        on = precise(self.units(self.image_vector(batch.image)))  # (B, V - 2)
         logits = _with_signs(logsigmoid(on))
         said = torch.zeros_like(logits).scatter_(1, batch.target_out, 1.0)[:, SPECIAL_TOKENS.eos :]
         loss = binary_cross_entropy_with_logits(on, said, reduction="sum") / len(batch)

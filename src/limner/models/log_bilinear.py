@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from limner.data.examples import SPECIAL_TOKENS, Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.dropout import dropout
-from limner.layers.image_encoder import ImageEncoder, Scaling
-from limner.models.protocols import Output, spread
+from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
+from limner.models.protocols import ModelInputs, Output, spread
 from limner.settings import Settings
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
@@ -36,14 +36,8 @@ class LBLSettings(Settings):
     """Standard deviation of the normal distribution that weights are drawn from."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of the predicted word vector's units dropped while training."""
-    image_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the picture's features dropped while training."""
-    feature_scaling: Scaling = "none"
-    """What is done to a stored feature vector first."""
-    convnet_width: int = Field(default=16, ge=4, multiple_of=4)
-    """Channels of the first layer of the convnet that reads pixels, where features are pixels."""
-    convnet_dim: int = Field(default=256, ge=1)
-    """Size of the vector a convnet gives that is learned jointly (section 5)."""
+    image_encoder: ImageEncoderSettings = ImageEncoderSettings()
+    """Scaling and dropout of the image features, and sizes of the convnet that is trained jointly (section 5)."""
 
 
 class LBLMemory(NamedTuple):
@@ -68,30 +62,32 @@ class LBL(nn.Module):
     scaling of the feature vector are ours, and so is what a model with pixels sees them with.
     """
 
-    def __init__(self, settings: LBLSettings, vocab_size: int, image: Mapping[str, tuple[int, ...]]) -> None:
+    Settings: ClassVar = LBLSettings
+
+    def __init__(self, settings: LBLSettings, inputs: ModelInputs) -> None:
         """Build with fresh weights.
 
         Args:
             settings: sizes and the variant.
-            vocab_size: k, signs included.
-            image: shape of each form of picture the batches will hold (see `ImageEncoder`); ignored by LBL.
+            inputs: size of the vocabulary, k, and shapes of the image features, which LBL ignores.
+
+        Raises:
+            SettingsError: a variant with an image has no features.
         """
         super().__init__()
-        self.settings, self.vocab_size, self.word_dim = settings, vocab_size, settings.word_dim
+        self.settings, self.vocab_size, self.word_dim = settings, inputs.vocab_size, settings.word_dim
         dim, factors = settings.word_dim, settings.factors
         gated = settings.variant == "MLBL-F"
-        self.eye = (
-            None
-            if settings.variant == "LBL"
-            else ImageEncoder(image, settings.feature_scaling, settings.convnet_width, settings.convnet_dim)
+        self.image_encoder = (
+            None if settings.variant == "LBL" else ImageEncoder(inputs.feature_shapes, settings.image_encoder)
         )
-        seen = self.eye.dim if self.eye else 0
-        self.words = nn.Parameter(torch.empty(vocab_size, factors if gated else dim))  # R, or W_hf
+        image_dim = self.image_encoder.dim if self.image_encoder else 0
+        self.words = nn.Parameter(torch.empty(inputs.vocab_size, factors if gated else dim))  # R, or W_hf
         self.context = nn.Linear(settings.context * dim, dim, bias=False)  # C_1 … C_(n-1), the nearest word's last
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-        self.image = nn.Linear(seen, dim, bias=False) if self.eye else None  # C_m
+        self.bias = nn.Parameter(torch.zeros(inputs.vocab_size))
+        self.image = nn.Linear(image_dim, dim, bias=False) if self.image_encoder else None  # C_m
         self.word_factors = nn.Linear(dim, factors, bias=False) if gated else None  # W_fr
-        self.visual_factors = nn.Linear(seen, factors, bias=False) if gated else None  # W_fx
+        self.visual_factors = nn.Linear(image_dim, factors, bias=False) if gated else None  # W_fx
         for weight in self.parameters():
             if weight.ndim > 1:  # biases start at zero
                 nn.init.normal_(weight, std=settings.init_std)
@@ -103,19 +99,19 @@ class LBL(nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the variant looks at pictures."""
-        return self.eye is not None
+        """Whether the variant uses the image: all but LBL."""
+        return self.image_encoder is not None
 
     @property
     def exact_pairs(self) -> bool:
         """Whether all pairs are scored in float32 whatever is allowed: their one product is fast enough."""
         return self.word_factors is None
 
-    def look(self, image: ImageFeatures) -> Tensor:
-        """What is seen of each picture as one vector x, (B, m): stored features, or the convnet's."""
-        assert self.eye is not None, "LBL looks at no picture"
-        seen: Tensor = self.eye(image)
-        return seen
+    def image_vector(self, image: ImageFeatures) -> Tensor:
+        """Compute the image vector x of each image, (B, m): scaled features, or the output of the convnet."""
+        assert self.image_encoder is not None, "LBL uses no image"
+        vector: Tensor = self.image_encoder(image)
+        return vector
 
     def encode(self, batch: Batch) -> LBLMemory:
         """Look at the pictures once: C_m x of eqs. 3 and 7, and W_fx x of eq. 8."""
@@ -124,7 +120,7 @@ class LBL(nn.Module):
     def _look(self, image: ImageFeatures) -> LBLMemory:
         if self.image is None:
             return LBLMemory(self.words.new_zeros(len(image.present), self.word_dim), None)
-        seen = dropout(self.look(image), self.settings.image_dropout, self.training)
+        seen = self.image_vector(image)
         return LBLMemory(self.image(seen), None if self.visual_factors is None else self.visual_factors(seen))
 
     def start(self, memory: LBLMemory) -> LBLState:
@@ -186,7 +182,7 @@ class LBL(nn.Module):
         return self._vectors(torch.arange(self.vocab_size, device=self.words.device))
 
     @torch.no_grad()
-    def set_word_embeddings(self, vectors: Tensor) -> None:
+    def init_word_embeddings(self, vectors: Tensor) -> None:
         """Begin with pre-trained word vectors (V, d); MLBL-F takes them apart by an SVD (section 4.2)."""
         if self.word_factors is None:
             self.words.copy_(vectors)

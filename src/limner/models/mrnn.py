@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple, Self
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, softmax_log_probs
 from limner.layers.dropout import dropout
-from limner.layers.image_encoder import ImageEncoder, Scaling
-from limner.models.protocols import Output, spread
+from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
+from limner.models.protocols import ModelInputs, Output, spread
 from limner.settings import Settings
 
 Variant = Literal[
@@ -44,14 +44,8 @@ class MRNNSettings(Settings):
     """Activation of word embedding layer II; the paper does not name one. OneLayerEmb has no such layer."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of units dropped from the word, the recurrent and the multimodal layer while training."""
-    image_dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of the picture's features dropped while training."""
-    feature_scaling: Scaling = "none"
-    """What is done to a stored feature vector before V_I; see `ImageEncoder`."""
-    convnet_width: int = Field(16, ge=4, multiple_of=4)
-    """Channels of the first layer of the convnet that reads pixels, where features are pixels."""
-    convnet_dim: int = Field(256, ge=1)
-    """Size of the vector that convnet gives."""
+    image_encoder: ImageEncoderSettings = ImageEncoderSettings()
+    """Scaling and dropout of the image features, and sizes of the convnet that reads pixels or feature maps."""
 
     @model_validator(mode="after")
     def _shared_dims_agree(self) -> Self:
@@ -87,36 +81,38 @@ class MRNN(nn.Module):
     there the multimodal layer has `hidden_dim` units.
     """
 
-    def __init__(self, settings: MRNNSettings, vocab_size: int, image: Mapping[str, tuple[int, ...]]) -> None:
+    Settings: ClassVar = MRNNSettings
+
+    def __init__(self, settings: MRNNSettings, inputs: ModelInputs) -> None:
         """Build with fresh weights.
 
         Args:
             settings: sizes and the variant.
-            vocab_size: V, signs included.
-            image: shape of each form of picture the batches will hold (see `ImageEncoder`); ignored by RNN-base.
+            inputs: size of the vocabulary, and shapes of the image features, which RNN-base ignores.
+
+        Raises:
+            SettingsError: a variant with an image has no features.
         """
         super().__init__()
-        self.settings, self.vocab_size = settings, vocab_size
+        self.settings, self.vocab_size = settings, inputs.vocab_size
         variant, hidden, multimodal = settings.variant, settings.hidden_dim, settings.multimodal_dim
         one_layer = variant == "OneLayerEmb"
-        self.embedding_1 = nn.Embedding(vocab_size, hidden if one_layer else settings.embedding_dim)
+        self.embedding_1 = nn.Embedding(inputs.vocab_size, hidden if one_layer else settings.embedding_dim)
         self.embedding_2 = None if one_layer else nn.Linear(settings.embedding_dim, hidden)
         self.recurrent = nn.Linear(hidden, hidden, bias=False)
         word_dim = {"NoEmbInput": 0, "EmbOneInput": settings.embedding_dim}.get(variant, hidden)
         self.multimodal_word = nn.Linear(word_dim, multimodal, bias=False) if word_dim else None
         self.multimodal_recurrent = nn.Linear(hidden, multimodal, bias=False)
         self.multimodal_bias = nn.Parameter(torch.zeros(multimodal))
-        self.eye = (
-            None
-            if variant == "RNN-base"
-            else ImageEncoder(image, settings.feature_scaling, settings.convnet_width, settings.convnet_dim)
+        self.image_encoder = (
+            None if variant == "RNN-base" else ImageEncoder(inputs.feature_shapes, settings.image_encoder)
         )
-        dim = self.eye.dim if self.eye else 0
+        dim = self.image_encoder.dim if self.image_encoder else 0
         in_rnn = variant.startswith("visInRnn")
         self.visual_in_rnn = nn.Linear(dim, hidden, bias=False) if in_rnn else None
-        own = self.eye is not None and variant not in ("visInRnn", "visInRnn-both-shared")
+        own = self.image_encoder is not None and variant not in ("visInRnn", "visInRnn-both-shared")
         self.multimodal_visual = nn.Linear(dim, multimodal, bias=False) if own else None
-        self.softmax = nn.Linear(multimodal, vocab_size)
+        self.softmax = nn.Linear(multimodal, inputs.vocab_size)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -131,14 +127,14 @@ class MRNN(nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the variant looks at pictures."""
-        return self.eye is not None
+        """Whether the variant uses the image: all but RNN-base."""
+        return self.image_encoder is not None
 
-    def look(self, image: ImageFeatures) -> Tensor:
-        """What is seen of each picture as one vector I, (B, D): stored features, or the convnet's."""
-        assert self.eye is not None, "RNN-base looks at no picture"
-        seen: Tensor = self.eye(image)
-        return seen
+    def image_vector(self, image: ImageFeatures) -> Tensor:
+        """Compute the image vector I of each image, (B, D): scaled features, or the output of the convnet."""
+        assert self.image_encoder is not None, "RNN-base uses no image"
+        vector: Tensor = self.image_encoder(image)
+        return vector
 
     def encode(self, batch: Batch) -> MRNNMemory:
         """Look at the pictures once: V_I I of eq. 3 (and V_I^(1) I of the visInRnn variants)."""
@@ -146,9 +142,9 @@ class MRNN(nn.Module):
 
     def _look(self, image: ImageFeatures) -> MRNNMemory:
         rows = len(image.present)
-        if self.eye is None:
+        if self.image_encoder is None:
             return MRNNMemory(self.multimodal_bias.expand(rows, -1), None)
-        seen = dropout(self.look(image), self.settings.image_dropout, self.training)
+        seen = self.image_vector(image)
         word = None if self.visual_in_rnn is None else self.visual_in_rnn(seen)
         if self.multimodal_visual is not None:
             multimodal = self.multimodal_visual(seen) + self.multimodal_bias

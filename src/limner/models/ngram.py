@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from limner.data.examples import SPECIAL_TOKENS, Batch
 from limner.errors import RunError, TrainingError
-from limner.models.protocols import Output
+from limner.models.protocols import ModelInputs, Output
 from limner.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -108,18 +108,20 @@ class NGram(nn.Module):
 
     log_probs_1: Tensor
 
-    def __init__(self, settings: NGramSettings, vocab_size: int, image: Mapping[str, tuple[int, ...]]) -> None:
-        """Build one that has seen nothing.
+    Settings: ClassVar = NGramSettings
+    uses_image = False
+
+    def __init__(self, settings: NGramSettings, inputs: ModelInputs) -> None:
+        """Build a model without counts: all tokens are equally probable.
 
         Args:
             settings: order and cutoff.
-            vocab_size: V, signs included.
-            image: not used.
+            inputs: size of the vocabulary, V; image features are not used.
         """
         super().__init__()
-        self.settings, self.vocab_size = settings, vocab_size
-        self.choices = vocab_size - 2  # all but <pad> and <s>
-        self.register_buffer("log_probs_1", _log_row(np.full(vocab_size, 1 / self.choices)))
+        self.settings, self.vocab_size = settings, inputs.vocab_size
+        self.choices = self.vocab_size - 2  # all but <pad> and <s>
+        self.register_buffer("log_probs_1", _log_row(np.full(self.vocab_size, 1 / self.choices)))
         empty, none = torch.zeros(0, dtype=torch.long), torch.zeros(0)
         for order in self._orders:
             self._register(order, Table(empty, torch.zeros(1, dtype=torch.long), empty, none, none))
@@ -127,11 +129,6 @@ class NGram(nn.Module):
     @property
     def _orders(self) -> range:
         return range(2, self.settings.order + 1)
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether it looks at pictures: never."""
-        return False
 
     def _register(self, order: int, table: Table) -> None:
         for name, values in table._asdict().items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -18,12 +19,24 @@ State = Any
 """What one step hands to the next: a NamedTuple of batch-first tensors (or None)."""
 
 
+class ModelInputs(NamedTuple):
+    """Caption of the inputs that a model is built for."""
+
+    vocab_size: int
+    """Number of tokens of the target vocabulary, special tokens included."""
+    feature_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """Shape of each kind of image features in the batches: `vector` (D,), `grid` (L, D), `maps` (C, H, W), where maps
+    of three channels are pixels."""
+    source_vocab_size: int | None = None
+    """Number of tokens of the source vocabulary, special tokens included; None for a model that does not translate."""
+
+
 class Output(NamedTuple):
     """What `forward` returns for all positions at once."""
 
     logits: Tensor  # (B, T, V)
     attention: Tensor | None = None  # (B, T, L): weights over the places of the picture
-    penalty: Tensor | None = None  # scalar, added to the loss
+    auxiliary_loss: Tensor | None = None  # scalar, added to the loss of the tokens
     loss: Tensor | None = None  # scalar: what training minimises instead of the words' negative log-likelihood
     alignment: Tensor | None = None  # (B, T, S): weights over the source words
     gate: Tensor | None = None  # (B, T): how far the picture is let in, 0 to 1
@@ -43,6 +56,11 @@ class ConditionalLM(Protocol):
     """A language model of a sentence given a picture, a source sentence, both or neither."""
 
     vocab_size: int
+
+    @property
+    def uses_image(self) -> bool:
+        """Whether the output depends on the image, which may be a matter of the variant."""
+        ...
 
     def encode(self, batch: Batch) -> Memory:
         """Everything that does not depend on the time step."""
@@ -86,25 +104,52 @@ class Model(ConditionalLM, Protocol):
 
 
 @runtime_checkable
-class WordModel(Protocol):
-    """A model that has one vector a word, and can begin with given ones."""
+class WordEmbeddingModel(Protocol):
+    """A model with one final vector for each token of its vocabulary."""
+
+    def word_vectors(self) -> Tensor:
+        """Compute the word vectors, (V, D)."""
+        ...
+
+
+@runtime_checkable
+class PretrainedEmbeddingModel(Protocol):
+    """A model whose word embeddings can be initialised from pre-trained ones."""
 
     @property
     def word_dim(self) -> int:
-        """Size of the vectors it begins with."""
+        """Size of the word embeddings."""
         ...
 
-    def set_word_embeddings(self, vectors: Tensor) -> None:
-        """Begin with these word vectors, (V, word_dim)."""
+    def init_word_embeddings(self, vectors: Tensor) -> None:
+        """Initialise the word embeddings from pre-trained vectors, (V, word_dim)."""
+        ...
+
+
+@runtime_checkable
+class ImageVectorModel(Protocol):
+    """A model that represents each image as one vector, for example the output of a convnet."""
+
+    def image_vector(self, image: ImageFeatures) -> Tensor:
+        """Compute the vector of each image, (B, D)."""
         ...
 
 
 @runtime_checkable
 class CountBasedModel(Protocol):
-    """A model that is counted at once instead of learned step by step."""
+    """A model that is estimated from counts in one pass over the training sentences, without gradients."""
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
-        """Take in the training sentences, as ids without signs."""
+        """Estimate the model from the training sentences, token ids without special tokens."""
+        ...
+
+
+@runtime_checkable
+class PairRanker(Protocol):
+    """A model that ranks (sentence, image) pairs by a score other than the sentence's probability."""
+
+    def pair_scores(self, image: ImageFeatures, sentences: Batch) -> Tensor:
+        """Score each of S sentences with each of I images, (S, I); a higher score is a better match."""
         ...
 
 

@@ -17,6 +17,7 @@ from limner.data.examples import SPECIAL_TOKENS
 from limner.errors import MissingExtraError, SettingsError
 from limner.files import written_beside
 from limner.inference.captioner import Captioner
+from limner.models.protocols import WordEmbeddingModel
 from limner.report import plots
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.vocab import WORD_START, Tokenizer
@@ -68,14 +69,14 @@ def map_words(checkpoint: TrainedModel, *, count: int = WORDS, seed: int = 0) ->
         MissingExtraError: scikit-learn is not installed.
         SettingsError: the model has no word vectors, or not enough words to draw.
     """
-    vectors_of = getattr(checkpoint.model, "word_vectors", None)
-    if vectors_of is None:
+    model = checkpoint.model
+    if not isinstance(model, WordEmbeddingModel):
         raise SettingsError(f"a model '{checkpoint.recipe.model.name}' has no word vectors")
     labels = _labels(checkpoint.tokenizer, count)
     if len(labels) < FEWEST:
         raise SettingsError(f"{len(labels)} words of letters in the vocabulary: a map needs {FEWEST} or more")
     with torch.inference_mode():
-        vectors = vectors_of()[list(labels)].double().cpu().numpy()
+        vectors = model.word_vectors()[list(labels)].double().cpu().numpy()
     groups = _groups(vectors, seed)
     rows = list(labels)
     return WordMap(

@@ -19,10 +19,9 @@ from limner.errors import CollectionError
 from limner.features.sources import FeatureSource, FeatureStore
 from limner.metrics.base import Score
 from limner.metrics.ranks import RetrievalRanks, rank_all, retrieval_curves, retrieval_scores
-from limner.models.protocols import Model, device_of
+from limner.models.protocols import Model, PairRanker, device_of
 from limner.retrieval.shortlist import (
     Matches,
-    PairRanker,
     measure_matches,
     nearest_images,
     own_ratings,

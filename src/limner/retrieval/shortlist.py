@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,50 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.batching import Examples
-from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, collate_features
+from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.decoding.scoring import BUDGET, room_for
 from limner.errors import SettingsError
 from limner.features.sources import FeatureSource
 from limner.metrics.base import Score
 from limner.metrics.ranks import Ranks, chance_area, chance_curve, match_area, match_curve, owner_ranks, shortlist_ranks
-from limner.models.protocols import Model, device_of
+from limner.models.protocols import ImageVectorModel, PairRanker, device_of
 from limner.runs.records import RecallCurves
 from limner.runs.trained_model import TrainedModel
 
 IMAGES_PER_BATCH = 256
-
-
-@runtime_checkable
-class MultimodalModel(Protocol):
-    """A model that says whether it looks at pictures, which may be a matter of its variant."""
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether the model as it is set up looks at them."""
-        ...
-
-
-@runtime_checkable
-class ImageVectorModel(Protocol):
-    """A model that can tell what it sees of each picture as one vector, a convnet's output, say."""
-
-    def look(self, image: ImageFeatures) -> Tensor:
-        """What the model sees of each picture, (B, D)."""
-        ...
-
-
-def uses_image(model: Model) -> bool:
-    """Whether a model looks at the pictures it is given; one that does not say so does."""
-    return model.uses_image if isinstance(model, MultimodalModel) else True
-
-
-@runtime_checkable
-class PairRanker(Protocol):
-    """A model that rates a sentence for a picture by something else than its probability."""
-
-    def pair_scores(self, image: ImageFeatures, sentences: Batch) -> Tensor:
-        """How well each of S sentences fits each of I pictures, (S, I); higher is better."""
-        ...
 
 
 class Asked(NamedTuple):
@@ -148,8 +115,8 @@ def nearest_images(
 ) -> Tensor:
     """The nearest pictures to each of I, itself the first of them, (I, count); Euclidean distance.
 
-    In feature space: between what a model that is a `ImageVectorModel` sees of the pictures; between what is stored, where it
-    is none or looks at no pictures.
+    In feature space: between the vectors that an `ImageVectorModel` computes of the images; between the stored
+    features, where the model is none or uses no image.
 
     Args:
         model: looks at the pictures.
@@ -177,11 +144,11 @@ def nearest_images(
 def _seen(model: TrainedModel, items: Sequence[Item], pictures: FeatureSource, budget: int) -> NDArray[np.float32]:
     """One vector a picture, (I, D): what the model sees of it, or what is stored of it."""
     own = model.model
-    look = own.look if isinstance(own, ImageVectorModel) and uses_image(own) else _stored
+    image_vector = own.image_vector if own.uses_image and isinstance(own, ImageVectorModel) else _stored
     vectors = None
     for begin in range(0, len(items), IMAGES_PER_BATCH):
         some = items[begin : begin + IMAGES_PER_BATCH]
-        seen = look(collate_features(pictures.take(some)).to(device_of(own))).float().cpu().numpy()
+        seen = image_vector(collate_features(pictures.take(some)).to(device_of(own))).float().cpu().numpy()
         if vectors is None:
             vectors = room_for((len(items), seen.shape[1]), budget)
         vectors[begin : begin + len(some)] = seen

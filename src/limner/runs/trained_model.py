@@ -23,7 +23,7 @@ from limner.device import find_device
 from limner.errors import RunError
 from limner.features.store import FeatureSpec
 from limner.files import write_whole, written_beside
-from limner.models import Model, build_model
+from limner.models import Model, ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
 from limner.text.vocab import Tokenizer
@@ -43,6 +43,11 @@ class Config(RunConfig):
     source_vocab_size: int | None = None
     """Of the language a translation model translates from; its vocabulary is source_tokenizer.json."""
     source_tokenizer_sha256: str = ""
+
+    @property
+    def inputs(self) -> ModelInputs:
+        """Caption of the inputs that the model is built for."""
+        return ModelInputs(self.vocab_size, feature_shapes(self.features), self.source_vocab_size)
 
 
 class TrainedModel(NamedTuple):
@@ -65,7 +70,7 @@ class TrainedModel(NamedTuple):
 
 
 def feature_shapes(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]]:
-    """Shape by form, as `build_model` wants it."""
+    """Shape of each kind of features, as `ModelInputs.feature_shapes`."""
     return {spec.kind: spec.shape for spec in features}
 
 
@@ -99,7 +104,7 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
     if config.source_vocab_size is not None:
         source_tokenizer = _load_tokenizer(folder / SOURCE_TOKENIZER, config.source_tokenizer_sha256)
     recipe = Recipe.parse(config.recipe, where=str(folder / "config.json"))
-    model = build_model(recipe.model, config.vocab_size, feature_shapes(config.features), config.source_vocab_size)
+    model = build_model(recipe.model, config.inputs)
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
     model.eval().to(find_device(device))
     return TrainedModel(model, tokenizer, config, recipe, source_tokenizer)

@@ -20,8 +20,8 @@ ELEMENTS_PER_CHUNK = 1 << 20
 def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
     """Mean negative log-likelihood of the words, end signs included: nats a word, a scalar.
 
-    The data term of Mao et al. (2015), eq. 6, there in bits; plus the penalty a model may add. A model with a loss
-    of its own is taken at its word.
+    The data term of Mao et al. (2015), eq. 6, there in bits; plus the auxiliary loss of the model, if it has one.
+    A model with a loss of its own is trained on that loss instead.
     """
     if output.loss is not None:
         return output.loss
@@ -31,7 +31,7 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
         loss: Tensor = _CrossEntropy.apply(logits, targets, label_smoothing)  # type: ignore[no-untyped-call]
     else:
         loss = cross_entropy(precise(logits), targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
-    return loss if output.penalty is None else loss + output.penalty
+    return loss if output.auxiliary_loss is None else loss + output.auxiliary_loss
 
 
 class _CrossEntropy(torch.autograd.Function):

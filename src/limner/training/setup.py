@@ -12,7 +12,7 @@ from limner.errors import SettingsError, TrainingError
 from limner.features.sources import FeatureStore
 from limner.metrics import score_sentences
 from limner.models import Model, build_model
-from limner.models.protocols import CountBasedModel, WordModel
+from limner.models.protocols import CountBasedModel, ModelInputs, PretrainedEmbeddingModel
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (
     Config,
@@ -53,7 +53,8 @@ def prepare(
         recipe, tokenizer, source = _with_words_of(load_trained_model(init), recipe, init)
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, pictures)
     source_size = None if source is None else len(source.tokenizer)
-    model = build_model(recipe.model, len(tokenizer), pictures.forms if pictures else {}, source_size)
+    inputs = ModelInputs(len(tokenizer), pictures.forms if pictures else {}, source_size)
+    model = build_model(recipe.model, inputs)
     begun = {} if init is None else _begin_with(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
@@ -204,12 +205,12 @@ def require_counted_words(examples: Examples, split: str, skip_words: int) -> No
 def _start_from_words(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
     """Put pre-trained word vectors into a fresh model, and tell how many of its words they know."""
     assert settings.embeddings is not None
-    if not isinstance(model, WordModel):
+    if not isinstance(model, PretrainedEmbeddingModel):
         raise SettingsError("training.embeddings: this model does not begin with word vectors; leave it out")
     start = initial_embeddings(
         settings.embeddings, tokenizer.entries, model.word_dim, settings.seed, setting="model.word_dim"
     )
-    model.set_word_embeddings(start.values)
+    model.init_word_embeddings(start.values)
     words = len(tokenizer) - len(SPECIAL_TOKENS)
     told = f"{settings.embeddings.name}: {start.found:,} of {words:,} words found ({start.found / words:.0%})"
     logger.info("%s; the others are drawn from the same distribution", told)

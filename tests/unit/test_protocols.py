@@ -1,0 +1,84 @@
+"""Registry of the models, and the optional capabilities that each of them has."""
+
+from typing import get_args
+
+import pytest
+import torch
+
+from limner.layers.image_encoder import ImageEncoderSettings
+from limner.models import MODELS, ModelInputs, ModelSettings, build_model
+from limner.models.bag_of_words import BowSettings
+from limner.models.independent_descriptions import IndependentSettings
+from limner.models.log_bilinear import LBLSettings
+from limner.models.mrnn import MRNNSettings
+from limner.models.ngram import NGramSettings
+from limner.models.nmt import NMTSettings
+from limner.models.protocols import (
+    CountBasedModel,
+    ImageVectorModel,
+    PairRanker,
+    PairScorer,
+    PretrainedEmbeddingModel,
+    WordEmbeddingModel,
+)
+
+INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
+CAPABILITIES = {
+    BowSettings: {ImageVectorModel, PairRanker, PairScorer},
+    IndependentSettings: set(),
+    LBLSettings: {ImageVectorModel, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel},
+    MRNNSettings: {ImageVectorModel, PairScorer, WordEmbeddingModel},
+    NGramSettings: {CountBasedModel},
+    NMTSettings: set(),
+}
+ALL = (CountBasedModel, ImageVectorModel, PairRanker, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel)
+
+
+def test_the_registry_and_the_union_of_settings_list_the_same_models():
+    union, _ = get_args(ModelSettings)
+    assert set(MODELS) == set(get_args(union)) == set(CAPABILITIES)
+    assert all(model.Settings is settings for settings, model in MODELS.items())
+
+
+@pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)
+@pytest.mark.parametrize("capability", ALL, ids=lambda capability: capability.__name__)
+def test_capabilities_of_each_model(settings, capability):
+    model = build_model(settings(), INPUTS)
+    assert isinstance(model, capability) is (capability in CAPABILITIES[settings])
+
+
+@pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)
+def test_every_model_is_built_from_settings_and_inputs(settings):
+    model = build_model(settings(), INPUTS)
+    assert type(model) is MODELS[settings]
+    assert model.vocab_size == INPUTS.vocab_size
+    assert isinstance(model.uses_image, bool)
+
+
+@pytest.mark.parametrize("settings", [LBLSettings(variant="MLBL-F"), MRNNSettings()], ids=lambda one: one.name)
+def test_word_vectors_are_one_row_a_token(settings):
+    vectors = build_model(settings, INPUTS).word_vectors()
+    assert vectors.shape[0] == INPUTS.vocab_size
+    assert vectors.dim() == 2
+
+
+def test_models_of_features_agree_on_the_settings_of_the_image_encoder():
+    """One settings class, nested under one key."""
+    with_images = [settings for settings in CAPABILITIES if settings is not NGramSettings]
+    for settings in with_images:
+        assert settings.model_fields["image_encoder"].annotation is ImageEncoderSettings
+
+
+@pytest.mark.parametrize("settings", [BowSettings(), MRNNSettings(), LBLSettings(), IndependentSettings()])
+def test_dropout_of_image_features_acts_in_training_only(settings):
+    changed = settings.model_copy(update={"image_encoder": ImageEncoderSettings(dropout=0.5)})
+    encoder = build_model(changed, ModelInputs(11, {"pooled": (64,)}, 9)).image_encoder
+    image = type("Image", (), {"pooled": torch.ones(2, 64), "grid": None, "maps": None, "present": torch.ones(2) > 0})
+    dropped = encoder.train()(image)
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    torch.testing.assert_close(encoder.eval()(image), torch.ones(2, 64))
+
+
+def test_inputs_need_a_vocabulary_alone():
+    assert ModelInputs(5) == (5, {}, None)
+    assert build_model(NGramSettings(), ModelInputs(5)).vocab_size == 5

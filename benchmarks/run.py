@@ -86,7 +86,7 @@ def texts(everything: bool = False) -> tuple[list[str], str]:
 
 def sentences() -> tuple[list[list[int]], str]:
     """The same sentences as ids."""
-    from limner.text.vocab import TextSettings, Tokenizer
+    from limner.text.tokenizer import TextSettings, Tokenizer
 
     said, which = texts()
     tokenizer = Tokenizer.train(said, TextSettings(punctuation=False, max_size=VOCAB))

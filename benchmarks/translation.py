@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 import plain_nmt
-from limner.data.examples import SPECIAL_TOKENS, Batch, Example, collate
+from limner.data.examples import Batch, Example, collate
 from limner.decoding.beam_search import DecodingSettings, beam_search
 from limner.device import native_bf16
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 from measuring import CPU, median_time, product_rate, tell
 

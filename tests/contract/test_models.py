@@ -6,13 +6,14 @@ import pytest
 import torch
 from models import CASES, VOCAB, Case, batch, example
 
-from limner.data.examples import SPECIAL_TOKENS, collate
+from limner.data.examples import collate
 from limner.decoding.beam_search import DecodingSettings, beam_search, select
 from limner.decoding.scoring import sentence_log_probs, tiled_log_probs
 from limner.models import Model
 from limner.models.protocols import CountBasedModel, PairScorer
 from limner.runs.trained_model import load_tensors, save_tensors
 from limner.runs.training_settings import AdamSettings, TrainingSettings
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 from limner.training.optimizers import build_optimizer
 

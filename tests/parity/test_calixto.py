@@ -11,10 +11,11 @@ import oracle_calixto as oracle
 import pytest
 import torch
 
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.examples import Example, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 
 SOURCE_VOCAB, VOCAB = 12, 9

@@ -7,10 +7,11 @@ import oracle_calixto as oracle
 import pytest
 import torch
 
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.examples import Example, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
 from limner.models.protocols import ModelInputs
+from limner.text.vocab import SPECIAL_TOKENS
 
 SOURCE_VOCAB, VOCAB, PICTURE = 12, 9, 7
 PAIRS = [([4, 5, 6], [4, 8]), ([7], [5, 6, 4, 4, 7]), ([4, 11, 10, 4, 9, 9], []), ([], [3, 3]), ([3, 8], [6, 5, 7])]

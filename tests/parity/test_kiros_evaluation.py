@@ -5,15 +5,16 @@ import oracle_kiros as oracle
 import pytest
 import torch
 
-from limner.data.batching import Examples
-from limner.data.examples import SPECIAL_TOKENS, Item, Sentence
+from limner.data.dataset import Examples, TargetLanguage
+from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import evaluate_retrieval
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel
-from limner.text.vocab import TextSettings, Tokenizer
+from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 
 WORD, CONTEXT, PICTURE, COUNT, SHORTLIST = 5, 3, 4, 7, 3
 WORDS = ["red", "green", "blue", "white", "wall", "floor", "sky"]
@@ -59,7 +60,7 @@ def world():
 
     recipe = Recipe.parse({"model": settings.model_dump(), "training": {"precision": "fp32"}})
     checkpoint = TrainedModel(model, tokenizer, Config(recipe=recipe.model_dump(mode="json"), vocab_size=1), recipe)
-    examples = Examples(items, tokenizer, "en", SourceLanguage(images), 80)
+    examples = Examples(items, TargetLanguage("en", tokenizer), SourceLanguage(images), max_tokens=80)
     return checkpoint, examples, {key: value.astype(float) for key, value in images.items()}, conditional
 
 

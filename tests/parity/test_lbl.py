@@ -9,13 +9,14 @@ import oracle_kiros as oracle
 import pytest
 import torch
 
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.examples import Example, collate
 from limner.decoding.beam_search import DecodingSettings, beam_search
 from limner.decoding.scoring import pair_log_probs, sentence_log_probs, tiled_log_probs
 from limner.layers import all_pairs
 from limner.layers.image_encoder import MapConvnet
 from limner.models.log_bilinear import LBL, LBLSettings, Variant
 from limner.models.protocols import ModelInputs
+from limner.text.vocab import SPECIAL_TOKENS
 
 VOCAB, WORD, CONTEXT, FACTORS, PICTURE, SEEN = 13, 5, 3, 7, 6, 8
 SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4, 9, 9], [], [3, 3]]

@@ -8,12 +8,13 @@ import oracle_mrnn as oracle
 import pytest
 import torch
 
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.examples import Example, collate
 from limner.decoding.beam_search import DecodingSettings, beam_search
 from limner.decoding.scoring import sentence_log_probs
 from limner.models.mrnn import MRNN, MRNNSettings, Variant
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import Marginal
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 from limner.training.optimizers import squared_norm
 

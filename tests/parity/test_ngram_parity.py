@@ -5,9 +5,10 @@ import pytest
 import torch
 from oracle_kiros import katz_counts, katz_discounts, katz_distribution
 
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.examples import Example, collate
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.protocols import ModelInputs
+from limner.text.vocab import SPECIAL_TOKENS
 
 CORPORA = [  # seed, vocabulary, sentences
     (0, 6, 2),

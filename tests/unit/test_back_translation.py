@@ -9,8 +9,8 @@ import pytest
 from toy_translation import learn, picture_collection, text_collection
 
 from limner import cli
-from limner.data.batching import texts_to_learn
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import text_pairs
 from limner.data.examples import Item, Sentence
 from limner.errors import FeatureError
 from limner.inference.back_translation import back_translate, name_of, translations
@@ -147,8 +147,8 @@ def test_training_takes_them_only_when_told_to(model, collection):
     back_translate([model], collection, generated_by="run:1")
     item = Collection.open(collection.path).items()[0]
     other_way = model.source._replace(lang="en")
-    assert [pair[0] for pair in texts_to_learn(item, "de", other_way)] == ["number one"]
-    taken = texts_to_learn(item, "de", other_way._replace(synthetic=0.5))
+    assert [pair[0] for pair in text_pairs(item, "de", other_way)] == ["number one"]
+    taken = text_pairs(item, "de", other_way._replace(synthetic=0.5))
     assert {(read, said) for read, said, made in taken if made} == {(MEANT[0], WRITTEN[0]), (MEANT[1], WRITTEN[1])}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.examples import SPECIAL_TOKENS, Example, ImageFeatures, collate
+from limner.data.examples import Example, ImageFeatures, collate
 from limner.decoding.scoring import tiled_log_probs
 from limner.evaluation.evaluate import evaluate
 from limner.features.sources import FeatureStore
@@ -14,6 +14,7 @@ from limner.models.bag_of_words import Bow, BowSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.loop import train
 from limner.training.losses import word_loss
 

@@ -15,7 +15,7 @@ from limner.errors import RunError, SettingsError
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel, load_trained_model, save_trained_model
-from limner.text.vocab import TextSettings, Tokenizer
+from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.training.state import find_state
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors", "README.md")

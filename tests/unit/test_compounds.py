@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from limner.errors import SettingsError
-from limner.text.compounds import JOINER, CompoundSettings, CompoundSplitter, join, without_joiners
-from limner.text.vocab import TextSettings, split
+from limner.text.compounds import JOINER, CompoundSettings, CompoundSplitter, join, replace_joiners
+from limner.text.tokenizer import TextSettings, split_words
 
 COUNTS = {
     "Wasser": 30, "Ball": 40, "Fußball": 6, "Spieler": 20, "Ballspieler": 5,
@@ -174,7 +174,7 @@ def test_whatever_a_model_says_becomes_words(tokens, words):
 
 
 def test_no_joiner_stands_in_a_text():
-    assert without_joiners("a ￭ b￭s") == "a ■ b■s"
+    assert replace_joiners("a ￭ b￭s") == "a ■ b■s"
 
 
 def test_what_was_learned_is_plain_values():
@@ -190,7 +190,7 @@ def test_what_was_learned_is_plain_values():
 def test_real_german_is_cut_and_restored(real_data, lowercase):
     with gzip.open(real_data / "multi30k/task1/train.de.gz", "rt", encoding="utf-8") as lines:
         settings = TextSettings(lang="de", lowercase=lowercase)
-        counts = Counter(word for line in lines for word in split(line, settings))
+        counts = Counter(word for line in lines for word in split_words(line, settings))
     splitter = learned(counts)
     tokens = {word: splitter.split(word) for word in counts}
     assert all(join(cut) == [word] for word, cut in tokens.items())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from limner.cli import main
-from limner.data.batching import split_examples
+from limner.data.dataset import Examples
 from limner.data.examples import Item, collate_features
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
@@ -95,8 +95,8 @@ def test_zeros_are_a_picture_that_is_there(model, tiny):
 
 def test_a_shuffled_evaluation_measures_what_shuffled_pictures_give(model, tiny, right):
     found = evaluate([model], tiny, metrics=("bleu2",), pictures="shuffled")
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
-    shuffled = examples.showing(ControlFeatures.shuffled(examples.pictures, examples.items, 1))
+    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
+    shuffled = examples.with_features(ControlFeatures.shuffled(examples.features, examples.items, 1))
     assert values(found)["perplexity"] == pytest.approx(score_examples(model.model, shuffled).perplexity.value)
     assert values(found)["perplexity"] > 1.3 * values(right)["perplexity"]  # one word in four is a colour
     assert values(found)["bleu2"] < values(right)["bleu2"]

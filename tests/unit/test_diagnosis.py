@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from limner.cli import main
-from limner.data.batching import GenerationInput, split_examples
 from limner.data.collection import Collection, write_items
-from limner.data.examples import SPECIAL_TOKENS, Item, Sentence
+from limner.data.dataset import Examples, GenerationInput
+from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.diagnosis import Diagnosis, diagnose, save_diagnosis, verdict
 from limner.diagnosis.ambiguity import other_sense, says, sense_queries, wrong_pictures
@@ -30,7 +30,8 @@ from limner.models import Output
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
 from limner.synthetic.scenes import SceneSettings, generate
-from limner.text.vocab import TextSettings, Tokenizer
+from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.setup import prepare
 
 METRICS = ("bleu2", "ter", "perplexity")
@@ -213,8 +214,8 @@ def test_captioners_are_diagnosed_too(trained_on_colours, tiny):
 
 
 def test_the_figures_are_those_of_an_evaluation(found, seeing, toys):
-    examples = split_examples(
-        toys, "test", seeing.tokenizer, "de", open_features(seeing, toys), 80, source=seeing.source
+    examples = Examples.of_split(
+        toys, "test", seeing.target, open_features(seeing, toys), source=seeing.source, max_tokens=80
     )
     expected = score_examples(seeing.model, examples).perplexity
     assert figures(found.pictures)["right"]["perplexity"].value == pytest.approx(expected.value)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from toy_translation import learn, text_collection
 
-from limner.data.batching import MAX_TOKENS_PER_ROW, GenerationInput, split_examples
+from limner.data.batching import MAX_TOKENS_PER_EXAMPLE
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Example, Item, Sentence, collate
 from limner.decoding.beam_search import DecodingSettings
 from limner.decoding.scoring import counted_words, pair_log_probs, score_examples, sentence_log_probs
@@ -80,7 +81,7 @@ def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
 
 
 def test_validation_measures_the_same(found, model, tiny):
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
+    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     brief = validate(model, examples, ["perplexity", "bleu4", "cider"])
     assert brief == pytest.approx({name: values(found)[name] for name in brief})
     assert list(brief) == ["perplexity", "bleu4", "cider"]
@@ -88,7 +89,7 @@ def test_validation_measures_the_same(found, model, tiny):
 
 def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
     pictures = FeatureStore.open(tiny, ["colour"], 64)
-    examples = split_examples(tiny, "test", model.tokenizer, "en", pictures, 80)
+    examples = Examples.of_split(tiny, "test", model.target, pictures, max_tokens=80)
     matrix = pair_log_probs(model.model, examples.targets, examples.items, pictures, budget=5000)
     scored = score_examples(model.model, examples, batch_size=3)
     own = [float(matrix[row, column]) for row, column in enumerate(examples.owners)]
@@ -135,7 +136,7 @@ def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monk
     assert [one.source for one in explained] == [tuple(source.split()) for source in sources]
     assert sum(rows for rows, _ in read) == 2 * len(sources)
     assert len(read) < 8
-    assert all(rows == 1 or rows * words <= 16 * MAX_TOKENS_PER_ROW for rows, words in read)
+    assert all(rows == 1 or rows * words <= 16 * MAX_TOKENS_PER_EXAMPLE for rows, words in read)
 
 
 def test_what_nobody_translated_is_not_counted_as_unseen(translating, tmp_path):
@@ -220,7 +221,7 @@ def test_an_ensemble_s_evaluation_stands_beside_that_of_one_model(found, model, 
 
 
 def test_long_sentences_are_scored_a_few_at_a_time(model, tiny, monkeypatch):
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
+    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     whole = score_examples(model.model, examples)
     sizes = []
     monkeypatch.setattr("limner.decoding.scoring.TOKENS_PER_BATCH", 12)
@@ -234,7 +235,9 @@ def test_long_sentences_are_scored_a_few_at_a_time(model, tiny, monkeypatch):
 
 def test_a_picture_that_was_never_looked_at_is_named(model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
-    with pytest.raises(FeatureError, match=r"1 pictures of split 'test' .*'late'; 'limner features' adds them"):
+    with pytest.raises(
+        FeatureError, match=r"split 'test' has 1 items without features .*'late'; run 'limner features'"
+    ):
         evaluate([model], Collection.open(own_tiny.path))
 
 
@@ -256,7 +259,7 @@ def test_perplexity_may_begin_with_a_later_word_and_leave_out_short_sentences():
 
 
 def test_the_words_skipped_are_read_and_not_counted(model, tiny):
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
+    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     found = score_examples(model.model, examples, skip_words=2)
     long = [row for row, target in enumerate(examples.targets) if len(target) >= 5]
     assert 0 < len(long) < len(examples)
@@ -274,7 +277,7 @@ def test_the_words_skipped_are_read_and_not_counted(model, tiny):
 
 def test_what_the_recipe_skips_validation_skips_as_well(model, tiny):
     recipe = model.recipe.model_copy(update={"evaluation": EvaluationSettings(skip_words=2)})
-    examples = split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
+    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     brief = validate(model._replace(recipe=recipe), examples, ["perplexity"])
     assert brief["perplexity"] == score_examples(model.model, examples, skip_words=2).perplexity.value
     with pytest.raises(CollectionError, match=r"no sentences to count .*from word:31"):

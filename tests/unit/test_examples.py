@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.examples import SPECIAL_TOKENS, Example, Item, Sentence, collate, collate_features
+from limner.data.examples import Example, Item, Sentence, collate, collate_features
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
+from limner.text.vocab import SPECIAL_TOKENS
 
 PAD, BOS, EOS = SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos
 

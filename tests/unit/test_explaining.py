@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from toy_translation import GridEye, learn, picture_collection, text_collection
 
-from limner.data.batching import GenerationInput
-from limner.data.examples import SPECIAL_TOKENS, Item
+from limner.data.dataset import GenerationInput
+from limner.data.examples import Item
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import SettingsError
 from limner.features.store import FeatureSpec, RegionRows
@@ -29,7 +29,8 @@ from limner.inference.translator import NOTHING, Translator
 from limner.models.protocols import Output
 from limner.report import attention_page
 from limner.runs.trained_model import TrainedModel, load_trained_model
-from limner.text.vocab import TextSettings, Tokenizer
+from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 
 
 def said(*ids):

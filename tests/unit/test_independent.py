@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.batching import split_examples
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.dataset import Examples
+from limner.data.examples import Example, collate
 from limner.decoding.beam_search import DecodingSettings
 from limner.errors import SettingsError
 from limner.features.sources import FeatureStore
@@ -16,6 +16,7 @@ from limner.models.independent_descriptions import GRULanguageModel, Independent
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.loop import train
 from limner.training.losses import word_loss
 
@@ -139,6 +140,6 @@ def test_it_trains_translates_and_comes_back(tiny, tmp_path):
     )
     learned = load_trained_model(train(recipe, tiny, tmp_path / "run"))
     pictures = FeatureStore.open(tiny, ["colour"], 64)
-    examples = split_examples(tiny, "test", learned.tokenizer, "de", pictures, 80, source=learned.source)
-    found = answer([learned], examples.queries(), pictures, DecodingSettings(max_length=8))
+    examples = Examples.of_split(tiny, "test", learned.target, pictures, source=learned.source, max_tokens=80)
+    found = answer([learned], examples.generation_inputs(), pictures, DecodingSettings(max_length=8))
     assert [learned.tokenizer.decode(hypotheses[0].tokens) for hypotheses in found] == ["eine wand"] * 8

@@ -43,11 +43,11 @@ def scripted(monkeypatch):
 
 
 def split(tiny, run, name):
-    from limner.data.batching import split_examples
+    from limner.data.dataset import Examples
     from limner.inference.generate import open_features
 
     model = load_trained_model(run)
-    return model, split_examples(tiny, name, model.tokenizer, "en", open_features(model, tiny), 80)
+    return model, Examples.of_split(tiny, name, model.target, open_features(model, tiny), max_tokens=80)
 
 
 def test_the_second_stage_learns_the_validation_sentences_until_they_fit_as_the_training_sentences_did(tiny, tmp_path):

@@ -9,12 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.examples import Example, collate
 from limner.decoding.beam_search import DecodingSettings, SampleSettings, beam_search, select
 from limner.decoding.scoring import sentence_log_probs
 from limner.errors import RunError, TrainingError
 from limner.models.ngram import NGram, NGramSettings, NGramState, good_turing
 from limner.models.protocols import ModelInputs
+from limner.text.vocab import SPECIAL_TOKENS
 
 EOS, UNK, BOS = SPECIAL_TOKENS.eos, SPECIAL_TOKENS.unk, SPECIAL_TOKENS.bos
 A, B, C, D = range(4, 8)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.examples import Example, collate
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
+from limner.text.vocab import SPECIAL_TOKENS
 
 EOS = SPECIAL_TOKENS.eos
 SENTENCES = [[5, 6], [5, 7], [5, 6], [8], []]

@@ -13,7 +13,7 @@ from test_report import EVIL, Page, assert_no_shared_ids
 from toy_translation import learn, picture_collection, text_collection
 
 from limner import report
-from limner.data.batching import split_examples
+from limner.data.dataset import Examples
 from limner.diagnosis import Condition, Contrast, Diagnosis, Figure, Masked, Senses
 from limner.diagnosis.records import ContrastLine
 from limner.errors import RunError
@@ -31,7 +31,9 @@ def evaluated(run, collection):
     """Store an evaluation as `limner evaluate` does, and give it back with what its sentences were made from."""
     model = load_trained_model(run)
     pictures = open_features(model, collection)
-    asked = split_examples(collection, "train", model.tokenizer, "en", pictures, 80, source=model.source).queries()
+    asked = Examples.of_split(
+        collection, "train", model.target, pictures, source=model.source, max_tokens=80
+    ).generation_inputs()
     found = [hypotheses[0] for hypotheses in answer([model], asked, pictures, model.recipe.decoding)]
     made = explain(model, asked, found, pictures)
     items = [

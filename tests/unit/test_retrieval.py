@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from limner.data.batching import split_examples
+from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.decoding.scoring import pair_log_probs, room_for, score_tiles
 from limner.errors import CollectionError
@@ -24,12 +24,12 @@ def model(trained_on_colours):
 
 @pytest.fixture(scope="module")
 def examples(model, tiny):
-    return split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
+    return Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
 
 
 @pytest.fixture(scope="module")
 def whole(model, examples):
-    return pair_log_probs(model.model, examples.targets, examples.items, examples.pictures)
+    return pair_log_probs(model.model, examples.targets, examples.items, examples.features)
 
 
 class Stored:
@@ -50,7 +50,7 @@ class Stored:
 def test_no_budget_changes_a_number(model, examples, whole, budget, at_once, monkeypatch):
     monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", at_once)
     told = []
-    arguments = model.model, examples.targets, examples.items, examples.pictures
+    arguments = model.model, examples.targets, examples.items, examples.features
     found = pair_log_probs(*arguments, budget=budget, progress=lambda done, total: told.append((done, total)))
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
     assert told[-1] == (whole.numel(), whole.numel())
@@ -70,7 +70,7 @@ def test_sentences_are_read_once_however_many_pictures_pass(model, examples, mon
     monkeypatch.setattr(
         MRNN, "_language", lambda self, tokens, image: (read.append(len(tokens)), language(self, tokens, image))[1]
     )
-    arguments = model.model, examples.targets, examples.items, examples.pictures
+    arguments = model.model, examples.targets, examples.items, examples.features
     blocks = {tuple(tile.rows) for tile in score_tiles(*arguments, budget=10_000)}
     assert len(blocks) > 2
     assert sorted(row for rows in blocks for row in rows) == list(range(len(examples)))
@@ -82,12 +82,12 @@ def test_sentences_are_read_once_however_many_pictures_pass(model, examples, mon
 def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny, others, at_once, monkeypatch):
     monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", at_once)
     sampled = tiny.items("train")[:others]
-    (seen,) = examples.pictures.take(tiny.items("train")[7:8])
-    arguments = model, examples.targets, examples.items, examples.pictures, sampled
+    (seen,) = examples.features.take(tiny.items("train")[7:8])
+    arguments = model, examples.targets, examples.items, examples.features, sampled
     with_it, without = all_pairs(*arguments, mean=seen, budget=9_000), all_pairs(*arguments, budget=9_000)
     torch.testing.assert_close(with_it.normalised, without.normalised)
     torch.testing.assert_close(with_it.marginal, without.marginal)
-    alone = pair_log_probs(model.model, examples.targets, tiny.items("train")[7:8], examples.pictures)
+    alone = pair_log_probs(model.model, examples.targets, tiny.items("train")[7:8], examples.features)
     torch.testing.assert_close(with_it.mean, alone[:, 0])
     assert without.mean is None
 
@@ -98,11 +98,11 @@ def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny
         "limner.decoding.scoring.IMAGES_READ_PER_BATCH", 3
     )  # 8 pictures of the split: some come together
     sampled = tiny.items("train")[:others]
-    found = all_pairs(model, examples.targets, examples.items, examples.pictures, sampled, budget=9_000).normalised
+    found = all_pairs(model, examples.targets, examples.items, examples.features, sampled, budget=9_000).normalised
     matrix = whole
     if others:
-        matrix = pair_log_probs(model.model, examples.targets, sampled, examples.pictures)
-        alone = log_marginal(model.model, examples.targets, sampled, examples.pictures, budget=9_000)
+        matrix = pair_log_probs(model.model, examples.targets, sampled, examples.features)
+        alone = log_marginal(model.model, examples.targets, sampled, examples.features, budget=9_000)
         torch.testing.assert_close(alone, matrix.exp().mean(1).log(), rtol=1e-4, atol=1e-4)
     expected = whole - matrix.exp().mean(1).log().unsqueeze(1)  # eq. 7, with the mean in place of the sum
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
@@ -110,7 +110,7 @@ def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny
 
 def test_the_mode_of_the_model_is_left_alone(model, examples):
     model.model.train()
-    tiles = score_tiles(model.model, examples.targets, examples.items, examples.pictures)
+    tiles = score_tiles(model.model, examples.targets, examples.items, examples.features)
     with torch.no_grad():
         next(tiles)
     assert not model.model.training
@@ -194,4 +194,4 @@ def test_the_arithmetic_is_part_of_the_signature(model, examples, tiny, monkeypa
 
 def test_an_item_without_a_picture_is_named(model, examples):
     with pytest.raises(CollectionError, match="item 'blind' has no picture"):
-        all_pairs(model, [[4]], [Item("blind", "test")], examples.pictures, [])
+        all_pairs(model, [[4]], [Item("blind", "test")], examples.features, [])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from limner.data.batching import split_examples
-from limner.data.examples import SPECIAL_TOKENS, Example, collate
+from limner.data.dataset import Examples
+from limner.data.examples import Example, collate
 from limner.decoding.beam_search import DecodingSettings, Hypothesis, SampleSettings, _Sampler, beam_search
 from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
@@ -17,6 +17,7 @@ from limner.inference.generate import open_features
 from limner.metrics import score_sentences
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
+from limner.text.vocab import SPECIAL_TOKENS
 
 PLAIN = DecodingSettings()
 
@@ -28,7 +29,7 @@ def model(trained_on_colours):
 
 @pytest.fixture(scope="module")
 def examples(model, tiny):
-    return split_examples(tiny, "test", model.tokenizer, "en", open_features(model, tiny), 80)
+    return Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
 
 
 def settings(samples=3, given=0):

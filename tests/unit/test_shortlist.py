@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from limner.data.batching import Examples
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import pair_log_probs, room_for
 from limner.errors import SettingsError
@@ -168,7 +168,7 @@ def test_a_model_s_own_ratings_are_written_where_they_shall_be(model, monkeypatc
 
     source = Stored([[0], [1], [2], [3], [4]])
     items = [replace(item, sentences=(Sentence("en", "a red wall"),)) for item in source.items()]
-    examples, into = Examples(items, model.tokenizer, "en", source, 80), np.full((5, 5), np.nan, dtype=np.float32)
+    examples, into = Examples(items, model.target, source, max_tokens=80), np.full((5, 5), np.nan, dtype=np.float32)
     shortlist.own_ratings(model, Rater(), examples, source, into)
     assert into.tolist() == [[10 * row + column for column in range(5)] for row in range(5)]
     assert asked == [2, 2, 1]
@@ -189,7 +189,7 @@ def unlike(model):
         replace(item, sentences=tuple(Sentence("en", text) for text in own))
         for item, own in zip(source.items(), texts, strict=True)
     ]
-    return model._replace(model=network), Examples(items, model.tokenizer, "en", source, 80)
+    return model._replace(model=network), Examples(items, model.target, source, max_tokens=80)
 
 
 @pytest.mark.parametrize("size", [1, 4, 9])
@@ -205,9 +205,9 @@ def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
         log_probs = pair_log_probs(model.model, examples.targets, items, source).double().numpy()
         return np.exp(-log_probs / np.array([len(target) + 1 for target in examples.targets])[:, None])
 
-    perplexity = perplexities(examples.pictures, examples.items)
-    ratio = perplexity / perplexities(ControlFeatures(examples.pictures, {}, mean), examples.items[:1])
-    owners, vectors = np.array(examples.owners), examples.pictures.values.astype(float)
+    perplexity = perplexities(examples.features, examples.items)
+    ratio = perplexity / perplexities(ControlFeatures(examples.features, {}, mean), examples.items[:1])
+    owners, vectors = np.array(examples.owners), examples.features.values.astype(float)
     ranks = np.array([(row <= row[owner]).sum() for row, owner in zip(perplexity, owners, strict=True)])
     areas = []
     for picture in range(9):

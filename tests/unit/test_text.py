@@ -9,10 +9,10 @@ import pytest
 import sacremoses
 import tokenizers
 
-from limner.data.examples import SPECIAL_TOKENS
 from limner.errors import RunError, SettingsError
 from limner.text import moses
-from limner.text.vocab import SPECIAL_TOKEN_STRINGS, TextSettings, Tokenizer, split
+from limner.text.tokenizer import TextSettings, Tokenizer, split_words
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 SENTENCES = [
     "A man's dog, a T-shirt and 3,000 balls.",
@@ -105,21 +105,21 @@ def test_an_unknown_language_is_named_with_the_known_ones():
 )
 def test_odd_text_stays_sane(text, words, tokenise):
     settings = TextSettings(tokenise=tokenise)
-    assert split(text, settings) == words
+    assert split_words(text, settings) == words
     tokenizer = Tokenizer.train([text], settings)
     assert tokenizer.decode(tokenizer.encode(text)) == " ".join(words)
-    assert split(text, TextSettings(tokenise=tokenise, punctuation=False)) == words
+    assert split_words(text, TextSettings(tokenise=tokenise, punctuation=False)) == words
 
 
 def test_punctuation_is_a_rule_about_whole_tokens():
     text = 'The man\'s T-shirt: 3,000 "dots" & 1 dog - wow!!! ... 🐕'
-    words = split(text, TextSettings(punctuation=False, lowercase=False))
+    words = split_words(text, TextSettings(punctuation=False, lowercase=False))
     assert words == ["The", "man", "'s", "T-shirt", "3,000", "dots", "1", "dog", "wow", "🐕"]
 
 
 def test_case_is_dropped_only_when_asked():
-    assert split("Der Öltank", TextSettings(lang="de")) == ["der", "öltank"]
-    assert split("Der Öltank", TextSettings(lang="de", lowercase=False)) == ["Der", "Öltank"]
+    assert split_words("Der Öltank", TextSettings(lang="de")) == ["der", "öltank"]
+    assert split_words("Der Öltank", TextSettings(lang="de", lowercase=False)) == ["Der", "Öltank"]
 
 
 def test_words_come_by_frequency_then_by_letters_whatever_the_order():

@@ -7,8 +7,8 @@ import shutil
 import pytest
 import torch
 
-from limner.data.batching import split_examples
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.errors import FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import validate as real_validate
@@ -83,7 +83,7 @@ def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
     assert kept.config.provenance["epochs"] == values.index(max(values)) + 1
     assert max(values) > 40
     pictures = FeatureStore.open(tiny, ["colour"], 64)
-    examples = split_examples(tiny, "val", kept.tokenizer, "en", pictures, 80)
+    examples = Examples.of_split(tiny, "val", kept.target, pictures, max_tokens=80)
     assert real_validate(kept, examples, ["bleu2"])["bleu2"] == pytest.approx(max(values))
 
 
@@ -298,7 +298,7 @@ def test_a_metric_that_cannot_be_measured_is_refused_before_training(monkeypatch
 
 def test_what_is_too_long_is_told_of_both_splits(caplog, tiny, recipe_of, tmp_path):
     recipe = recipe_of(epochs=1)
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_words": 3})})
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_tokens": 3})})
     with caplog.at_level("INFO", "limner"):
         train(recipe, tiny, tmp_path / "run")
     assert "split 'train': 33 sentences of over 3 tokens are left out" in caplog.text
@@ -370,7 +370,7 @@ def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, eye_of):
 
 def test_a_picture_without_features_is_named_before_training(own_tiny, recipe_of, tmp_path):
     write_items(own_tiny.path, [Item("late", "train", image="late.png", sentences=(Sentence("en", "a wall"),))])
-    with pytest.raises(FeatureError, match=r"split 'train' have no features 'colour', the first is 'late'"):
+    with pytest.raises(FeatureError, match=r"split 'train' has 1 items without features 'colour', the first is 'late'"):
         train(recipe_of(), Collection.open(own_tiny.path), tmp_path / "run")
 
 
@@ -392,5 +392,5 @@ def test_two_tables_of_one_form_are_refused(own_tiny, recipe_of, eye_of, tmp_pat
 def test_a_language_that_is_not_there(tiny, recipe_of, tmp_path):
     recipe = recipe_of()
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"lang": "fr"})})
-    with pytest.raises(TrainingError, match=r"no sentence in 'fr' \(languages there: de, en\)"):
+    with pytest.raises(TrainingError, match=r"no sentence in 'fr' \(languages of the split: de, en\)"):
         train(recipe, tiny, tmp_path / "run")

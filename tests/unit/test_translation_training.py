@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from limner.data.batching import split_examples
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
@@ -134,9 +134,8 @@ def test_a_picture_needs_features_of_its_form(walls, tmp_path):
 
 
 def val_of(model, collection):
-    data = model.recipe.data
-    return split_examples(
-        collection, "val", model.tokenizer, data.lang, open_features(model, collection), 80, source=model.source
+    return Examples.of_split(
+        collection, "val", model.target, open_features(model, collection), source=model.source, max_tokens=80
     )
 
 
@@ -204,8 +203,8 @@ def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share,
 def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
     run = train(recipe_of(data={"synthetic": 0.5}), half_made, tmp_path / "run")
     model = load_trained_model(run)
-    people = split_examples(
-        half_made, "val", model.tokenizer, "de", None, 80, source=model.source._replace(synthetic=0.0)
+    people = Examples.of_split(
+        half_made, "val", model.target, None, source=model.source._replace(synthetic=0.0), max_tokens=80
     )
     assert len(people) == SIZES["val"]
     expected = score_examples(model.model, people).perplexity.value

@@ -13,7 +13,7 @@ from limner.models import ModelInputs, build_model
 from limner.report import word_map
 from limner.report.word_map import GROUPS, NEIGHBOURS, map_words, save_word_map
 from limner.runs.trained_model import TrainedModel, feature_shapes, load_trained_model, save_trained_model
-from limner.text.vocab import TextSettings, Tokenizer
+from limner.text.tokenizer import TextSettings, Tokenizer
 
 FIELDS = {
     "animals": "dog cat horse cow sheep bird",

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from limner.data.batching import SourceLanguage, split_examples
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
 from limner.features.encoders.networks import read_image
 from limner.features.sources import FeatureStore
@@ -17,7 +17,7 @@ from limner.media.image import Preprocessing
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel, feature_shapes, save_trained_model
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
 BATS = {"red": "club", "green": "flyer"}
@@ -106,8 +106,13 @@ def learn(
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.2 * torch.randn_like(weight)  # the papers begin near zero, which takes long to leave
-    examples = split_examples(
-        collection, "train", tokenizer, "en", pictures, 80, source=SourceLanguage("de", source_tokenizer)
+    examples = Examples.of_split(
+        collection,
+        "train",
+        TargetLanguage("en", tokenizer),
+        pictures,
+        source=SourceLanguage("de", source_tokenizer),
+        max_tokens=80,
     )
     batch = examples.batch(range(len(examples)))
     optimizer = torch.optim.Adam(model.parameters(), 0.02)

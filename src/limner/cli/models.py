@@ -170,8 +170,8 @@ def search(
     Example: `limner search runs/mrnn "a dog in the snow" --data collections/flickr8k`
     """
     from limner.data.collection import Collection
-    from limner.features.encoders.logmel import AUDIO_SUFFIXES
     from limner.inference.captioner import Captioner
+    from limner.media.audio import AUDIO_SUFFIXES
     from limner.media.image import IMAGE_SUFFIXES
 
     by_picture = Path(query).suffix.lower() in IMAGE_SUFFIXES | AUDIO_SUFFIXES

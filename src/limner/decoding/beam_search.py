@@ -16,10 +16,11 @@ import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from limner.data.examples import SPECIAL_TOKENS, Batch
+from limner.data.examples import Batch
 from limner.errors import RunError, SettingsError
 from limner.models.protocols import ConditionalLM, Memory, State, precise
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 SECTION = 64
 """Log-probabilities whose greatest is looked for first."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from limner.data.batching import Examples, prefetch
+from limner.data.batching import prefetch
+from limner.data.dataset import Examples, FeatureSource
 from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, collate_features
-from limner.features.sources import FeatureSource
 from limner.metrics import Score, perplexity
 from limner.models.protocols import Model, Output, PairScorer, device_of, precise
 
@@ -65,7 +65,7 @@ def score_examples(model: Model, examples: Examples, batch_size: int = 256, *, s
     model.eval()
     device = device_of(model)
     log_probs, words = torch.zeros(len(examples)), torch.zeros(len(examples), dtype=torch.long)
-    order = [some for rows in examples.order(batch_size) for some in _cut(rows, examples.targets)]
+    order = [some for rows in examples.batches_by_length(batch_size) for some in _cut(rows, examples.targets)]
     for rows, batch in zip(order, prefetch(examples.batch, order, 4), strict=True):
         mask = counted_words(batch, skip_words)
         moved = batch.to(device)

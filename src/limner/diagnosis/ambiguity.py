@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.data.batching import GenerationInput
+from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.synthetic.scenes import SENSES
 from limner.synthetic.scenes.grammar import NOUNS, WEAK

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.data.batching import Examples, GenerationInput
+from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.diagnosis.records import Condition, Figure
-from limner.features.sources import FeatureSource
 from limner.inference.generate import answer, hypothesis_statistics
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
@@ -101,7 +100,7 @@ class Study:
     def perplexity(self, pictures: FeatureSource | None) -> Measure:
         """Perplexity of the split's own sentences with some pictures."""
         skip = self.model.recipe.evaluation.skip_words
-        examples = self.examples.showing(pictures)
+        examples = self.examples.with_features(pictures)
         scored = score_examples(self.model.model, examples, skip_words=skip)
         statistics = np.stack([scored.log_probs.double().numpy(), scored.words.double().numpy()], axis=1)
         ids = [examples.items[row].id for row in examples.owners]

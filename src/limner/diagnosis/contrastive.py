@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
-from limner.data.batching import Examples
 from limner.data.collection import Collection
+from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence, StoredFeatures
 from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
@@ -20,10 +20,10 @@ from limner.decoding.scoring import score_examples
 from limner.diagnosis.records import Contrast, ContrastLine
 from limner.errors import CollectionError, FeatureError
 from limner.features.encoders.load import load_backbone_for
-from limner.features.encoders.logmel import AUDIO_SUFFIXES
 from limner.features.sources import FeatureStore
 from limner.inference.captioner import BackboneFeatures
 from limner.inference.generate import open_features
+from limner.media.audio import AUDIO_SUFFIXES
 from limner.runs.trained_model import TrainedModel
 
 SCORING_BATCH_SIZE = 64
@@ -147,7 +147,7 @@ def measure_contrasts(
     words: list[int] = []
     for begin in range(0, len(items), SCORING_BATCH_SIZE):
         some = items[begin : begin + SCORING_BATCH_SIZE]
-        examples = Examples(some, model.tokenizer, data.lang, pictures, 1 << 30, model.source)
+        examples = Examples(some, model.target, pictures, source=model.source)
         scored = score_examples(model.model, examples, batch_size=SCORING_BATCH_SIZE)
         log_probs += scored.log_probs.tolist()
         words += scored.words.tolist()
@@ -192,16 +192,16 @@ class _Named:
         stored = open_features(model, collection)
         if stored is None:
             return None
-        if all(stored.knows(item) for item in contrasts.items.values()):
+        if all(stored.covers(item) for item in contrasts.items.values()):
             return cls(stored, None)
         return cls(stored, BackboneFeatures(load_backbone_for(model.config.features, backbone, device=device)))
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
         """What is seen of each item's or file's picture."""
-        files = [item for item in items if not self.stored.knows(item)]
+        files = [item for item in items if not self.stored.covers(item)]
         looked_at = iter(self.new.take(files) if self.new is not None else ())
-        known = iter(self.stored.take([item for item in items if self.stored.knows(item)]))
-        return [next(known if self.stored.knows(item) else looked_at) for item in items]
+        known = iter(self.stored.take([item for item in items if self.stored.covers(item)]))
+        return [next(known if self.stored.covers(item) else looked_at) for item in items]
 
 
 def _look_up(path: Path, pairs: Sequence[Pair], model: TrainedModel, collection: Collection) -> dict[str, Item]:
@@ -214,7 +214,7 @@ def _look_up(path: Path, pairs: Sequence[Pair], model: TrainedModel, collection:
     found = {}
     for image, line in lines.items():
         found[image] = known.get(image) or _file(image, SourceLocation(path, line), collection)
-        if image in known and not stored.knows(known[image]):
+        if image in known and not stored.covers(known[image]):
             raise FeatureError(
                 f"{SourceLocation(path, line)}: item '{image}' has no features; 'limner features' adds them"
             )

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.data.batching import Examples, split_examples
 from limner.data.collection import Collection
+from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
 from limner.diagnosis.ambiguity import SOURCE, says, sense_queries, wrong_pictures
 from limner.diagnosis.conditions import PERPLEXITY, Note, Shown, Study, share
@@ -18,7 +18,7 @@ from limner.diagnosis.contrastive import measure_contrasts, read_contrasts
 from limner.diagnosis.masking import Forms, Hiding, Mask, read_mask, recovered
 from limner.diagnosis.records import Condition, Diagnosis, Masked, Senses
 from limner.errors import CollectionError, SettingsError
-from limner.features.sources import ControlFeatures, FeatureSource, FeatureStore
+from limner.features.sources import ControlFeatures, FeatureStore
 from limner.inference.generate import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
 from limner.runs.trained_model import TrainedModel
@@ -78,10 +78,10 @@ def diagnose(
     note = progress or (lambda part, done, total: None)
     features = open_features(model, collection)
     leave_out = leave_out or model.recipe.features.missing == "leave_out"
-    examples = split_examples(collection, split, model.tokenizer, data.lang, features, 1 << 30, leave_out, model.source)
+    examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     if model.model.uses_image:
         examples = _with_pictures(examples, model, f"{collection.path}: split '{split}'")
-    study = Study(model, examples, examples.queries(), settings, tuple(metrics), trials, seed, note)
+    study = Study(model, examples, examples.generation_inputs(), settings, tuple(metrics), trials, seed, note)
     # What can be refused is refused before the work begins.
     hidden = [_hide(study, name) for name in masks]
     contrasts = None if contrast is None else read_contrasts(contrast, model, collection)
@@ -150,7 +150,7 @@ def _with_pictures(examples: Examples, model: TrainedModel, where: str) -> Examp
     items = [item for item in examples.items if item.medium is not None]
     if not items:
         raise SettingsError(f"{where} has no pictures, so it cannot tell whether they are used; name another --split")
-    return Examples(items, model.tokenizer, examples.lang, examples.pictures, 1 << 30, examples.source)
+    return Examples(items, examples.target, examples.features, source=examples.source)
 
 
 def _controls(study: Study, collection: Collection, features: FeatureStore | None) -> dict[str, FeatureSource | None]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from limner.data.examples import SPECIAL_TOKENS
 from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, SettingsError
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 
 _STEMS = {
     "en": ("black", "white", "red", "green", "yellow", "blue", "brown", "orange", "pink", "purple violet", "grey gray"),

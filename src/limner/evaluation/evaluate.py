@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from limner.data.batching import Examples, GenerationInput, split_examples
 from limner.data.collection import Collection
+from limner.data.dataset import Examples, GenerationInput
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
 from limner.decoding.scoring import BUDGET, score_examples
 from limner.errors import SettingsError
@@ -31,7 +31,7 @@ from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
 
 DEFAULT_METRICS = tuple(METRICS)
 
@@ -49,8 +49,8 @@ def validate(learner: TrainedModel, examples: Examples, metrics: Iterable[str]) 
     if decoded:
         training = learner.model.training
         learner.model.eval()
-        asked = examples.queries()
-        best = [found[0] for found in answer([learner], asked, examples.pictures, learner.recipe.decoding)]
+        asked = examples.generation_inputs()
+        best = [found[0] for found in answer([learner], asked, examples.features, learner.recipe.decoding)]
         learner.model.train(training)
         scores = _sentence_scores(learner.tokenizer, best, asked, decoded)
         values |= {score.name: score.value for score in scores}
@@ -107,15 +107,15 @@ def evaluate(
     note = progress or (lambda part, done, total: None)
     features = open_features(first, collection)
     leave_out = leave_out or first.recipe.features.missing == "leave_out"
-    examples = split_examples(collection, split, first.tokenizer, data.lang, features, 1 << 30, leave_out, first.source)
+    examples = Examples.of_split(collection, split, first.target, features, source=first.source, leave_out=leave_out)
     if examples.source is not None and measure.samples:
         raise SettingsError("evaluation.samples: of translations nothing is sampled; leave it 0")
     searched_in = features if retrieval and _searchable(examples, features, pictures) else None
     if searched_in is not None:
         require_shortlist(measure.shortlist, examples.items)
-    examples = examples.showing(control_features(first, collection, features, pictures, examples.items, seed))
-    asked = examples.queries()
-    found = answer(models, asked, examples.pictures, settings, progress=partial(note, "describing"))
+    examples = examples.with_features(control_features(first, collection, features, pictures, examples.items, seed))
+    asked = examples.generation_inputs()
+    found = answer(models, asked, examples.features, settings, progress=partial(note, "describing"))
     best = [hypotheses[0] for hypotheses in found]
     how = settings.signature + (f",models{len(models)}" if len(models) > 1 else "")
     scores = _described_scores(first, best, asked, metrics, _training_texts(first, collection), how)
@@ -124,7 +124,7 @@ def evaluate(
     scores.append(score_examples(first.model, examples, skip_words=measure.skip_words).perplexity)
     gates = None
     if examples.source is not None and first.model.uses_image:
-        gates = measure_gates(first, asked, best, examples.pictures, progress=partial(note, "reading the gate"))
+        gates = measure_gates(first, asked, best, examples.features, progress=partial(note, "reading the gate"))
         scores += [] if gates is None else gate_scores(gates)
     searched = RetrievalEvaluation((), None)
     if searched_in is not None:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.data.batching import Examples, prefetch
+from limner.data.batching import prefetch
+from limner.data.dataset import Examples
 from limner.data.examples import Batch, Example, collate
 from limner.decoding.beam_search import DecodingSettings, SampleSettings, beam_search
 from limner.errors import SettingsError

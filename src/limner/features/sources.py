@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.collection import Collection
+from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import SettingsError
 from limner.features.store import FeatureTable
-
-
-class FeatureSource(Protocol):
-    """Where the pictures of items are seen."""
-
-    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        """What is seen of each item's picture, None for items without one."""
-        ...
 
 
 class FeatureStore:
@@ -67,7 +60,12 @@ class FeatureStore:
                 result[row] = {**(result[row] or {}), table.spec.kind: value}
         return result
 
-    def knows(self, item: Item) -> bool:
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """Names of the feature tables."""
+        return tuple(table.spec.name for table in self.tables)
+
+    def covers(self, item: Item) -> bool:
         """Whether the item has no picture and no sound, or one that every table holds."""
         return item.medium is None or all(item.id in table for table in self.tables)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.data.batching import GenerationInput
 from limner.data.collection import Collection, write_items
+from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, Sentence
 from limner.decoding.beam_search import DecodingSettings
 from limner.errors import FeatureError
@@ -192,7 +192,7 @@ def _warn_of_shared_groups(wanted: Sequence[tuple[Item, Sentence]], lang: str) -
 
 def _unseen(wanted: Sequence[tuple[Item, Sentence]], pictures: FeatureStore | None) -> set[str]:
     """Items whose pictures have no features."""
-    return set() if pictures is None else {item.id for item, _ in wanted if not pictures.knows(item)}
+    return set() if pictures is None else {item.id for item, _ in wanted if not pictures.covers(item)}
 
 
 def _portions(wanted: Sequence[tuple[Item, Sentence]], size: int) -> Iterator[list[tuple[Item, Sentence]]]:

@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import torch
 
-from limner.data.batching import Examples
 from limner.data.collection import Collection
-from limner.data.examples import SPECIAL_TOKENS, Item, Sentence, StoredFeatures
+from limner.data.dataset import Examples
+from limner.data.examples import Item, Sentence, StoredFeatures
 from limner.decoding.beam_search import DecodingSettings
 from limner.decoding.scoring import pair_log_probs, score_examples
 from limner.errors import CollectionError, MediaError, RunError, SettingsError
 from limner.features.encoders.load import Backbone, load_backbone_for
-from limner.features.encoders.logmel import AUDIO_SUFFIXES
 from limner.features.sources import FeatureStore
 from limner.inference.generate import describe_items, open_features, require_ensemble
+from limner.media.audio import AUDIO_SUFFIXES
 from limner.media.image import IMAGE_SUFFIXES, open_image
 from limner.metrics import perplexity
 from limner.models.protocols import WordEmbeddingModel
 from limner.retrieval.all_pairs import MARGINAL_IMAGES, log_marginal
 from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translator
@@ -222,7 +223,7 @@ class Captioner:
             replace(item, sentences=(Sentence(lang, text),))
             for item, text in zip(self._items(pictures), sentences, strict=True)
         ]
-        examples = Examples(items, first.tokenizer, lang, self._source(), max_words=1 << 30)
+        examples = Examples(items, first.target, self._source())
         scored = score_examples(first.model, examples, batch_size=CAPTION_BATCH_SIZE)
         return [
             SentenceScore(log_prob, words, perplexity(log_prob, words).value)
@@ -276,11 +277,11 @@ class Captioner:
         if source is None or pictures is None:
             raise CollectionError("this model looks at no pictures, so it cannot search with one")
         items = _known(collection, split, pictures)
-        examples = Examples(items, first.tokenizer, first.recipe.data.lang, pictures, max_words=1 << 30)
+        examples = Examples(items, first.target, pictures)
         others = [item for item in items if item.medium is not None][:MARGINAL_IMAGES]
         if not len(examples) or not others:
             raise CollectionError(
-                f"{collection.path}: no sentence in '{examples.lang}' to find, or no picture to compare with"
+                f"{collection.path}: no sentence in '{examples.target.lang}' to find, or no picture to compare with"
             )
         scores = pair_log_probs(first.model, examples.targets, self._items([picture]), source)[:, 0]
         scores = scores - log_marginal(first.model, examples.targets, others, pictures)
@@ -382,7 +383,7 @@ def _require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
 def _known(collection: Collection, split: str | None, pictures: FeatureStore) -> list[Item]:
     """The items that can be searched: without those whose picture has no features, which are counted in the log."""
     items = collection.items(split)
-    known = [item for item in items if pictures.knows(item)]
+    known = [item for item in items if pictures.covers(item)]
     if len(known) < len(items):
         logger.warning(
             "%s: search goes without %d %s that have no features; 'limner features' adds them, or says why not",

@@ -11,18 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from limner.data.batching import GenerationInput, cut
-from limner.data.examples import SPECIAL_TOKENS, Example, StoredFeatures, collate
+from limner.data.batching import bounded_batches
+from limner.data.dataset import FeatureSource, GenerationInput
+from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import SettingsError
-from limner.features.sources import FeatureSource
 from limner.features.store import FeatureSpec
 from limner.metrics.base import Score
 from limner.models.protocols import device_of
 from limner.runs.records import GateShare, GateStatistics
 from limner.runs.trained_model import TrainedModel
 from limner.text import compounds
-from limner.text.vocab import SPECIAL_TOKEN_STRINGS, WORD_START, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS, WORD_START
 
 EXPLANATION_BATCH_SIZE = 32
 END = SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.eos]
@@ -81,7 +82,7 @@ def explain(
     explained: list[Explanation] = []
     read = [_read(model, query) for query in queries]
     lengths = [max(len(tokens or ()), len(said.tokens)) for tokens, said in zip(read, hypotheses, strict=True)]
-    for rows in cut(range(len(queries)), lengths, batch_size):
+    for rows in bounded_batches(range(len(queries)), lengths, batch_size):
         some = [queries[row] for row in rows]
         seen = pictures.take([query.item for query in some]) if pictures else [None] * len(some)
         examples = [

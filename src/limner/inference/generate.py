@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from limner.data.batching import GenerationInput, cut, prefetch
+from limner.data.batching import bounded_batches, prefetch
 from limner.data.collection import Collection
+from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Batch, Example, Item, StoredFeatures, collate
 from limner.decoding.beam_search import DecodingSettings, Hypothesis, beam_search
 from limner.errors import RunError, SettingsError
-from limner.features.sources import ControlFeatures, FeatureSource, FeatureStore, ImageControl, mean_features
+from limner.features.sources import ControlFeatures, FeatureStore, ImageControl, mean_features
 from limner.features.store import require_same
 from limner.metrics import MetricStatistics, sentence_statistics
 from limner.models.protocols import device_of
 from limner.runs.trained_model import TrainedModel
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
 
 
 def open_features(model: TrainedModel, collection: Collection, cache_mib: int | None = None) -> FeatureStore | None:
@@ -79,7 +80,7 @@ def mean_training_features(model: TrainedModel, collection: Collection, pictures
         CollectionError: the collection has no such split.
     """
     items = collection.items(model.recipe.data.train)
-    return mean_features(pictures, [item for item in items if item.medium is not None and pictures.knows(item)])
+    return mean_features(pictures, [item for item in items if item.medium is not None and pictures.covers(item)])
 
 
 def require_ensemble(models: Sequence[TrainedModel]) -> None:
@@ -137,7 +138,7 @@ def describe_items(
         assert source is not None, "only translation models are given source sentences"
         read = [source.encode(text) for text in sources]
         order.sort(key=lambda row: len(read[row] or ()))
-    groups = list(cut(order, [len(tokens or ()) for tokens in read], batch_size))
+    groups = list(bounded_batches(order, [len(tokens or ()) for tokens in read], batch_size))
 
     def make(rows: Sequence[int]) -> Batch:
         some = [items[row] for row in rows]
@@ -165,7 +166,7 @@ def answer(
     settings: DecodingSettings,
     **options: Any,  # noqa: ANN401
 ) -> list[list[Hypothesis]]:
-    """`describe_items` for what examples ask, see `Examples.queries`."""
+    """`describe_items` for what examples ask, see `Examples.generation_inputs`."""
     texts = [query.source for query in queries if query.source is not None]
     items = [query.item for query in queries]
     return describe_items(models, items, pictures, settings, sources=texts or None, **options)

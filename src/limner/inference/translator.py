@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-from limner.data.batching import GenerationInput, SourceLanguage
-from limner.data.examples import SPECIAL_TOKENS
+from limner.data.dataset import FeatureSource, GenerationInput, SourceLanguage
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import MediaError, SettingsError
 from limner.features.encoders.load import Backbone
-from limner.features.sources import FeatureSource
 from limner.inference.captioner import BackboneFeatures, changed_search, load_backbone_of, new_item
 from limner.inference.explain import Explanation, explain
 from limner.inference.generate import answer, require_ensemble
 from limner.runs.trained_model import TrainedModel, load_trained_model
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 
 MOST_TOKENS = 1000
 """A source sentence of more is no sentence."""

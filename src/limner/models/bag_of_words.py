@@ -11,10 +11,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, logsigmoid
 
-from limner.data.examples import SPECIAL_TOKENS, Batch, ImageFeatures
+from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.protocols import ModelInputs, Output, precise, spread
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 NEVER = -1e4
 """Logit of the signs that are never said, <pad> and <s>: finite, because padding is scored and then masked."""

@@ -12,12 +12,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-from limner.data.examples import SPECIAL_TOKENS, Batch
+from limner.data.examples import Batch
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.recurrent import gru, hold, start_recurrent
 from limner.models.protocols import ModelInputs, Output, precise
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 
 class IndependentSettings(Settings):

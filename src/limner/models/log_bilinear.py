@@ -10,12 +10,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from limner.data.examples import SPECIAL_TOKENS, Batch, ImageFeatures
+from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.protocols import ModelInputs, Output, spread
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
 

@@ -14,10 +14,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from limner.data.examples import SPECIAL_TOKENS, Batch
+from limner.data.examples import Batch
 from limner.errors import RunError, TrainingError
 from limner.models.protocols import ModelInputs, Output
 from limner.settings import Settings
+from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from limner.data.batching import GenerationInput
 from limner.data.collection import Collection
+from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import CollectionError, MediaError, RunError

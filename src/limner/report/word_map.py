@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.data.examples import SPECIAL_TOKENS
 from limner.errors import MissingExtraError, SettingsError
 from limner.files import written_beside
 from limner.inference.captioner import Captioner
 from limner.models.protocols import WordEmbeddingModel
 from limner.report import plots
 from limner.runs.trained_model import TrainedModel, load_trained_model
-from limner.text.vocab import WORD_START, Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 
 WORDS = 200
 GROUPS = len(plots.COLOURS)

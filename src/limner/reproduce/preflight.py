@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from limner.data.batching import split_examples
 from limner.data.collection import Collection
+from limner.data.dataset import Examples
 from limner.errors import RunError, SettingsError
 from limner.features.sources import FeatureStore
 from limner.inference.generate import control_features, open_features
@@ -116,8 +116,8 @@ def _require_evaluable(learner: TrainedModel, row: Row, collection: Collection) 
     data, measure = learner.recipe.data, learner.recipe.evaluation
     leave_out = learner.recipe.features.missing == "leave_out"
     features = open_features(learner, collection)
-    examples = split_examples(
-        collection, data.test, learner.tokenizer, data.lang, features, 1 << 30, leave_out, learner.source
+    examples = Examples.of_split(
+        collection, data.test, learner.target, features, source=learner.source, leave_out=leave_out
     )
     if row.pictures == "right" and features is not None and learner.source is None:
         require_shortlist(measure.shortlist, examples.items)

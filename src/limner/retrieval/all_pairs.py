@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limner.data.batching import Examples
 from limner.data.collection import Collection
+from limner.data.dataset import Examples, FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.decoding.scoring import BUDGET, Progress, room_for, score_tiles
 from limner.device import native_bf16
 from limner.errors import CollectionError
-from limner.features.sources import FeatureSource, FeatureStore
+from limner.features.sources import FeatureStore
 from limner.metrics.base import Score
 from limner.metrics.ranks import RetrievalRanks, rank_all, retrieval_curves, retrieval_scores
 from limner.models.protocols import Model, PairRanker, device_of
@@ -29,7 +29,7 @@ from limner.retrieval.shortlist import (
 )
 from limner.runs.records import ImageQuery, RecallCurves, Retrieval, RetrievedImage, RetrievedSentence, SentenceQuery
 from limner.runs.trained_model import TrainedModel
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
 
 MARGINAL_IMAGES = 1000
 SHOWN_QUERIES = 12
@@ -161,7 +161,7 @@ def sampled_items(collection: Collection, split: str, pictures: FeatureStore, co
     """Up to `count` items of a split that have a picture, drawn by the seed; none if there is no such split."""
     if split not in collection.splits():
         return []
-    items = [item for item in collection.items(split) if item.medium is not None and pictures.knows(item)]
+    items = [item for item in collection.items(split) if item.medium is not None and pictures.covers(item)]
     order = np.random.default_rng(seed).permutation(len(items))[:count]
     return [items[row] for row in sorted(order)]
 
@@ -202,10 +202,10 @@ def evaluate_retrieval(
     searched = _with_pictures(examples, model.tokenizer)
     if searched is None:
         return RetrievalEvaluation((), None)
-    assert searched.pictures is not None, "whoever searches has asked for pictures"
+    assert searched.features is not None, "whoever searches has asked for pictures"
     require_shortlist(shortlist, searched.items)
     pairs = all_pairs(
-        model, searched.targets, searched.items, searched.pictures, others,
+        model, searched.targets, searched.items, searched.features, others,
         mean=mean if shortlist else None, budget=budget, progress=progress,
     )  # fmt: skip
     matrix = pairs.normalised
@@ -236,11 +236,11 @@ def _matches(
     The logarithm of the ratio is (log P(w|mean) - log P(w|I)) / N; for one sentence it orders the pictures as the
     perplexity does.
     """
-    assert searched.pictures is not None
-    near = nearest_images(model, searched.items, searched.pictures, shortlist, budget=budget)
+    assert searched.features is not None
+    near = nearest_images(model, searched.items, searched.features, shortlist, budget=budget)
     ratings = pairs.normalised.numpy()  # changed in place: it may be a file, and nobody reads it after this
     if isinstance(model.model, PairRanker):
-        own_ratings(model, model.model, searched, searched.pictures, ratings)
+        own_ratings(model, model.model, searched, searched.features, ratings)
         how = "score:the model's own"
     else:
         assert pairs.mean is not None, "whoever asks for a shortlist gives the mean picture"
@@ -261,7 +261,7 @@ def _with_pictures(examples: Examples, tokenizer: Tokenizer) -> Examples | None:
     logger.warning("search is measured without the %d items that have no picture", absent)
     if not items:
         return None
-    return Examples(items, tokenizer, examples.lang, examples.pictures, max_words=1 << 30)
+    return Examples(items, examples.target, examples.features)
 
 
 def _shown(

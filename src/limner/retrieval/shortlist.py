@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from limner.data.batching import Examples
+from limner.data.dataset import Examples, FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.decoding.scoring import BUDGET, room_for
 from limner.errors import SettingsError
-from limner.features.sources import FeatureSource
 from limner.metrics.base import Score
 from limner.metrics.ranks import Ranks, chance_area, chance_curve, match_area, match_curve, owner_ranks, shortlist_ranks
 from limner.models.protocols import ImageVectorModel, PairRanker, device_of

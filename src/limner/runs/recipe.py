@@ -13,7 +13,7 @@ from limner.errors import SettingsError
 from limner.models import ModelSettings
 from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
-from limner.text.vocab import TextSettings
+from limner.text.tokenizer import TextSettings
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -36,8 +36,9 @@ class DataSettings(Settings):
     """Split that decides when to stop and which weights are kept."""
     test: str = "test"
     """Split that is evaluated unless another is named."""
-    max_words: int = Field(default=80, ge=1)
-    """Sentences with more tokens are left out of training and of the validation's perplexity."""
+    max_tokens: int | None = Field(default=80, ge=1)
+    """Maximum number of tokens of a sentence in training and in the perplexity of the validation split; longer
+    sentences are excluded. None for no limit."""
 
 
 class FeatureSettings(Settings):

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from limner.data.batching import SourceLanguage
+from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError
 from limner.features.store import FeatureSpec
@@ -26,7 +26,7 @@ from limner.files import write_whole, written_beside
 from limner.models import Model, ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
 
 SOURCE_TOKENIZER = "source_tokenizer.json"
 PACKAGES = ("limner", "torch", "transformers", "tokenizers", "sacrebleu", "numpy")
@@ -59,6 +59,11 @@ class TrainedModel(NamedTuple):
     recipe: Recipe
     source_tokenizer: Tokenizer | None = None
     """Of the language it translates from."""
+
+    @property
+    def target(self) -> TargetLanguage:
+        """Language and tokenizer of the sentences the model generates."""
+        return TargetLanguage(self.recipe.data.lang, self.tokenizer)
 
     @property
     def source(self) -> SourceLanguage | None:

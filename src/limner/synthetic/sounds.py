@@ -23,7 +23,7 @@ from pydantic import Field
 from limner.data.collection import Collection, Progress
 from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError
-from limner.features.encoders.logmel import soundfile_module
+from limner.media.audio import soundfile_module
 from limner.settings import Settings
 from limner.synthetic.storage import is_there, store
 

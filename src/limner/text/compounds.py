@@ -131,7 +131,7 @@ def join(tokens: Iterable[str]) -> list[str]:
     return [_joined(word) for word in words]
 
 
-def without_joiners(text: str) -> str:
+def replace_joiners(text: str) -> str:
     """A text in which no joiner stands before words are cut; one that does becomes the sign that looks like it."""
     return text.replace(JOINER, _LIKE_A_JOINER)
 

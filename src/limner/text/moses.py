@@ -33,7 +33,7 @@ _CLITIC = re.compile(r"(?<=\w) (n't|'(?:s|m|d|ll|re|ve))(?!\w)", re.IGNORECASE)
 _CZECH_DASH = re.compile(r"(?<=\w') ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
 
 
-def no_rules(lang: str) -> str:
+def unsupported_language(lang: str) -> str:
     """What to say of a language that Moses does not know."""
     return f"language '{lang}': Moses has no rules for it, expected one of {', '.join(LANGUAGES)}"
 
@@ -97,7 +97,7 @@ def detokenise(tokens: Sequence[str], lang: str) -> str:
 def _tools(lang: str) -> tuple[Any, Any, frozenset[str], Any]:
     """Normaliser, tokeniser, words that keep their full stop, detokeniser: they hold no state."""
     if lang not in LANGUAGES:
-        raise SettingsError(no_rules(lang))
+        raise SettingsError(unsupported_language(lang))
     tokeniser = sacremoses.MosesTokenizer(lang)
     abbreviations = frozenset(tokeniser.NONBREAKING_PREFIXES)
     return sacremoses.MosesPunctNormalizer(lang), tokeniser, abbreviations, sacremoses.MosesDetokenizer(lang)

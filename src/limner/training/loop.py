@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from limner.data.batching import Examples, epoch_order, prefetch
+from limner.data.batching import epoch_order, prefetch
 from limner.data.collection import Collection
+from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.decoding.scoring import score_examples
 from limner.device import native_bf16
@@ -156,9 +157,12 @@ def _learn(
             run.save()
             interruption.obey()
         if settings.fuse:
-            items, data = [*training_set.items, *validation_set.items], learner.recipe.data
             fused = Examples(
-                items, learner.tokenizer, data.lang, training_set.pictures, data.max_words, training_set.source
+                [*training_set.items, *validation_set.items],
+                training_set.target,
+                training_set.features,
+                source=training_set.source,
+                max_tokens=learner.recipe.data.max_tokens,
             )
             while not _as_probable(place, settings):
                 _learn_epoch(run, model, wrapped, fused)

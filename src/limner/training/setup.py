@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from limner.data.batching import Examples, SourceLanguage, split_examples
 from limner.data.collection import Collection
-from limner.data.examples import SPECIAL_TOKENS
+from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.errors import SettingsError, TrainingError
 from limner.features.sources import FeatureStore
 from limner.metrics import score_sentences
@@ -25,7 +24,8 @@ from limner.runs.trained_model import (
 )
 from limner.runs.training_settings import TrainingSettings
 from limner.text.embeddings import initial_embeddings
-from limner.text.vocab import Tokenizer
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.optimizers import build_optimizer
 
 logger = logging.getLogger(__name__)
@@ -128,14 +128,17 @@ def _both_splits(
 ) -> tuple[Examples, Examples]:
     """What is learned, and what is validated on; the latter is what people wrote."""
     data, leave_out = recipe.data, recipe.features.missing == "leave_out"
+    target = TargetLanguage(data.lang, tokenizer)
     training_set, validation_set = (
-        split_examples(collection, split, tokenizer, data.lang, pictures, data.max_words, leave_out, read)
+        Examples.of_split(
+            collection, split, target, pictures, source=read, max_tokens=data.max_tokens, leave_out=leave_out
+        )
         for split, read in ((data.train, source), (data.val, source and source._replace(synthetic=0.0)))
     )
     for split, examples in ((data.train, training_set), (data.val, validation_set)):
         if examples.left_out:
             logger.info(
-                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_words
+                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_tokens
             )
     if source is not None and source.synthetic:
         _require_synthetic(recipe, training_set, collection)

@@ -9,7 +9,7 @@ from limner.data.readers.corpus_files import SPLIT_ALIASES, Options, chosen_spli
 from limner.data.readers.folder import SPLIT_FOLDERS
 from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
-from limner.features.encoders.logmel import AUDIO_SUFFIXES
+from limner.media.audio import AUDIO_SUFFIXES
 
 
 def read_audio(source: Path, options: Options, gathering: Gathering) -> None:

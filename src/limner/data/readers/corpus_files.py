@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from limner.data.readers.image_names import key_of, may_be_one
 from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
-from limner.features.encoders.logmel import AUDIO_SUFFIXES
+from limner.media.audio import AUDIO_SUFFIXES
 from limner.media.image import IMAGE_SUFFIXES
 
 PICTURE_FOLDERS = (

@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from limner.errors import MediaError, MissingExtraError
+from limner.errors import MediaError
 from limner.features.store import FeatureSpec, Kind, Prepared, Values
+from limner.media.audio import AUDIO_SUFFIXES, soundfile_module
 from limner.settings import Settings
-
-AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf"})
-"""By these a file is taken for a sound where nothing else says so."""
 
 MAX_SECONDS = 3600
 """A longer recording has no one description, and its frames would fill the memory."""
@@ -164,15 +162,6 @@ def _mel(hertz: float) -> float:
 
 def _hertz(mels: Samples) -> Samples:
     return np.asarray(700 * (10 ** (mels / 2595) - 1))
-
-
-def soundfile_module(need: str) -> Any:  # noqa: ANN401 (soundfile is optional)
-    """The soundfile module, or MissingExtraError for `need`."""
-    try:
-        import soundfile
-    except (ImportError, OSError):  # OSError: the package is there, the library it speaks to is not
-        raise MissingExtraError(need, "audio") from None
-    return soundfile
 
 
 def _blocks(path: Path, settings: LogMelSettings) -> Iterator[tuple[Samples, int]]:

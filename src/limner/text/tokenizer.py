@@ -1,0 +1,270 @@
+"""Tokenizers with word and subword vocabularies, stored as Hugging Face `tokenizer.json` files.
+
+`TextSettings` defines how a sentence is split into words (Moses rules or white space, case, punctuation). Words, or
+the parts of compound words, are mapped to token ids by a vocabulary built from the training sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+import tokenizers
+from pydantic import PositiveInt, model_validator
+from tokenizers import normalizers
+
+from limner.errors import RunError, SettingsError
+from limner.files import write_whole
+from limner.settings import Settings
+from limner.text import compounds, moses
+from limner.text.compounds import CompoundSettings, CompoundSplitter
+from limner.text.vocab import (
+    SPECIAL_TOKEN_STRINGS,
+    SPECIAL_TOKENS,
+    WORD_START,
+    build_subword_vocab,
+    build_word_vocab,
+)
+
+_WORD_CATEGORIES = ("L", "M", "N", "So")  # Unicode categories: letters, marks, numbers, pictographs
+_MAX_CACHED_WORDS = 1 << 18  # limits the memory of long-running processes
+_SETTINGS_KEY = "limner"
+_COMPOUNDS_KEY = "limner_compounds"
+_JOINT_SETTINGS = ("lowercase", "level", "min_count", "max_size")  # must be equal for a joint vocabulary
+
+
+class TextSettings(Settings):
+    """Splitting of sentences into words, and size and level of the vocabulary."""
+
+    lang: str = "en"
+    """Language code of the Moses rules (en, de, fr, cs, …); other languages require tokenise 'space'.
+    Recipes set it once as `data.lang`."""
+    tokenise: Literal["moses", "space"] = "moses"
+    """Splitting into words: 'moses' normalises and tokenises with the rules of the language; 'space' splits
+    tokenised text at white space."""
+    lowercase: bool = True
+    """Whether words are converted to lower case."""
+    punctuation: bool = True
+    """Whether tokens without a letter, number or pictograph are kept; tokens such as "T-shirt" and "'s" always are."""
+    split_compounds: bool = False
+    """Whether compound words are represented by their parts only (`limner.text.compounds`), as in papers on German;
+    BPE subwords are then learned from the parts. Decoded text and metrics use whole words."""
+    level: Literal["word", "bpe"] = "word"
+    """Vocabulary entries: whole words, or subwords from byte-pair encoding (Sennrich et al., 2016)."""
+    min_count: PositiveInt = 1
+    """Minimum frequency of a word (BPE: of a pair to merge) to receive a vocabulary entry."""
+    max_size: PositiveInt | None = None
+    """Maximum number of vocabulary entries, special tokens included, most frequent first; with BPE, the size at
+    which merging stops. None for no limit."""
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if self.tokenise == "moses" and self.lang not in moses.LANGUAGES:
+            raise ValueError(moses.unsupported_language(self.lang))
+        if self.level == "bpe" and self.max_size is None:
+            raise ValueError("level 'bpe' needs max_size, for example 8000")
+        if self.max_size is not None and self.max_size <= len(SPECIAL_TOKEN_STRINGS):
+            raise ValueError(f"max_size must be above {len(SPECIAL_TOKEN_STRINGS)}, the number of special tokens")
+        return self
+
+
+def split_words(text: str, settings: TextSettings) -> list[str]:
+    """Split a sentence into words; compounds stay whole, and neither vocabulary nor special tokens are applied."""
+    if settings.split_compounds:
+        text = compounds.replace_joiners(text)
+    if settings.tokenise == "moses":
+        words = moses.tokenise(moses.normalise(text, settings.lang), settings.lang)
+    else:
+        words = moses.clean(text).split()
+    if settings.lowercase:
+        words = [word.lower() for word in words]
+    if not settings.punctuation:
+        words = [word for word in words if not _is_punctuation(word)]
+    return words
+
+
+def _is_punctuation(word: str) -> bool:
+    return not word.isalnum() and not any(
+        unicodedata.category(character).startswith(_WORD_CATEGORIES) for character in word
+    )
+
+
+class Tokenizer:
+    """Mapping between sentences and token ids.
+
+    The saved file is in plain `tokenizers` format. Loaded by that library alone, it maps tokenised text (words
+    joined by spaces, compounds split) to the same ids; the settings of the splitting into words and the learned
+    compound parts are stored in the same file, next to the pre-tokenizer.
+    """
+
+    def __init__(
+        self, inner: tokenizers.Tokenizer, settings: TextSettings, splitter: CompoundSplitter | None = None
+    ) -> None:
+        vocab = inner.get_vocab()
+        self.settings = settings
+        self.splitter = splitter
+        self.entries = tuple(sorted(vocab, key=vocab.__getitem__))
+        self._inner = inner
+        # The string of a special token in a sentence is an unknown word: text must not end a sentence with "</s>".
+        self._cache = dict.fromkeys(SPECIAL_TOKEN_STRINGS, (SPECIAL_TOKENS.unk,))
+
+    @classmethod
+    def train(cls, sentences: Iterable[str], settings: TextSettings) -> Self:
+        """Build a vocabulary; the result does not depend on the order of the sentences.
+
+        Args:
+            sentences: sentences of the training split.
+            settings: splitting into words, and size and level of the vocabulary.
+        """
+        counts, splitter = _count_words(sentences, settings)
+        return cls(_build_vocab(counts, settings, splitter), settings, splitter)
+
+    @classmethod
+    def train_pair(
+        cls,
+        source_sentences: Iterable[str],
+        target_sentences: Iterable[str],
+        source_settings: TextSettings,
+        target_settings: TextSettings,
+        *,
+        joint: bool,
+    ) -> tuple[Self, Self]:
+        """Build the vocabularies of a language pair; the result does not depend on the order of the sentences.
+
+        Args:
+            source_sentences: source sentences of the training split.
+            target_sentences: target sentences of the training split; not necessarily parallel to the source sentences.
+            source_settings: settings of the source language.
+            target_settings: settings of the target language.
+            joint: whether both languages share one vocabulary. Each tokenizer keeps the splitting rules and the
+                compound parts of its own language.
+
+        Returns:
+            Source tokenizer and target tokenizer.
+
+        Raises:
+            SettingsError: `joint` is true and the settings of the vocabulary differ.
+        """
+        if not joint:
+            return cls.train(source_sentences, source_settings), cls.train(target_sentences, target_settings)
+        _require_joint_settings(source_settings, target_settings)
+        source_counts, source_splitter = _count_words(source_sentences, source_settings)
+        target_counts, target_splitter = _count_words(target_sentences, target_settings)
+        counts = source_counts + target_counts
+        inner = _build_vocab(counts, target_settings, target_splitter or source_splitter)
+        return cls(inner, source_settings, source_splitter), cls(inner, target_settings, target_splitter)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def words(self, text: str) -> list[str]:
+        """Split a sentence into words, compounds unsplit, as in the metrics."""
+        return split_words(text, self.settings)
+
+    def encode(self, text: str) -> list[int]:
+        """Convert a sentence to token ids, without begin-of-sentence and end-of-sentence tokens."""
+        return [token_id for word in self.words(text) for token_id in self._encode_word(word)]
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        token_ids = self._cache.get(word)
+        if token_ids is None:
+            prefix = WORD_START if self.settings.level == "bpe" else ""
+            parts = self.splitter.split(word) if self.splitter else (word,)
+            token_ids = tuple(token.id for part in parts for token in self._inner.model.tokenize(prefix + part))
+            if len(self._cache) < _MAX_CACHED_WORDS:
+                self._cache[word] = token_ids
+        return token_ids
+
+    def decode(self, ids: Iterable[int], detokenise: bool = False) -> str:
+        """Convert token ids to text.
+
+        Padding, begin-of-sentence and end-of-sentence tokens are omitted; an unknown word, or an unknown part of a
+        compound, becomes "<unk>".
+
+        Args:
+            ids: token ids.
+            detokenise: whether to return running text by the Moses rules of the language, instead of words joined
+                by spaces; without effect for languages without Moses rules.
+        """
+        omitted = (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)
+        words = [self.entries[token_id] for token_id in ids if token_id not in omitted]
+        if self.settings.level == "bpe":
+            words = "".join(words).replace(WORD_START, " ").split()
+        if self.splitter:
+            words = compounds.join(words)
+        if detokenise and self.settings.lang in moses.LANGUAGES:
+            return moses.detokenise(words, self.settings.lang)
+        return " ".join(words)
+
+    def save(self, path: Path) -> None:
+        """Write `tokenizer.json` atomically."""
+        content = json.loads(self._inner.to_str())
+        content["pre_tokenizer"][_SETTINGS_KEY] = self.settings.model_dump()
+        if self.splitter:
+            content["pre_tokenizer"][_COMPOUNDS_KEY] = self.splitter.model_dump()
+        write_whole(path, json.dumps(content, ensure_ascii=False, indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a tokenizer written by `save`.
+
+        Raises:
+            RunError: the file is missing, damaged or was not written by Limner.
+            SettingsError: the stored settings or compound parts are invalid in this version.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            settings = content["pre_tokenizer"].pop(_SETTINGS_KEY)
+            compound_parts = content["pre_tokenizer"].pop(_COMPOUNDS_KEY) if settings.get("split_compounds") else None
+            inner = tokenizers.Tokenizer.from_str(json.dumps(content))
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read: {error.strerror}") from None
+        except (KeyError, TypeError, AttributeError):
+            raise RunError(f"{path}: not a tokenizer saved by Limner; train the model again") from None
+        except Exception as error:  # `tokenizers` raises plain Exception for a damaged file
+            raise RunError(f"{path}: damaged ({error}); restore it from a copy of the run") from None
+        splitter = None if compound_parts is None else CompoundSplitter.parse(compound_parts, where=str(path))
+        return cls(inner, TextSettings.parse(settings, where=str(path)), splitter)
+
+
+def _count_words(sentences: Iterable[str], settings: TextSettings) -> tuple[Counter[str], CompoundSplitter | None]:
+    """Count words, or parts of compounds, in the sentences; return the compound splitter as well."""
+    words = Counter(word for sentence in sentences for word in split_words(sentence, settings))
+    if not settings.split_compounds:
+        return words, None
+    splitter = CompoundSplitter.learn(words, CompoundSettings())
+    parts: Counter[str] = Counter()
+    for word, count in words.items():
+        for part in splitter.split(word):
+            parts[part] += count
+    return parts, splitter
+
+
+def _require_joint_settings(source: TextSettings, target: TextSettings) -> None:
+    for name in _JOINT_SETTINGS:
+        source_value, target_value = getattr(source, name), getattr(target, name)
+        if source_value != target_value:
+            raise SettingsError(
+                f"{name} is {source_value} for '{source.lang}' and {target_value} for '{target.lang}': a joint "
+                "vocabulary needs equal values; set one to the other, or use separate vocabularies"
+            )
+
+
+def _build_vocab(
+    counts: Mapping[str, int], settings: TextSettings, splitter: CompoundSplitter | None
+) -> tokenizers.Tokenizer:
+    joiners = splitter.joiners if splitter else ()
+    if settings.level == "word":
+        inner = build_word_vocab(counts, min_count=settings.min_count, max_size=settings.max_size, reserved=joiners)
+    else:
+        assert settings.max_size is not None  # ensured by TextSettings
+        inner = build_subword_vocab(
+            counts, max_size=settings.max_size, min_count=settings.min_count, alphabet=sorted(set("".join(joiners)))
+        )
+    if settings.lowercase:
+        inner.normalizer = normalizers.Lowercase()
+    return inner

@@ -105,7 +105,7 @@ class Hiding(Tokenizer):
         return [
             piece
             for word, hidden in zip(words, self.mask.hides(words), strict=True)
-            for piece in ((SPECIAL_TOKENS.unk,) if hidden else self._pieces(word))
+            for piece in ((SPECIAL_TOKENS.unk,) if hidden else self.encode_word(word))
         ]
 
 

@@ -167,9 +167,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Convert a sentence to token ids, without begin-of-sentence and end-of-sentence tokens."""
-        return [token_id for word in self.words(text) for token_id in self._encode_word(word)]
+        return [token_id for word in self.words(text) for token_id in self.encode_word(word)]
 
-    def _encode_word(self, word: str) -> tuple[int, ...]:
+    def encode_word(self, word: str) -> tuple[int, ...]:
+        """Convert one word to token ids: its entry, or its subwords and compound parts."""
         token_ids = self._cache.get(word)
         if token_ids is None:
             prefix = WORD_START if self.settings.level == "bpe" else ""

@@ -1,9 +1,9 @@
-"""Limner: language models that look. They describe pictures, translate with their help, score and search them.
+"""Limner: language models conditioned on images, for captioning, translation, scoring and retrieval.
 
     import limner
     limner.load("runs/mrnn").describe(["photo.jpg"])
 
-Names are imported when they are first used, so that `import limner` costs nothing.
+The names below are imported at their first use, so `import limner` does not import torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from limner.decoding.beam_search import DecodingSettings
     from limner.errors import LimnerError
     from limner.evaluation.evaluate import evaluate
+    from limner.evaluation.gates import gate_statistics
     from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.features.encoders.load import load_backbone
     from limner.features.store import extract
     from limner.inference.back_translation import back_translate
-    from limner.inference.captioner import Caption, Captioner, RetrievalResult, SentenceScore, load
-    from limner.inference.explain import Explanation, explain, gate_statistics
+    from limner.inference.captioner import Caption, Captioner
+    from limner.inference.explain import Explanation, explain
+    from limner.inference.load import load
+    from limner.inference.retriever import RetrievalResult, Retriever
+    from limner.inference.scorer import Scorer, SentenceScore
     from limner.inference.translator import Translation, Translator
+    from limner.inference.word_vectors import nearest_words
     from limner.report import write_report
     from limner.reproduce import find_table, reproduce
     from limner.runs.recipe import Recipe, load_recipe
@@ -32,18 +37,20 @@ if TYPE_CHECKING:
     from limner.synthetic.sounds import SoundSettings, generate_sounds
     from limner.training.loop import train
 
-_HOMES = {
+_MODULES = {
     "Captioner": "inference.captioner",
     "Collection": "data.collection",
     "Caption": "inference.captioner",
     "Explanation": "inference.explain",
-    "RetrievalResult": "inference.captioner",
+    "RetrievalResult": "inference.retriever",
+    "Retriever": "inference.retriever",
     "KMeansSettings": "features.encoders.kmeans",
     "LimnerError": "errors",
     "Recipe": "runs.recipe",
     "SceneSettings": "synthetic.scenes",
     "DecodingSettings": "decoding.beam_search",
-    "SentenceScore": "inference.captioner",
+    "Scorer": "inference.scorer",
+    "SentenceScore": "inference.scorer",
     "SoundSettings": "synthetic.sounds",
     "Translation": "inference.translator",
     "Translator": "inference.translator",
@@ -52,15 +59,16 @@ _HOMES = {
     "explain": "inference.explain",
     "extract": "features.store",
     "find_table": "reproduce",
-    "gate_statistics": "inference.explain",
+    "gate_statistics": "evaluation.gates",
     "generate": "synthetic.scenes",
     "generate_sounds": "synthetic.sounds",
     "import_collection": "data.readers",
     "learn_filters": "features.encoders.kmeans",
-    "load": "inference.captioner",
+    "load": "inference.load",
     "load_backbone": "features.encoders.load",
     "load_trained_model": "runs.trained_model",
     "load_recipe": "runs.recipe",
+    "nearest_words": "inference.word_vectors",
     "reproduce": "reproduce",
     "save_filters": "features.encoders.kmeans",
     "train": "training.loop",
@@ -77,7 +85,9 @@ __all__ = [
     "LimnerError",
     "Recipe",
     "RetrievalResult",
+    "Retriever",
     "SceneSettings",
+    "Scorer",
     "SentenceScore",
     "SoundSettings",
     "Translation",
@@ -96,6 +106,7 @@ __all__ = [
     "load_backbone",
     "load_recipe",
     "load_trained_model",
+    "nearest_words",
     "reproduce",
     "save_filters",
     "train",
@@ -104,9 +115,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'limner' has no attribute '{name}'")
-    return getattr(import_module(f"limner.{_HOMES[name]}"), name)
+    return getattr(import_module(f"limner.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

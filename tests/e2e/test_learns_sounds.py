@@ -99,20 +99,21 @@ def test_what_is_no_sound_does_not_keep_the_others_waiting(learned, sounds, tmp_
 
 
 def test_sounds_are_scored_and_found(learned, sounds):
-    hearing = limner.load(learned["right"] / "run")
+    scorer = limner.Scorer.load(learned["right"] / "run")
+    retriever = limner.Retriever.load(learned["right"] / "run")
     rising, falling = (
         next(sounds.media_file(item) for item in sounds.items("test") if word in item.texts("en")[0])
         for word in ("rising", "falling")
     )
     sentence = "A slow sweep with a rising pitch."
-    right, wrong = hearing.score([rising, falling], [sentence] * 2)
+    right, wrong = scorer.score([rising, falling], [sentence] * 2)
     assert right.log_prob > wrong.log_prob + 1
     collection = Collection.open(learned["right"] / "c")
     texts = {item.id: item.texts("en") for item in collection.items("test")}
-    found = hearing.retrieve_images("One hears a hissing noise that is loud.", collection, split="test", count=4)
+    found = retriever.retrieve_images("One hears a hissing noise that is loud.", collection, split="test", count=4)
     assert all(one.image.endswith(".wav") for one in found)
     assert sum("noise, hissing" in texts[one.id][0] for one in found) >= 3  # of about 13 among 100
-    assert "sweep" in hearing.retrieve_sentences(rising, collection, split="test", count=1)[0].text
+    assert "sweep" in retriever.retrieve_sentences(rising, collection, split="test", count=1)[0].text
 
 
 def test_a_picture_is_not_described_as_a_sound(learned, tmp_path):

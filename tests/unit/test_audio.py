@@ -15,7 +15,8 @@ from limner.features.encoders import logmel
 from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, log_mel, statistics
 from limner.features.store import extract
-from limner.inference.captioner import BackboneFeatures, Captioner
+from limner.inference.captioner import Captioner
+from limner.inference.new_images import BackboneFeatures
 from limner.report.contact_sheet import summary
 from limner.runs.trained_model import load_trained_model
 

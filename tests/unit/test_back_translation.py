@@ -13,7 +13,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import text_pairs
 from limner.data.examples import Item, Sentence
 from limner.errors import FeatureError
-from limner.inference.back_translation import back_translate, name_of, translations
+from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name, translate_untranslated
 from limner.runs.trained_model import load_trained_model, sha256
 
 WRITTEN = ("eins zwei", "drei", "zwei drei", "drei eins", "zwei")
@@ -81,8 +81,9 @@ def test_a_run_that_was_killed_goes_on_where_it_was(model, collection):
         if done > 3:
             raise Killed
 
+    settings = BackTranslationSettings(write_batch_size=1, batch_size=1)
     with pytest.raises(Killed):
-        back_translate([model], collection, generated_by="run:1", at_once=1, batch_size=1, progress=die)
+        back_translate([model], collection, generated_by="run:1", settings=settings, on_progress=die)
     assert [one[:3] for one in made_in(collection)] == ALL[:3]  # two items, whole
     assert back_translate([model], Collection.open(collection.path), generated_by="run:1") == (2, 0)
     assert [one[:3] for one in made_in(collection)] == ALL
@@ -91,17 +92,27 @@ def test_a_run_that_was_killed_goes_on_where_it_was(model, collection):
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])
 def test_items_stay_whole_however_many_are_handed_over(model, collection, at_once):
     told = []
-    parts = list(translations([model], collection, at_once=at_once, progress=lambda *news: told.append(news)))
-    assert [(one.item.id, one.written.group, one.text) for part in parts for one in part] == ALL
+    settings = BackTranslationSettings(write_batch_size=at_once)
+    parts = list(
+        translate_untranslated([model], collection, settings=settings, on_progress=lambda *news: told.append(news))
+    )
+    assert [(one.item.id, one.sentence.group, one.text) for part in parts for one in part] == ALL
     owners = [{one.item.id for one in part} for part in parts]
     assert sum(map(len, owners)) == 3
     assert told[-1] == (5, 5) and told == sorted(told)
 
 
 def test_a_part_of_a_split(model, collection):
-    found = [one.text for part in translations([model], collection, limit=3) for one in part]
+    found = [
+        one.text
+        for part in translate_untranslated([model], collection, settings=BackTranslationSettings(limit=3))
+        for one in part
+    ]
     assert found == [text for _, _, text in ALL[:3]]
-    assert back_translate([model], collection, generated_by="m", split="val") == (1, 0)
+    assert back_translate([model], collection, generated_by="m", settings=BackTranslationSettings(split="val")) == (
+        1,
+        0,
+    )
     assert made_in(collection) == [("d", 3, "three three", "m")]
 
 
@@ -109,15 +120,20 @@ def test_what_comes_to_nothing_is_left_out(model, collection):
     odd = (Sentence("de", "  ", 31), Sentence("de", "eins " * 1001, 41), Sentence("de", "drei zwei", 51))
     write_items(collection.path, [Item("e", "odd", sentences=odd)])
     collection = Collection.open(collection.path)
-    assert back_translate([model], collection, generated_by="m", split="odd") == (1, 2)
+    assert back_translate([model], collection, generated_by="m", settings=BackTranslationSettings(split="odd")) == (
+        1,
+        2,
+    )
     assert made_in(collection) == [("e", 51, "three two", "m")]
-    short = model.recipe.decoding.model_copy(update={"max_length": 1})  # too short for the end sign to come
-    assert back_translate([model], collection, generated_by="m", split="train", settings=short) == (0, 5)
+    short = model.recipe.decoding.model_copy(update={"max_length": 1})  # without end-of-sentence token
+    settings = BackTranslationSettings(split="train", decoding=short)
+    assert back_translate([model], collection, generated_by="m", settings=settings) == (0, 5)
 
 
 def test_what_a_model_wrote_is_not_translated_on(model, collection):
     write_items(collection.path, [Item("e", "odd", sentences=(Sentence("de", "drei", 1, "other:2"),))])
-    assert list(translations([model], Collection.open(collection.path), split="odd")) == []
+    settings = BackTranslationSettings(split="odd")
+    assert list(translate_untranslated([model], Collection.open(collection.path), settings=settings)) == []
 
 
 def test_a_picture_without_features_stops_nothing_late(tmp_path):
@@ -127,8 +143,8 @@ def test_a_picture_without_features_stops_nothing_late(tmp_path):
     write_items(collection.path, [Item("green0", "train", sentences=sentences)])
     write_items(collection.path, [Item("later", "train", image="later.png", sentences=sentences)])
     collection = Collection.open(collection.path)
-    with pytest.raises(FeatureError, match=r"1 pictures of sentences to translate have no features, .* 'later'"):
-        back_translate([seeing], collection, generated_by="m", at_once=1)
+    with pytest.raises(FeatureError, match=r"1 images of sentences to translate have no features, .* 'later'"):
+        back_translate([seeing], collection, generated_by="m", settings=BackTranslationSettings(write_batch_size=1))
     assert made_in(collection) == []
     image = seeing.recipe.features.model_copy(update={"missing": "leave_out"})
     seeing = seeing._replace(recipe=seeing.recipe.model_copy(update={"features": image}))
@@ -140,7 +156,7 @@ def test_sentences_that_count_as_translations_of_one_another_are_told_of(model, 
     """Their group was forgotten: each would be paired with what is made of the other."""
     write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("de", "eins"), Sentence("de", "zwei")))])
     back_translate([model], Collection.open(tmp_path / "c"), generated_by="m")
-    assert "1 groups hold several sentences in 'de', the first is group 0 of item 'a'" in caplog.text
+    assert "1 groups have several sentences in 'de', for example group 0 of item 'a'" in caplog.text
 
 
 def test_training_takes_them_only_when_told_to(model, collection):
@@ -154,9 +170,9 @@ def test_training_takes_them_only_when_told_to(model, collection):
 
 def test_a_run_signs_with_its_name_and_its_weights(run, tmp_path, monkeypatch):
     copy = shutil.copytree(run, tmp_path / "de-en")
-    assert name_of(copy) == f"de-en:{sha256(copy / 'model.safetensors')[:12]}"
+    assert run_name(copy) == f"de-en:{sha256(copy / 'model.safetensors')[:12]}"
     monkeypatch.chdir(copy)
-    assert name_of(".") == name_of(copy)
+    assert run_name(".") == run_name(copy)
 
 
 @pytest.fixture
@@ -186,8 +202,8 @@ def test_without_write_nothing_is_written(limner_translate, collection):
 
 def test_with_write_the_collection_tells_who_wrote_what(limner_translate, collection, run):
     status, printed, _ = limner_translate("--lang", "de", "--to", "en", "--write")
-    assert status == 0 and f"5 sentences in 'en' added, made by {name_of(run)}" in printed
-    assert {who for *_, who in made_in(collection)} == {name_of(run)}
+    assert status == 0 and f"5 sentences in 'en' added, made by {run_name(run)}" in printed
+    assert {who for *_, who in made_in(collection)} == {run_name(run)}
     counts = json.loads(limner_translate("--json", command="show")[1])["sentences"]
     assert counts == {"train": {"de": 7, "en": 3, "en (made)": 5}, "val": {"de": 1}}
 

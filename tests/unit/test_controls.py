@@ -14,7 +14,7 @@ from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate, save_evaluation
 from limner.features.sources import ControlFeatures, FeatureStore, mean_features
-from limner.inference.generate import control_features, mean_training_features, open_features
+from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.retrieval.shortlist import nearest_images
 from limner.runs.recipe import EvaluationSettings, load_recipe
 from limner.runs.records import read_evaluations

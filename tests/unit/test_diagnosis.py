@@ -25,7 +25,7 @@ from limner.diagnosis.masking import Hiding, LastWords, Words, read_mask, recove
 from limner.diagnosis.records import Condition, Figure, Masked
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
 from limner.features.store import extract
-from limner.inference.generate import open_features
+from limner.inference.collection_features import open_features
 from limner.models import Output
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model

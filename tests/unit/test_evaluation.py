@@ -17,8 +17,9 @@ from limner.errors import CollectionError, FeatureError, RunError, SettingsError
 from limner.evaluation.evaluate import evaluate, save_evaluation, validate
 from limner.features.sources import FeatureStore
 from limner.features.store import extract
+from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
-from limner.inference.generate import describe_items, open_features
+from limner.inference.generate import generate
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import read_evaluations
 from limner.runs.trained_model import load_trained_model
@@ -97,9 +98,10 @@ def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
 
 
 def test_batch_size_changes_no_description(model, tiny):
-    pictures, items = FeatureStore.open(tiny, ["colour"], 64), tiny.items("test")
+    features = FeatureStore.open(tiny, ["colour"], 64)
+    inputs = [GenerationInput(item, None, ()) for item in tiny.items("test")]
     one, all_ = (
-        describe_items([model], items, pictures, DecodingSettings(beam_size=3, max_length=12), batch_size=size)
+        generate([model], inputs, features, DecodingSettings(beam_size=3, max_length=12), batch_size=size)
         for size in (1, 8)
     )
     assert [h[0].tokens for h in one] == [h[0].tokens for h in all_]
@@ -124,15 +126,14 @@ def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monk
 
     sources = ["eins", "zwei drei"] * 8
     sources.insert(5, "eins zwei " * 1500)
-    items = [Item(str(row), "new") for row in range(len(sources))]
+    inputs = [GenerationInput(Item(str(row), "new"), source, ()) for row, source in enumerate(sources)]
     settings = DecodingSettings(max_length=6)
-    one = describe_items([model], items, None, settings, sources=sources, batch_size=1)
+    one = generate([model], inputs, None, settings, batch_size=1)
     for module in ("limner.inference.generate", "limner.inference.explain"):
         monkeypatch.setattr(f"{module}.collate", watched)
-    together = describe_items([model], items, None, settings, sources=sources, batch_size=16)
+    together = generate([model], inputs, None, settings, batch_size=16)
     assert [found[0].tokens for found in together] == [found[0].tokens for found in one]
-    queries = [GenerationInput(item, source, ()) for item, source in zip(items, sources, strict=True)]
-    explained = explain(model, queries, [found[0] for found in together], None, batch_size=16)
+    explained = explain(model, inputs, [found[0] for found in together], None, batch_size=16)
     assert [one.source for one in explained] == [tuple(source.split()) for source in sources]
     assert sum(rows for rows, _ in read) == 2 * len(sources)
     assert len(read) < 8
@@ -208,7 +209,8 @@ def test_models_of_other_words_are_no_ensemble(model, tiny):
     with pytest.raises(RunError, match="must share one vocabulary"):
         evaluate([model, other], tiny, metrics=METRICS)
     with pytest.raises(RunError, match="must share one vocabulary"):
-        describe_items([model, other], tiny.items("test"), open_features(model, tiny), DecodingSettings())
+        inputs = [GenerationInput(item, None, ()) for item in tiny.items("test")]
+        generate([model, other], inputs, open_features(model, tiny), DecodingSettings())
 
 
 def test_an_ensemble_s_evaluation_stands_beside_that_of_one_model(found, model, tiny, tmp_path):

@@ -12,20 +12,13 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import SettingsError
+from limner.evaluation import gates
+from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
 from limner.features.store import FeatureSpec, RegionRows
-from limner.inference import explain as explain_module
-from limner.inference.explain import (
-    END,
-    PICTURE,
-    Explanation,
-    explain,
-    gate_scores,
-    gate_statistics,
-    measure_gates,
-    words_of,
-)
-from limner.inference.generate import answer, open_features
-from limner.inference.translator import NOTHING, Translator
+from limner.inference.collection_features import open_features
+from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
+from limner.inference.generate import generate
+from limner.inference.translator import EMPTY_TRANSLATION, Translator
 from limner.models.protocols import Output
 from limner.report import attention_page
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -94,7 +87,7 @@ def test_weights_of_pieces_become_weights_of_words(pieces):
     model = checkpoint(Told(alignment=alignment, gate=[[0.1, 0.2, 0.4, 0.9]]), pieces, pieces)
     query = GenerationInput(Item("x", "new"), "abc d", ())
     one = explain(model, [query], [said(*pieces.encode("ab dc"))], Shown(x={"pooled": np.ones(2, np.float16)}))[0]
-    assert (one.source, one.target) == (("abc", "d"), ("ab", "dc", END))
+    assert (one.source, one.target) == (("abc", "d"), ("ab", "dc", END_OF_SENTENCE))
     assert one.alignment.tolist() == [[0.75, 0.25], [0.25, 0.75], [0.0, 1.0]]
     assert one.gate == pytest.approx([0.1, 0.3, 0.9])
     assert one.attention is None
@@ -104,7 +97,7 @@ def test_weights_of_pieces_become_weights_of_words(pieces):
 def test_words_of_pieces(pieces, text):
     ids = pieces.encode(text)
     words = words_of(pieces, ids)
-    assert [place for word in words for place in word.places] == list(range(len(ids)))
+    assert [position for word in words for position in word.positions] == list(range(len(ids)))
     assert " ".join(word.text for word in words) == pieces.decode(ids)
 
 
@@ -143,7 +136,7 @@ def test_what_stands_at_the_head_is_named(pieces):
     model = checkpoint(Told(alignment=alignment), pieces, pieces, (spec("pooled", (2,)),))
     pictures = Shown(seen={"pooled": np.ones(2, np.float16)})
     seen, unseen = explain(model, queries, [said(), said()], pictures)
-    assert (seen.source, seen.alignment.tolist()) == ((PICTURE, "ab", "d"), [[0.5, 0.25, 0.25]])
+    assert (seen.source, seen.alignment.tolist()) == ((IMAGE_TOKEN, "ab", "d"), [[0.5, 0.25, 0.25]])
     assert (unseen.source, unseen.alignment.tolist()) == (("ab", "d"), [[0.5, 0.5]])
 
 
@@ -152,7 +145,7 @@ def test_regions_that_a_picture_lacks_are_left_out(pieces):
     rows = np.array([[1, 1], [0, 0], [1, 1]], np.float16)  # one region, padding, the whole picture
     model = checkpoint(Told(alignment=[[[0.5, 0.0, 0.25, 0.25]]]), pieces, pieces, (regions,))
     one = explain(model, [GenerationInput(Item("x", "new"), "ab", ())], [said()], Shown(x={"grid": rows}))[0]
-    assert (one.source, one.alignment.tolist()) == (("«region 1»", PICTURE, "ab"), [[0.5, 0.25, 0.25]])
+    assert (one.source, one.alignment.tolist()) == (("«region 1»", IMAGE_TOKEN, "ab"), [[0.5, 0.25, 0.25]])
 
 
 @pytest.fixture(scope="module")
@@ -175,11 +168,11 @@ def test_a_trained_model_is_explained_alike_in_any_batch(reader):
     queries = [
         GenerationInput(Item(f"{k}", "new"), text, ()) for k, text in enumerate(("eins zwei", "drei", "zwei drei"))
     ]
-    found = [hypotheses[0] for hypotheses in answer([reader], queries, None, reader.recipe.decoding)]
+    found = [hypotheses[0] for hypotheses in generate([reader], queries, None, reader.recipe.decoding)]
     together, alone = (explain(reader, queries, found, None, batch_size=size) for size in (3, 1))
     for one, other, query, hypothesis in zip(together, alone, queries, found, strict=True):
         assert one.source == tuple(query.source.split())
-        assert " ".join(one.target) == f"{reader.tokenizer.decode(hypothesis.tokens)} {END}".strip()
+        assert " ".join(one.target) == f"{reader.tokenizer.decode(hypothesis.tokens)} {END_OF_SENTENCE}".strip()
         assert one.alignment.shape == (len(one.target), len(one.source))
         assert one.alignment.sum(1) == pytest.approx(1, abs=1e-5)
         assert one.alignment == pytest.approx(other.alignment, abs=1e-5)
@@ -191,7 +184,7 @@ def test_who_sees_nothing_looks_nowhere(seeing):
     items = collection.items()
     queries = [GenerationInput(items[0], "bat", ()), GenerationInput(Item("blind", "new"), "bat", ())]
     pictures = open_features(model, collection)
-    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.decoding)]
+    found = [hypotheses[0] for hypotheses in generate([model], queries, pictures, model.recipe.decoding)]
     seen, blind = explain(model, queries, found, pictures)
     assert seen.attention.shape == (len(seen.target), 4) and seen.gate.shape == (len(seen.target),)
     assert seen.attention.sum(1) == pytest.approx(1, abs=1e-5)
@@ -200,8 +193,9 @@ def test_who_sees_nothing_looks_nowhere(seeing):
     assert blind.alignment.sum(1) == pytest.approx(1, abs=1e-5)
 
 
-def explanation(words, gates):
-    return Explanation((), (*words.split(), END), None, None, None if gates is None else np.array([*gates, 1.0]))
+def explanation(words, values):
+    gate = None if values is None else np.array([*values, 1.0])
+    return Explanation((), (*words.split(), END_OF_SENTENCE), None, None, gate)
 
 
 def test_gate_statistics_by_hand():
@@ -238,14 +232,14 @@ def test_gate_statistics_survive_their_file(tmp_path):
 
 def test_gates_are_measured_some_sentences_at_a_time(seeing, monkeypatch):
     model, collection = seeing
-    monkeypatch.setattr(explain_module, "EXPLANATION_BATCH_SIZE", 2)
+    monkeypatch.setattr(gates, "EXPLANATION_BATCH_SIZE", 2)
     blind = GenerationInput(Item("blind", "new"), "bat", ())
     queries = [blind, *(GenerationInput(item, f"eins {item.texts('de')[0]}", ()) for item in collection.items())]
     pictures = open_features(model, collection)
-    found = [hypotheses[0] for hypotheses in answer([model], queries, pictures, model.recipe.decoding)]
+    found = [hypotheses[0] for hypotheses in generate([model], queries, pictures, model.recipe.decoding)]
     whole = gate_statistics(explain(model, queries, found, pictures))
     told = []
-    some = measure_gates(model, queries, found, pictures, progress=lambda *news: told.append(news))
+    some = measure_gates(model, queries, found, pictures, on_progress=lambda *news: told.append(news))
     assert [(part.part, part.words) for part in some.parts] == [(part.part, part.words) for part in whole.parts]
     assert some.parts[0].mean == pytest.approx(whole.parts[0].mean, abs=1e-5)
     assert told == [(2, 6), (4, 6), (6, 6)]
@@ -277,9 +271,9 @@ def test_drawings_and_their_page(seeing, tmp_path):
     model, collection = seeing
     translator = Translator([model], GridEye())
     sentences, pictures = ["eins bat", "", "bat <zwei>"], [collection.path / "red.png", None, None]
-    found = [best[0] for best in translator.translate(sentences, pictures=pictures, missing="text")]
-    explained = translator.explain(sentences, found, pictures=pictures, missing="text")
-    assert found[1] is NOTHING and explained[1] is None
+    found = [best[0] for best in translator.translate(sentences, images=pictures, missing="text")]
+    explained = translator.explain(sentences, found, images=pictures, missing="text")
+    assert found[1] is EMPTY_TRANSLATION and explained[1] is None
     page = attention_page.save_explanations(
         explained, tmp_path / "out", sentences=sentences, pictures=pictures, features=model.config.features
     )

@@ -11,7 +11,7 @@ from limner.data.examples import Example, collate
 from limner.decoding.beam_search import DecodingSettings
 from limner.errors import SettingsError
 from limner.features.sources import FeatureStore
-from limner.inference.generate import answer
+from limner.inference.generate import generate
 from limner.models.independent_descriptions import GRULanguageModel, IndependentDescriptions, IndependentSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
@@ -141,5 +141,5 @@ def test_it_trains_translates_and_comes_back(tiny, tmp_path):
     learned = load_trained_model(train(recipe, tiny, tmp_path / "run"))
     pictures = FeatureStore.open(tiny, ["colour"], 64)
     examples = Examples.of_split(tiny, "test", learned.target, pictures, source=learned.source, max_tokens=80)
-    found = answer([learned], examples.generation_inputs(), pictures, DecodingSettings(max_length=8))
+    found = generate([learned], examples.generation_inputs(), pictures, DecodingSettings(max_length=8))
     assert [learned.tokenizer.decode(hypotheses[0].tokens) for hypotheses in found] == ["eine wand"] * 8

@@ -17,9 +17,11 @@ from limner.data.dataset import Examples
 from limner.diagnosis import Condition, Contrast, Diagnosis, Figure, Masked, Senses
 from limner.diagnosis.records import ContrastLine
 from limner.errors import RunError
+from limner.evaluation.gates import gate_statistics
 from limner.features.store import FeatureSpec
-from limner.inference.explain import END, Explanation, explain, gate_statistics
-from limner.inference.generate import answer, open_features
+from limner.inference.collection_features import open_features
+from limner.inference.explain import END_OF_SENTENCE, Explanation, explain
+from limner.inference.generate import generate
 from limner.metrics import Score
 from limner.report.explanations import _show
 from limner.report.thumbnails import Thumbnails
@@ -34,7 +36,7 @@ def evaluated(run, collection):
     asked = Examples.of_split(
         collection, "train", model.target, pictures, source=model.source, max_tokens=80
     ).generation_inputs()
-    found = [hypotheses[0] for hypotheses in answer([model], asked, pictures, model.recipe.decoding)]
+    found = [hypotheses[0] for hypotheses in generate([model], asked, pictures, model.recipe.decoding)]
     made = explain(model, asked, found, pictures)
     items = [
         EvaluatedItem(
@@ -128,7 +130,7 @@ def test_a_model_without_pictures_has_source_words_only(reading, tmp_path):
     page = page_of(run, tmp_path)
     text = made_from(page)
     assert page.tags.count("svg") == 6 and "img" not in page.tags
-    assert END in text and "the picture" not in text and "small pictures" not in text
+    assert END_OF_SENTENCE in text and "the picture" not in text and "small pictures" not in text
     assert "no picture" not in page.text and "let in" not in page.text
 
 
@@ -167,7 +169,7 @@ def test_a_missing_picture_leaves_the_source_words(own, seeing, tmp_path):
 
 
 def test_words_of_a_sentence_are_words_and_never_markup():
-    one = Explanation(("a", EVIL), (EVIL, "b", END), np.full((3, 2), 0.5), None, np.array([0.9, 0.1, 0.0]))
+    one = Explanation(("a", EVIL), (EVIL, "b", END_OF_SENTENCE), np.full((3, 2), 0.5), None, np.array([0.9, 0.1, 0.0]))
     shown = _show(one, EvaluatedItem(id="x", hypothesis="b"), (), Thumbnails(0))
     assert "<script>" not in shown.target and "<script>" not in shown.matrix
     assert "&lt;script&gt;" in shown.target and shown.looks == []
@@ -184,7 +186,7 @@ def test_light_falls_on_the_part_of_the_picture_that_was_seen(tmp_path):
         preprocessing={"resize": "crop", "size": 64, "short": 64},
         weights_sha256="",
     )
-    one = Explanation((), ("left", END), None, np.array([[0.5, 0, 0.5, 0], [0.25] * 4]), None)
+    one = Explanation((), ("left", END_OF_SENTENCE), None, np.array([[0.5, 0, 0.5, 0], [0.25] * 4]), None)
     item = EvaluatedItem(id="x", image=str(tmp_path / "grey.png"), hypothesis="left")
     shown = _show(one, item, (spec,), Thumbnails(1 << 20))
     assert [beneath for _, beneath in shown.looks] == ["the picture", "left"]
@@ -195,7 +197,7 @@ def test_light_falls_on_the_part_of_the_picture_that_was_seen(tmp_path):
 
 
 def test_gates_stand_beside_the_published_ones(own, seeing, tmp_path):
-    told = [Explanation((), (*"aaaaabb", END), None, None, np.array([0.9, 0.9, 0.6, 0.1, 0.0, 1, 1, 1.0]))]
+    told = [Explanation((), (*"aaaaabb", END_OF_SENTENCE), None, None, np.array([0.9, 0.9, 0.6, 0.1, 0.0, 1, 1, 1.0]))]
     gates = GateStatistics.model_validate_json(gate_statistics(told).model_dump_json())
     seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
     text = page_of(own, tmp_path).text
@@ -206,7 +208,7 @@ def test_gates_stand_beside_the_published_ones(own, seeing, tmp_path):
 
 def test_words_that_are_all_rare_are_shown_all_the_same(own, seeing, tmp_path):
     gates = GateStatistics.model_validate_json(gate_statistics([
-        Explanation((), ("a", END), None, None, np.array([0.75, 1.0]))
+        Explanation((), ("a", END_OF_SENTENCE), None, None, np.array([0.75, 1.0]))
     ], thresholds=(0.7,)).model_dump_json())  # fmt: skip
     seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
     text = page_of(own, tmp_path).text

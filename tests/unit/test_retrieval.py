@@ -9,7 +9,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.decoding.scoring import pair_log_probs, room_for, score_tiles
 from limner.errors import CollectionError
-from limner.inference.generate import open_features
+from limner.inference.collection_features import open_features
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs

@@ -13,7 +13,7 @@ from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.sampled_bleu import sample_texts, sampled_scores
-from limner.inference.generate import open_features
+from limner.inference.collection_features import open_features
 from limner.metrics import score_sentences
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model

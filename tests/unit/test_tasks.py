@@ -11,6 +11,7 @@ import limner
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Example, Item, Sentence, collate
 from limner.errors import BackboneError, CollectionError, MediaError, RunError, SettingsError
+from limner.inference.new_images import new_item
 from limner.media.image import open_image
 from limner.training.loop import train
 
@@ -20,6 +21,16 @@ COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), 
 @pytest.fixture(scope="module")
 def captioner(trained):
     return limner.load(trained)
+
+
+@pytest.fixture(scope="module")
+def scorer(trained):
+    return limner.Scorer.load(trained)
+
+
+@pytest.fixture(scope="module")
+def retriever(trained):
+    return limner.Retriever.load(trained)
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +47,10 @@ def test_new_pictures_are_described(captioner, photos):
     assert [colour in descriptions[0].text for colour, descriptions in zip(photos, found, strict=True)] == [True] * 4
 
 
-def test_a_description_is_as_probable_as_scoring_says(captioner, photos):
+def test_a_description_is_as_probable_as_scoring_says(captioner, scorer, photos):
     best = captioner.describe([photos["red"]], beam_size=4, n_best=3)[0]
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
-    again = captioner.score([photos["red"]] * 3, [one.text for one in best])
+    again = scorer.score([photos["red"]] * 3, [one.text for one in best])
     assert [one.log_prob for one in again] == pytest.approx([one.log_prob for one in best], abs=1e-3)
 
 
@@ -59,35 +70,35 @@ def test_a_search_setting_that_is_misspelt(captioner, photos):
         captioner.describe([photos["red"]], beam_sise=3)
 
 
-def test_the_right_sentence_is_the_more_probable_one(captioner, photos):
+def test_the_right_sentence_is_the_more_probable_one(scorer, photos):
     sentences = [f"a {colour} wall" for colour in COLOURS]
     for colour, path in photos.items():
-        scores = captioner.score([path] * 4, sentences)
+        scores = scorer.score([path] * 4, sentences)
         assert max(scores, key=lambda one: one.log_prob) == scores[list(COLOURS).index(colour)]
-        assert scores[0].words == 4
+        assert scores[0].tokens == 4
         assert scores[0].perplexity == pytest.approx(math.exp(-scores[0].log_prob / 4))
 
 
-def test_one_picture_a_sentence(captioner, photos):
-    with pytest.raises(SettingsError, match="1 pictures and 2 sentences"):
-        captioner.score([photos["red"]], ["a", "b"])
+def test_one_picture_a_sentence(scorer, photos):
+    with pytest.raises(SettingsError, match="1 images and 2 sentences"):
+        scorer.score([photos["red"]], ["a", "b"])
 
 
-def test_pictures_are_found_by_a_sentence(captioner, tiny):
-    found = captioner.retrieve_images("a green wall", tiny, split="test", count=2)
+def test_pictures_are_found_by_a_sentence(retriever, tiny):
+    found = retriever.retrieve_images("a green wall", tiny, split="test", count=2)
     assert {one.id for one in found} == {"test1", "test5"}  # the green ones
     assert found[0].score >= found[1].score
     assert found[0].image.endswith(f"{found[0].id}.png")
-    assert len(captioner.retrieve_images("a wall", tiny, split="test", count=100)) == 8
+    assert len(retriever.retrieve_images("a wall", tiny, split="test", count=100)) == 8
 
 
-def test_sentences_are_found_by_a_picture(captioner, tiny, photos):
-    found = captioner.retrieve_sentences(photos["blue"], tiny, split="test", count=2)
+def test_sentences_are_found_by_a_picture(retriever, tiny, photos):
+    found = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=2)
     assert {one.text for one in found} == {"a blue wall", "look , a blue wall"}  # which are said of two pictures
     assert all(one.image is None for one in found)
 
 
-def test_searching_where_there_is_nothing_to_find(captioner, own_tiny, photos):
+def test_searching_where_there_is_nothing_to_find(retriever, own_tiny, photos):
     write_items(
         own_tiny.path,
         [
@@ -97,43 +108,43 @@ def test_searching_where_there_is_nothing_to_find(captioner, own_tiny, photos):
         ],
     )
     collection = Collection.open(own_tiny.path)
-    with pytest.raises(CollectionError, match="no picture with features to search"):
-        captioner.retrieve_images("a wall", collection, split="words")
-    with pytest.raises(CollectionError, match="no sentence in 'en' to find, or no picture"):
-        captioner.retrieve_sentences(photos["red"], collection, split="words")
+    with pytest.raises(CollectionError, match="no image with features to search"):
+        retriever.retrieve_images("a wall", collection, split="words")
+    with pytest.raises(CollectionError, match="no sentence in 'en' to search, or no image"):
+        retriever.retrieve_sentences(photos["red"], collection, split="words")
     for split in ("mute", "late"):
-        with pytest.raises(CollectionError, match="no sentence in 'en' to find"):
-            captioner.retrieve_sentences(photos["red"], collection, split=split)
-    with pytest.raises(CollectionError, match="no picture with features to search"):
-        captioner.retrieve_images("a wall", collection, split="late")
+        with pytest.raises(CollectionError, match="no sentence in 'en' to search"):
+            retriever.retrieve_sentences(photos["red"], collection, split=split)
+    with pytest.raises(CollectionError, match="no image with features to search"):
+        retriever.retrieve_images("a wall", collection, split="late")
     with pytest.raises(CollectionError, match="no items in split 'dev'"):
-        captioner.retrieve_images("a wall", collection, split="dev")
+        retriever.retrieve_images("a wall", collection, split="dev")
 
 
 def test_nearest_words(captioner):
-    found = captioner.nearest_words("red", 3)
+    found = limner.nearest_words(captioner.models[0], "red", 3)
     distances = [distance for _, distance in found]
     assert distances == sorted(distances)
     assert len(found) == 3
-    words = {word for word, _ in captioner.nearest_words("red", 1000)}
+    words = {word for word, _ in limner.nearest_words(captioner.models[0], "red", 1000)}
     assert words == set(captioner.models[0].tokenizer.entries[4:]) - {"red"}
     with pytest.raises(SettingsError, match=r"'purple' is not among the \d+ words"):
-        captioner.nearest_words("purple")
+        limner.nearest_words(captioner.models[0], "purple")
 
 
-def test_pictures_that_cannot_be_read(captioner, tmp_path):
+def test_pictures_that_cannot_be_read(captioner, scorer, tmp_path):
     (tmp_path / "empty.jpg").write_bytes(b"")
     for path in (tmp_path / "empty.jpg", tmp_path / "none.jpg"):
         with pytest.raises(MediaError, match=path.name):
             captioner.describe([path])
         with pytest.raises(MediaError, match=path.name):
-            captioner.score([path], ["a red wall"])
+            scorer.score([path], ["a red wall"])
 
 
 def test_a_model_of_stored_features_needs_its_network(trained_on_colours, tiny):
     with pytest.raises(BackboneError, match=r"made by 'eye'.*say where it is"):
         limner.load(trained_on_colours)
-    blind = limner.load(trained_on_colours, look=False)
+    blind = limner.Retriever.load(trained_on_colours, encode_images=False)
     assert blind.retrieve_images("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")
 
 
@@ -142,7 +153,7 @@ def test_an_ensemble_of_two_seeds_describes(trained, tiny, recipe_of, photos, tm
     both = limner.load(trained, other)
     found = both.describe([photos["red"]])[0][0]
     tokens = both.models[0].tokenizer.encode(found.text)
-    seen = both._source().take(both._items([photos["red"]]))[0]
+    seen = both.features_of([photos["red"]]).take([new_item(photos["red"])])[0]
     batch = collate([Example("red", tokens, image=seen)])
     with torch.inference_mode():
         each = [one.model(batch).logits[0].softmax(-1) for one in both.models]  # (T, V)
@@ -165,7 +176,7 @@ def test_samples_depend_on_neither_place_nor_neighbours(captioner, photos, tmp_p
     assert len({one.text for one in alone}) > 1  # something was drawn at all
 
 
-def test_a_picture_is_opened_once_for_all_its_sentences(captioner, photos, monkeypatch):
+def test_a_picture_is_opened_once_for_all_its_sentences(scorer, photos, monkeypatch):
     opened = []
 
     def watched(path, **options):
@@ -174,24 +185,24 @@ def test_a_picture_is_opened_once_for_all_its_sentences(captioner, photos, monke
 
     monkeypatch.setattr("limner.features.encoders.networks.open_image", watched)
     both = [photos["red"], photos["blue"]]
-    scores = captioner.score([both[k % 2] for k in range(10)], ["a red wall"] * 10)
+    scores = scorer.score([both[k % 2] for k in range(10)], ["a red wall"] * 10)
     assert opened == both
     assert scores[0] == scores[2] != scores[1]
 
 
-def test_search_goes_without_pictures_that_have_no_features(captioner, own_tiny, photos, caplog):
+def test_search_goes_without_pictures_that_have_no_features(retriever, own_tiny, photos, caplog):
     sentence = (Sentence("en", "a green wall"),)
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=sentence)])
     collection = Collection.open(own_tiny.path)
-    found = captioner.retrieve_images("a green wall", collection, split="test", count=100)
+    found = retriever.retrieve_images("a green wall", collection, split="test", count=100)
     assert len(found) == 8 and "late" not in {one.id for one in found}
-    assert "without 1 pictures that have no features" in caplog.text
-    sentences = captioner.retrieve_sentences(photos["green"], collection, split="test", count=100)
+    assert "1 images without features are left out" in caplog.text
+    sentences = retriever.retrieve_sentences(photos["green"], collection, split="test", count=100)
     assert "late" not in {one.id for one in sentences}
 
 
-def test_a_sentence_is_found_once_however_often_it_is_said(captioner, tiny, photos):
-    found = captioner.retrieve_sentences(photos["blue"], tiny, split="test", count=100)
+def test_a_sentence_is_found_once_however_often_it_is_said(retriever, tiny, photos):
+    found = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=100)
     said = [text for item in tiny.items("test") for text in item.texts("en")]
     assert len(set(said)) < len(said)
     assert sorted(one.text for one in found) == sorted(set(said))
@@ -199,16 +210,16 @@ def test_a_sentence_is_found_once_however_often_it_is_said(captioner, tiny, phot
 
 
 @pytest.mark.parametrize("sentence", ["", "   ", "\t"])
-def test_a_sentence_without_words_is_refused(captioner, tiny, photos, sentence):
-    with pytest.raises(SettingsError, match="a sentence without words"):
-        captioner.score([photos["red"]] * 2, ["a red wall", sentence])
-    with pytest.raises(SettingsError, match="a sentence without words"):
-        captioner.retrieve_images(sentence, tiny)
+def test_a_sentence_without_words_is_refused(scorer, retriever, tiny, photos, sentence):
+    with pytest.raises(SettingsError, match="a sentence of at least one word"):
+        scorer.score([photos["red"]] * 2, ["a red wall", sentence])
+    with pytest.raises(SettingsError, match="a sentence of at least one word"):
+        retriever.retrieve_images(sentence, tiny)
 
 
 def test_models_that_do_not_fit_together(trained, trained_on_colours, own_tiny, recipe_of, tmp_path):
-    with pytest.raises(RunError, match="must look at the same features"):
-        limner.load(trained, trained_on_colours, look=False)
+    with pytest.raises(RunError, match="must be trained on the same features"):
+        limner.load(trained, trained_on_colours, encode_images=False)
     write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a purple wall"),))])
     other = train(recipe_of("pixels16", epochs=1), Collection.open(own_tiny.path), tmp_path / "run")
     with pytest.raises(RunError, match="must share one vocabulary"):
@@ -224,11 +235,11 @@ def test_a_model_that_looks_at_nothing(tiny, recipe_of, photos, tmp_path):
         with pytest.raises(MediaError, match=slip):
             model.describe([tmp_path / slip])
         with pytest.raises(MediaError, match=slip):
-            model.score([tmp_path / slip], ["a red wall"])
-    with pytest.raises(CollectionError, match="looks at no"):
-        model.retrieve_sentences(photos["red"], tiny)
-    with pytest.raises(CollectionError, match="looks at no pictures"):
-        model.retrieve_images("a wall", tiny)
+            limner.Scorer.load(run).score([tmp_path / slip], ["a red wall"])
+    with pytest.raises(CollectionError, match="trained without images"):
+        limner.Retriever.load(run).retrieve_sentences(photos["red"], tiny)
+    with pytest.raises(CollectionError, match="trained without images"):
+        limner.Retriever.load(run).retrieve_images("a wall", tiny)
     shutil.rmtree(run)
 
 
@@ -242,12 +253,12 @@ def test_one_unreadable_picture_does_not_keep_the_others_waiting(captioner, phot
 
 
 def test_words_are_folded_as_the_model_folds_them(captioner):
-    assert captioner.nearest_words("RED") == captioner.nearest_words("red")
+    assert limner.nearest_words(captioner.models[0], "RED") == limner.nearest_words(captioner.models[0], "red")
 
 
-def test_unknown_words_are_named(captioner, photos, caplog):
-    captioner.score([photos["red"]], ["Hund and Katze"])
+def test_unknown_words_are_named(scorer, photos, caplog):
+    scorer.score([photos["red"]], ["Hund and Katze"])
     assert "'hund', 'katze'" in caplog.text
     caplog.clear()
-    captioner.score([photos["red"]], ["red"])
-    assert "does not know" not in caplog.text
+    scorer.score([photos["red"]], ["red"])
+    assert "not in the vocabulary" not in caplog.text

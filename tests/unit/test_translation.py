@@ -14,8 +14,8 @@ import limner
 from limner import cli
 from limner.data.examples import Example, collate
 from limner.errors import MediaError, RunError, SettingsError
-from limner.inference import captioner
-from limner.inference.translator import NOTHING, Translator
+from limner.inference import new_images
+from limner.inference.translator import EMPTY_TRANSLATION, Translator
 
 SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins", "zwei drei", "zwei", "eins drei"]
 TRANSLATED = [" ".join(WORDS[word] for word in text.split()) for text in SENTENCES]
@@ -47,7 +47,7 @@ def photos(seeing_run):
 
 @pytest.fixture
 def seeing(seeing_run, monkeypatch):
-    monkeypatch.setattr(captioner, "load_backbone_for", lambda *_, **__: GridEye())
+    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridEye())
     return Translator.load(seeing_run)
 
 
@@ -68,7 +68,7 @@ def test_the_size_of_batches_changes_nothing(translator, size):
 
 def test_an_empty_line_asks_no_model(translator, monkeypatch):
     monkeypatch.setattr(type(translator.models[0].model), "encode", None)
-    assert translator.translate(["", "  "], n_best=2) == [[NOTHING], [NOTHING]]
+    assert translator.translate(["", "  "], n_best=2) == [[EMPTY_TRANSLATION], [EMPTY_TRANSLATION]]
     assert translator.translate([]) == []
 
 
@@ -87,13 +87,13 @@ def test_log_probs_are_those_of_the_model(translator):
 
 
 def test_a_text_is_no_sentence(translator):
-    with pytest.raises(SettingsError, match=r"sentence 2 has 1,001 tokens, expected at most 1,000: .*one a line"):
+    with pytest.raises(SettingsError, match=r"sentence 2: expected at most 1,000 tokens, got 1,001; .*one a line"):
         translator.translate(["eins", "eins " * 1001])
     translator.translate(["eins " * 1000])
 
 
 def test_one_sentence_is_a_list_of_one(translator):
-    with pytest.raises(SettingsError, match="'eins' is one sentence, expected a list"):
+    with pytest.raises(SettingsError, match="expected a list of strings, got the string 'eins'"):
         translator.translate("eins")
 
 
@@ -105,7 +105,7 @@ def test_what_the_model_cannot_read_is_named(translator, caplog):
 def test_what_was_cut_off_is_told(translator, caplog):
     found = translator.translate(["eins zwei", "eins"], max_length=1)
     assert [translations[0].ended for translations in found] == [False, False]
-    assert "2 of 2 translations came to no end within 1 words" in caplog.text
+    assert "2 of 2 translations were cut off at max_length=1" in caplog.text
 
 
 def test_two_of_the_same_are_as_one(run, translator):
@@ -117,45 +117,45 @@ def test_two_of_the_same_are_as_one(run, translator):
 
 def test_models_are_taken_for_what_they_do(run, trained_on_colours):
     assert isinstance(limner.load(run), Translator)
-    assert isinstance(limner.load(trained_on_colours, look=False), limner.Captioner)
+    assert isinstance(limner.load(trained_on_colours, encode_images=False), limner.Captioner)
     with pytest.raises(RunError, match=r"translates from 'de'.*limner translate"):
         limner.Captioner.load(run)
     with pytest.raises(SettingsError, match="'mrnn' does not translate"):
-        Translator.load(trained_on_colours, look=False)
+        Translator.load(trained_on_colours, encode_images=False)
 
 
 def test_the_picture_decides(seeing, photos):
     pictures = [photos["red"], photos["green"], photos["green"], photos["red"]]
-    found = seeing.translate(["bat", "bat", "eins bat", "bat zwei"], pictures=pictures)
+    found = seeing.translate(["bat", "bat", "eins bat", "bat zwei"], images=pictures)
     assert best(found) == ["club", "flyer", "one flyer", "club two"]
 
 
 def test_a_picture_that_is_missing_is_refused_or_done_without(seeing, photos):
-    with pytest.raises(SettingsError, match=r"sentence 3 has no picture.*--missing text"):
-        seeing.translate(["bat", "", "eins bat"], pictures=[photos["red"], None, None])
-    found = seeing.translate(["bat", "eins bat"], pictures=[photos["red"], None], missing="text")
+    with pytest.raises(SettingsError, match=r"sentence 3 has no image.*--missing text"):
+        seeing.translate(["bat", "", "eins bat"], images=[photos["red"], None, None])
+    found = seeing.translate(["bat", "eins bat"], images=[photos["red"], None], missing="text")
     assert found[0][0].text == "club"
     alone = seeing.translate(["eins bat"], missing="text")[0][0]
     assert found[1][0].log_prob == pytest.approx(alone.log_prob, abs=1e-5)
-    with pytest.raises(SettingsError, match="missing: 'blind', expected one of refuse, text"):
+    with pytest.raises(SettingsError, match="missing: expected one of refuse, text, got 'blind'"):
         seeing.translate(["bat"], missing="blind")
 
 
 def test_pictures_that_do_not_fit(seeing, seeing_run, photos, tmp_path):
-    with pytest.raises(SettingsError, match="2 sentences and 1 pictures"):
-        seeing.translate(["bat", "bat"], pictures=[photos["red"]])
-    with pytest.raises(MediaError, match=r"gone\.png: no such picture"):
-        seeing.translate(["bat"], pictures=[tmp_path / "gone.png"])
+    with pytest.raises(SettingsError, match="1 images and 2 sentences"):
+        seeing.translate(["bat", "bat"], images=[photos["red"]])
+    with pytest.raises(MediaError, match=r"gone\.png: no such image file"):
+        seeing.translate(["bat"], images=[tmp_path / "gone.png"])
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(MediaError, match=r"text\.png"):
-        seeing.translate(["bat"], pictures=[tmp_path / "text.png"])
-    with pytest.raises(SettingsError, match="look=False"):
-        Translator.load(seeing_run, look=False).translate(["bat"], pictures=[photos["red"]])
+        seeing.translate(["bat"], images=[tmp_path / "text.png"])
+    with pytest.raises(SettingsError, match="encode_images=True"):
+        Translator.load(seeing_run, encode_images=False).translate(["bat"], images=[photos["red"]])
 
 
 def test_a_model_of_text_says_that_it_sees_nothing(translator, photos, caplog):
-    assert best(translator.translate(["eins"], pictures=[photos["red"]])) == ["one"]
-    assert "trained without pictures" in caplog.text
+    assert best(translator.translate(["eins"], images=[photos["red"]])) == ["one"]
+    assert "trained without images" in caplog.text
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_what_is_there_stays_when_something_is_wrong(limner_translate, tmp_path)
 
 
 def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(captioner, "load_backbone_for", lambda *_, **__: GridEye())
+    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridEye())
     one = limner_translate("bat", "eins bat", "--image", photos["green"], model=seeing_run)
     assert one[:2] == (0, "flyer\none flyer\n")
     each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=seeing_run)
@@ -265,7 +265,7 @@ def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_
     (tmp_path / "pics").write_text(f"{photos['red']}\n\n{photos['green']}\n")
     asked = ["bat", "bat", "bat", "--images", tmp_path / "pics"]
     status, _, told = limner_translate(*asked, model=seeing_run)
-    assert status == 1 and "sentence 2 has no picture" in told.replace("\n", " ")
+    assert status == 1 and "sentence 2 has no image" in told.replace("\n", " ")
     lines = limner_translate(*asked, "--missing", "text", model=seeing_run)[1].splitlines()
     assert (lines[0], lines[2]) == ("club", "flyer")
 

@@ -16,7 +16,7 @@ from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import validate
 from limner.features.encoders.networks import read_image
 from limner.features.store import FeatureSpec, extract
-from limner.inference.generate import open_features
+from limner.inference.collection_features import open_features
 from limner.media.image import Preprocessing
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs

@@ -118,7 +118,12 @@ def describe(
             unreadable += 1
             print_error(found)
         elif as_json:
-            told.append({"picture": str(file), "descriptions": [one._asdict() for one in found]})
+            told.append(
+                {
+                    "picture": str(file),
+                    "descriptions": [{"text": one.text, "log_prob": one.log_prob, "score": one.score} for one in found],
+                }
+            )
         else:
             for one in found:
                 typer.echo(f"{file}\t{one.text}" + (f"\t{one.log_prob:.2f}" if len(found) > 1 else ""))
@@ -141,9 +146,9 @@ def score(
 
     Example: `limner score runs/mrnn photo.jpg "A dog runs ." "A cat sleeps ."`
     """
-    from limner.inference.captioner import Captioner
+    from limner.inference.scorer import Scorer
 
-    scores = Captioner.load(model, backbone=backbone, device=device).score([picture] * len(sentences), sentences)
+    scores = Scorer.load(model, backbone=backbone, device=device).score([picture] * len(sentences), sentences)
     if as_json:
         print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])
         return
@@ -170,17 +175,17 @@ def search(
     Example: `limner search runs/mrnn "a dog in the snow" --data collections/flickr8k`
     """
     from limner.data.collection import Collection
-    from limner.inference.captioner import Captioner
+    from limner.inference.retriever import Retriever
     from limner.media.audio import AUDIO_SUFFIXES
     from limner.media.image import IMAGE_SUFFIXES
 
     by_picture = Path(query).suffix.lower() in IMAGE_SUFFIXES | AUDIO_SUFFIXES
-    captioner = Captioner.load(model, backbone=backbone, device=device, look=by_picture)
+    retriever = Retriever.load(model, backbone=backbone, device=device, encode_images=by_picture)
     collection = Collection.open(data)
     if by_picture:
-        found = captioner.retrieve_sentences(query, collection, split=split, count=count)
+        found = retriever.retrieve_sentences(query, collection, split=split, count=count)
     else:
-        found = captioner.retrieve_images(query, collection, split=split, count=count)
+        found = retriever.retrieve_images(query, collection, split=split, count=count)
     if as_json:
         print_json([one._asdict() for one in found])
         return
@@ -200,9 +205,10 @@ def words(
 
     Example: `limner words runs/mrnn dog --map words.png`
     """
-    from limner.inference.captioner import Captioner
+    from limner.inference.word_vectors import nearest_words
+    from limner.runs.trained_model import load_trained_model
 
-    found = Captioner.load(model, look=False).nearest_words(word, count)
+    found = nearest_words(load_trained_model(model), word, count)
     if to is not None:
         from limner.report.word_map import save_word_map
 

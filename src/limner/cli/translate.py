@@ -86,15 +86,15 @@ def translate(
         _require_place(to_file)
     from limner.inference.translator import Translator
 
-    translator = Translator.load(*runs, backbone=backbone, device=device, look=any(pictures))
+    translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(pictures))
     with progress_bar("translating") as bar:
         found = translator.translate(
-            asked.texts, pictures=pictures, missing=missing, batch_size=batch_size, progress=bar, **search
+            asked.texts, images=pictures, missing=missing, batch_size=batch_size, on_progress=bar, **search
         )
     if attention is not None:
         from limner.report.attention_page import save_explanations
 
-        explained = translator.explain(asked.texts, [best[0] for best in found], pictures=pictures, missing=missing)
+        explained = translator.explain(asked.texts, [best[0] for best in found], images=pictures, missing=missing)
         features = translator.models[0].config.features
         with progress_bar("drawing") as bar:
             page = save_explanations(
@@ -219,8 +219,13 @@ def _translate_collection(
 ) -> None:
     """Print, or write, a translation of what has none."""
     from limner.data.collection import Collection
-    from limner.inference.back_translation import back_translate, name_of, translations
-    from limner.inference.captioner import changed_search
+    from limner.inference.back_translation import (
+        BackTranslationSettings,
+        back_translate,
+        run_name,
+        translate_untranslated,
+    )
+    from limner.inference.base import change_decoding
     from limner.inference.translator import languages
     from limner.runs.trained_model import load_trained_model
 
@@ -232,21 +237,21 @@ def _translate_collection(
                 f"{option} {told}: {runs[0]} translates from '{source.lang}' to '{target}'; name a model of the "
                 "direction that you want"
             )
-    wanted["settings"] = changed_search(models[0].recipe.decoding, search)
+    settings = BackTranslationSettings(**wanted, decoding=change_decoding(models[0].recipe.decoding, search))
     collection = Collection.open(place)
     with progress_bar("translating") as bar:
         if not write:
-            found = translations(models, collection, progress=bar, **wanted)
-            pairs = [(one.written.text, one.text) for some in found for one in some]
+            found = translate_untranslated(models, collection, settings=settings, on_progress=bar)
+            pairs = [(one.sentence.text, one.text) for some in found for one in some]
         else:
-            generated_by = "+".join(name_of(run) for run in runs)
-            outcome = back_translate(models, collection, generated_by=generated_by, progress=bar, **wanted)
+            generated_by = "+".join(run_name(run) for run in runs)
+            outcome = back_translate(models, collection, generated_by=generated_by, settings=settings, on_progress=bar)
     if write and as_json:
         print_json({"collection": str(place), "generated_by": generated_by, **outcome._asdict()})
     elif write:
         why = "had no words, too many, or no end, or a picture without features"
         left = f"; {outcome.left_out:,} {why}" if outcome.left_out else ""
-        typer.echo(f"{place}: {outcome.made:,} sentences in '{target}' added, made by {generated_by}{left}")
+        typer.echo(f"{place}: {outcome.translated:,} sentences in '{target}' added, made by {generated_by}{left}")
     elif as_json:
         print_json([{source.lang: written, target: text} for written, text in pairs])
     else:

@@ -13,7 +13,8 @@ from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.diagnosis.records import Condition, Figure
-from limner.inference.generate import answer, hypothesis_statistics
+from limner.evaluation.hypothesis_statistics import hypothesis_statistics
+from limner.inference.generate import generate
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
 from limner.metrics.significance import approximate_randomisation
@@ -74,12 +75,12 @@ class Study:
             asked: none for all that the study asks.
             model: none for the study's; or the same one reading otherwise.
         """
-        found = answer(
+        found = generate(
             [model or self.model],
             self.asked if asked is None else asked,
             pictures,
             self.settings,
-            progress=partial(self.note, f"answering, {what}"),
+            on_progress=partial(self.note, f"answering, {what}"),
         )
         return [hypotheses[0] for hypotheses in found]
 

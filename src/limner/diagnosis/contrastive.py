@@ -21,8 +21,8 @@ from limner.diagnosis.records import Contrast, ContrastLine
 from limner.errors import CollectionError, FeatureError
 from limner.features.encoders.load import load_backbone_for
 from limner.features.sources import FeatureStore
-from limner.inference.captioner import BackboneFeatures
-from limner.inference.generate import open_features
+from limner.inference.collection_features import open_features
+from limner.inference.new_images import BackboneFeatures
 from limner.media.audio import AUDIO_SUFFIXES
 from limner.runs.trained_model import TrainedModel
 

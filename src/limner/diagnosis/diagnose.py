@@ -19,7 +19,7 @@ from limner.diagnosis.masking import Forms, Hiding, Mask, read_mask, recovered
 from limner.diagnosis.records import Condition, Diagnosis, Masked, Senses
 from limner.errors import CollectionError, SettingsError
 from limner.features.sources import ControlFeatures, FeatureStore
-from limner.inference.generate import control_features, open_features
+from limner.inference.collection_features import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
 from limner.runs.trained_model import TrainedModel
 

@@ -14,17 +14,12 @@ from limner.data.dataset import Examples, GenerationInput
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
 from limner.decoding.scoring import BUDGET, score_examples
 from limner.errors import SettingsError
+from limner.evaluation.gates import gate_scores, measure_gates
+from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.features.sources import FeatureStore, ImageControl
-from limner.inference.explain import gate_scores, measure_gates
-from limner.inference.generate import (
-    answer,
-    control_features,
-    hypothesis_statistics,
-    mean_training_features,
-    open_features,
-    require_ensemble,
-)
+from limner.inference.collection_features import control_features, mean_training_features, open_features
+from limner.inference.generate import generate, require_ensemble
 from limner.metrics import METRICS, Score, novelty, require_metrics, sentence_scores
 from limner.retrieval.all_pairs import MARGINAL_IMAGES, RetrievalEvaluation, evaluate_retrieval, sampled_items
 from limner.retrieval.shortlist import require_shortlist
@@ -50,7 +45,7 @@ def validate(learner: TrainedModel, examples: Examples, metrics: Iterable[str]) 
         training = learner.model.training
         learner.model.eval()
         asked = examples.generation_inputs()
-        best = [found[0] for found in answer([learner], asked, examples.features, learner.recipe.decoding)]
+        best = [found[0] for found in generate([learner], asked, examples.features, learner.recipe.decoding)]
         learner.model.train(training)
         scores = _sentence_scores(learner.tokenizer, best, asked, decoded)
         values |= {score.name: score.value for score in scores}
@@ -115,7 +110,7 @@ def evaluate(
         require_shortlist(measure.shortlist, examples.items)
     examples = examples.with_features(control_features(first, collection, features, pictures, examples.items, seed))
     asked = examples.generation_inputs()
-    found = answer(models, asked, examples.features, settings, progress=partial(note, "describing"))
+    found = generate(models, asked, examples.features, settings, on_progress=partial(note, "describing"))
     best = [hypotheses[0] for hypotheses in found]
     how = settings.signature + (f",models{len(models)}" if len(models) > 1 else "")
     scores = _described_scores(first, best, asked, metrics, _training_texts(first, collection), how)
@@ -124,7 +119,7 @@ def evaluate(
     scores.append(score_examples(first.model, examples, skip_words=measure.skip_words).perplexity)
     gates = None
     if examples.source is not None and first.model.uses_image:
-        gates = measure_gates(first, asked, best, examples.features, progress=partial(note, "reading the gate"))
+        gates = measure_gates(first, asked, best, examples.features, on_progress=partial(note, "reading the gate"))
         scores += [] if gates is None else gate_scores(gates)
     searched = RetrievalEvaluation((), None)
     if searched_in is not None:

@@ -1,1 +1,1 @@
-"""."""
+"""Inference: captions, translations, scores and retrieval results from trained models."""

@@ -1,7 +1,7 @@
-"""Back-translation: sentences that nobody translated get a translation by a model, and it is marked as such.
+"""Back-translation: synthetic source sentences for target sentences without a translation.
 
-Calixto et al. (2017), section 4, after Sennrich et al. (2016): a model of the other direction makes source sentences
-for what people wrote, and these pairs join the training data.
+Calixto et al. (2017), section 4, after Sennrich et al. (2016): a model of the reverse direction translates the
+sentences that people wrote, and the resulting pairs are added to the training data.
 """
 
 from __future__ import annotations
@@ -18,39 +18,60 @@ from limner.data.examples import Item, Sentence
 from limner.decoding.beam_search import DecodingSettings
 from limner.errors import FeatureError
 from limner.features.sources import FeatureStore
-from limner.inference.generate import answer, open_features
-from limner.inference.translator import MOST_TOKENS, languages
+from limner.inference.collection_features import open_features
+from limner.inference.generate import generate
+from limner.inference.translator import MAX_SOURCE_TOKENS, languages
 from limner.progress import Progress, part_of
 from limner.runs.trained_model import TrainedModel, sha256
 
 WRITE_BATCH_SIZE = 10_000
-"""Sentences between two writes, each of which stores the whole collection anew; a killed run loses at most so many."""
+"""Number of sentences between two writes, each of which rewrites the collection; a killed run loses at most these."""
 
 logger = logging.getLogger(__name__)
 
 
-class Made(NamedTuple):
-    """A sentence that people wrote, and what a model made of it."""
+class BackTranslation(NamedTuple):
+    """A sentence of a collection and its machine translation."""
 
     item: Item
-    written: Sentence
+    sentence: Sentence
     text: str
-    """Empty where the sentence has no words or far too many, its picture no features, or the translation has no words
-    or came to no end."""
+    """Translation; empty where the sentence is empty or too long, its image has no features, or the translation is
+    empty or was cut off at `max_length`."""
 
 
-class Outcome(NamedTuple):
-    """How many sentences a back-translation made, and how many it left out since `Made.text` was empty."""
+class BackTranslationCounts(NamedTuple):
+    """Outcome of a back-translation."""
 
-    made: int
+    translated: int
+    """Number of sentences added to the collection."""
     left_out: int
+    """Number of sentences whose translation is empty."""
 
 
-def name_of(run: Path | str) -> str:
-    """How a run signs its translations: the folder's name and the first 12 digits of its weights' SHA-256.
+class BackTranslationSettings(NamedTuple):
+    """Which sentences of a collection are translated, and how."""
+
+    split: str | None = None
+    """Split to translate; None for the one the model was trained on."""
+    limit: int | None = None
+    """Maximum number of sentences; None for all."""
+    decoding: DecodingSettings | None = None
+    """Decoding settings; None for those of the recipe."""
+    batch_size: int = 128
+    """Sentences a batch; it changes no result."""
+    write_batch_size: int = WRITE_BATCH_SIZE
+    """Number of sentences between two writes."""
+
+
+DEFAULT_SETTINGS = BackTranslationSettings()
+
+
+def run_name(run: Path | str) -> str:
+    """Return the name a run's translations are marked with: its directory and 12 digits of its weights' SHA-256.
 
     Raises:
-        RunError: the folder holds no weights.
+        RunError: the directory holds no weights.
     """
     return f"{Path(run).resolve().name}:{sha256(Path(run) / 'model.safetensors')[:12]}"
 
@@ -60,129 +81,108 @@ def back_translate(
     collection: Collection,
     *,
     generated_by: str,
-    split: str | None = None,
-    limit: int | None = None,
-    settings: DecodingSettings | None = None,
-    batch_size: int = 128,
-    at_once: int = WRITE_BATCH_SIZE,
-    progress: Progress | None = None,
-) -> Outcome:
-    """Add to a collection what `translations` makes, as sentences of the same groups that say who made them.
+    settings: BackTranslationSettings = DEFAULT_SETTINGS,
+    on_progress: Progress | None = None,
+) -> BackTranslationCounts:
+    """Add machine translations to a collection, in the groups of the sentences they translate.
 
-    What is written stays: a run that was killed goes on where it was, for what has a translation is passed over.
+    Sentences that have a translation are skipped, so an interrupted back-translation can be run again.
 
     Args:
-        models: one model, or an ensemble.
-        collection: what to read, and where to write.
-        generated_by: who translates, see `name_of`.
-        split: as of `translations`, and so are the others.
-        limit: at most so many sentences.
-        settings: how to search.
-        batch_size: sentences translated together.
-        at_once: sentences between two writes.
-        progress: told the sentences that are done, and how many there are.
+        models: one translation model, or an ensemble.
+        collection: sentences to translate; the translations are written to it.
+        generated_by: name that the translations are marked with, see `run_name`.
+        settings: selection and decoding.
+        on_progress: called with the number of sentences done and their total.
 
     Raises:
-        CollectionError: another process is writing, the disk refuses, or there is no such split.
-        FeatureError: the models look at pictures, and the collection lacks their features.
-        SettingsError: the models do not translate.
+        CollectionError: there is no such split, or the collection cannot be written.
+        FeatureError: the models use images, and the collection lacks their features.
+        SettingsError: the models are not translation models.
     """
     lang = languages(models[0])[1]
-    made = left_out = 0
-    for found in translations(
-        models,
-        collection,
-        split=split,
-        limit=limit,
-        settings=settings,
-        batch_size=batch_size,
-        at_once=at_once,
-        progress=progress,
-    ):
-        kept = [one for one in found if one.text]
-        if kept:
-            write_items(collection.path, _items(kept, lang, generated_by))
-        made, left_out = made + len(kept), left_out + len(found) - len(kept)
-    return Outcome(made, left_out)
+    translated = left_out = 0
+    for batch in translate_untranslated(models, collection, settings=settings, on_progress=on_progress):
+        complete = [one for one in batch if one.text]
+        if complete:
+            write_items(collection.path, _items(complete, lang, generated_by))
+        translated, left_out = translated + len(complete), left_out + len(batch) - len(complete)
+    return BackTranslationCounts(translated, left_out)
 
 
-def translations(
+def translate_untranslated(
     models: Sequence[TrainedModel],
     collection: Collection,
     *,
-    split: str | None = None,
-    limit: int | None = None,
-    settings: DecodingSettings | None = None,
-    batch_size: int = 128,
-    at_once: int = WRITE_BATCH_SIZE,
-    progress: Progress | None = None,
-) -> Iterator[list[Made]]:
-    """Translate the sentences of a split that people wrote and whose group holds no translation.
+    settings: BackTranslationSettings = DEFAULT_SETTINGS,
+    on_progress: Progress | None = None,
+) -> Iterator[list[BackTranslation]]:
+    """Translate the sentences of a split that people wrote and whose group has no translation.
 
     Args:
-        models: one model, or an ensemble; the recipe tells the languages.
-        collection: where the sentences are, and the features of models that look at pictures.
-        split: none for the one the model learned from.
-        limit: at most so many sentences.
-        settings: how to search; none for the recipe's.
-        batch_size: sentences translated together; it changes no result.
-        at_once: sentences that are handed over together.
-        progress: told the sentences that are done, and how many there are.
+        models: one translation model, or an ensemble; the languages are those of its recipe.
+        collection: sentences to translate, and the features of models that use images.
+        settings: selection and decoding.
+        on_progress: called with the number of sentences done and their total.
 
     Yields:
-        About `at_once` sentences at a time, all of an item together.
+        About `settings.write_batch_size` translations, all those of an item together.
 
     Raises:
         CollectionError: there is no such split.
-        FeatureError: the models look at pictures, and the collection lacks their features.
-        SettingsError: the models do not translate.
+        FeatureError: the models use images, and the collection lacks their features.
+        SettingsError: the models are not translation models.
     """
     first = models[0]
     source, lang = languages(first)
-    items = collection.items(split or first.recipe.data.train)
-    wanted = [(item, sentence) for item in items for sentence in untranslated(item, source.lang, lang)][:limit]
-    _warn_of_shared_groups(wanted, source.lang)
-    pictures = open_features(first, collection)
-    unseen = _unseen(wanted, pictures)
-    if unseen and first.recipe.features.missing != "leave_out":
-        raise FeatureError(
-            f"{collection.path}: {len(unseen)} pictures of sentences to translate have no features, the first is "
-            f"'{min(unseen)}'; 'limner features' adds them, and says which pictures cannot be read and why"
-        )
+    items = collection.items(settings.split or first.recipe.data.train)
+    pairs = [(item, sentence) for item in items for sentence in untranslated(item, source.lang, lang)]
+    pairs = pairs[: settings.limit]
+    _warn_of_shared_groups(pairs, source.lang)
+    features = open_features(first, collection)
+    without_features = _without_features(first, collection, pairs, features)
     done = 0
-    for some in _portions(wanted, at_once):
-        note = None if progress is None else part_of(progress, done, len(wanted))
-        readable = [
-            0 < len(source.tokenizer.encode(sentence.text)) <= MOST_TOKENS and item.id not in unseen
-            for item, sentence in some
+    for batch in _batches(pairs, settings.write_batch_size):
+        inputs = [
+            GenerationInput(item, sentence.text, ())
+            if item.id not in without_features and 0 < len(source.tokenizer.encode(sentence.text)) <= MAX_SOURCE_TOKENS
+            else None
+            for item, sentence in batch
         ]
-        asked = [
-            GenerationInput(item, sentence.text, ()) for (item, sentence), ok in zip(some, readable, strict=True) if ok
+        hypotheses = generate(
+            models,
+            [one for one in inputs if one is not None],
+            features,
+            settings.decoding or first.recipe.decoding,
+            batch_size=settings.batch_size,
+            on_progress=None if on_progress is None else part_of(on_progress, done, len(pairs)),
+        )
+        texts = (first.tokenizer.decode(best.tokens, detokenise=True) if best.ended else "" for best, *_ in hypotheses)
+        yield [
+            BackTranslation(*pair, "" if one is None else next(texts)) for pair, one in zip(batch, inputs, strict=True)
         ]
-        found = answer(models, asked, pictures, settings or first.recipe.decoding, batch_size=batch_size, progress=note)
-        texts = (first.tokenizer.decode(best.tokens, detokenise=True) if best.ended else "" for best, *_ in found)
-        yield [Made(*one, next(texts) if ok else "") for one, ok in zip(some, readable, strict=True)]
-        done += len(some)
+        done += len(batch)
 
 
 def untranslated(item: Item, source: str, target: str) -> list[Sentence]:
-    """Sentences that people wrote in one language and that have no translation into the other, whoever made it."""
-    there = {sentence.group for sentence in item.sentences if sentence.lang == target}
+    """Return the sentences in language `source` that people wrote and whose group has none in language `target`."""
+    translated = {sentence.group for sentence in item.sentences if sentence.lang == target}
     return [
         sentence
         for sentence in item.sentences
-        if sentence.lang == source and not sentence.generated_by and sentence.group not in there
+        if sentence.lang == source and not sentence.generated_by and sentence.group not in translated
     ]
 
 
-def _warn_of_shared_groups(wanted: Sequence[tuple[Item, Sentence]], lang: str) -> None:
-    """Each sentence of a group would be paired with the translations of all of them."""
-    shared = [place for place, count in Counter((item.id, one.group) for item, one in wanted).items() if count > 1]
+def _warn_of_shared_groups(pairs: Sequence[tuple[Item, Sentence]], lang: str) -> None:
+    """Log groups with several source sentences, each of which is paired with the translations of all of them."""
+    counts = Counter((item.id, sentence.group) for item, sentence in pairs)
+    shared = [key for key, count in counts.items() if count > 1]
     if shared:
         item, group = shared[0]
         logger.warning(
-            "%d groups hold several sentences in '%s', the first is group %d of item '%s': they count as translations "
-            "of one another; give sentences that are not a group of their own",
+            "%d groups have several sentences in '%s', for example group %d of item '%s': they count as translations "
+            "of one another; give sentences that are not translations groups of their own",
             len(shared),
             lang,
             group,
@@ -190,29 +190,41 @@ def _warn_of_shared_groups(wanted: Sequence[tuple[Item, Sentence]], lang: str) -
         )
 
 
-def _unseen(wanted: Sequence[tuple[Item, Sentence]], pictures: FeatureStore | None) -> set[str]:
-    """Items whose pictures have no features."""
-    return set() if pictures is None else {item.id for item, _ in wanted if not pictures.covers(item)}
+def _without_features(
+    model: TrainedModel,
+    collection: Collection,
+    pairs: Sequence[tuple[Item, Sentence]],
+    features: FeatureStore | None,
+) -> set[str]:
+    """Return the ids of items whose images have no features; FeatureError unless the recipe leaves them out."""
+    if features is None:
+        return set()
+    missing = {item.id for item, _ in pairs if not features.covers(item)}
+    if missing and model.recipe.features.missing != "leave_out":
+        raise FeatureError(
+            f"{collection.path}: {len(missing)} images of sentences to translate have no features, for example "
+            f"'{min(missing)}'; run 'limner features', which also reports images that cannot be read"
+        )
+    return missing
 
 
-def _portions(wanted: Sequence[tuple[Item, Sentence]], size: int) -> Iterator[list[tuple[Item, Sentence]]]:
-    """So many sentences at a time, or a few more: all of an item are written together."""
-    some: list[tuple[Item, Sentence]] = []
-    for item, sentence in wanted:
-        if len(some) >= size and some[-1][0] is not item:
-            yield some
-            some = []
-        some.append((item, sentence))
-    if some:
-        yield some
+def _batches(pairs: Iterable[tuple[Item, Sentence]], size: int) -> Iterator[list[tuple[Item, Sentence]]]:
+    """Cut pairs into batches of at least `size`, without separating the sentences of an item."""
+    batch: list[tuple[Item, Sentence]] = []
+    for item, sentence in pairs:
+        if len(batch) >= size and batch[-1][0] is not item:
+            yield batch
+            batch = []
+        batch.append((item, sentence))
+    if batch:
+        yield batch
 
 
-def _items(made: Iterable[Made], lang: str, generated_by: str) -> list[Item]:
-    """What to write: items that hold the new sentences only."""
+def _items(translations: Iterable[BackTranslation], lang: str, generated_by: str) -> list[Item]:
+    """Return items that hold the new sentences only, as `write_items` merges them."""
     new: dict[str, Item] = {}
-    for item, written, text in made:
-        known = new.get(item.id)
-        before = known.sentences if known is not None else ()
-        sentence = Sentence(lang, text, written.group, generated_by)
-        new[item.id] = Item(item.id, item.split, sentences=(*before, sentence))
+    for item, sentence, text in translations:
+        before = new[item.id].sentences if item.id in new else ()
+        translation = Sentence(lang, text, sentence.group, generated_by)
+        new[item.id] = Item(item.id, item.split, sentences=(*before, translation))
     return list(new.values())

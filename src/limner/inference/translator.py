@@ -1,147 +1,128 @@
-"""Translation models at work: sentences in, with or without pictures, sentences out."""
+"""Translations of new sentences, with or without images."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from limner.data.dataset import FeatureSource, GenerationInput, SourceLanguage
+from limner.data.dataset import GenerationInput, SourceLanguage
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import MediaError, SettingsError
 from limner.features.encoders.load import Backbone
-from limner.inference.captioner import BackboneFeatures, changed_search, load_backbone_of, new_item
-from limner.inference.explain import Explanation, explain
-from limner.inference.generate import answer, require_ensemble
-from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.inference.base import TextGenerator, change_decoding, warn_of_unknown_words
+from limner.inference.explain import Explanation
+from limner.inference.generate import generate
+from limner.inference.new_images import ImageInput, new_item
+from limner.progress import Progress
+from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
-from limner.text.vocab import SPECIAL_TOKENS
 
-MOST_TOKENS = 1000
-"""A source sentence of more is no sentence."""
+MAX_SOURCE_TOKENS = 1000
+"""Maximum length of a source sentence."""
 TRANSLATION_BATCH_SIZE = 64
 
-Missing = Literal["refuse", "text"]
-"""What is done about a sentence without a picture, by a model that learned with pictures."""
+MissingImage = Literal["refuse", "text"]
+"""How a model trained with images treats a sentence without one: as an error, or by translating the text alone."""
 
 logger = logging.getLogger(__name__)
 
 
 class Translation(NamedTuple):
-    """What a sentence was translated to."""
+    """A generated translation of a sentence."""
 
     text: str
     tokens: tuple[str, ...]
-    """The words and signs the text was put together from, as metrics on tokens see them."""
+    """Tokens of the text, as metrics that compare tokens read them."""
     log_prob: float
-    """Natural logarithm of its probability given the source sentence and the picture."""
+    """Natural logarithm of the probability given the source sentence and the image, end-of-sentence token included."""
     score: float
-    """What it was ranked by; see `DecodingSettings`."""
+    """Score that hypotheses are ranked by; see `DecodingSettings`."""
     ids: tuple[int, ...] = ()
-    """In the model's vocabulary."""
+    """Token ids in the vocabulary of the model, without special tokens."""
     ended: bool = True
-    """False where it was cut off at `max_length`."""
+    """False where the translation was cut off at `max_length`."""
 
 
-NOTHING = Translation("", (), 0.0, 0.0)
-"""The translation of an empty line, for which no model is asked."""
+EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
+"""Translation of an empty sentence, which is not decoded."""
 
 
-class Asked(NamedTuple):
-    """What a model is asked, and of which of the sentences; empty ones are not among them."""
+class TranslationInputs(NamedTuple):
+    """The sentences of a call that are not empty."""
 
     rows: list[int]
-    queries: list[GenerationInput]
-    pictures: FeatureSource | None
+    """Positions of the sentences in the call."""
+    inputs: list[GenerationInput]
+    images: list[ImageInput | None]
 
 
-class Translator:
-    """A model that translates, or an ensemble of several."""
+class Translator(TextGenerator):
+    """A translation model, or an ensemble of several."""
 
-    def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None) -> None:
-        """Join models of one vocabulary.
+    def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
+        """Combine models that share their vocabularies and features.
 
         Args:
-            models: at least one.
-            backbone: looks at new pictures; None for models that look at none.
+            models: one model, or several as an ensemble.
+            backbone: computes the features of new images; None where no image will be given.
 
         Raises:
-            RunError: the models' vocabularies or features differ.
-            SettingsError: they do not translate.
+            RunError: the vocabularies or features of the models differ.
+            SettingsError: they are not translation models.
         """
-        require_ensemble(models)
+        super().__init__(models, backbone)
         self.source, self.lang = languages(models[0])
-        self.models, self.backbone = tuple(models), backbone
-
-    @classmethod
-    def load(cls, *runs: Path | str, backbone: str | None = None, device: str = "cpu", look: bool = True) -> Self:
-        """Load trained models.
-
-        Args:
-            runs: run folders; several make an ensemble.
-            backbone: where the network is that made the features, if it has moved since the training.
-            device: 'cpu' or 'cuda'.
-            look: false where no picture will be given; the backbone is then not loaded.
-
-        Raises:
-            RunError: a folder holds no whole model.
-            SettingsError: the models do not translate.
-            BackboneError: the backbone is not where it was.
-        """
-        models = [load_trained_model(run, device) for run in runs]
-        return cls(models, load_backbone_of(models[0], backbone, device) if look else None)
-
-    @property
-    def uses_image(self) -> bool:
-        """Whether it looks at pictures."""
-        return any(model.config.features and model.model.uses_image for model in self.models)
 
     def translate(
         self,
         sentences: Sequence[str],
         *,
-        pictures: Sequence[Path | str | None] | None = None,
-        missing: Missing = "refuse",
+        images: Sequence[ImageInput | None] | None = None,
+        missing: MissingImage = "refuse",
         batch_size: int = TRANSLATION_BATCH_SIZE,
-        progress: Callable[[int, int], None] | None = None,
-        **search: Any,  # noqa: ANN401
+        on_progress: Progress | None = None,
+        **decoding: Any,  # noqa: ANN401
     ) -> list[list[Translation]]:
         """Translate sentences.
 
         Args:
-            sentences: in the language of `source`, running text.
-            pictures: for each sentence the file of its picture, or None.
-            missing: what a model that looks does with a sentence that has no picture: 'refuse' it, or translate by the
-                'text' alone.
-            batch_size: sentences translated together; it changes no result.
-            progress: told the sentences that are done, and how many there are.
-            search: settings of `DecodingSettings` to change, such as beam_size=6, n_best=3.
+            sentences: plain text in the source language.
+            images: for each sentence a path, encoded bytes, a PIL image, an array (H, W, 3), or None.
+            missing: how a model trained with images treats a sentence without one.
+            batch_size: sentences a batch; it changes no result.
+            on_progress: called with the number of sentences done and their total.
+            decoding: settings of `DecodingSettings` to change, such as beam_size=6, n_best=3.
 
         Returns:
-            For each sentence its `n_best` translations, the best first; for an empty one the empty translation.
+            The `n_best` translations of each sentence, best first; of an empty one `EMPTY_TRANSLATION`.
 
         Raises:
-            SettingsError: a sentence has far too many words or lacks its picture, there are not as many pictures as
-                sentences, or a search setting is misspelt or does not fit.
-            MediaError: a file is not a picture that can be read.
+            SettingsError: a sentence is too long or has no image, the numbers of sentences and images differ, or a
+                decoding setting is unknown or not allowed.
+            MediaError: an image cannot be read.
         """
-        settings = changed_search(self.models[0].recipe.decoding, search)
-        asked = self.ask(sentences, pictures, missing)
-        self._warn_of_unreadable([query.source or "" for query in asked.queries])
-        found = answer(self.models, asked.queries, asked.pictures, settings, batch_size=batch_size, progress=progress)
-        cut = sum(not hypotheses[0].ended for hypotheses in found)
-        if cut:
+        settings = change_decoding(self.models[0].recipe.decoding, decoding)
+        rows, inputs, given = self.inputs(sentences, images, missing)
+        warn_of_unknown_words(
+            self.source.tokenizer, (one.source or "" for one in inputs), "their translation is a guess"
+        )
+        hypotheses = generate(
+            self.models, inputs, self.features_of(given), settings, batch_size=batch_size, on_progress=on_progress
+        )
+        unfinished = sum(not n_best[0].ended for n_best in hypotheses)
+        if unfinished:
             logger.warning(
-                "%d of %d translations came to no end within %d words and were cut off there; raise max_length, "
-                "or cut what is translated into sentences",
-                cut,
+                "%d of %d translations were cut off at max_length=%d; raise max_length, or split the text into "
+                "sentences",
+                unfinished,
                 len(sentences),
                 settings.max_length,
             )
-        translations = [[NOTHING] for _ in sentences]
-        for row, hypotheses in zip(asked.rows, found, strict=True):
-            translations[row] = [_translation(self.models[0].tokenizer, one) for one in hypotheses]
+        translations = [[EMPTY_TRANSLATION] for _ in sentences]
+        for row, n_best in zip(rows, hypotheses, strict=True):
+            translations[row] = [_translation(self.tokenizer, one) for one in n_best]
         return translations
 
     def explain(
@@ -149,101 +130,97 @@ class Translator:
         sentences: Sequence[str],
         translations: Sequence[Translation],
         *,
-        pictures: Sequence[Path | str | None] | None = None,
-        missing: Missing = "refuse",
-        progress: Callable[[int, int], None] | None = None,
+        images: Sequence[ImageInput | None] | None = None,
+        missing: MissingImage = "refuse",
+        on_progress: Progress | None = None,
     ) -> list[Explanation | None]:
-        """Tell what each word of a translation was made from; of an ensemble, what the first model made it from.
+        """Compute the attention for each word of translations; of an ensemble, that of the first model.
 
         Args:
-            sentences: as they were translated.
-            translations: one of each.
-            pictures: as of `translate`, and so are the others.
-            missing: what is done about a sentence without a picture.
-            progress: told the sentences that are done, and how many there are.
+            sentences: as for `translate`.
+            translations: one translation of each sentence, as returned by `translate`.
+            images: as for `translate`.
+            missing: as for `translate`.
+            on_progress: called with the number of sentences done and their total.
 
         Returns:
-            None for an empty sentence.
+            One explanation for each sentence, None for an empty one.
         """
-        asked = self.ask(sentences, pictures, missing)
-        chosen = [translations[row] for row in asked.rows]
-        said = [Hypothesis(one.ids, one.log_prob, one.score, one.ended) for one in chosen]
-        explained: list[Explanation | None] = [None] * len(sentences)
-        found = explain(self.models[0], asked.queries, said, asked.pictures, progress=progress)
-        for row, one in zip(asked.rows, found, strict=True):
-            explained[row] = one
-        return explained
+        rows, inputs, given = self.inputs(sentences, images, missing)
+        explanations: list[Explanation | None] = [None] * len(sentences)
+        explained = self._explain(inputs, [translations[row] for row in rows], given, on_progress)
+        for row, one in zip(rows, explained, strict=True):
+            explanations[row] = one
+        return explanations
 
-    def ask(
-        self, sentences: Sequence[str], pictures: Sequence[Path | str | None] | None, missing: Missing = "refuse"
-    ) -> Asked:
-        """Check sentences and pictures, and pose them as queries; arguments and errors as of `translate`."""
-        if missing not in get_args(Missing):
-            raise SettingsError(f"missing: '{missing}', expected one of {', '.join(get_args(Missing))}")
-        if isinstance(sentences, str):  # whose letters would be translated one by one
-            raise SettingsError(f"sentences: '{sentences}' is one sentence, expected a list: put it in brackets")
-        pictures = [None] * len(sentences) if pictures is None else pictures
-        if len(pictures) != len(sentences):
-            raise SettingsError(f"{len(sentences)} sentences and {len(pictures)} pictures: give one picture a sentence")
-        rows = [row for row, text in enumerate(sentences) if self._tokens(row, text)]
-        self._check_pictures([(row, pictures[row]) for row in rows], missing)
-        queries = [GenerationInput(new_item(sentences[row], pictures[row]), sentences[row], ()) for row in rows]
-        return Asked(rows, queries, BackboneFeatures(self.backbone) if self.backbone is not None else None)
-
-    def _tokens(self, row: int, text: str) -> int:
-        """How many tokens the model reads of a sentence; far too many are refused."""
-        count = len(self.source.tokenizer.encode(text))
-        if count > MOST_TOKENS:
+    def inputs(
+        self,
+        sentences: Sequence[str],
+        images: Sequence[ImageInput | None] | None,
+        missing: MissingImage = "refuse",
+    ) -> TranslationInputs:
+        """Check sentences and images, and select those that are not empty; arguments are those of `translate`."""
+        if missing not in get_args(MissingImage):
+            raise SettingsError(f"missing: expected one of {', '.join(get_args(MissingImage))}, got '{missing}'")
+        if isinstance(sentences, str):  # a sequence of characters
+            raise SettingsError(f"sentences: expected a list of strings, got the string '{sentences}'")
+        images = [None] * len(sentences) if images is None else images
+        if len(images) != len(sentences):
             raise SettingsError(
-                f"sentence {row + 1} has {count:,} tokens, expected at most {MOST_TOKENS:,}: "
-                "cut it into sentences, one a line"
+                f"expected one image for each sentence, got {len(images)} images and {len(sentences)} sentences"
+            )
+        rows = [row for row, text in enumerate(sentences) if self._count_tokens(row, text)]
+        given = [images[row] for row in rows]
+        self._check_images(rows, given, missing)
+        inputs = [
+            GenerationInput(new_item(image, sentences[row]), sentences[row], ())
+            for row, image in zip(rows, given, strict=True)
+        ]
+        return TranslationInputs(rows, inputs, given)
+
+    def _count_tokens(self, row: int, text: str) -> int:
+        """Return the number of tokens of a sentence; SettingsError above `MAX_SOURCE_TOKENS`."""
+        count = len(self.source.tokenizer.encode(text))
+        if count > MAX_SOURCE_TOKENS:
+            raise SettingsError(
+                f"sentence {row + 1}: expected at most {MAX_SOURCE_TOKENS:,} tokens, got {count:,}; split the text "
+                "into sentences, one a line"
             )
         return count
 
-    def _check_pictures(self, pictures: Sequence[tuple[int, Path | str | None]], missing: Missing) -> None:
-        """Refuse what is missing before anything is translated; `pictures` come with the rows of their sentences."""
-        given = dict.fromkeys(Path(path) for _, path in pictures if path is not None)
-        for path in given:
+    def _check_images(self, rows: Sequence[int], images: Sequence[ImageInput | None], missing: MissingImage) -> None:
+        """Check the images of the sentences at positions `rows` before anything is decoded."""
+        for path in dict.fromkeys(Path(image) for image in images if isinstance(image, Path | str)):
             if not path.is_file():
-                raise MediaError(f"{path}: no such picture; put the file there or leave it out")
+                raise MediaError(f"{path}: no such image file")
+        without = [row for row, image in zip(rows, images, strict=True) if image is None]
         if not self.uses_image:
-            if given:
-                logger.warning("this model was trained without pictures: it translates by the text alone")
+            if len(without) < len(rows):
+                logger.warning("this model was trained without images: they are ignored")
             return
-        if given and self.backbone is None:
-            raise SettingsError("pictures were given to a translator that was loaded with look=False; load it without")
-        blind = [row for row, path in pictures if path is None]
-        if blind and missing == "refuse":
+        if len(without) < len(rows) and self.backbone is None:
+            raise SettingsError("images need the backbone: load the translator with encode_images=True")
+        if without and missing == "refuse":
             raise SettingsError(
-                f"sentence {blind[0] + 1} has no picture, and the model was trained with pictures: give one, "
-                "or let it translate by the text alone (missing='text'; limner translate --missing text)"
+                f"sentence {without[0] + 1} has no image, and the model was trained with images; give one, or "
+                "translate the text alone with missing='text' (limner translate --missing text)"
             )
-
-    def _warn_of_unreadable(self, texts: Sequence[str]) -> None:
-        """Say which words the model cannot tell from each other: it takes all of them for <unk>."""
-        tokenizer, unknown = self.source.tokenizer, set()
-        for text in texts:
-            if SPECIAL_TOKENS.unk in tokenizer.encode(text):
-                unknown |= {word for word in tokenizer.words(text) if SPECIAL_TOKENS.unk in tokenizer.encode(word)}
-        if unknown:
-            shown = ", ".join(f"'{word}'" for word in sorted(unknown)[:5]) + (", …" if len(unknown) > 5 else "")
-            logger.warning("the model cannot read %s and takes it for <unk>: what it makes of that is a guess", shown)
 
 
 def languages(model: TrainedModel) -> tuple[SourceLanguage, str]:
-    """The language a model translates from, with its vocabulary, and the one it translates to.
+    """Return the source language of a translation model, with its tokenizer, and the target language.
 
     Raises:
-        SettingsError: it does not translate.
+        SettingsError: it is not a translation model.
     """
     if model.source is None:
         raise SettingsError(
-            f"a model '{model.recipe.model.name}' does not translate: use 'limner describe', or train one that does "
-            "(a recipe calixto2017/…)"
+            f"model '{model.recipe.model.name}' does not translate: use 'limner describe', or train a translation "
+            "model (recipes calixto2017/…)"
         )
     return model.source, model.recipe.data.lang
 
 
-def _translation(tokenizer: Tokenizer, found: Hypothesis) -> Translation:
-    text, words = tokenizer.decode(found.tokens, detokenise=True), tokenizer.decode(found.tokens).split()
-    return Translation(text, tuple(words), found.log_prob, found.score, found.tokens, found.ended)
+def _translation(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
+    text, tokens = tokenizer.decode(one.tokens, detokenise=True), tokenizer.decode(one.tokens).split()
+    return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended)

@@ -15,8 +15,8 @@ from limner.data.examples import Item
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import CollectionError, MediaError, RunError
 from limner.features.store import FeatureSpec
+from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
-from limner.inference.generate import open_features
 from limner.media.image import Preprocessing, open_image, seen_box
 from limner.report import attention_plots, plots
 from limner.report.attention_page import grid_of

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError, SettingsError
 from limner.files import written_beside
-from limner.inference.captioner import Captioner
+from limner.inference.word_vectors import nearest_words
 from limner.models.protocols import WordEmbeddingModel
 from limner.report import plots
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -163,7 +163,7 @@ def _by_tsne(vectors: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 
 def _neighbours(checkpoint: TrainedModel, row: int, group: int) -> Neighbours:
     word = checkpoint.tokenizer.entries[row]
-    nearest = Captioner([checkpoint], None).nearest_words(word, NEIGHBOURS)
+    nearest = nearest_words(checkpoint, word, NEIGHBOURS)
     spelt = tuple(other.removeprefix(WORD_START) for other, _ in nearest)
     return Neighbours(word.removeprefix(WORD_START), group, spelt)
 

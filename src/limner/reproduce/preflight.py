@@ -10,7 +10,7 @@ from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.errors import RunError, SettingsError
 from limner.features.sources import FeatureStore
-from limner.inference.generate import control_features, open_features
+from limner.inference.collection_features import control_features, open_features
 from limner.reproduce.plan import Job, Plan, Training, all_kept, as_of_now, folder_of, kept_of, plan
 from limner.reproduce.tables import Begun, Outcome, Row
 from limner.retrieval.shortlist import require_shortlist

@@ -1,0 +1,118 @@
+"""Statistics of the image gate of translation models, as in Calixto et al. (2017), section 5.2."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from limner.data.dataset import FeatureSource, GenerationInput
+from limner.decoding.beam_search import Hypothesis
+from limner.errors import SettingsError
+from limner.inference.explain import EXPLANATION_BATCH_SIZE, Explanation, Weights, explain
+from limner.metrics.base import Score
+from limner.progress import Progress
+from limner.runs.records import GateShare, GateStatistics
+from limner.runs.trained_model import TrainedModel
+
+THRESHOLDS = (0.5, 0.8)
+"""Thresholds of the gate in Calixto et al. (2017), section 5.2."""
+
+
+def gate_statistics(explanations: Iterable[Explanation], thresholds: Sequence[float] = THRESHOLDS) -> GateStatistics:
+    """Compute the mean gate, and the share of words whose gate exceeds each threshold, over all words and groups.
+
+    The end-of-sentence token is not counted.
+
+    Raises:
+        SettingsError: no word has a gate: the model has none, or no sentence has an image.
+    """
+    gates: dict[str, list[float]] = defaultdict(list)
+    for one in explanations:
+        if one.gate is not None:
+            for word, gate in zip(one.target[:-1], one.gate[:-1].tolist(), strict=True):
+                gates[word].append(gate)
+    if not gates:
+        raise SettingsError(
+            "gate statistics: no word has an image gate; use a model with a 'conditional' decoder and image "
+            "'attention', and sentences with images"
+        )
+    counts = Counter({word: len(values) for word, values in gates.items()})
+    groups = {"all words": list(gates), **_by_frequency(counts), **_by_characters(gates)}
+    parts = [
+        _share(name, np.array([gate for word in words for gate in gates[word]]), thresholds)
+        for name, words in groups.items()
+        if words
+    ]
+    means = ((word, float(np.mean(values)), len(values)) for word, values in gates.items())
+    ranked = sorted(means, key=lambda entry: (-entry[1], entry[0]))
+    return GateStatistics(thresholds=tuple(thresholds), parts=tuple(parts), words=tuple(ranked))
+
+
+def measure_gates(
+    model: TrainedModel,
+    inputs: Sequence[GenerationInput],
+    hypotheses: Sequence[Hypothesis],
+    features: FeatureSource | None,
+    *,
+    on_progress: Progress | None = None,
+) -> GateStatistics | None:
+    """Compute `gate_statistics` of generated sentences batch by batch; arguments are those of `explain`.
+
+    Returns:
+        None where the model has no gate (as its first batch shows) or no input has an image.
+    """
+    rows_with_image = [row for row, one in enumerate(inputs) if one.item.medium is not None]
+
+    def explanations() -> Iterator[Explanation]:
+        for begin in range(0, len(rows_with_image), EXPLANATION_BATCH_SIZE):
+            rows = rows_with_image[begin : begin + EXPLANATION_BATCH_SIZE]
+            batch = explain(model, [inputs[row] for row in rows], [hypotheses[row] for row in rows], features)
+            if all(one.gate is None for one in batch):
+                return
+            yield from batch
+            if on_progress is not None:
+                on_progress(begin + len(rows), len(rows_with_image))
+
+    try:
+        return gate_statistics(explanations())
+    except SettingsError:
+        return None
+
+
+def gate_scores(gates: GateStatistics) -> list[Score]:
+    """Return the mean gate of all words and, in percent, the shares above the thresholds as scores."""
+    words = gates.parts[0]
+    counted = f"words:{words.words}"
+    shares = zip(gates.thresholds, words.above, strict=True)
+    return [
+        Score("gate_mean", words.mean, counted),
+        *(Score(f"gate_above_{threshold:g}", 100 * share, f"{counted}|scale:0-100") for threshold, share in shares),
+    ]
+
+
+def _share(part: str, gates: Weights, thresholds: Sequence[float]) -> GateShare:
+    above = tuple(float((gates > threshold).mean()) for threshold in thresholds)
+    return GateShare(part=part, words=len(gates), mean=float(gates.mean()), above=above)
+
+
+def _by_frequency(counts: Counter[str]) -> dict[str, list[str]]:
+    """Group words into thirds of all occurrences by frequency; equally frequent words are in one group."""
+    names = ("frequent words", "middling words", "rare words")
+    groups: dict[str, list[str]] = {name: [] for name in names}
+    before, total = 0, counts.total()
+    for count in sorted(set(counts.values()), reverse=True):
+        words = [word for word in counts if counts[word] == count]
+        groups[names[3 * before // total]] += words
+        before += count * len(words)
+    return groups
+
+
+def _by_characters(words: Iterable[str]) -> dict[str, list[str]]:
+    """Group words by whether they contain letters, digits only among other characters, or neither."""
+    groups: dict[str, list[str]] = {"letters": [], "numbers": [], "other signs": []}
+    for word in words:
+        kind = "letters" if any(map(str.isalpha, word)) else "numbers" if any(map(str.isdigit, word)) else "other signs"
+        groups[kind].append(word)
+    return groups

@@ -1,0 +1,148 @@
+"""What `Captioner` and `Translator` share: an ensemble of trained models, a backbone for new images, explanations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from limner.data.dataset import FeatureSource, GenerationInput
+from limner.decoding.beam_search import DecodingSettings, Hypothesis
+from limner.errors import RunError, SettingsError
+from limner.features.encoders.load import Backbone
+from limner.inference.explain import Explanation, explain
+from limner.inference.generate import require_ensemble
+from limner.inference.new_images import BackboneFeatures, ImageInput, load_backbone_of
+from limner.progress import Progress
+from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
+
+UNKNOWN_WORDS_SHOWN = 5
+
+logger = logging.getLogger(__name__)
+
+
+class GeneratedText(Protocol):
+    """A caption or a translation."""
+
+    @property
+    def ids(self) -> tuple[int, ...]: ...
+    @property
+    def log_prob(self) -> float: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def ended(self) -> bool: ...
+
+
+class TextGenerator:
+    """Base class of models that generate text: one trained model, or an ensemble whose probabilities are averaged."""
+
+    def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
+        """Combine models that share their vocabularies and features.
+
+        Args:
+            models: one model, or several as an ensemble.
+            backbone: computes the features of new images; None where no image will be given.
+
+        Raises:
+            RunError: the vocabularies or the features of the models differ.
+        """
+        require_ensemble(models)
+        self.models, self.backbone = tuple(models), backbone
+
+    @classmethod
+    def load(
+        cls, *runs: Path | str, backbone: str | None = None, device: str = "cpu", encode_images: bool = True
+    ) -> Self:
+        """Load trained models.
+
+        Args:
+            runs: run directories; several are an ensemble.
+            backbone: where the network is that computed the features, if it has moved since the training.
+            device: 'cpu' or 'cuda'.
+            encode_images: false where no image will be given; the backbone is then not loaded.
+
+        Raises:
+            RunError: a directory holds no complete model, or the models do not form an ensemble.
+            SettingsError: the models do not fit the class.
+            BackboneError: the backbone cannot be found or loaded.
+        """
+        models = [load_trained_model(run, device) for run in runs]
+        return cls(models, load_backbone_of(models[0], backbone, device) if encode_images else None)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the generated text."""
+        return self.models[0].tokenizer
+
+    @property
+    def uses_image(self) -> bool:
+        """Whether the generated text depends on the image."""
+        return any(model.config.features and model.model.uses_image for model in self.models)
+
+    def features_of(self, images: Iterable[ImageInput | None]) -> FeatureSource | None:
+        """Return the source of the features of new images; None without a backbone."""
+        return BackboneFeatures(self.backbone, images) if self.backbone is not None else None
+
+    def _explain(
+        self,
+        inputs: Sequence[GenerationInput],
+        generated: Sequence[GeneratedText],
+        images: Iterable[ImageInput | None],
+        on_progress: Progress | None,
+    ) -> list[Explanation]:
+        """Explain generated texts by the first model.
+
+        Raises:
+            SettingsError: the model has no attention, alignment or gate.
+        """
+        model = self.models[0]
+        hypotheses = [Hypothesis(one.ids, one.log_prob, one.score, one.ended) for one in generated]
+        explanations = explain(model, inputs, hypotheses, self.features_of(images), on_progress=on_progress)
+        if explanations and not any(one.has_weights for one in explanations):
+            raise SettingsError(
+                f"model '{model.recipe.model.name}' has no attention to explain; use a model that attends to the "
+                "image or to a source sentence, such as 'nmt'"
+            )
+        return explanations
+
+
+def require_captioning(model: TrainedModel) -> None:
+    """Check that a model generates text without a source sentence.
+
+    Raises:
+        RunError: it is a translation model.
+    """
+    if model.source is not None:
+        raise RunError(
+            f"expected a captioning model, got one that translates from '{model.source.lang}': use 'limner translate' "
+            "or limner.Translator"
+        )
+
+
+def change_decoding(default: DecodingSettings, changes: Mapping[str, Any]) -> DecodingSettings:
+    """Return decoding settings with some values changed; `beam_size` is raised to `n_best` unless it is given.
+
+    Raises:
+        SettingsError: a name is unknown or a value is not allowed.
+    """
+    if not changes:
+        return default
+    changes = dict(changes)
+    if "n_best" in changes and "beam_size" not in changes:
+        changes["beam_size"] = max(default.beam_size, changes["n_best"])
+    return DecodingSettings.parse({**default.model_dump(), **changes}, where="decoding")
+
+
+def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect: str) -> None:
+    """Log the words that a tokenizer encodes as <unk>, followed by the effect on the result."""
+    unk = SPECIAL_TOKENS.unk
+    words = {word for text in sentences if unk in tokenizer.encode(text) for word in tokenizer.words(text)}
+    unknown = sorted(word for word in words if unk in tokenizer.encode(word))
+    if unknown:
+        shown = ", ".join(f"'{word}'" for word in unknown[:UNKNOWN_WORDS_SHOWN])
+        more = ", …" if len(unknown) > UNKNOWN_WORDS_SHOWN else ""
+        logger.warning("words not in the vocabulary are encoded as <unk>: %s%s; %s", shown, more, effect)

@@ -1,0 +1,93 @@
+"""Features of images and audio files that belong to no collection."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from limner.data.examples import Item, StoredFeatures
+from limner.features.encoders.load import Backbone, load_backbone_for
+from limner.media.audio import AUDIO_SUFFIXES
+from limner.runs.trained_model import TrainedModel
+
+ImageInput = Path | str | bytes | Image.Image | NDArray[np.uint8]
+
+NEW_SPLIT = "new"
+"""Split of items that belong to no collection."""
+
+
+class BackboneFeatures:
+    """Features of new images or audio files, computed by a backbone when a batch needs them.
+
+    A `FeatureSource`: an item is read from its file, unless its image is one of those held in memory.
+    """
+
+    def __init__(self, backbone: Backbone, images: Iterable[ImageInput | None] = ()) -> None:
+        """Initialise the source.
+
+        Args:
+            backbone: network that computed the features the model was trained on.
+            images: images that items made by `new_item` refer to; needed only for those that are not files.
+        """
+        self.backbone = backbone
+        self._in_memory = {image_name(image): image for image in images if not isinstance(image, Path | str | None)}
+
+    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
+        """Compute the features of each item's image or audio file; an image that several items share is read once.
+
+        Raises:
+            MediaError: an image or audio file cannot be read.
+        """
+        names = dict.fromkeys(item.medium for item in items if item.medium is not None)
+        inputs = [self.backbone.read(self._in_memory.get(name, Path(name))) for name in names]
+        features = self.backbone(np.stack(inputs)) if inputs else {}
+        rows = {name: row for row, name in enumerate(names)}
+        return [
+            None if item.medium is None else {kind: values[rows[item.medium]] for kind, values in features.items()}
+            for item in items
+        ]
+
+
+def new_item(image: ImageInput | None, id_: str | None = None) -> Item:
+    """Create an item of no collection.
+
+    Args:
+        image: image or audio file (recognised by its suffix), an image in memory, or None for text alone.
+        id_: id of the item, which with a seed determines sampled sentences; default: the name of the image.
+    """
+    name = None if image is None else image_name(image)
+    if isinstance(image, Path | str) and Path(image).suffix.lower() in AUDIO_SUFFIXES:
+        return Item(id_ or str(name), NEW_SPLIT, audio=name)
+    return Item(id_ or str(name), NEW_SPLIT, image=name)
+
+
+def image_name(image: ImageInput) -> str:
+    """Return the path of an image file, or a name derived from the content of an image in memory."""
+    if isinstance(image, Path | str):
+        return str(image)
+    if isinstance(image, bytes):
+        content = image
+    elif isinstance(image, Image.Image):
+        content = repr((image.mode, image.size)).encode() + image.tobytes()
+    else:
+        content = repr((image.dtype, image.shape)).encode() + image.tobytes()
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: str = "cpu") -> Backbone | None:
+    """Load the backbone that computed the features a model was trained on; None for a model without features.
+
+    Args:
+        model: trained model.
+        backbone: where the network is, if it has moved since the training.
+        device: 'cpu' or 'cuda'.
+
+    Raises:
+        BackboneError: the network cannot be found or loaded.
+    """
+    return load_backbone_for(model.config.features, backbone, device=device) if model.config.features else None

@@ -1,0 +1,158 @@
+"""Image-text retrieval in a collection."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from limner.data.collection import Collection
+from limner.data.dataset import Examples
+from limner.data.examples import Item
+from limner.decoding.scoring import pair_log_probs
+from limner.errors import CollectionError, SettingsError
+from limner.features.encoders.load import Backbone
+from limner.features.sources import FeatureStore
+from limner.inference.base import require_captioning
+from limner.inference.collection_features import open_features
+from limner.inference.new_images import BackboneFeatures, ImageInput, load_backbone_of, new_item
+from limner.inference.scorer import require_words
+from limner.retrieval.all_pairs import MARGINAL_IMAGES, log_marginal
+from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.text.vocab import SPECIAL_TOKENS
+
+logger = logging.getLogger(__name__)
+
+
+class RetrievalResult(NamedTuple):
+    """An image retrieved for a sentence, or a sentence retrieved for an image."""
+
+    id: str
+    """Id of the item that the image or sentence belongs to."""
+    image: str | None
+    """Path of the image or audio file in text-to-image retrieval, None otherwise."""
+    text: str
+    """The query in text-to-image retrieval, the retrieved sentence otherwise."""
+    score: float
+    """log P(w|I) in text-to-image retrieval, log P(w|I) - log P(w) otherwise."""
+
+
+class Retriever:
+    """A captioning model that ranks the images or the sentences of a collection."""
+
+    def __init__(self, model: TrainedModel, backbone: Backbone | None = None) -> None:
+        """Create a retriever of a model.
+
+        Args:
+            model: captioning model.
+            backbone: computes the features of query images; None where the queries are sentences.
+
+        Raises:
+            RunError: the model is a translation model.
+        """
+        require_captioning(model)
+        self.model, self.backbone = model, backbone
+
+    @classmethod
+    def load(
+        cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu", encode_images: bool = True
+    ) -> Self:
+        """Load a trained model; arguments and errors are those of `Captioner.load`."""
+        model = load_trained_model(run, device)
+        return cls(model, load_backbone_of(model, backbone, device) if encode_images else None)
+
+    def retrieve_images(
+        self, sentence: str, collection: Collection, *, split: str | None = None, count: int = 5
+    ) -> list[RetrievalResult]:
+        """Rank the images of a collection for a sentence by P(w|I); images without features are left out.
+
+        Args:
+            sentence: query.
+            collection: images to search and their features.
+            split: split to search; None for all.
+            count: number of results.
+
+        Raises:
+            FeatureError: the collection lacks the features that the model was trained on.
+            CollectionError: there is no image to search, or the model uses no images.
+            SettingsError: the sentence has no words, or none of the vocabulary.
+        """
+        features = self._open(collection)
+        items = [item for item in _with_features(collection, split, features) if item.medium is not None]
+        if not items:
+            raise CollectionError(
+                f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
+            )
+        require_words(self.model, [sentence])
+        tokens = self.model.tokenizer.encode(sentence)
+        if all(token == SPECIAL_TOKENS.unk for token in tokens):
+            raise SettingsError(f"'{sentence}': none of its words is in the vocabulary of the model; use other words")
+        scores = pair_log_probs(self.model.model, [tokens], items, features)[0]
+        best = scores.topk(min(count, len(items)))
+        return [
+            RetrievalResult(items[row].id, str(collection.media_file(items[row])), sentence, score)
+            for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+
+    def retrieve_sentences(
+        self, image: ImageInput, collection: Collection, *, split: str | None = None, count: int = 5
+    ) -> list[RetrievalResult]:
+        """Rank the sentences of a collection for an image by Mao et al. (2015), eq. 7; each text occurs once.
+
+        The marginal P(w) is the mean over at most `MARGINAL_IMAGES` images of the collection.
+
+        Args:
+            image: query; a path, encoded bytes, a PIL image or an array (H, W, 3).
+            collection: sentences to search, and images with features for the marginal.
+            split: split to search; None for all.
+            count: number of results.
+
+        Raises:
+            MediaError: the image cannot be read.
+            FeatureError: the collection lacks the features that the model was trained on.
+            CollectionError: there is no sentence to search, or the model uses no images.
+            SettingsError: the retriever was created without a backbone.
+        """
+        features = self._open(collection)
+        if self.backbone is None:
+            raise SettingsError("retrieval by an image needs the backbone: load the retriever with encode_images=True")
+        items = _with_features(collection, split, features)
+        lang = self.model.recipe.data.lang
+        examples = Examples(items, self.model.target, features)
+        others = [item for item in items if item.medium is not None][:MARGINAL_IMAGES]
+        if not len(examples) or not others:
+            raise CollectionError(
+                f"{collection.path}: no sentence in '{lang}' to search, or no image with features for the marginal"
+            )
+        query = BackboneFeatures(self.backbone, [image])
+        scores = pair_log_probs(self.model.model, examples.targets, [new_item(image)], query)[:, 0]
+        scores = scores - log_marginal(self.model.model, examples.targets, others, features)
+        best: dict[str, RetrievalResult] = {}
+        for row in scores.argsort(descending=True, stable=True).tolist():
+            if len(best) == count:
+                break
+            text = examples.texts[row]
+            best.setdefault(text, RetrievalResult(items[examples.owners[row]].id, None, text, float(scores[row])))
+        return list(best.values())
+
+    def _open(self, collection: Collection) -> FeatureStore:
+        features = open_features(self.model, collection)
+        if features is None:
+            raise CollectionError(
+                f"model '{self.model.recipe.model.name}' was trained without images; retrieval needs one that uses them"
+            )
+        return features
+
+
+def _with_features(collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:
+    """Return the items of a split whose features are stored, or that need none; the others are counted in the log."""
+    items = collection.items(split)
+    complete = [item for item in items if features.covers(item)]
+    if len(complete) < len(items):
+        logger.warning(
+            "%s: %d %s without features are left out of the search; run 'limner features'",
+            collection.path,
+            len(items) - len(complete),
+            features.tables[0].spec.media,
+        )
+    return complete

@@ -1,0 +1,97 @@
+"""Probability of given sentences about images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from limner.data.dataset import Examples
+from limner.data.examples import Sentence
+from limner.decoding.scoring import score_examples
+from limner.errors import SettingsError
+from limner.features.encoders.load import Backbone
+from limner.inference.base import require_captioning, warn_of_unknown_words
+from limner.inference.captioner import require_images
+from limner.inference.new_images import BackboneFeatures, ImageInput, load_backbone_of, new_item
+from limner.metrics import perplexity
+from limner.runs.trained_model import TrainedModel, load_trained_model
+
+SCORING_BATCH_SIZE = 32
+
+
+class SentenceScore(NamedTuple):
+    """Probability of a sentence given an image."""
+
+    log_prob: float
+    """Natural logarithm of the probability, end-of-sentence token included."""
+    tokens: int
+    """Number of tokens, end-of-sentence token included."""
+    perplexity: float
+    """Perplexity of the sentence, Mao et al. (2015), eq. 5."""
+
+
+class Scorer:
+    """A captioning model that computes the probability of given sentences."""
+
+    def __init__(self, model: TrainedModel, backbone: Backbone | None = None) -> None:
+        """Create a scorer of a model.
+
+        Args:
+            model: captioning model.
+            backbone: computes the features of new images; None for a model without features.
+
+        Raises:
+            RunError: the model is a translation model.
+        """
+        require_captioning(model)
+        self.model, self.backbone = model, backbone
+
+    @classmethod
+    def load(cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu") -> Self:
+        """Load a trained model; arguments and errors are those of `Captioner.load`."""
+        model = load_trained_model(run, device)
+        return cls(model, load_backbone_of(model, backbone, device))
+
+    def score(self, images: Sequence[ImageInput], sentences: Sequence[str]) -> list[SentenceScore]:
+        """Compute the probability of each sentence given the image at the same position.
+
+        Args:
+            images: N paths, encoded bytes, PIL images or arrays (H, W, 3).
+            sentences: N sentences.
+
+        Raises:
+            SettingsError: the numbers of images and sentences differ, or a sentence has no words.
+            MediaError: an image cannot be read.
+        """
+        if len(images) != len(sentences):
+            raise SettingsError(
+                f"expected one image for each sentence, got {len(images)} images and {len(sentences)} sentences"
+            )
+        require_words(self.model, sentences)
+        require_images(self.model, images)
+        warn_of_unknown_words(self.model.tokenizer, sentences, "the scores of such sentences are not comparable")
+        lang = self.model.recipe.data.lang
+        items = [
+            replace(new_item(image), sentences=(Sentence(lang, text),))
+            for image, text in zip(images, sentences, strict=True)
+        ]
+        features = BackboneFeatures(self.backbone, images) if self.backbone is not None else None
+        examples = Examples(items, self.model.target, features)
+        scores = score_examples(self.model.model, examples, batch_size=SCORING_BATCH_SIZE)
+        return [
+            SentenceScore(log_prob, count, perplexity(log_prob, count).value)
+            for log_prob, count in zip(scores.log_probs.tolist(), scores.words.tolist(), strict=True)
+        ]
+
+
+def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
+    """Check that every sentence has a word, because the probability of an empty sentence says nothing of an image.
+
+    Raises:
+        SettingsError: a sentence has no words.
+    """
+    for sentence in sentences:
+        if not model.tokenizer.words(sentence):
+            raise SettingsError(f"expected a sentence of at least one word, got '{sentence}'")

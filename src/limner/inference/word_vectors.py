@@ -1,0 +1,41 @@
+"""Nearest neighbours among the word vectors of a model."""
+
+from __future__ import annotations
+
+import torch
+
+from limner.errors import SettingsError
+from limner.models.protocols import WordEmbeddingModel
+from limner.runs.trained_model import TrainedModel
+from limner.text.vocab import SPECIAL_TOKENS
+
+
+def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple[str, float]]:
+    """Return the words with the nearest vectors and their Euclidean distances, nearest first.
+
+    Args:
+        model: trained model with word vectors.
+        word: word of its vocabulary.
+        count: number of neighbours.
+
+    Raises:
+        SettingsError: the model has no word vectors, or the word is not in its vocabulary.
+    """
+    network, entries = model.model, model.tokenizer.entries
+    if not isinstance(network, WordEmbeddingModel):
+        raise SettingsError(f"model '{model.recipe.model.name}' has no word vectors")
+    normalised = model.tokenizer.words(word)  # lowercased where the vocabulary is
+    if len(normalised) == 1:
+        word = normalised[0]
+    if word not in entries:
+        raise SettingsError(
+            f"'{word}' is not among the {len(entries)} words of the vocabulary: it occurs in the training sentences "
+            "too seldom or not at all"
+        )
+    with torch.inference_mode():
+        vectors = network.word_vectors()  # (V, D)
+        row = entries.index(word)
+        distances = torch.linalg.vector_norm(vectors - vectors[row], dim=1)
+        distances[[*SPECIAL_TOKENS, row]] = torch.inf
+    nearest = distances.topk(min(count, len(entries) - len(SPECIAL_TOKENS) - 1), largest=False)
+    return [(entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)]

@@ -196,7 +196,7 @@ def test_search_goes_without_pictures_that_have_no_features(retriever, own_tiny,
     collection = Collection.open(own_tiny.path)
     found = retriever.retrieve_images("a green wall", collection, split="test", count=100)
     assert len(found) == 8 and "late" not in {one.id for one in found}
-    assert "1 images without features are left out" in caplog.text
+    assert "1 items without features are left out" in caplog.text
     sentences = retriever.retrieve_sentences(photos["green"], collection, split="test", count=100)
     assert "late" not in {one.id for one in sentences}
 

@@ -150,9 +150,8 @@ def _with_features(collection: Collection, split: str | None, features: FeatureS
     complete = [item for item in items if features.covers(item)]
     if len(complete) < len(items):
         logger.warning(
-            "%s: %d %s without features are left out of the search; run 'limner features'",
+            "%s: %d items without features are left out of the search; run 'limner features'",
             collection.path,
             len(items) - len(complete),
-            features.tables[0].spec.media,
         )
     return complete

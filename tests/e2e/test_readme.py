@@ -83,7 +83,7 @@ def test_training_measuring_and_reporting(place):
 
 def test_translating_and_whether_the_picture_is_used(place):
     printed = shell(SHELL[2], place)
-    assert "sentences with a word of two meanings; by chance 50 %" in printed
+    assert "sentences with an ambiguous word; chance 50 %" in printed
     assert (place / "looked" / "index.html").is_file()
     assert list((place / "looked").glob("**/*.png"))
     assert (place / "demo" / "translation" / "diagnosis" / "test.json").is_file()

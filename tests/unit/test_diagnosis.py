@@ -1,4 +1,4 @@
-"""Is the picture used? A toy where the picture alone tells the meaning of a word, and models that see it or do not."""
+"""Diagnosis on a toy collection where only the image disambiguates a word, with models that do and do not use it."""
 
 import json
 import math
@@ -17,12 +17,17 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
-from limner.diagnosis import Diagnosis, diagnose, save_diagnosis, verdict
-from limner.diagnosis.ambiguity import other_sense, says, sense_queries, wrong_pictures
-from limner.diagnosis.conditions import by_item
-from limner.diagnosis.contrastive import measure_contrasts, read_contrasts
-from limner.diagnosis.masking import Hiding, LastWords, Words, read_mask, recovered
-from limner.diagnosis.records import Condition, Figure, Masked
+from limner.diagnosis import Diagnosis, DiagnosisSettings, diagnose, save_diagnosis, verdict
+from limner.diagnosis.ambiguity import (
+    expresses_sense,
+    find_ambiguous_inputs,
+    items_of_other_sense,
+    other_sense_label,
+)
+from limner.diagnosis.conditions import sum_by_item
+from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
+from limner.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
+from limner.diagnosis.records import ConditionResult, ConditionScore
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
 from limner.features.store import extract
 from limner.inference.collection_features import open_features
@@ -40,7 +45,7 @@ COLOURS = {"red": "rot", "blue": "blau"}
 
 
 def toy_items(folder):
-    """Pictures whose red tells the meaning of the word, and whose green tells the colour that the sentence names."""
+    """Images whose red channel encodes the sense of the word and whose green channel encodes the colour adjective."""
     for split, size in {"train": 8, "val": 8, "test": 16}.items():
         for number in range(size):
             label, (english, german) = list(GERMAN)[number % 4], list(COLOURS.items())[number // 4 % 2]
@@ -60,22 +65,22 @@ def toys(tmp_path_factory, eye_of):
     return collection
 
 
-class Intended(NamedTuple):
-    """A stub's memory: the words it is going to say, each example's end sign among them."""
+class StubMemory(NamedTuple):
+    """The target tokens that a stub generates, end-of-sentence tokens included."""
 
-    words: Tensor  # (B, 5)
-
-
-class Position(NamedTuple):
-    """A stub's state."""
-
-    at: Tensor  # (N K,)
+    tokens: Tensor  # (B, 5)
 
 
-class Seeing(nn.Module):
-    """Translates the toy as one would who sees: the meaning by the picture's red, a hidden colour by its green.
+class StubState(NamedTuple):
+    """Position in the target sentence."""
 
-    Without a picture it says 'rot' for both. Each word has the logit 4, every other word 0.
+    position: Tensor  # (N K,)
+
+
+class ImageOracle(nn.Module):
+    """Translates the toy sentences with the image: the sense by the red channel, a masked colour by the green one.
+
+    Without an image both are translated as 'rot'. The chosen token has the logit 4, every other token 0.
     """
 
     uses_image = True
@@ -83,44 +88,44 @@ class Seeing(nn.Module):
     def __init__(self, tokenizer, source_tokenizer):
         super().__init__()
         self.vocab_size = len(tokenizer)
-        self.register_buffer("place", torch.zeros(1))
-        self.say = lambda text: [*tokenizer.encode(text), SPECIAL_TOKENS.eos]
-        self.read = lambda ids: [source_tokenizer.entries[word] for word in ids]
+        self.register_buffer("device_marker", torch.zeros(1))
+        self.target_ids = lambda text: [*tokenizer.encode(text), SPECIAL_TOKENS.eos]
+        self.source_words = lambda ids: [source_tokenizer.entries[word] for word in ids]
 
     def encode(self, batch):
-        said = []
+        targets = []
         for row, source in enumerate(batch.source.tolist()):
-            _, colour, word, *_ = self.read(source)
+            _, colour, word, *_ = self.source_words(source)
             if not batch.image.present[row]:
-                said.append(self.say(f"{COLOURS.get(colour, 'rot')} : rot ."))
+                targets.append(self.target_ids(f"{COLOURS.get(colour, 'rot')} : rot ."))
                 continue
-            seen = batch.image.pooled[row].tolist()
-            adjective = COLOURS.get(colour, list(COLOURS.values())[seen[1] > 0.5])
-            meanings = [noun for name, noun in GERMAN.items() if name.startswith(word)] or list(GERMAN.values())
-            said.append(self.say(f"{adjective} : {meanings[seen[0] > 0.5]} ."))
-        return Intended(torch.tensor(said))
+            pixel = batch.image.pooled[row].tolist()
+            adjective = COLOURS.get(colour, list(COLOURS.values())[pixel[1] > 0.5])
+            senses = [noun for name, noun in GERMAN.items() if name.startswith(word)] or list(GERMAN.values())
+            targets.append(self.target_ids(f"{adjective} : {senses[pixel[0] > 0.5]} ."))
+        return StubMemory(torch.tensor(targets))
 
     def start(self, memory):
-        return Position(torch.zeros(len(memory.words), dtype=torch.long))
+        return StubState(torch.zeros(len(memory.tokens), dtype=torch.long))
 
     def step(self, tokens, memory, state):
-        words = memory.words.repeat_interleave(len(tokens) // len(memory.words), 0)
-        said = words.gather(1, state.at.clamp(max=4)[:, None])[:, 0]
-        return 4.0 * functional.one_hot(said, self.vocab_size), Position(state.at + 1)
+        targets = memory.tokens.repeat_interleave(len(tokens) // len(memory.tokens), 0)
+        chosen = targets.gather(1, state.position.clamp(max=4)[:, None])[:, 0]
+        return 4.0 * functional.one_hot(chosen, self.vocab_size), StubState(state.position + 1)
 
     def forward(self, batch):
-        words = functional.pad(self.encode(batch).words, (0, batch.target_in.shape[1]), value=SPECIAL_TOKENS.eos)
-        return Output(4.0 * functional.one_hot(words[:, : batch.target_in.shape[1]], self.vocab_size))
+        targets = functional.pad(self.encode(batch).tokens, (0, batch.target_in.shape[1]), value=SPECIAL_TOKENS.eos)
+        return Output(4.0 * functional.one_hot(targets[:, : batch.target_in.shape[1]], self.vocab_size))
 
 
-def untrained(toys, picture):
+def untrained(toys, image_paths):
     sizes = {"embedding_dim": 4, "hidden_dim": 4, "attention_dim": 4, "readout_dim": 4}
     recipe = Recipe.parse(
         {
             "data": {"lang": "de", "source_lang": "en"},
             "text": {"lowercase": False},
-            "features": {"tables": ["colour"] if picture else []},
-            "model": {"name": "nmt", "image": picture, **sizes},
+            "features": {"tables": ["colour"] if image_paths else []},
+            "model": {"name": "nmt", "image": image_paths, **sizes},
             "training": {"metric": "perplexity"},
             "decoding": {"max_length": 8},
         }
@@ -131,14 +136,14 @@ def untrained(toys, picture):
 
 
 @pytest.fixture(scope="module")
-def seeing(toys):
+def using(toys):
     model = untrained(toys, ["initial"])
-    return model._replace(model=Seeing(model.tokenizer, model.source_tokenizer))
+    return model._replace(model=ImageOracle(model.tokenizer, model.source_tokenizer))
 
 
 @pytest.fixture(scope="module")
 def ignoring(toys):
-    """It looks, and what it sees changes nothing."""
+    """A model that reads the image features with weights of zero."""
     model = untrained(toys, ["initial"])
     with torch.no_grad():
         for weight in model.model.image_initial.parameters():
@@ -147,16 +152,20 @@ def ignoring(toys):
 
 
 @pytest.fixture(scope="module")
-def found(seeing, toys):
-    return diagnose(seeing, toys, metrics=METRICS, masks=["colours", "last:1"], trials=200)
+def diagnosis(using, toys):
+    return run_diagnosis(using, toys, metrics=METRICS, masks=["colours", "last:1"], trials=200)
 
 
-def figures(conditions):
-    return {one.name: {figure.metric: figure for figure in one.figures} for one in conditions}
+def run_diagnosis(model, collection, on_progress=None, **settings):
+    return diagnose(model, collection, settings=DiagnosisSettings.parse(settings), on_progress=on_progress)
 
 
-def test_a_model_that_uses_the_picture_is_found_out(found):
-    table = figures(found.pictures)
+def scores(conditions):
+    return {one.name: {score.metric: score for score in one.scores} for one in conditions}
+
+
+def test_a_model_that_uses_the_image(diagnosis):
+    table = scores(diagnosis.image_controls)
     assert list(table) == ["right", "shuffled", "mean", "none"]
     assert list(table["right"]) == list(METRICS)
     for metric in METRICS:
@@ -164,106 +173,106 @@ def test_a_model_that_uses_the_picture_is_found_out(found):
         assert right.p is None
         assert shuffled.p < 0.05
         assert shuffled.difference == pytest.approx(shuffled.value - right.value)
-    assert found.verdict.startswith("The pictures are used: bleu2 is 100.00 with the right pictures and")
-    assert found.sentences == 16
+    assert diagnosis.verdict.startswith("The model uses the image: bleu2 is 100.00 with the right images and")
+    assert diagnosis.sentences == 16
 
 
-def test_the_picture_decides_the_meaning(found):
-    assert found.senses.sentences == 16
-    assert found.senses.left_out == 0
-    table = figures(found.senses.conditions)
+def test_the_image_determines_the_sense(diagnosis):
+    assert diagnosis.ambiguity.sentences == 16
+    assert diagnosis.ambiguity.excluded == 0
+    table = scores(diagnosis.ambiguity.conditions)
     assert list(table) == ["right", "swapped", "none"]
-    assert table["right"]["right_meaning"].value == 100
-    assert table["swapped"]["right_meaning"].value == 0 < found.senses.chance
-    assert table["swapped"]["other_meaning"].value == 100
-    assert table["swapped"]["right_meaning"].p < 0.05
-    assert table["none"]["right_meaning"].value == table["none"]["other_meaning"].value == 0
+    assert table["right"]["correct_sense"].value == 100
+    assert table["swapped"]["correct_sense"].value == 0 < diagnosis.ambiguity.chance
+    assert table["swapped"]["other_sense"].value == 100
+    assert table["swapped"]["correct_sense"].p < 0.05
+    assert table["none"]["correct_sense"].value == table["none"]["other_sense"].value == 0
 
 
-def test_a_model_that_ignores_the_picture_is_found_out(ignoring, toys):
-    found = diagnose(ignoring, toys, metrics=METRICS, masks=["colours"], trials=20)
-    for conditions in (found.pictures, found.senses.conditions, found.masked[0].conditions[:3]):
+def test_a_model_that_ignores_the_image(ignoring, toys):
+    diagnosis = run_diagnosis(ignoring, toys, metrics=METRICS, masks=["colours"], trials=20)
+    for conditions in (diagnosis.image_controls, diagnosis.ambiguity.conditions, diagnosis.masking[0].conditions[:3]):
         first, *others = conditions
         for other in others:
             assert other.changed == 0
-            for mine, theirs in zip(first.figures, other.figures, strict=True):
+            for mine, theirs in zip(first.scores, other.scores, strict=True):
                 assert (theirs.value, theirs.difference, theirs.p) == (mine.value, 0, 1)
-    assert found.verdict.startswith("It does not show that the pictures are used")
-    assert "0.0 % of the sentences change" in found.verdict
-    # Of the same word half the pictures show either meaning, so whoever does not look is right for half of them.
-    assert figures(found.senses.conditions)["right"]["right_meaning"].value <= 50
+    assert diagnosis.verdict.startswith("No significant effect of the image")
+    assert "0.0 % of the sentences change" in diagnosis.verdict
+    # Half of the images of a word show each sense, so that a constant translation is correct for half of them.
+    assert scores(diagnosis.ambiguity.conditions)["right"]["correct_sense"].value <= 50
 
 
-def test_a_model_without_pictures_has_nothing_to_compare(toys):
-    found = diagnose(untrained(toys, []), toys, metrics=["bleu1"], masks=["last:2"], trials=20)
-    assert [one.name for one in found.pictures] == ["none"]
-    assert [one.name for one in found.masked[0].conditions] == ["none", "whole sentence"]
-    assert [one.name for one in found.senses.conditions] == ["none"]
-    assert found.verdict == "This model looks at no pictures."
+def test_a_text_only_model_has_no_image_controls(toys):
+    diagnosis = run_diagnosis(untrained(toys, []), toys, metrics=["bleu1"], masks=["last:2"], trials=20)
+    assert [one.name for one in diagnosis.image_controls] == ["none"]
+    assert [one.name for one in diagnosis.masking[0].conditions] == ["none", "whole sentence"]
+    assert [one.name for one in diagnosis.ambiguity.conditions] == ["none"]
+    assert diagnosis.verdict == "The model does not use images."
 
 
-def test_captioners_are_diagnosed_too(trained_on_colours, tiny):
+def test_a_captioning_model(trained_on_colours, tiny):
     model = load_trained_model(trained_on_colours)
-    found = diagnose(model, tiny, metrics=["bleu2", "perplexity"], trials=50)
-    table = figures(found.pictures)
-    assert list(table) == ["right", "shuffled", "mean", "none"]
+    diagnosis = run_diagnosis(model, tiny, metrics=["bleu2", "perplexity"], trials=50)
+    table = scores(diagnosis.image_controls)
+    assert list(table) == ["right", "shuffled", "mean", "zero"]
     assert table["shuffled"]["bleu2"].difference < 0 < table["shuffled"]["perplexity"].difference
-    assert found.senses is None
-    with pytest.raises(SettingsError, match="mask 'colours': this model translates nothing"):
-        diagnose(model, tiny, masks=["colours"])
+    assert diagnosis.ambiguity is None
+    with pytest.raises(SettingsError, match="mask 'colours': expected a translation model"):
+        run_diagnosis(model, tiny, masks=["colours"])
 
 
-def test_the_figures_are_those_of_an_evaluation(found, seeing, toys):
+def test_the_scores_equal_those_of_an_evaluation(diagnosis, using, toys):
     examples = Examples.of_split(
-        toys, "test", seeing.target, open_features(seeing, toys), source=seeing.source, max_tokens=80
+        toys, "test", using.target, open_features(using, toys), source=using.source, max_tokens=80
     )
-    expected = score_examples(seeing.model, examples).perplexity
-    assert figures(found.pictures)["right"]["perplexity"].value == pytest.approx(expected.value)
-    assert found.signatures["perplexity"] == expected.signature
-    assert found.signatures["bleu2"].endswith("|decoding:beam1,penalty0,max_length8")
+    expected = score_examples(using.model, examples).perplexity
+    assert scores(diagnosis.image_controls)["right"]["perplexity"].value == pytest.approx(expected.value)
+    assert diagnosis.signatures["perplexity"] == expected.signature
+    assert diagnosis.signatures["bleu2"].endswith("|decoding:beam1,penalty0,max_length8")
 
 
-def test_what_is_said_of_one_picture_is_one_observation():
+def test_statistics_are_summed_over_the_sentences_of_an_item():
     statistics = np.array([[1.0, 2], [10, 20], [100, 200]])
-    np.testing.assert_array_equal(by_item(statistics, ["a", "b", "a"]), [[101, 202], [10, 20]])
+    np.testing.assert_array_equal(sum_by_item(statistics, ["a", "b", "a"]), [[101, 202], [10, 20]])
 
 
 def condition(name, **values):
     tested = None if name == "right" else 0.01
-    return Condition(
-        name=name, figures=tuple(Figure(metric=metric, value=value, p=tested) for metric, value in values.items())
+    return ConditionResult(
+        name=name,
+        scores=tuple(ConditionScore(metric=metric, value=value, p=tested) for metric, value in values.items()),
     )
 
 
 @pytest.mark.parametrize(
-    ("metric", "right", "shuffled", "told"),
+    ("metric", "right", "shuffled", "expected"),
     [
-        ("bleu4", 30, 20, "The pictures are used: bleu4 is 30.00"),
-        ("ter", 50, 60, "The pictures are used: ter is 50.00"),
-        ("perplexity", 5, 6, "The pictures are used"),
-        ("bleu4", 20, 30, "The pictures matter, and the right ones are worse"),
-        ("ter", 60, 50, "The pictures matter, and the right ones are worse"),
+        ("bleu4", 30, 20, "The model uses the image: bleu4 is 30.00"),
+        ("ter", 50, 60, "The model uses the image: ter is 50.00"),
+        ("perplexity", 5, 6, "The model uses the image"),
+        ("bleu4", 20, 30, "The image has an effect, but the right images score worse"),
+        ("ter", 60, 50, "The image has an effect, but the right images score worse"),
     ],
 )
-def test_the_verdict_knows_which_way_a_metric_goes(metric, right, shuffled, told):
-    assert verdict([condition("right", **{metric: right}), condition("shuffled", **{metric: shuffled})]).startswith(
-        told
-    )
+def test_the_verdict_respects_the_direction_of_the_metric(metric, right, shuffled, expected):
+    conditions = [condition("right", **{metric: right}), condition("shuffled", **{metric: shuffled})]
+    assert verdict(conditions).startswith(expected)
 
 
-def test_hidden_words_are_counted_and_their_translations_expected(found):
-    colours, last = found.masked
-    assert (colours.mask, colours.sentences, colours.words, colours.expected) == ("colours", 16, 16, 16)
-    assert (last.mask, last.sentences, last.words, last.expected) == ("last:1", 16, 16, 16)
-    table = figures(colours.conditions)
+def test_masked_words_are_counted_and_their_translations_expected(diagnosis):
+    colours, last = diagnosis.masking
+    assert (colours.mask, colours.sentences, colours.masked_words, colours.expected_words) == ("colours", 16, 16, 16)
+    assert (last.mask, last.sentences, last.masked_words, last.expected_words) == ("last:1", 16, 16, 16)
+    table = scores(colours.conditions)
     assert list(table) == ["right", "shuffled", "none", "whole sentence"]
     assert table["whole sentence"]["recovered"].value == 100
-    assert table["right"]["recovered"].value == 100  # the picture tells the colour
-    assert table["none"]["recovered"].value == 50  # of the colours half are red, which it says unseen
+    assert table["right"]["recovered"].value == 100  # the image shows the colour
+    assert table["none"]["recovered"].value == 50  # half of the colours are red, the default
     assert table["none"]["recovered"].p < 0.05
     assert list(table["right"]) == ["recovered", "bleu2", "ter"]
-    # Without the noun it takes everything for a bat: half of the sentences have one.
-    assert figures(last.conditions)["right"]["recovered"].value == 50
+    # Without the noun the model assumes a bat, which half of the sentences contain.
+    assert scores(last.conditions)["right"]["recovered"].value == 50
     assert last.conditions[-1].changed == 50
 
 
@@ -276,24 +285,24 @@ def tokenizer(request):
     return Tokenizer.train(SENTENCES, TextSettings(level=request.param, max_size=size, lowercase=False))
 
 
-def test_a_mask_hides_whole_words_and_nothing_else(tokenizer):
-    hiding = Hiding(tokenizer, Words("some", {"red": frozenset(), "blue": frozenset()}))
-    assert hiding.encode("the dog runs") == tokenizer.encode("the dog runs")
-    assert hiding.encode("Mr. Smith runs") == tokenizer.encode("Mr. Smith runs")
+def test_a_mask_replaces_whole_words_only(tokenizer):
+    masked = MaskedTokenizer(tokenizer, WordListMask("some", {"red": frozenset(), "blue": frozenset()}))
+    assert masked.encode("the dog runs") == tokenizer.encode("the dog runs")
+    assert masked.encode("Mr. Smith runs") == tokenizer.encode("Mr. Smith runs")
     for text, before, after in (
         ("a Red dog 's bone", "a", "dog 's bone"),
         ("a man in a light-blue shirt .", "a man in a", "shirt ."),
     ):
-        assert hiding.encode(text) == [*tokenizer.encode(before), SPECIAL_TOKENS.unk, *tokenizer.encode(after)]
+        assert masked.encode(text) == [*tokenizer.encode(before), SPECIAL_TOKENS.unk, *tokenizer.encode(after)]
 
 
-def test_the_last_words_are_hidden_but_no_signs(tokenizer):
-    hiding = Hiding(tokenizer, LastWords(2))
+def test_the_last_words_are_masked_but_no_punctuation(tokenizer):
+    masked = MaskedTokenizer(tokenizer, LastWordsMask(2))
     dot = tokenizer.encode(".")
-    assert hiding.encode("the dog runs .") == [*tokenizer.encode("the"), SPECIAL_TOKENS.unk, SPECIAL_TOKENS.unk, *dot]
-    assert hiding.encode("runs") == [SPECIAL_TOKENS.unk]
-    assert LastWords(2).hides(["a", "dog", "!", "runs", "."]) == [False, True, False, True, False]
-    assert LastWords(2).expects(["dog", "runs"], ["der", "Hund", "rennt", "."]) == [{"hund"}, {"rennt"}]
+    assert masked.encode("the dog runs .") == [*tokenizer.encode("the"), SPECIAL_TOKENS.unk, SPECIAL_TOKENS.unk, *dot]
+    assert masked.encode("runs") == [SPECIAL_TOKENS.unk]
+    assert LastWordsMask(2).select(["a", "dog", "!", "runs", "."]) == [False, True, False, True, False]
+    assert LastWordsMask(2).expected_words(["dog", "runs"], ["der", "Hund", "rennt", "."]) == [{"hund"}, {"rennt"}]
 
 
 @pytest.mark.parametrize(
@@ -305,98 +314,98 @@ def test_the_last_words_are_hidden_but_no_signs(tokenizer):
         ("cs", ["červený", "modří", "bílou", "zelených", "světlemodré"]),
     ],
 )
-def test_colours_are_known_in_their_forms(lang, forms):
-    mask = read_mask("colours", lang, "en")
-    assert mask.hides(forms) == [True] * len(forms)
-    assert mask.hides(["dog", "Hund", "chien", "pes", "."]) == [False] * 5
+def test_inflected_colour_terms_are_masked(lang, forms):
+    mask = create_mask("colours", lang, "en")
+    assert mask.select(forms) == [True] * len(forms)
+    assert mask.select(["dog", "Hund", "chien", "pes", "."]) == [False] * 5
 
 
-def test_only_what_the_reference_says_is_expected_and_any_form_recovers_it():
-    mask = read_mask("colours", "en", "de")
-    expected = mask.expects(["red", "blue", "green"], ["ein", "roter", "Hund", "und", "hellblaue", "Katzen"])
-    assert recovered(expected, ["die", "rote", "Katze"]) == 1
-    assert recovered(expected, ["ein", "blauer", "roter", "Ball"]) == 2
-    assert recovered(expected, ["ein", "grüner", "Ball"]) == 0
-    assert recovered([frozenset({"rot"})] * 2, ["rot"]) == 1  # one word does not stand for two
+def test_expected_words_occur_in_the_reference_and_any_form_recovers_them():
+    mask = create_mask("colours", "en", "de")
+    expected = mask.expected_words(["red", "blue", "green"], ["ein", "roter", "Hund", "und", "hellblaue", "Katzen"])
+    assert count_recovered(expected, ["die", "rote", "Katze"]) == 1
+    assert count_recovered(expected, ["ein", "blauer", "roter", "Ball"]) == 2
+    assert count_recovered(expected, ["ein", "grüner", "Ball"]) == 0
+    assert count_recovered([frozenset({"rot"})] * 2, ["rot"]) == 1  # one word is counted once
 
 
-def test_a_list_of_words_may_tell_its_translations(tmp_path):
+def test_a_word_list_may_contain_translations(tmp_path):
     file = tmp_path / "words.tsv"
     file.write_text("dog\tHund Hunde\n\nMan\n", encoding="utf-8")
-    mask = read_mask(str(file), "en", "de")
-    assert mask.hides(["a", "man", "and", "Dog"]) == [False, True, False, True]
-    assert mask.expects(["man", "dog"], ["ein", "Mann", "mit", "Hund"]) == [{"hund", "hunde"}]
+    mask = create_mask(str(file), "en", "de")
+    assert mask.select(["a", "man", "and", "Dog"]) == [False, True, False, True]
+    assert mask.expected_words(["man", "dog"], ["ein", "Mann", "mit", "Hund"]) == [{"hund", "hunde"}]
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
-        ("last:0", "mask 'last:0': how many words"),
-        ("last:few", "mask 'last:few': how many words"),
-        ("colors", "mask 'colors': expected 'colours', 'last:3' or a file of words, and there is no such file"),
-        ("two words.txt", "words.txt:2: 'a dog' is several words"),
-        ("elephants.txt", "elephants.txt': hides no word of the 16 sentences"),
+        ("last:0", "mask 'last:0': expected a number of words of 1 or more"),
+        ("last:few", "mask 'last:few': expected a number of words of 1 or more"),
+        ("colors", "mask 'colors': expected 'colours', 'last:3' or the path of a word list; no such file"),
+        ("two words.txt", "words.txt:2: expected one source word before the tab, got 'a dog'"),
+        ("elephants.txt", "elephants.txt': no word of the 16 source sentences is masked"),
     ],
 )
-def test_masks_that_cannot_be_are_refused_before_the_work(seeing, toys, tmp_path, monkeypatch, name, told):
+def test_invalid_masks_are_rejected_before_generation(using, toys, tmp_path, monkeypatch, name, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two words.txt").write_text("dog\na dog\n")
     (tmp_path / "elephants.txt").write_text("elephant\n")
-    with pytest.raises(LimnerError, match=told):
-        diagnose(seeing, toys, masks=[name], progress=lambda *_: pytest.fail("the work has begun"))
+    with pytest.raises(LimnerError, match=message):
+        run_diagnosis(using, toys, masks=[name], on_progress=lambda *_: pytest.fail("generation has started"))
 
 
-def test_a_language_without_colours_says_which_have_them():
-    with pytest.raises(SettingsError, match="no list of colours in 'ja', only in en, de, fr, cs"):
-        read_mask("colours", "ja", "en")
+def test_a_language_without_a_colour_list():
+    with pytest.raises(SettingsError, match="no list of colours for 'ja', only for en, de, fr, cs"):
+        create_mask("colours", "ja", "en")
 
 
 def labelled(id_, label):
     return Item(id_, "test", image=f"{id_}.png", label=label)
 
 
-def test_the_wrong_picture_shows_the_other_meaning_of_the_same_word():
+def test_the_swapped_image_shows_the_other_sense_of_the_same_word():
     labels = ["bat:animal", "bat:club", "bat:club", "crane:bird", "seal", None, "dog:big"]
     items = [labelled(str(k), label) for k, label in enumerate(labels)]
-    shown = {id_: item.label for id_, item in wrong_pictures(items, 1).items()}
+    shown = {id_: item.label for id_, item in items_of_other_sense(items, 1).items()}
     assert shown == {"0": "bat:club", "1": "bat:animal", "2": "bat:animal"}
-    assert [other_sense(item) for item in items[-3:]] == [None] * 3
+    assert [other_sense_label(item) for item in items[-3:]] == [None] * 3
 
 
-def test_ambiguous_words_are_those_that_the_target_language_tells_apart():
-    asked = [
+def test_ambiguous_words_have_different_translations_in_the_target_language():
+    inputs = [
         GenerationInput(labelled("0", "letter:sign"), "The letter is red.", ()),
         GenerationInput(labelled("1", "bat:animal"), "The picture shows a bat.", ()),
         GenerationInput(labelled("2", "bat:animal"), "The picture shows a ball.", ()),
         GenerationInput(labelled("3", None), "a bat", ()),
     ]
-    words = [query.source.rstrip(".").split() for query in asked]
-    german = sense_queries(asked, words, "de")
-    assert [one.row for one in german] == [0, 1]
-    assert german[0].right == {"buchstabe", "buchstaben"}  # it takes -n outside the nominative
-    assert german[0].wrong == {"brief"}
-    assert [one.row for one in sense_queries(asked, words, "fr")] == [1]  # both letters are 'lettre'
-    assert sense_queries(asked, words, "cs") == []
+    words = [query.source.rstrip(".").split() for query in inputs]
+    german = find_ambiguous_inputs(inputs, words, "de")
+    assert [one.position for one in german] == [0, 1]
+    assert german[0].correct == {"buchstabe", "buchstaben"}  # -n in the oblique cases
+    assert german[0].incorrect == {"brief"}
+    assert [one.position for one in find_ambiguous_inputs(inputs, words, "fr")] == [1]  # both senses are 'lettre'
+    assert find_ambiguous_inputs(inputs, words, "cs") == []
 
 
-def test_every_german_sentence_of_the_scenes_says_its_meaning(tmp_path):
+def test_every_german_sentence_of_the_scenes_expresses_its_sense(tmp_path):
     scenes = generate(tmp_path / "scenes", SceneSettings(train=30, val=0, test=0, size=32, ambiguous=1.0))
     pairs = [(item, pair) for item in scenes.items() for pair in item.pairs("en", "de")]
-    asked = [GenerationInput(item, english.text, (german.text,)) for item, (english, german) in pairs]
+    inputs = [GenerationInput(item, english.text, (german.text,)) for item, (english, german) in pairs]
     tokenizer = Tokenizer.train([], TextSettings(lang="de", lowercase=False))
-    found = sense_queries(asked, [tokenizer.words(query.source) for query in asked], "de")
-    assert len(found) > 100
-    for one in found:
-        said = " ".join(tokenizer.words(asked[one.row].references[0]))
-        assert says(said, one.right, one.wrong)
-        assert not says(said, one.wrong, one.right)
+    ambiguous = find_ambiguous_inputs(inputs, [tokenizer.words(query.source) for query in inputs], "de")
+    assert len(ambiguous) > 100
+    for one in ambiguous:
+        reference = " ".join(tokenizer.words(inputs[one.position].references[0]))
+        assert expresses_sense(reference, one.correct, one.incorrect)
+        assert not expresses_sense(reference, one.incorrect, one.correct)
 
 
-def test_saying_both_meanings_is_saying_neither():
+def test_a_sentence_with_nouns_of_both_senses_expresses_neither():
     nouns, others = frozenset({"kran"}), frozenset({"kranich"})
-    assert says("ein roter Kran .", nouns, others)
-    assert not says("ein Kran und ein Kranich", nouns, others)
-    assert not says("ein Kranich", nouns, others)
+    assert expresses_sense("ein roter Kran .", nouns, others)
+    assert not expresses_sense("ein Kran und ein Kranich", nouns, others)
+    assert not expresses_sense("ein Kranich", nouns, others)
 
 
 def table(path, *lines):
@@ -407,26 +416,26 @@ def table(path, *lines):
 ANIMAL, CLUB = "rot : Fledermaus .", "rot : Schläger ."
 
 
-def test_the_likelier_of_two_sentences(seeing, ignoring, toys, tmp_path):
+def test_contrastive_sentences(using, ignoring, toys, tmp_path):
     file = table(
         tmp_path / "pairs.tsv",
         ("source", "target", "other", "image", "remark"),
         ("a red bat .", ANIMAL, CLUB, "test0", "an animal"),
         ("a red bat .", CLUB, ANIMAL, "test1", "a club"),
     )
-    found = measure_contrasts(seeing, read_contrasts(file, seeing, toys), toys)
-    assert (found.compared, found.accuracy, found.accuracy_per_word) == ("sentences", 100, 100)
-    assert [line.line for line in found.lines] == [2, 3]
-    blind = measure_contrasts(ignoring, read_contrasts(file, ignoring, toys), toys)
-    assert blind.accuracy == 50
-    assert blind.lines[0].log_prob == pytest.approx(blind.lines[1].other_log_prob)
-    word = 4 - math.log(math.exp(4) + len(seeing.tokenizer) - 1)  # the stub's logits are 4 and 0
-    assert found.lines[0].words == 5
-    assert found.lines[0].log_prob == pytest.approx(5 * word, rel=1e-5)
-    assert found.lines[0].other_log_prob == pytest.approx(5 * word - 4, rel=1e-5)  # one of its words is wrong
+    result = score_contrastive_set(using, read_contrastive_set(file, using, toys), toys)
+    assert (result.compared, result.accuracy, result.accuracy_per_token) == ("sentences", 100, 100)
+    assert [line.line for line in result.pairs] == [2, 3]
+    ignored = score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toys), toys)
+    assert ignored.accuracy == 50
+    assert ignored.pairs[0].log_prob == pytest.approx(ignored.pairs[1].other_log_prob)
+    token = 4 - math.log(math.exp(4) + len(using.tokenizer) - 1)  # the stub's logits are 4 and 0
+    assert result.pairs[0].tokens == 5
+    assert result.pairs[0].log_prob == pytest.approx(5 * token, rel=1e-5)
+    assert result.pairs[0].other_log_prob == pytest.approx(5 * token - 4, rel=1e-5)  # one token is wrong
 
 
-def test_the_likelier_of_two_pictures_which_may_be_files(seeing, ignoring, toys, tmp_path, eye_of, monkeypatch):
+def test_contrastive_images_which_may_be_files(using, ignoring, toys, tmp_path, eye_of, monkeypatch):
     monkeypatch.setattr("limner.diagnosis.contrastive.load_backbone_for", lambda *_, **__: eye_of())
     Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "new.png")
     file = table(
@@ -435,44 +444,49 @@ def test_the_likelier_of_two_pictures_which_may_be_files(seeing, ignoring, toys,
         ("test0", "test1", "a red bat .", ANIMAL),
         ("new.png", "test0", "a red bat .", CLUB),
     )
-    found = measure_contrasts(seeing, read_contrasts(file, seeing, toys), toys)
-    assert (found.compared, found.accuracy) == ("pictures", 100)
-    assert measure_contrasts(ignoring, read_contrasts(file, ignoring, toys), toys).accuracy == 50  # a tie counts half
+    result = score_contrastive_set(using, read_contrastive_set(file, using, toys), toys)
+    assert (result.compared, result.accuracy) == ("images", 100)
+    assert (
+        score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toys), toys).accuracy == 50
+    )  # a tie counts half
 
 
 HEAD = ("source", "target", "other", "image")
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
-        ([("source", "target", "other")], "pairs.tsv:1: no column 'image'; the first line names the columns"),
+        (
+            [("source", "target", "other")],
+            "pairs.tsv:1: no column 'image'; the first line must name",
+        ),
         ([("target", "other", "image")], "pairs.tsv:1: no column 'source'"),
         ([("source", "target", "image")], "pairs.tsv:1: expected one of the columns 'other' and 'other_image'"),
         ([(*HEAD, "other_image")], "pairs.tsv:1: expected one of the columns 'other' and 'other_image'"),
-        ([HEAD], "only the first line is there"),
-        ([HEAD, ("a", "b", "c", "test0"), ("a", "b", "c")], "pairs.tsv:3: 3 columns, and the first line names 4"),
-        ([HEAD, ("a bat", " ", "c", "test0")], "pairs.tsv:2: 'target' is 'empty'"),
-        ([HEAD, ("a bat", "b", "c", "")], "pairs.tsv:2: 'image' is 'empty'"),
-        ([HEAD, ("a bat", "b", "c", "test99")], "pairs.tsv:2: 'test99' is neither an item with a picture in"),
+        ([HEAD], "expected a line for each candidate pair after the header"),
+        ([HEAD, ("a", "b", "c", "test0"), ("a", "b", "c")], "pairs.tsv:3: expected 4 columns as in the header, got 3"),
+        ([HEAD, ("a bat", " ", "c", "test0")], "pairs.tsv:2: expected a sentence in column 'target', got ''"),
+        ([HEAD, ("a bat", "b", "c", "")], "pairs.tsv:2: expected an item id or a file in column 'image', got ''"),
+        ([HEAD, ("a bat", "b", "c", "test99")], "pairs.tsv:2: expected the id of an item with an image in"),
     ],
 )
-def test_contrasts_that_cannot_be_read_are_refused_before_the_work(seeing, toys, tmp_path, lines, told):
+def test_malformed_contrastive_sets_are_rejected_before_generation(using, toys, tmp_path, lines, message):
     file = table(tmp_path / "pairs.tsv", *lines)
-    with pytest.raises(CollectionError, match=told):
-        diagnose(seeing, toys, contrast=file, progress=lambda *_: pytest.fail("the work has begun"))
+    with pytest.raises(CollectionError, match=message):
+        run_diagnosis(using, toys, contrastive=file, on_progress=lambda *_: pytest.fail("generation has started"))
 
 
-def test_an_item_without_features_is_named(seeing, own_toys, tmp_path):
+def test_an_item_without_features_is_named(using, own_toys, tmp_path):
     write_items(own_toys.path, [Item("later", "test", image="test0.png")])
     file = table(tmp_path / "pairs.tsv", HEAD, ("a bat", "b", "c", "later"))
     with pytest.raises(FeatureError, match=r"pairs.tsv:2: item 'later' has no features"):
-        read_contrasts(file, seeing, Collection.open(own_toys.path))
+        read_contrastive_set(file, using, Collection.open(own_toys.path))
 
 
 @pytest.fixture
 def own_toys(tmp_path, eye_of):
-    """A collection that a test may change: two bats, one crane, and no split to learn from."""
+    """A collection that a test may change: two bats, one crane and no training split."""
     folder = tmp_path / "own"
     folder.mkdir()
     write_items(folder, [item for item in toy_items(folder) if item.id in ("test0", "test1", "test2")])
@@ -481,64 +495,67 @@ def own_toys(tmp_path, eye_of):
     return collection
 
 
-def test_a_small_split_goes_without_what_it_has_no_pictures_for(seeing, own_toys, caplog):
-    found = diagnose(seeing, own_toys, metrics=["bleu1"], trials=5)
-    assert [one.name for one in found.pictures] == ["right", "shuffled", "none"]
-    assert (found.senses.sentences, found.senses.left_out) == (2, 1)  # the crane has no other one
-    assert "there is no mean picture to show" in caplog.text and "'train'" in caplog.text
+def test_image_controls_without_images_are_left_out(using, own_toys, caplog):
+    diagnosis = run_diagnosis(using, own_toys, metrics=["bleu1"], trials=5)
+    assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
+    assert (diagnosis.ambiguity.sentences, diagnosis.ambiguity.excluded) == (
+        2,
+        1,
+    )  # the crane has no image of the other sense
+    assert "the image control 'mean' is left out" in caplog.text and "'train'" in caplog.text
 
 
-def test_a_training_split_without_pictures_costs_the_mean_picture_only(seeing, own_toys, caplog):
+def test_a_training_split_without_images_has_no_mean_image(using, own_toys, caplog):
     write_items(own_toys.path, [Item("told", "train", sentences=(Sentence("en", "a bat"),))])
-    found = diagnose(seeing, Collection.open(own_toys.path), metrics=["bleu1"], trials=5)
-    assert [one.name for one in found.pictures] == ["right", "shuffled", "none"]
-    assert "there is no mean picture to show: the mean picture of the training split" in caplog.text
+    diagnosis = run_diagnosis(using, Collection.open(own_toys.path), metrics=["bleu1"], trials=5)
+    assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
+    assert "the image control 'mean' is left out: the mean" in caplog.text
 
 
-def test_items_without_a_picture_are_passed_over(seeing, own_toys):
+def test_items_without_an_image_are_left_out(using, own_toys):
     sentences = (Sentence("en", "a red bat ."), Sentence("de", ANIMAL))
     write_items(own_toys.path, [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)])
     collection = Collection.open(own_toys.path)
-    assert diagnose(seeing, collection, metrics=["bleu1"], trials=5).sentences == 3
-    with pytest.raises(SettingsError, match="split 'words' has no pictures"):
-        diagnose(seeing, collection, split="words")
+    assert run_diagnosis(using, collection, metrics=["bleu1"], trials=5).sentences == 3
+    with pytest.raises(SettingsError, match="split 'words' has no images"):
+        run_diagnosis(using, collection, split="words")
 
 
-def test_an_unknown_metric_is_refused(seeing, toys):
+def test_an_unknown_metric_is_rejected(using, toys):
     with pytest.raises(SettingsError, match="no metric 'blue4'"):
-        diagnose(seeing, toys, metrics=["blue4"])
+        run_diagnosis(using, toys, metrics=["blue4"])
 
 
-def test_a_diagnosis_is_stored_as_it_is(found, tmp_path):
-    path = save_diagnosis(found, tmp_path)
+def test_a_diagnosis_round_trips(diagnosis, tmp_path):
+    path = save_diagnosis(diagnosis, tmp_path)
     assert path == tmp_path / "diagnosis" / "test-colours-last_1.json"
-    assert Diagnosis.load(path) == found
+    assert Diagnosis.load(path) == diagnosis
 
 
-def test_a_diagnosis_of_other_questions_replaces_nothing(found, tmp_path):
-    masked = Masked(mask="last:3", sentences=1, words=3, expected=0, conditions=found.pictures)
+def test_diagnoses_with_different_masks_have_different_files(diagnosis, tmp_path):
+    masked = diagnosis.masking[0].model_copy(update={"mask": "last:3"})
     listed = masked.model_copy(update={"mask": "lists/my animals.txt"})
-    asked = [found.model_copy(update={"masked": masks}) for masks in ((), (masked,), (masked, listed))]
-    names = [save_diagnosis(one, tmp_path).name for one in asked]
+    stored = [diagnosis.model_copy(update={"masking": masks}) for masks in ((), (masked,), (masked, listed))]
+    names = [save_diagnosis(one, tmp_path).name for one in stored]
     assert names == ["test.json", "test-last_3.json", "test-last_3-my_animals.json"]
-    assert [Diagnosis.load(tmp_path / "diagnosis" / name) for name in names] == asked
+    assert [Diagnosis.load(tmp_path / "diagnosis" / name) for name in names] == stored
 
 
-def test_the_command_prints_and_stores(seeing, toys, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_and_stores(using, toys, tmp_path, monkeypatch, capsys):
     file = table(tmp_path / "pairs.tsv", HEAD, ("a red bat .", ANIMAL, CLUB, "test0"))
     run = tmp_path / "run"
     line = ["limner", "diagnose", str(run), "--data", str(toys.path), "--metric", "bleu1", "--metric", "perplexity"]
     line += ["--mask", "colours", "--contrast", str(file), "--trials", "20", "--beam-size", "2"]
-    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda *_: seeing)
+    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda *_: using)
     monkeypatch.setattr(sys, "argv", line)
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
-    told = capsys.readouterr().out
-    for words in ("16 sentences of 'test'", "shuffled", "16 words (colours) hidden in 16 sentences", "swapped"):
-        assert words in told
-    assert "the right one is likelier in 100.0 % of 1 lines" in told
-    assert "The pictures are used: bleu1" in told
+    printed = capsys.readouterr().out
+    for words in ("16 sentences of 'test'", "shuffled", "16 words (colours) masked in 16 sentences", "swapped"):
+        assert words in printed
+    assert "accuracy 100.0 % on 1 pairs" in printed
+    assert "The model uses the image: bleu1" in printed
     stored = Diagnosis.load(run / "diagnosis" / "test-colours-contrast_pairs.json")
     assert stored.decoding == "beam2,penalty0,max_length8"
     assert stored.trials == 20
@@ -548,4 +565,4 @@ def test_the_command_prints_and_stores(seeing, toys, tmp_path, monkeypatch, caps
     printed = json.loads(capsys.readouterr().out)
     assert printed["file"] == str(tmp_path / "elsewhere.json")
     assert printed["verdict"] == Diagnosis.load(tmp_path / "elsewhere.json").verdict
-    assert math.isfinite(printed["contrast"]["lines"][0]["log_prob"])
+    assert math.isfinite(printed["contrastive"]["pairs"][0]["log_prob"])

@@ -14,8 +14,15 @@ from toy_translation import learn, picture_collection, text_collection
 
 from limner import report
 from limner.data.dataset import Examples
-from limner.diagnosis import Condition, Contrast, Diagnosis, Figure, Masked, Senses
-from limner.diagnosis.records import ContrastLine
+from limner.diagnosis import (
+    AmbiguityResult,
+    ConditionResult,
+    ConditionScore,
+    ContrastiveResult,
+    Diagnosis,
+    MaskingResult,
+)
+from limner.diagnosis.records import ContrastivePairScore
 from limner.errors import RunError
 from limner.evaluation.gates import gate_statistics
 from limner.features.store import FeatureSpec
@@ -217,9 +224,8 @@ def test_words_that_are_all_rare_are_shown_all_the_same(own, seeing, tmp_path):
 
 
 def condition(name, value, p=None, difference=0.0, changed=0.0):
-    return Condition(
-        name=name, figures=(Figure(metric="bleu4", value=value, difference=difference, p=p),), changed=changed
-    )
+    score = ConditionScore(metric="bleu4", value=value, difference=difference, p=p)
+    return ConditionResult(name=name, scores=(score,), changed=changed)
 
 
 def a_diagnosis():
@@ -231,43 +237,51 @@ def a_diagnosis():
         command="limner diagnose",
         seconds=1,
         sentences=929,
-        pictures=(condition("right", 30.0), condition("shuffled", 27.5, 0.00002, -2.5, 41.5)),
-        masked=(Masked(mask="last:3", sentences=20, words=60, expected=58, conditions=(condition("none", 1.0),)),),
-        senses=Senses(
-            sentences=7, left_out=2, conditions=(condition("right", 95.0), condition("swapped", 4.0, 0.25, -91))
+        image_controls=(condition("right", 30.0), condition("shuffled", 27.5, 0.00002, -2.5, 41.5)),
+        masking=(
+            MaskingResult(
+                mask="last:3",
+                sentences=20,
+                masked_words=60,
+                expected_words=58,
+                conditions=(condition("none", 1.0),),
+            ),
         ),
-        contrast=Contrast(
+        ambiguity=AmbiguityResult(
+            sentences=7, excluded=2, conditions=(condition("right", 95.0), condition("swapped", 4.0, 0.25, -91))
+        ),
+        contrastive=ContrastiveResult(
             file="pairs.tsv",
-            compared="pictures",
+            compared="images",
             accuracy=75,
-            accuracy_per_word=60,
-            lines=(ContrastLine(line=2, log_prob=-1, other_log_prob=-2, words=3, other_words=3),) * 4,
+            accuracy_per_token=60,
+            pairs=(ContrastivePairScore(line=2, log_prob=-1, other_log_prob=-2, tokens=3, other_tokens=3),) * 4,
         ),
         signatures={},
         trials=10_000,
         seed=1,
-        verdict="The pictures are used: <so it is>",
+        verdict="The model uses the image: <evidence>",
     )
 
 
-def test_a_diagnosis_is_shown_with_its_verdict(tmp_path):
+def test_a_diagnosis_is_rendered_with_its_verdict(tmp_path):
     RunConfig().save(tmp_path / "run" / "config.json")
     a_diagnosis().save(tmp_path / "run" / "diagnosis" / "test.json")
     page = page_of(tmp_path / "run", tmp_path)
     assert "diagnosis" in page.ids and "#diagnosis" in page.addresses
     for words in (
-        "The pictures are used: <so it is>",
-        "929 sentences. Shown BLEU-4 Changed right 30.00 shuffled 27.50 -2.50, p < 0.0001 41.5 %",
-        "60 words (last:3) are hidden in 20 source sentences. Recovered: of 58 words",
-        "by chance 50 % are right. 2 more are left out",
+        "The model uses the image: <evidence>",
+        "929 sentences. Images BLEU-4 Changed right 30.00 shuffled 27.50 -2.50, p < 0.0001 41.5 %",
+        "60 words in 20 source sentences. Recovered: percentage of the 58 reference words",
+        "a random choice of the sense is correct in 50 %. 2 further sentences are left out",
         "right 95.00 swapped 4.00 -91.00, p = 0.2500 0.0 %",
-        "Between two pictures the right one is the likelier in 75.0 % of 4 lines (60.0 % by the mean of a word)",
+        "The correct one of two images has the higher log-probability in 75.0 % of 4 pairs (60.0 % by the mean",
     ):
         assert words in page.text
     assert "/home" not in page.text
 
 
-def test_a_run_without_a_diagnosis_has_no_such_part(seeing, tmp_path):
+def test_a_run_without_a_diagnosis_has_no_such_section(seeing, tmp_path):
     page = page_of(seeing[0], tmp_path)
     assert "diagnosis" not in page.ids and "#diagnosis" not in page.addresses
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.collection import Collection
-from limner.diagnosis import Diagnosis, diagnose, save_diagnosis
+from limner.diagnosis import Diagnosis, DiagnosisSettings, diagnose, save_diagnosis
 from limner.evaluation.evaluate import evaluate, save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.store import extract
@@ -67,7 +67,11 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Note) -> DemoRe
         TRANSLATION, words, folder / "translation", TRANSLATION_METRICS, seed, command, progress
     )
     diagnosis = diagnose(
-        load_trained_model(translation), words, metrics=("bleu4",), seed=seed, command=command, progress=progress
+        load_trained_model(translation),
+        words,
+        settings=DiagnosisSettings(metrics=("bleu4",), seed=seed),
+        command=command,
+        on_progress=progress,
     )
     save_diagnosis(diagnosis, translation)
     return DemoResult(

@@ -13,7 +13,7 @@ from limner.cli.app import AsJson, Backbone, BeamSize, Data, Device, app, comman
 from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from limner.diagnosis import Condition, Contrast, Diagnosis
+    from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis
 
 
 @app.command()
@@ -52,28 +52,30 @@ def diagnose(
     """
     from limner.data.collection import Collection
     from limner.decoding.beam_search import DecodingSettings
-    from limner.diagnosis import diagnose as find_out
-    from limner.diagnosis import save_diagnosis
+    from limner.diagnosis import DiagnosisSettings, save_diagnosis
+    from limner.diagnosis import diagnose as diagnose_model
     from limner.runs.trained_model import load_trained_model
 
     checkpoint = load_trained_model(model, device)
     search = checkpoint.recipe.decoding.model_dump()
     with progress_bars() as progress:
-        found = find_out(
+        found = diagnose_model(
             checkpoint,
             Collection.open(data),
-            split=split,
-            settings=DecodingSettings.parse({**search, **given(beam_size=beam_size)}, "decoding"),
-            masks=mask or (),
-            contrast=contrast,
-            trials=trials,
-            seed=seed,
-            leave_out=leave_out,
+            settings=DiagnosisSettings(
+                split=split,
+                decoding=DecodingSettings.parse({**search, **given(beam_size=beam_size)}, "decoding"),
+                masks=tuple(mask or ()),
+                contrastive=contrast,
+                trials=trials,
+                seed=seed,
+                leave_out=leave_out,
+                **given(metrics=metric),
+            ),
             backbone=backbone,
             device=device,
             command=command_line(),
-            progress=progress,
-            **given(metrics=metric),
+            on_progress=progress,
         )
     path = save_diagnosis(found, model) if to is None else to
     if to is not None:
@@ -85,47 +87,47 @@ def diagnose(
     typer.echo(f"{path} ({found.seconds:.1f} s)")
 
 
-def _print(found: Diagnosis) -> None:
-    _print_conditions(f"{found.sentences:,} sentences of '{found.split}'", found.pictures)
-    for masked in found.masked:
-        words = f"{masked.words:,} words ({masked.mask}) hidden in {masked.sentences:,} sentences"
-        _print_conditions(words, masked.conditions)
-    if found.senses is not None:
-        without = f", {found.senses.left_out:,} left out" if found.senses.left_out else ""
-        told = f"{found.senses.sentences:,} sentences with a word of two meanings{without}; by chance"
-        _print_conditions(f"{told} {found.senses.chance:.0f} %", found.senses.conditions)
-    if found.contrast is not None:
-        _print_contrast(found.contrast)
-    typer.echo(found.verdict)
+def _print(diagnosis: Diagnosis) -> None:
+    _print_conditions(f"{diagnosis.sentences:,} sentences of '{diagnosis.split}'", diagnosis.image_controls)
+    for masking in diagnosis.masking:
+        title = f"{masking.masked_words:,} words ({masking.mask}) masked in {masking.sentences:,} sentences"
+        _print_conditions(title, masking.conditions)
+    if (ambiguity := diagnosis.ambiguity) is not None:
+        excluded = f", {ambiguity.excluded:,} excluded" if ambiguity.excluded else ""
+        title = f"{ambiguity.sentences:,} sentences with an ambiguous word{excluded}; chance {ambiguity.chance:.0f} %"
+        _print_conditions(title, ambiguity.conditions)
+    if diagnosis.contrastive is not None:
+        _print_contrastive(diagnosis.contrastive)
+    typer.echo(diagnosis.verdict)
 
 
-def _print_conditions(title: str, conditions: Sequence[Condition]) -> None:
-    """One row a condition; behind each figure how far it is from the first row's, and the p of that."""
+def _print_conditions(title: str, conditions: Sequence[ConditionResult]) -> None:
+    """Print one row for each condition, with the differences from the first row and their p-values."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    table.add_column("pictures", no_wrap=True)
-    for figure in conditions[0].figures:
-        table.add_column(figure.metric, justify="right", no_wrap=True)
+    table.add_column("images", no_wrap=True)
+    for score in conditions[0].scores:
+        table.add_column(score.metric, justify="right", no_wrap=True)
     table.add_column("changed", justify="right", no_wrap=True)
     for condition in conditions:
         cells = [
-            f"{one.value:.2f}" if one.p is None else f"{one.value:.2f} ({one.difference:+.2f}, p {one.p:.4f})"
-            for one in condition.figures
+            f"{score.value:.2f}" if score.p is None else f"{score.value:.2f} ({score.difference:+.2f}, p {score.p:.4f})"
+            for score in condition.scores
         ]
         table.add_row(condition.name, *cells, f"{condition.changed:.1f} %" if condition is not conditions[0] else "")
     out.print(table)
     out.print()
 
 
-def _print_contrast(contrast: Contrast) -> None:
+def _print_contrastive(result: ContrastiveResult) -> None:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, title=f"contrasts of {contrast.compared}", title_justify="left")
-    for column in ("line", "log-prob", "other's"):
+    table = Table(box=None, pad_edge=False, title=f"pairs of {result.compared}", title_justify="left")
+    for column in ("line", "log-prob correct", "log-prob incorrect"):
         table.add_column(column, justify="right")
-    for line in contrast.lines:
-        table.add_row(str(line.line), f"{line.log_prob:.3f}", f"{line.other_log_prob:.3f}")
+    for pair in result.pairs:
+        table.add_row(str(pair.line), f"{pair.log_prob:.3f}", f"{pair.other_log_prob:.3f}")
     out.print(table)
-    told = f"the right one is likelier in {contrast.accuracy:.1f} % of {len(contrast.lines):,} lines"
-    typer.echo(f"{told} ({contrast.accuracy_per_word:.1f} % by the mean of a word)\n")
+    accuracy = f"accuracy {result.accuracy:.1f} % on {len(result.pairs):,} pairs"
+    typer.echo(f"{accuracy} ({result.accuracy_per_token:.1f} % by mean log-probability of a token)\n")

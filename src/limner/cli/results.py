@@ -167,11 +167,10 @@ def demo(
     for item in {item.id: item for item in result.translations.items[:25]}.values():  # one sentence a picture
         typer.echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
     typer.echo(result.diagnosis.verdict)
-    if (senses := result.diagnosis.senses) is not None:
-        right = {one.name: one.figures[0].value for one in senses.conditions}
-        names = {"right": "the right picture", "swapped": "one of the other meaning", "none": "none"}
-        told = ", ".join(f"{value:.0f} % with {names[name]}" for name, value in right.items())
-        typer.echo(f"words with two meanings translated rightly: {told} (a blind choice: {senses.chance:.0f} %)")
+    if (ambiguity := result.diagnosis.ambiguity) is not None:
+        names = {"right": "the right image", "swapped": "an image of the other sense", "none": "no image"}
+        accuracies = [f"{one.scores[0].value:.0f} % with {names[one.name]}" for one in ambiguity.conditions]
+        typer.echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
     typer.echo(f"{result.seconds:.0f} s of work; the reports: {result.report}, {result.translation_report}")
 
 

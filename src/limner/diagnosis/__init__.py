@@ -1,18 +1,25 @@
-"""Is the picture used? What a model says with the right picture, with others, with none, and with hidden words."""
+"""Diagnosis of how much a model uses the image: image controls, source masking, ambiguous words, contrastive sets."""
 
 from __future__ import annotations
 
-from limner.diagnosis.diagnose import DEFAULT_METRICS, diagnose, save_diagnosis, verdict
-from limner.diagnosis.records import Condition, Contrast, Diagnosis, Figure, Masked, Senses
+from limner.diagnosis.diagnose import DiagnosisSettings, diagnose, save_diagnosis, verdict
+from limner.diagnosis.records import (
+    AmbiguityResult,
+    ConditionResult,
+    ConditionScore,
+    ContrastiveResult,
+    Diagnosis,
+    MaskingResult,
+)
 
 __all__ = [
-    "DEFAULT_METRICS",
-    "Condition",
-    "Contrast",
+    "AmbiguityResult",
+    "ConditionResult",
+    "ConditionScore",
+    "ContrastiveResult",
     "Diagnosis",
-    "Figure",
-    "Masked",
-    "Senses",
+    "DiagnosisSettings",
+    "MaskingResult",
     "diagnose",
     "save_diagnosis",
     "verdict",

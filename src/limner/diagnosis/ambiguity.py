@@ -1,4 +1,4 @@
-"""The generated scenes' words with two meanings: is the one in the picture translated?"""
+"""Ambiguous words of the generated scenes: which sense does a translation express?"""
 
 from __future__ import annotations
 
@@ -12,63 +12,68 @@ from limner.data.examples import Item
 from limner.synthetic.scenes import SENSES
 from limner.synthetic.scenes.grammar import NOUNS, WEAK
 
-SOURCE = "en"
-"""The language whose words have two meanings."""
+SOURCE_LANG = "en"
+"""Language of the ambiguous words."""
 
 
-class SenseQuery(NamedTuple):
-    """A sentence with such a word."""
+class AmbiguousInput(NamedTuple):
+    """A source sentence with an ambiguous word, and the target nouns of both senses."""
 
-    row: int
-    """Its place among all that is asked."""
-    right: frozenset[str]
-    """The nouns that say the meaning in the picture, in lower case."""
-    wrong: frozenset[str]
-    """The nouns that say the other one."""
+    position: int
+    """Position in the sequence of inputs."""
+    correct: frozenset[str]
+    """Case-folded target nouns of the sense that the image shows."""
+    incorrect: frozenset[str]
+    """Case-folded target nouns of the other sense."""
 
 
-def sense_queries(asked: Sequence[GenerationInput], words: Sequence[Sequence[str]], lang: str) -> list[SenseQuery]:
-    """The sentences whose item is labelled with a word of two meanings and that say it.
+def find_ambiguous_inputs(
+    inputs: Sequence[GenerationInput], words: Sequence[Sequence[str]], lang: str
+) -> list[AmbiguousInput]:
+    """Find the source sentences that contain the ambiguous word of their item's label.
 
     Args:
-        asked: English sentences to be translated.
-        words: of each.
-        lang: that they are translated to. Words that it does not tell apart ('grue' in French) are passed over.
+        inputs: English source sentences with their items.
+        words: the words of each source sentence.
+        lang: target language. Words whose senses have the same translation (French 'grue') are left out.
     """
-    found = []
-    for row, (query, said) in enumerate(zip(asked, words, strict=True)):
-        other = other_sense(query.item)
-        if other is None or query.item.label is None:
+    ambiguous = []
+    for position, (given, sentence) in enumerate(zip(inputs, words, strict=True)):
+        other = other_sense_label(given.item)
+        if other is None or given.item.label is None:
             continue
-        right, wrong = (_nouns(name, lang) for name in (query.item.label, other))
-        if right and not right & wrong and word_of(other) in {word.casefold() for word in said}:
-            found.append(SenseQuery(row, right, wrong))
-    return found
+        correct, incorrect = (_nouns(label, lang) for label in (given.item.label, other))
+        if correct and not correct & incorrect and word_of_label(other) in {word.casefold() for word in sentence}:
+            ambiguous.append(AmbiguousInput(position, correct, incorrect))
+    return ambiguous
 
 
-def says(sentence: str, nouns: frozenset[str], others: frozenset[str]) -> bool:
-    """Whether a translation has one of the nouns and none of the others."""
+def expresses_sense(sentence: str, nouns: frozenset[str], other_nouns: frozenset[str]) -> bool:
+    """Whether a tokenised sentence contains a noun of one sense and no noun of the other sense."""
     words = {word.casefold() for word in sentence.split()}
-    return bool(words & nouns) and not words & others
+    return bool(words & nouns) and not words & other_nouns
 
 
-def wrong_pictures(items: Sequence[Item], seed: int) -> Mapping[str, Item]:
-    """For each item, by id, one whose picture shows the same word's other meaning; not for those that have none."""
+def items_of_other_sense(items: Sequence[Item], seed: int) -> Mapping[str, Item]:
+    """Choose for each item, by id, a random item whose image shows the other sense of the same word.
+
+    Items without a sense label, or without an item of the other sense, are left out.
+    """
     by_label: dict[str, list[Item]] = {}
     for item in items:
         if item.label is not None:
             by_label.setdefault(item.label, []).append(item)
-    random = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     chosen = {}
     for item in items:
-        others = by_label.get(other_sense(item) or "", [])
-        if others:
-            chosen[item.id] = others[int(random.integers(len(others)))]
+        candidates = by_label.get(other_sense_label(item) or "", [])
+        if candidates:
+            chosen[item.id] = candidates[int(rng.integers(len(candidates)))]
     return chosen
 
 
-def other_sense(item: Item) -> str | None:
-    """The label of the other meaning, 'bat:club' of 'bat:animal'; None where the item has no such label."""
+def other_sense_label(item: Item) -> str | None:
+    """The label of the other sense, 'bat:club' for 'bat:animal'; None if the item has no sense label."""
     word, _, sense = (item.label or "").partition(":")
     senses = SENSES.get(word, ())
     if sense not in senses:
@@ -76,14 +81,14 @@ def other_sense(item: Item) -> str | None:
     return next(f"{word}:{other}" for other in senses if other != sense)
 
 
-def word_of(label: str) -> str:
-    """The word of a label, 'bat' of 'bat:animal'."""
+def word_of_label(label: str) -> str:
+    """The word of a sense label, 'bat' for 'bat:animal'."""
     return label.partition(":")[0]
 
 
-def _nouns(name: str, lang: str) -> frozenset[str]:
-    """A thing's noun in all the forms that sentences about scenes have."""
+def _nouns(label: str, lang: str) -> frozenset[str]:
+    """All inflected forms of a label's noun that the sentences about scenes use."""
     if lang == "de":
-        noun = NOUNS[name].german
+        noun = NOUNS[label].german
         return frozenset({noun.casefold(), f"{noun}n".casefold()} if noun in WEAK else {noun.casefold()})
-    return frozenset({NOUNS[name].french}) if lang == "fr" else frozenset()
+    return frozenset({NOUNS[label].french}) if lang == "fr" else frozenset()

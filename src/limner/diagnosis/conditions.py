@@ -1,4 +1,4 @@
-"""What a model says of a split under several conditions, and whether they differ by more than chance."""
+"""Generation, measurement and significance tests of one model under several input conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
 from limner.decoding.scoring import score_examples
-from limner.diagnosis.records import Condition, Figure
+from limner.diagnosis.records import ConditionResult, ConditionScore
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.inference.generate import generate
 from limner.metrics import perplexity
@@ -22,149 +22,162 @@ from limner.progress import part_of
 from limner.runs.trained_model import TrainedModel
 
 PERPLEXITY = "perplexity"
-"""Beside the metrics of sentences: that of the split's own sentences."""
+"""Name of the perplexity of the references, which may be requested beside the sentence metrics."""
 
-Note = Callable[[str, int, int], None]
+OnStage = Callable[[str, int, int], None]
+"""Progress callback: name of the stage, units done, units in total."""
 
 
-class Measure(NamedTuple):
-    """What a metric counted under one condition."""
+class ItemStatistics(NamedTuple):
+    """The statistics of one metric for every item under one condition."""
 
-    name: str
+    metric: str
     statistics: Statistics
-    """Of every item, (N, k): what is said of one picture is no independent evidence, so it is dealt out as one."""
+    """(N, k), one row for each item: sentences of the same image are not independent, so that the significance test
+    exchanges them together."""
     value: Callable[[Statistics], float]
+    """Function from the summed statistics (k,) to the value of the metric."""
     signature: str = ""
 
 
-class Shown(NamedTuple):
-    """A condition, what the model said under it, and what that is worth."""
+class ConditionOutput(NamedTuple):
+    """The hypotheses of a model under one condition and their statistics."""
 
     name: str
-    said: list[str]
-    """Tokens joined by blanks, one for every sentence asked for."""
-    measures: list[Measure]
+    hypotheses: list[str]
+    """One tokenised hypothesis for each input."""
+    metrics: list[ItemStatistics]
 
 
 @dataclass(frozen=True)
-class Study:
-    """A model, the split it is asked about, and how its answers are found, measured and compared."""
+class ConditionComparison:
+    """A comparison of one model on one split under several conditions."""
 
     model: TrainedModel
     examples: Examples
-    asked: Sequence[GenerationInput]
-    settings: DecodingSettings
+    inputs: Sequence[GenerationInput]
+    decoding: DecodingSettings
     metrics: Sequence[str]
-    """Names of sentence metrics, and `PERPLEXITY`."""
+    """Names of sentence metrics, or `PERPLEXITY`."""
     trials: int
+    """Number of trials of each significance test."""
     seed: int
-    note: Note
+    on_progress: OnStage
 
-    def answers(
+    def generate(
         self,
-        what: str,
-        pictures: FeatureSource | None,
-        asked: Sequence[GenerationInput] | None = None,
+        stage: str,
+        features: FeatureSource | None,
+        inputs: Sequence[GenerationInput] | None = None,
         model: TrainedModel | None = None,
     ) -> list[Hypothesis]:
-        """What the model says.
+        """Generate the best hypothesis for each input.
 
         Args:
-            what: the part of the work, for the progress.
-            pictures: what it is shown.
-            asked: none for all that the study asks.
-            model: none for the study's; or the same one reading otherwise.
+            stage: name of the condition, reported to `on_progress`.
+            features: image features of the items; None for no images.
+            inputs: default: all inputs of the comparison.
+            model: default: the model of the comparison.
         """
-        found = generate(
+        n_best = generate(
             [model or self.model],
-            self.asked if asked is None else asked,
-            pictures,
-            self.settings,
-            on_progress=partial(self.note, f"answering, {what}"),
+            self.inputs if inputs is None else inputs,
+            features,
+            self.decoding,
+            on_progress=partial(self.on_progress, f"generating, {stage}"),
         )
-        return [hypotheses[0] for hypotheses in found]
+        return [hypotheses[0] for hypotheses in n_best]
 
-    def shown(self, name: str, best: Sequence[Hypothesis], asked: Sequence[GenerationInput] | None = None) -> Shown:
-        """Measure what the model said; `asked` as of `answers`."""
-        asked = self.asked if asked is None else asked
+    def measure(
+        self, name: str, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput] | None = None
+    ) -> ConditionOutput:
+        """Compute the statistics of the sentence metrics; `inputs` as for `generate`."""
+        inputs = self.inputs if inputs is None else inputs
         tokenizer = self.model.tokenizer
-        said = [tokenizer.decode(one.tokens) for one in best]
-        wanted = [metric for metric in self.metrics if metric != PERPLEXITY]
-        counted = hypothesis_statistics(tokenizer, best, asked, wanted)
-        ids = [query.item.id for query in asked]
-        how = f"|decoding:{self.settings.signature}"
-        measures = [
-            Measure(c.metric.name, by_item(c.statistics, ids), c.metric.value, c.signature + how) for c in counted
+        hypotheses = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+        sentence_metrics = [metric for metric in self.metrics if metric != PERPLEXITY]
+        ids = [given.item.id for given in inputs]
+        decoding = f"|decoding:{self.decoding.signature}"
+        metrics = [
+            ItemStatistics(
+                one.metric.name, sum_by_item(one.statistics, ids), one.metric.value, one.signature + decoding
+            )
+            for one in hypothesis_statistics(tokenizer, best, inputs, sentence_metrics)
         ]
-        return Shown(name, said, measures)
+        return ConditionOutput(name, hypotheses, metrics)
 
-    def perplexity(self, pictures: FeatureSource | None) -> Measure:
-        """Perplexity of the split's own sentences with some pictures."""
+    def perplexity(self, features: FeatureSource | None) -> ItemStatistics:
+        """Compute the perplexity of the references given some image features."""
         skip = self.model.recipe.evaluation.skip_words
-        examples = self.examples.with_features(pictures)
+        examples = self.examples.with_features(features)
         scored = score_examples(self.model.model, examples, skip_words=skip)
         statistics = np.stack([scored.log_probs.double().numpy(), scored.words.double().numpy()], axis=1)
         ids = [examples.items[row].id for row in examples.owners]
-        return Measure(PERPLEXITY, by_item(statistics, ids), _perplexity, scored.perplexity.signature)
+        return ItemStatistics(
+            PERPLEXITY, sum_by_item(statistics, ids), _perplexity_of_totals, scored.perplexity.signature
+        )
 
-    def compare(self, shown: Sequence[Shown], what: str) -> tuple[Condition, ...]:
-        """Test each condition against the first.
+    def compare(self, outputs: Sequence[ConditionOutput], stage: str) -> tuple[ConditionResult, ...]:
+        """Test the difference between each condition and the first one by approximate randomisation.
 
         Args:
-            shown: the conditions, of the same sentences.
-            what: the part of the work, for the progress.
+            outputs: the outputs under each condition, for the same inputs.
+            stage: name of the comparison, reported to `on_progress`.
         """
-        first, *others = shown
-        before = {measure.name: measure for measure in first.measures}
-        pairs = {other.name: [measure for measure in other.measures if measure.name in before] for other in others}
-        total = self.trials * sum(map(len, pairs.values()))
-        conditions = [Condition(name=first.name, figures=tuple(_figure(measure) for measure in first.measures))]
+        reference, *others = outputs
+        baseline = {metric.metric: metric for metric in reference.metrics}
+        tested = {other.name: [metric for metric in other.metrics if metric.metric in baseline] for other in others}
+        total = self.trials * sum(map(len, tested.values()))
+        results = [ConditionResult(name=reference.name, scores=tuple(_score(metric) for metric in reference.metrics))]
         done = 0
         for other in others:
-            figures = []
-            for measure in pairs[other.name]:
-                found = approximate_randomisation(
-                    [measure.statistics],
-                    [before[measure.name].statistics],
-                    measure.value,
+            scores = []
+            for metric in tested[other.name]:
+                test = approximate_randomisation(
+                    [metric.statistics],
+                    [baseline[metric.metric].statistics],
+                    metric.value,
                     trials=self.trials,
                     seed=self.seed,
-                    progress=part_of(partial(self.note, f"testing, {what}"), done, total),
+                    progress=part_of(partial(self.on_progress, f"testing, {stage}"), done, total),
                 )
-                figures.append(Figure(metric=measure.name, value=found.a_mean, difference=found.difference, p=found.p))
+                scores.append(
+                    ConditionScore(metric=metric.metric, value=test.a_mean, difference=test.difference, p=test.p)
+                )
                 done += self.trials
-            changed = np.mean([ours != theirs for ours, theirs in zip(first.said, other.said, strict=True)])
-            conditions.append(Condition(name=other.name, figures=tuple(figures), changed=100 * float(changed)))
-        return tuple(conditions)
+            differs = [ours != theirs for ours, theirs in zip(reference.hypotheses, other.hypotheses, strict=True)]
+            changed = 100 * float(np.mean(differs))
+            results.append(ConditionResult(name=other.name, scores=tuple(scores), changed=changed))
+        return tuple(results)
 
 
-def share(name: str, counts: Sequence[tuple[int, int]], asked: Sequence[GenerationInput]) -> Measure:
-    """A percentage as a measure.
+def percentage(name: str, counts: Sequence[tuple[int, int]], inputs: Sequence[GenerationInput]) -> ItemStatistics:
+    """A percentage as a metric.
 
     Args:
-        name: of the figure.
-        counts: of every sentence asked for, how many there are and out of how many.
-        asked: the sentences.
+        name: name of the metric.
+        counts: numerator and denominator for each input.
+        inputs: the inputs, which name their items.
     """
-    statistics = by_item(np.array(counts, dtype=np.float64), [query.item.id for query in asked])
-    return Measure(name, statistics, _percentage)
+    statistics = sum_by_item(np.array(counts, dtype=np.float64), [given.item.id for given in inputs])
+    return ItemStatistics(name, statistics, _percentage_of_totals)
 
 
-def by_item(statistics: Statistics, ids: Sequence[str]) -> Statistics:
-    """Statistics of sentences (M, k) as those of the items they are about (N, k), in order of appearance."""
+def sum_by_item(statistics: Statistics, ids: Sequence[str]) -> Statistics:
+    """Sum statistics of sentences (M, k) over the sentences of each item: (N, k), items in order of appearance."""
     rows = {id: row for row, id in enumerate(dict.fromkeys(ids))}
     summed = np.zeros((len(rows), statistics.shape[1]))
     np.add.at(summed, [rows[id] for id in ids], statistics)
     return summed
 
 
-def _figure(measure: Measure) -> Figure:
-    return Figure(metric=measure.name, value=measure.value(measure.statistics.sum(axis=0)))
+def _score(metric: ItemStatistics) -> ConditionScore:
+    return ConditionScore(metric=metric.metric, value=metric.value(metric.statistics.sum(axis=0)))
 
 
-def _perplexity(totals: Statistics) -> float:
+def _perplexity_of_totals(totals: Statistics) -> float:
     return perplexity(float(totals[0]), int(totals[1])).value
 
 
-def _percentage(totals: Statistics) -> float:
+def _percentage_of_totals(totals: Statistics) -> float:
     return float(100 * totals[0] / totals[1])

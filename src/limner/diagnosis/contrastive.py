@@ -1,7 +1,7 @@
-"""Contrasts: of two sentences with a picture, or of two pictures with a sentence, which is likelier?
+"""Contrastive evaluation: does a model prefer the correct of two candidates?
 
-After CoMMuTE (Futeral et al., 2023): an ambiguous sentence, a picture that tells what is meant, and its translation
-beside a wrong one. Two pictures with one sentence turn the question round.
+After CoMMuTE (Futeral et al., 2023): the candidates are the correct and an incorrect translation of an ambiguous
+sentence given the disambiguating image; or the correct and an incorrect image given one translation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from limner.data.examples import Item, Sentence, StoredFeatures
 from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
 from limner.decoding.scoring import score_examples
-from limner.diagnosis.records import Contrast, ContrastLine
+from limner.diagnosis.records import ContrastivePairScore, ContrastiveResult
 from limner.errors import CollectionError, FeatureError
 from limner.features.encoders.load import load_backbone_for
 from limner.features.sources import FeatureStore
@@ -27,207 +27,227 @@ from limner.media.audio import AUDIO_SUFFIXES
 from limner.runs.trained_model import TrainedModel
 
 SCORING_BATCH_SIZE = 64
-NEW = "new"
-"""The split of what is in no collection."""
-OTHERS = {"other": "target", "other_image": "image"}
-"""The column of what is wrong, and of what is right in its place."""
-FORMS = "'source, target, other, image' or 'source, target, image, other_image'"
+NEW_SPLIT = "new"
+"""Split of the items that belong to no collection."""
+INCORRECT_COLUMNS = {"other": "target", "other_image": "image"}
+"""Column of the incorrect candidate, with the column of the correct one."""
+HEADERS = "'source, target, other, image' or 'source, target, image, other_image'"
 
 
-class Side(NamedTuple):
-    """A sentence and the picture it is said of, as a file of contrasts names it."""
+class Candidate(NamedTuple):
+    """A (source, target, image) triple to be scored."""
 
     source: str | None
+    """Source sentence; None for a captioning model."""
     target: str
     image: str
+    """Item id or image file, as written in the file."""
 
 
-class Pair(NamedTuple):
-    """The right one of a line, and the other."""
+class CandidatePair(NamedTuple):
+    """The two candidates of one line of a contrastive set."""
 
     line: int
-    right: Side
-    other: Side
+    correct: Candidate
+    incorrect: Candidate
 
 
-class Contrasts(NamedTuple):
-    """What stands in a file of contrasts."""
+class ContrastiveSet(NamedTuple):
+    """The contents of a contrastive set."""
 
     path: Path
-    compared: Literal["sentences", "pictures"]
-    pairs: list[Pair]
+    compared: Literal["sentences", "images"]
+    """What the candidates of a pair differ in."""
+    pairs: list[CandidatePair]
     items: dict[str, Item]
-    """By what the file calls their pictures."""
+    """Items by the name of their image in the file."""
 
 
-def read_contrasts(path: Path, model: TrainedModel, collection: Collection) -> Contrasts:
-    """Read a file of contrasts: columns parted by tabs and named in the first line, in any order.
+def read_contrastive_set(path: Path, model: TrainedModel, collection: Collection) -> ContrastiveSet:
+    """Read a contrastive set: tab-separated columns, named by the first line, in any order.
 
     Args:
-        path: the file. `target` is right, `other` is a wrong translation of `source`; or `image` is right and
-            `other_image` a wrong picture. An image is the id of an item or a file. Further columns are not read.
-        model: one that translates nothing needs no `source`.
-        collection: whose items may be named as images.
+        path: the file. Either `target` is the correct translation of `source` and `other` an incorrect one, or `image`
+            is the correct image and `other_image` an incorrect one. An image is the id of an item or the path of a
+            file. Other columns are ignored.
+        model: the model to be scored; a captioning model needs no `source`.
+        collection: the collection of the items.
 
     Raises:
-        CollectionError: names the line that is not like this, or whose image is neither an item nor a file.
+        CollectionError: the header or a line is malformed, or an image is neither an item nor a file.
         FeatureError: an item has no features.
     """
     lines = read_lines(path)
     names = [name.strip() for name in lines[0].split("\t")]
-    second = [name for name in OTHERS if name in names]
-    needed = ["source"] * (model.source is not None) + ["target", "image"]
-    lacking = [name for name in needed if name not in names]
-    if lacking or len(second) != 1:
-        what = f"no column '{lacking[0]}'" if lacking else "expected one of the columns 'other' and 'other_image'"
+    incorrect = [name for name in INCORRECT_COLUMNS if name in names]
+    required = ["source"] * (model.source is not None) + ["target", "image"]
+    missing = [name for name in required if name not in names]
+    if missing or len(incorrect) != 1:
+        problem = f"no column '{missing[0]}'" if missing else "expected one of the columns 'other' and 'other_image'"
         raise CollectionError(
-            f"{SourceLocation(path, 1)}: {what}; the first line names the columns, {FORMS}, with tabs between"
+            f"{SourceLocation(path, 1)}: {problem}; the first line must name the tab-separated columns, {HEADERS}"
         )
     pairs = []
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
-            row = _row(line, names, [*needed, *second], SourceLocation(path, number), model)
-            right = Side(row["source"] if model.source else None, row["target"], row["image"])
-            pairs.append(Pair(number, right, right._replace(**{OTHERS[second[0]]: row[second[0]]})))
+            row = _read_row(line, names, [*required, *incorrect], SourceLocation(path, number), model)
+            correct = Candidate(row["source"] if model.source else None, row["target"], row["image"])
+            changed = correct._replace(**{INCORRECT_COLUMNS[incorrect[0]]: row[incorrect[0]]})
+            pairs.append(CandidatePair(number, correct, changed))
     if not pairs:
-        raise CollectionError(f"{path}: only the first line is there; expected a line for every contrast")
-    return Contrasts(
-        path, "sentences" if second == ["other"] else "pictures", pairs, _look_up(path, pairs, model, collection)
-    )
+        raise CollectionError(f"{path}: expected a line for each candidate pair after the header, got none")
+    compared: Literal["sentences", "images"] = "sentences" if incorrect == ["other"] else "images"
+    return ContrastiveSet(path, compared, pairs, _find_items(path, pairs, model, collection))
 
 
-def _row(
-    line: str, names: Sequence[str], needed: Sequence[str], place: SourceLocation, model: TrainedModel
+def _read_row(
+    line: str, names: Sequence[str], required: Sequence[str], location: SourceLocation, model: TrainedModel
 ) -> dict[str, str]:
     values = [value.strip() for value in line.split("\t")]
     if len(values) != len(names):
-        raise CollectionError(f"{place}: {len(values)} columns, and the first line names {len(names)}")
+        raise CollectionError(f"{location}: expected {len(names)} columns as in the header, got {len(values)}")
     row = dict(zip(names, values, strict=True))
-    for name in needed:
+    for name in required:
         tokenizer = model.source_tokenizer if name == "source" else model.tokenizer
-        read = name in ("image", "other_image") or tokenizer is None or tokenizer.words(row[name])
-        if not row[name] or not read:
-            raise CollectionError(
-                f"{place}: '{name}' is {row[name] or 'empty'!r}; expected something to read or to see"
-            )
+        readable = name in ("image", "other_image") or tokenizer is None or tokenizer.words(row[name])
+        if not row[name] or not readable:
+            expected = "an item id or a file" if name in ("image", "other_image") else "a sentence"
+            raise CollectionError(f"{location}: expected {expected} in column '{name}', got {row[name]!r}")
     return row
 
 
-def measure_contrasts(
+def score_contrastive_set(
     model: TrainedModel,
-    contrasts: Contrasts,
+    contrastive_set: ContrastiveSet,
     collection: Collection,
     *,
     backbone: str | None = None,
     device: str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
-) -> Contrast:
-    """Score both sides of every line.
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ContrastiveResult:
+    """Compute the log-probability of both candidates of every pair, and the accuracies.
 
     Args:
-        model: one that looks at no pictures is asked all the same.
-        contrasts: the lines.
-        collection: the one that they were read with.
-        backbone: where the network is that looks at files, if it has moved since the training.
-        device: that it looks on.
-        progress: told the sentences that are scored, and how many there are.
+        model: the model to be scored; it may be a text-only model.
+        contrastive_set: the candidate pairs.
+        collection: the collection that the set was read with.
+        backbone: location of the backbone for image files; default: the one recorded with the features.
+        device: device of the backbone.
+        on_progress: called with the number of scored candidates and their total.
 
     Raises:
-        BackboneError: a picture is a file, and the network that is to look at it is not where it was.
-        MediaError: a file is no picture that can be read.
+        BackboneError: an image is a file and the backbone cannot be loaded.
+        MediaError: a file cannot be read as an image or as audio.
     """
-    data = model.recipe.data
-    pictures = _Named.of(model, contrasts, collection, backbone, device) if model.model.uses_image else None
-    items = []
-    for pair in contrasts.pairs:
-        for side in (pair.right, pair.other):
-            read = () if side.source is None else (Sentence(str(data.source_lang), side.source),)
-            items.append(replace(contrasts.items[side.image], sentences=(*read, Sentence(data.lang, side.target))))
+    items = _candidate_items(model, contrastive_set)
+    features = None
+    if model.model.uses_image:
+        features = _StoredOrComputedFeatures.create(model, contrastive_set, collection, backbone, device)
     log_probs: list[float] = []
-    words: list[int] = []
+    lengths: list[int] = []
     for begin in range(0, len(items), SCORING_BATCH_SIZE):
-        some = items[begin : begin + SCORING_BATCH_SIZE]
-        examples = Examples(some, model.target, pictures, source=model.source)
+        batch = items[begin : begin + SCORING_BATCH_SIZE]
+        examples = Examples(batch, model.target, features, source=model.source)
         scored = score_examples(model.model, examples, batch_size=SCORING_BATCH_SIZE)
         log_probs += scored.log_probs.tolist()
-        words += scored.words.tolist()
-        if progress is not None:
-            progress(len(words), len(items))
-    lines = tuple(
-        ContrastLine(
+        lengths += scored.words.tolist()
+        if on_progress is not None:
+            on_progress(len(lengths), len(items))
+    scores = tuple(
+        ContrastivePairScore(
             line=pair.line,
             log_prob=log_probs[row],
             other_log_prob=log_probs[row + 1],
-            words=words[row],
-            other_words=words[row + 1],
+            tokens=lengths[row],
+            other_tokens=lengths[row + 1],
         )
-        for row, pair in zip(range(0, len(items), 2), contrasts.pairs, strict=True)
+        for row, pair in zip(range(0, len(items), 2), contrastive_set.pairs, strict=True)
     )
-    return Contrast(
-        file=str(contrasts.path.resolve()),
-        compared=contrasts.compared,
-        accuracy=_accuracy([line.log_prob - line.other_log_prob for line in lines]),
-        accuracy_per_word=_accuracy(
-            [line.log_prob / line.words - line.other_log_prob / line.other_words for line in lines]
+    return ContrastiveResult(
+        file=str(contrastive_set.path.resolve()),
+        compared=contrastive_set.compared,
+        accuracy=_accuracy([pair.log_prob - pair.other_log_prob for pair in scores]),
+        accuracy_per_token=_accuracy(
+            [pair.log_prob / pair.tokens - pair.other_log_prob / pair.other_tokens for pair in scores]
         ),
-        lines=lines,
+        pairs=scores,
     )
 
 
-def _accuracy(ahead: Sequence[float]) -> float:
-    """Percentage of the lines where the right one is ahead; a tie counts half."""
-    return 100 * sum(1.0 if by > 0 else 0.5 if by == 0 else 0.0 for by in ahead) / len(ahead)
+def _candidate_items(model: TrainedModel, contrastive_set: ContrastiveSet) -> list[Item]:
+    """One item for each candidate, the correct and the incorrect one of each pair in turn."""
+    data = model.recipe.data
+    items = []
+    for pair in contrastive_set.pairs:
+        for candidate in (pair.correct, pair.incorrect):
+            source = () if candidate.source is None else (Sentence(str(data.source_lang), candidate.source),)
+            sentences = (*source, Sentence(data.lang, candidate.target))
+            items.append(replace(contrastive_set.items[candidate.image], sentences=sentences))
+    return items
 
 
-class _Named:
-    """Pictures of items, whose features are stored, and of files."""
+def _accuracy(margins: Sequence[float]) -> float:
+    """Percentage of positive margins; a margin of zero counts half."""
+    return 100 * sum(1.0 if margin > 0 else 0.5 if margin == 0 else 0.0 for margin in margins) / len(margins)
 
-    def __init__(self, stored: FeatureStore, new: BackboneFeatures | None) -> None:
-        self.stored, self.new = stored, new
+
+class _StoredOrComputedFeatures:
+    """Features of items from their tables, and of image files from a backbone."""
+
+    def __init__(self, stored: FeatureStore, computed: BackboneFeatures | None) -> None:
+        self.stored, self.computed = stored, computed
 
     @classmethod
-    def of(
-        cls, model: TrainedModel, contrasts: Contrasts, collection: Collection, backbone: str | None, device: str
+    def create(
+        cls,
+        model: TrainedModel,
+        contrastive_set: ContrastiveSet,
+        collection: Collection,
+        backbone: str | None,
+        device: str,
     ) -> Self | None:
+        """Open the tables, and load the backbone if the set names image files."""
         stored = open_features(model, collection)
         if stored is None:
             return None
-        if all(stored.covers(item) for item in contrasts.items.values()):
+        if all(stored.covers(item) for item in contrastive_set.items.values()):
             return cls(stored, None)
         return cls(stored, BackboneFeatures(load_backbone_for(model.config.features, backbone, device=device)))
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        """What is seen of each item's or file's picture."""
+        """Return the features of each item."""
         files = [item for item in items if not self.stored.covers(item)]
-        looked_at = iter(self.new.take(files) if self.new is not None else ())
-        known = iter(self.stored.take([item for item in items if self.stored.covers(item)]))
-        return [next(known if self.stored.covers(item) else looked_at) for item in items]
+        computed = iter(self.computed.take(files) if self.computed is not None else ())
+        stored = iter(self.stored.take([item for item in items if self.stored.covers(item)]))
+        return [next(stored if self.stored.covers(item) else computed) for item in items]
 
 
-def _look_up(path: Path, pairs: Sequence[Pair], model: TrainedModel, collection: Collection) -> dict[str, Item]:
-    """The item of each image that is named; for a model that looks at none, whatever is named."""
-    lines = {side.image: pair.line for pair in reversed(pairs) for side in (pair.right, pair.other)}
+def _find_items(
+    path: Path, pairs: Sequence[CandidatePair], model: TrainedModel, collection: Collection
+) -> dict[str, Item]:
+    """The item of each image; a text-only model accepts any name."""
+    lines = {candidate.image: pair.line for pair in reversed(pairs) for candidate in (pair.correct, pair.incorrect)}
     stored = open_features(model, collection)
     if stored is None or not model.model.uses_image:
-        return {image: Item(image, NEW) for image in lines}
+        return {image: Item(image, NEW_SPLIT) for image in lines}
     known = {item.id: item for item in collection.items() if item.medium is not None}
-    found = {}
+    items = {}
     for image, line in lines.items():
-        found[image] = known.get(image) or _file(image, SourceLocation(path, line), collection)
+        items[image] = known.get(image) or _item_of_file(image, SourceLocation(path, line), collection)
         if image in known and not stored.covers(known[image]):
             raise FeatureError(
-                f"{SourceLocation(path, line)}: item '{image}' has no features; 'limner features' adds them"
+                f"{SourceLocation(path, line)}: item '{image}' has no features; run 'limner features' first"
             )
-    return found
+    return items
 
 
-def _file(name: str, place: SourceLocation, collection: Collection) -> Item:
-    path = place.path.parent / name
+def _item_of_file(name: str, location: SourceLocation, collection: Collection) -> Item:
+    path = location.path.parent / name
     if not path.is_file():
         raise CollectionError(
-            f"{place}: '{name}' is neither an item with a picture in {collection.path} nor a file beside "
-            f"{place.path.name}"
+            f"{location}: expected the id of an item with an image in {collection.path} or a file beside "
+            f"{location.path.name}, got '{name}'"
         )
     if path.suffix.lower() in AUDIO_SUFFIXES:
-        return Item(str(path), NEW, audio=str(path))
-    return Item(str(path), NEW, image=str(path))
+        return Item(str(path), NEW_SPLIT, audio=str(path))
+    return Item(str(path), NEW_SPLIT, image=str(path))

@@ -1,4 +1,4 @@
-"""The diagnosis of one model on one split: with other pictures, with hidden words, with words of two meanings."""
+"""Diagnosis of one model on one split: image controls, masked source words, ambiguous words, a contrastive set."""
 
 from __future__ import annotations
 
@@ -9,251 +9,318 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import Field
+
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
-from limner.diagnosis.ambiguity import SOURCE, says, sense_queries, wrong_pictures
-from limner.diagnosis.conditions import PERPLEXITY, Note, Shown, Study, share
-from limner.diagnosis.contrastive import measure_contrasts, read_contrasts
-from limner.diagnosis.masking import Forms, Hiding, Mask, read_mask, recovered
-from limner.diagnosis.records import Condition, Diagnosis, Masked, Senses
+from limner.diagnosis.ambiguity import (
+    SOURCE_LANG,
+    AmbiguousInput,
+    expresses_sense,
+    find_ambiguous_inputs,
+    items_of_other_sense,
+)
+from limner.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, OnStage, percentage
+from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
+from limner.diagnosis.masking import MaskedTokenizer, SourceMask, WordForms, count_recovered, create_mask
+from limner.diagnosis.records import AmbiguityResult, ConditionResult, Diagnosis, MaskingResult
 from limner.errors import CollectionError, SettingsError
 from limner.features.sources import ControlFeatures, FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
 from limner.runs.trained_model import TrainedModel
+from limner.settings import Settings
 
-DEFAULT_METRICS = ("bleu4", "chrf3", "ter", PERPLEXITY)
-"""Those that need no extra and no Java."""
-SIGNIFICANT = 0.05
+SIGNIFICANCE_LEVEL = 0.05
+
+Conditions = dict[str, FeatureSource | None]
+"""Image features by the name of the condition; None for no images."""
 
 logger = logging.getLogger(__name__)
+
+
+class DiagnosisSettings(Settings):
+    """Scope of a diagnosis: the split, the metrics and the optional experiments."""
+
+    split: str | None = None
+    """Name of the split; None for the test split of the model's recipe."""
+    decoding: DecodingSettings | None = None
+    """Decoding settings; None for those of the model's recipe."""
+    metrics: tuple[str, ...] = ("bleu4", "chrf3", "ter", PERPLEXITY)
+    """Names of sentence metrics, or 'perplexity'; the verdict uses the first. The default needs neither an extra nor
+    Java."""
+    masks: tuple[str, ...] = ()
+    """Source masks of a translation model, see `create_mask`."""
+    contrastive: Path | None = None
+    """File of a contrastive set, see `read_contrastive_set`."""
+    trials: int = Field(default=10_000, ge=1)
+    """Number of trials of each approximate randomisation test."""
+    seed: int = 1
+    """Random seed of the significance tests and of the image controls."""
+    leave_out: bool = False
+    """Whether to leave out items whose image has no features instead of raising an error."""
 
 
 def diagnose(
     model: TrainedModel,
     collection: Collection,
     *,
-    split: str | None = None,
-    settings: DecodingSettings | None = None,
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    masks: Sequence[str] = (),
-    contrast: Path | None = None,
-    trials: int = 10_000,
-    seed: int = 1,
-    leave_out: bool = False,
+    settings: DiagnosisSettings | None = None,
     backbone: str | None = None,
     device: str = "cpu",
     command: str = "limner.diagnose",
-    progress: Note | None = None,
+    on_progress: OnStage | None = None,
 ) -> Diagnosis:
-    """Find out whether a model uses its pictures: what it says with the right ones, with others and with none.
+    """Measure how much a model uses the image, by comparing its output under several image controls.
 
     Args:
-        model: one that translates or describes.
-        collection: where the split is. Items without a picture are passed over for a model that looks at them.
-        split: none for the recipe's test split.
-        settings: how to search; none for the recipe's.
-        metrics: names of sentence metrics, or 'perplexity'; the verdict goes by the first.
-        masks: which source words to hide, see `read_mask`; for models that translate.
-        contrast: a file of contrasts, see `read_contrasts`.
-        trials: of every approximate randomisation.
-        seed: of these, of the shuffle and of the wrong pictures.
-        leave_out: go on without the pictures that have no features, as the recipe may say too.
-        backbone: where the network is that looks at the files of `contrast`, if it has moved since the training.
-        device: that it looks on.
-        command: how this was called, for the record.
-        progress: told the part of the work, what is done of it and how much it is.
+        model: a translation or captioning model.
+        collection: the collection of the split. Items without an image are left out if the model uses images.
+        settings: scope of the diagnosis; default: the image controls on the test split.
+        backbone: location of the backbone for the image files of a contrastive set; default: the one recorded with the
+            features.
+        device: device of the backbone.
+        command: the command line, for the record.
+        on_progress: called with the stage, the units done and their total.
 
     Raises:
-        SettingsError: an unknown metric or mask, a mask that hides nothing or is for no translation, or a split
-            without pictures.
-        CollectionError: there is no such split, or `contrast` is not as it should be.
-        FeatureError: a picture has no features, and `leave_out` is false.
+        SettingsError: a metric or a mask is unknown, a mask selects no word or the model does not translate, or the
+            split has no images.
+        CollectionError: the collection has no such split, or the contrastive set is malformed.
+        FeatureError: an image has no features, and `leave_out` is false.
     """
     began = time.perf_counter()
-    require_metrics(name for name in metrics if name != PERPLEXITY)
-    data = model.recipe.data
-    split, settings = split or data.test, settings or model.recipe.decoding
-    note = progress or (lambda part, done, total: None)
+    settings = settings or DiagnosisSettings()
+    on_progress = on_progress or (lambda stage, done, total: None)
+    require_metrics(name for name in settings.metrics if name != PERPLEXITY)
     features = open_features(model, collection)
-    leave_out = leave_out or model.recipe.features.missing == "leave_out"
-    examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
-    if model.model.uses_image:
-        examples = _with_pictures(examples, model, f"{collection.path}: split '{split}'")
-    study = Study(model, examples, examples.generation_inputs(), settings, tuple(metrics), trials, seed, note)
-    # What can be refused is refused before the work begins.
-    hidden = [_hide(study, name) for name in masks]
-    contrasts = None if contrast is None else read_contrasts(contrast, model, collection)
-    seen = _controls(study, collection, features)
-    best = {name: study.answers(f"{name} pictures", pictures) for name, pictures in seen.items()}
-    shown = [study.shown(name, best[name]) for name in seen]
-    if PERPLEXITY in metrics:
-        for one in shown:
-            one.measures.insert(metrics.index(PERPLEXITY), study.perplexity(seen[one.name]))
-    pictures = study.compare(shown, "pictures")
-    masked = [_measure_hidden(study, one, seen, best[shown[0].name]) for one in hidden]
-    senses = _measure_senses(study, seen, best)
-    contrasted = None
-    if contrasts is not None:
-        contrasted = measure_contrasts(
-            model, contrasts, collection, backbone=backbone, device=device, progress=partial(note, "contrasts")
-        )
+    split = settings.split or model.recipe.data.test
+    comparison = _prepare(model, collection, split, features, settings, on_progress)
+    # All inputs are validated before the first sentence is generated.
+    masked = [_mask_inputs(comparison, name) for name in settings.masks]
+    contrastive_set = None
+    if settings.contrastive is not None:
+        contrastive_set = read_contrastive_set(settings.contrastive, model, collection)
+    conditions = _image_conditions(comparison, collection, features)
+    best = {name: comparison.generate(f"{name} images", source) for name, source in conditions.items()}
+    outputs = _measure_image_conditions(comparison, conditions, best)
+    image_controls = comparison.compare(outputs, "image controls")
     return Diagnosis(
         split=split,
-        decoding=settings.signature,
+        decoding=comparison.decoding.signature,
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
+        sentences=len(comparison.inputs),
+        image_controls=image_controls,
+        masking=tuple(_measure_masking(comparison, one, conditions, best[outputs[0].name]) for one in masked),
+        ambiguity=_measure_ambiguity(comparison, conditions, best),
+        contrastive=None
+        if contrastive_set is None
+        else score_contrastive_set(
+            model,
+            contrastive_set,
+            collection,
+            backbone=backbone,
+            device=device,
+            on_progress=partial(on_progress, "contrastive set"),
+        ),
+        signatures={metric.metric: metric.signature for metric in outputs[0].metrics},
+        trials=settings.trials,
+        seed=settings.seed,
+        verdict=verdict(image_controls),
         seconds=time.perf_counter() - began,
-        sentences=len(study.asked),
-        pictures=pictures,
-        masked=tuple(masked),
-        senses=senses,
-        contrast=contrasted,
-        signatures={measure.name: measure.signature for measure in shown[0].measures},
-        trials=trials,
-        seed=seed,
-        verdict=verdict(pictures),
     )
 
 
-def verdict(pictures: Sequence[Condition]) -> str:
-    """Whether the pictures are used, in a sentence: by the first metric, with the right and with shuffled ones."""
-    if len(pictures) == 1:
-        return "This model looks at no pictures."
-    right, shuffled = pictures[:2]
-    if not shuffled.figures:
-        return "Nothing can be said about the pictures: none of the metrics could be computed."
-    other = shuffled.figures[0]
-    own = next(figure for figure in right.figures if figure.metric == other.metric)
-    assert other.p is not None, "every condition but the first is tested"
-    told = (
-        f"{own.metric} is {own.value:.2f} with the right pictures and {other.value:.2f} with shuffled ones "
-        f"(p = {other.p:.4f}, {shuffled.changed:.1f} % of the sentences change)."
+def verdict(image_controls: Sequence[ConditionResult]) -> str:
+    """Summarise the effect of the image in one sentence, by the first metric with right and with shuffled images."""
+    if len(image_controls) == 1:
+        return "The model does not use images."
+    right, shuffled = image_controls[:2]
+    if not shuffled.scores:
+        return "No verdict: none of the metrics could be computed."
+    control = shuffled.scores[0]
+    own = next(score for score in right.scores if score.metric == control.metric)
+    assert control.p is not None, "every condition but the first is tested"
+    evidence = (
+        f"{own.metric} is {own.value:.2f} with the right images and {control.value:.2f} with shuffled images "
+        f"(p = {control.p:.4f}, {shuffled.changed:.1f} % of the sentences change)."
     )
-    if other.p >= SIGNIFICANT:
-        return f"It does not show that the pictures are used: {told}"
-    better = (own.value > other.value) == higher_is_better(own.metric)
-    return f"The pictures are used: {told}" if better else f"The pictures matter, and the right ones are worse: {told}"
+    if control.p >= SIGNIFICANCE_LEVEL:
+        return f"No significant effect of the image: {evidence}"
+    if (own.value > control.value) == higher_is_better(own.metric):
+        return f"The model uses the image: {evidence}"
+    return f"The image has an effect, but the right images score worse: {evidence}"
 
 
 def save_diagnosis(diagnosis: Diagnosis, run: Path) -> Path:
-    """Write RUN/diagnosis/NAME.json, where the report finds it; of other questions it replaces nothing."""
+    """Write RUN/diagnosis/NAME.json, which the report reads; a diagnosis with other masks has another name."""
     path = run / "diagnosis" / f"{diagnosis.name}.json"
     diagnosis.save(path)
     return path
 
 
-def _with_pictures(examples: Examples, model: TrainedModel, where: str) -> Examples:
-    """Without the items that have no picture, which tell nothing about pictures."""
-    items = [item for item in examples.items if item.medium is not None]
-    if not items:
-        raise SettingsError(f"{where} has no pictures, so it cannot tell whether they are used; name another --split")
-    return Examples(items, examples.target, examples.features, source=examples.source)
+def _prepare(
+    model: TrainedModel,
+    collection: Collection,
+    split: str,
+    features: FeatureStore | None,
+    settings: DiagnosisSettings,
+    on_progress: OnStage,
+) -> ConditionComparison:
+    """Read the examples of the split, without items that have no image if the model uses images."""
+    leave_out = settings.leave_out or model.recipe.features.missing == "leave_out"
+    examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
+    if model.model.uses_image:
+        items = [item for item in examples.items if item.medium is not None]
+        if not items:
+            raise SettingsError(
+                f"{collection.path}: split '{split}' has no images to diagnose the use of; choose another --split"
+            )
+        examples = Examples(items, model.target, features, source=model.source)
+    return ConditionComparison(
+        model=model,
+        examples=examples,
+        inputs=examples.generation_inputs(),
+        decoding=settings.decoding or model.recipe.decoding,
+        metrics=settings.metrics,
+        trials=settings.trials,
+        seed=settings.seed,
+        on_progress=on_progress,
+    )
 
 
-def _controls(study: Study, collection: Collection, features: FeatureStore | None) -> dict[str, FeatureSource | None]:
-    """What the model is shown under every condition; the first is what the others are compared with."""
-    model, items = study.model, study.examples.items
+def _image_conditions(
+    comparison: ConditionComparison, collection: Collection, features: FeatureStore | None
+) -> Conditions:
+    """The image features under each image control; the first condition is the reference."""
+    model, items, seed = comparison.model, comparison.examples.items, comparison.seed
     if not model.model.uses_image:
         return {"none": features}
-    seen: dict[str, FeatureSource | None] = {"right": features}
-    seen["shuffled"] = control_features(model, collection, features, "shuffled", items, study.seed)
+    conditions: Conditions = {"right": features}
+    conditions["shuffled"] = control_features(model, collection, features, "shuffled", items, seed)
     try:
-        seen["mean"] = control_features(model, collection, features, "mean", items, study.seed)
-    except (CollectionError, SettingsError) as error:  # no training split here, or one without pictures
-        logger.warning("there is no mean picture to show: %s", error)
-    # A description is of something: what has no picture at all is a picture of nothing.
-    seen["none"] = None if model.source else control_features(model, collection, features, "zero", items, study.seed)
-    return seen
+        conditions["mean"] = control_features(model, collection, features, "mean", items, seed)
+    except (CollectionError, SettingsError) as error:  # no training split, or one without images
+        logger.warning("the image control 'mean' is left out: %s", error)
+    if model.source is None:  # a caption needs an image
+        conditions["zero"] = control_features(model, collection, features, "zero", items, seed)
+    else:
+        conditions["none"] = None
+    return conditions
 
 
-class Hidden(NamedTuple):
-    """The sentences in which a mask hides something."""
+def _measure_image_conditions(
+    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Hypothesis]]
+) -> list[ConditionOutput]:
+    outputs = [comparison.measure(name, best[name]) for name in conditions]
+    if PERPLEXITY in comparison.metrics:
+        position = comparison.metrics.index(PERPLEXITY)
+        for output in outputs:
+            output.metrics.insert(position, comparison.perplexity(conditions[output.name]))
+    return outputs
 
-    mask: Mask
-    rows: list[int]
-    """Their places among all that is asked."""
-    words: int
-    """That are hidden."""
-    expected: list[list[Forms]]
-    """Of each, what its translation should say for them."""
+
+class MaskedInputs(NamedTuple):
+    """The source sentences in which a mask selects at least one word."""
+
+    mask: SourceMask
+    indices: list[int]
+    """Positions in the sequence of inputs."""
+    masked_words: int
+    """Number of masked words in all sentences."""
+    expected: list[list[WordForms]]
+    """Expected target words for each sentence."""
 
 
-def _hide(study: Study, name: str) -> Hidden:
-    model, source = study.model, study.model.source
+def _mask_inputs(comparison: ConditionComparison, name: str) -> MaskedInputs:
+    model, source = comparison.model, comparison.model.source
     if source is None:
-        raise SettingsError(f"mask '{name}': this model translates nothing, so there are no source words to hide")
-    mask = read_mask(name, source.lang, model.recipe.data.lang)
-    hidden: dict[int, list[str]] = {}
-    for row, query in enumerate(study.asked):
-        words = source.tokenizer.words(query.source or "")
-        if away := [word for word, hides in zip(words, mask.hides(words), strict=True) if hides]:
-            hidden[row] = away
-    if not hidden:
-        raise SettingsError(f"mask '{name}': hides no word of the {len(study.asked)} sentences")
-    references = {row: model.tokenizer.words(study.asked[row].references[0]) for row in hidden}
-    expected = [mask.expects(away, references[row]) for row, away in hidden.items()]
-    return Hidden(mask, list(hidden), sum(map(len, hidden.values())), expected)
+        raise SettingsError(f"mask '{name}': expected a translation model, got a captioning model without source words")
+    mask = create_mask(name, source.lang, model.recipe.data.lang)
+    masked: dict[int, list[str]] = {}
+    for index, given in enumerate(comparison.inputs):
+        words = source.tokenizer.words(given.source or "")
+        if selected := [word for word, chosen in zip(words, mask.select(words), strict=True) if chosen]:
+            masked[index] = selected
+    if not masked:
+        raise SettingsError(f"mask '{name}': no word of the {len(comparison.inputs)} source sentences is masked")
+    references = {index: model.tokenizer.words(comparison.inputs[index].references[0]) for index in masked}
+    expected = [mask.expected_words(selected, references[index]) for index, selected in masked.items()]
+    return MaskedInputs(mask, list(masked), sum(map(len, masked.values())), expected)
 
 
-def _measure_hidden(
-    study: Study, hidden: Hidden, seen: Mapping[str, FeatureSource | None], whole: Sequence[Hypothesis]
-) -> Masked:
-    """Translate the sentences with hidden words, and compare with the whole ones."""
-    source = study.model.source_tokenizer
-    assert source is not None, "only translation models have hidden words"
-    blindfold = study.model._replace(source_tokenizer=Hiding(source, hidden.mask))
-    asked = [study.asked[row] for row in hidden.rows]
-    shown = []
+def _measure_masking(
+    comparison: ConditionComparison, masked: MaskedInputs, conditions: Conditions, unmasked: Sequence[Hypothesis]
+) -> MaskingResult:
+    """Translate the masked sentences under several image conditions, and compare with the unmasked sentences."""
+    source = comparison.model.source_tokenizer
+    assert source is not None, "only translation models have source words to mask"
+    model = comparison.model._replace(source_tokenizer=MaskedTokenizer(source, masked.mask))
+    inputs = [comparison.inputs[index] for index in masked.indices]
+    outputs = []
     for name in ("right", "shuffled", "none"):
-        if name in seen:
-            best = study.answers(f"{hidden.mask.name} hidden, {name} pictures", seen[name], asked, blindfold)
-            shown.append(study.shown(name, best, asked))
-    shown.append(study.shown("whole sentence", [whole[row] for row in hidden.rows], asked))
-    expected = sum(map(len, hidden.expected))
-    if expected:
-        for one in shown:
+        if name in conditions:
+            stage = f"{masked.mask.name} masked, {name} images"
+            best = comparison.generate(stage, conditions[name], inputs, model)
+            outputs.append(comparison.measure(name, best, inputs))
+    outputs.append(comparison.measure("whole sentence", [unmasked[index] for index in masked.indices], inputs))
+    expected_words = sum(map(len, masked.expected))
+    if expected_words:
+        for output in outputs:
             counts = [
-                (recovered(forms, said.split()), len(forms))
-                for forms, said in zip(hidden.expected, one.said, strict=True)
+                (count_recovered(expected, hypothesis.split()), len(expected))
+                for expected, hypothesis in zip(masked.expected, output.hypotheses, strict=True)
             ]
-            one.measures.insert(0, share("recovered", counts, asked))
-    return Masked(
-        mask=hidden.mask.name,
-        sentences=len(asked),
-        words=hidden.words,
-        expected=expected,
-        conditions=study.compare(shown, f"{hidden.mask.name} hidden"),
+            output.metrics.insert(0, percentage("recovered", counts, inputs))
+    return MaskingResult(
+        mask=masked.mask.name,
+        sentences=len(inputs),
+        masked_words=masked.masked_words,
+        expected_words=expected_words,
+        conditions=comparison.compare(outputs, f"{masked.mask.name} masked"),
     )
 
 
-def _measure_senses(
-    study: Study, seen: Mapping[str, FeatureSource | None], best: Mapping[str, Sequence[Hypothesis]]
-) -> Senses | None:
-    """How the ambiguous words of generated scenes are translated; None where there are none."""
-    model, source = study.model, study.model.source
-    if source is None or source.lang != SOURCE:
+def _measure_ambiguity(
+    comparison: ConditionComparison, conditions: Conditions, best: Mapping[str, Sequence[Hypothesis]]
+) -> AmbiguityResult | None:
+    """Measure the translation of the ambiguous words of generated scenes; None if there are none."""
+    model, source = comparison.model, comparison.model.source
+    if source is None or source.lang != SOURCE_LANG:
         return None
-    words = [source.tokenizer.words(query.source or "") for query in study.asked]
-    found = sense_queries(study.asked, words, model.recipe.data.lang)
-    others = wrong_pictures(study.examples.items, study.seed)
-    kept = [one for one in found if study.asked[one.row].item.id in others]
-    if not kept:
+    words = [source.tokenizer.words(given.source or "") for given in comparison.inputs]
+    ambiguous = find_ambiguous_inputs(comparison.inputs, words, model.recipe.data.lang)
+    swapped = items_of_other_sense(comparison.examples.items, comparison.seed)
+    included = [one for one in ambiguous if comparison.inputs[one.position].item.id in swapped]
+    if not included:
         return None
-    asked = [study.asked[one.row] for one in kept]
-
-    def shown(name: str, answers: Sequence[Hypothesis]) -> Shown:
-        said = [model.tokenizer.decode(one.tokens) for one in answers]
-        right = [(int(says(text, one.right, one.wrong)), 1) for text, one in zip(said, kept, strict=True)]
-        wrong = [(int(says(text, one.wrong, one.right)), 1) for text, one in zip(said, kept, strict=True)]
-        return Shown(name, said, [share("right_meaning", right, asked), share("other_meaning", wrong, asked)])
-
-    conditions = [shown(name, [best[name][one.row] for one in kept]) for name in ("right", "none") if name in seen]
-    if (pictures := seen.get("right")) is not None:
-        swapped = study.answers("swapped pictures", ControlFeatures(pictures, others), asked)
-        conditions.insert(1, shown("swapped", swapped))
-    return Senses(
-        sentences=len(kept), left_out=len(found) - len(kept), conditions=study.compare(conditions, "two meanings")
+    outputs = [
+        _sense_accuracy(comparison, name, [best[name][one.position] for one in included], included)
+        for name in ("right", "none")
+        if name in conditions
+    ]
+    if (features := conditions.get("right")) is not None:
+        inputs = [comparison.inputs[one.position] for one in included]
+        hypotheses = comparison.generate("swapped images", ControlFeatures(features, swapped), inputs)
+        outputs.insert(1, _sense_accuracy(comparison, "swapped", hypotheses, included))
+    return AmbiguityResult(
+        sentences=len(included),
+        excluded=len(ambiguous) - len(included),
+        conditions=comparison.compare(outputs, "ambiguous words"),
     )
+
+
+def _sense_accuracy(
+    comparison: ConditionComparison, name: str, best: Sequence[Hypothesis], ambiguous: Sequence[AmbiguousInput]
+) -> ConditionOutput:
+    """The percentages of translations that express the correct and the other sense."""
+    inputs = [comparison.inputs[one.position] for one in ambiguous]
+    hypotheses = [comparison.model.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    pairs = list(zip(hypotheses, ambiguous, strict=True))
+    correct = [(int(expresses_sense(text, one.correct, one.incorrect)), 1) for text, one in pairs]
+    other = [(int(expresses_sense(text, one.incorrect, one.correct)), 1) for text, one in pairs]
+    metrics = [percentage("correct_sense", correct, inputs), percentage("other_sense", other, inputs)]
+    return ConditionOutput(name, hypotheses, metrics)

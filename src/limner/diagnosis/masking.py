@@ -1,8 +1,8 @@
-"""Hiding words of the source sentence, so that only the picture can tell what they were.
+"""Masking of source words, so that the translation of a masked word depends on the image.
 
-After Caglayan et al. (2019), "Probing the Need for ImageFeatures Context in Multimodal Machine Translation", who hide colours
-("colour deprivation") and the end of the sentence ("progressive masking"). There the model learned from sentences with
-hidden words as well; here whatever was learned is asked.
+After Caglayan et al. (2019), "Probing the Need for Visual Context in Multimodal Machine Translation": colour
+deprivation and progressive masking. The paper masks the training sentences as well; here only the input of a trained
+model is masked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEMS = {
         "čern", "bíl", "červen", "zelen", "žlut", "modr modř", "hněd", "oranžov", "růžov", "fialov", "šed šediv",
     ),
 }  # fmt: skip
-"""The eleven basic colour terms of Berlin and Kay (1969), at the same place in every language."""
+"""Stems of the eleven basic colour terms of Berlin and Kay (1969), in the same order for every language."""
 _PREFIXES = {"de": ("", "hell", "dunkel"), "cs": ("", "světle", "tmavě", "tmavo")}
 _ENDINGS = {
     "de": ("", "e", "em", "en", "er", "es"),
@@ -40,128 +40,135 @@ _ENDINGS = {
     "cs": ("ý", "á", "é", "í", "ou", "ého", "ému", "ém", "ým", "ých", "ými", "ě"),
 }
 
-Forms = frozenset[str]
-"""The ways to say one thing, in lower case."""
+WordForms = frozenset[str]
+"""Case-folded inflected forms and synonyms of one word."""
 
 
-class Mask(Protocol):
-    """What is hidden of a sentence."""
+class SourceMask(Protocol):
+    """A rule that selects source words to be masked."""
 
     name: str
 
-    def hides(self, words: Sequence[str]) -> list[bool]:
-        """Which words of a source sentence are hidden."""
+    def select(self, words: Sequence[str]) -> list[bool]:
+        """Return for each word of a source sentence whether it is masked."""
         ...
 
-    def expects(self, hidden: Sequence[str], reference: Sequence[str]) -> list[Forms]:
-        """What a translation should say for the hidden words, as far as its reference says it."""
+    def expected_words(self, masked: Sequence[str], reference: Sequence[str]) -> list[WordForms]:
+        """Return the translations of the masked words that occur in the reference."""
         ...
 
 
-class Words:
-    """Hides words of a list, which may know their translations."""
+class WordListMask:
+    """Masks the words of a list, whose translations may be known."""
 
-    def __init__(self, name: str, translations: Mapping[str, Forms]) -> None:
-        """Hide the keys, in any case and as parts of words with hyphens; the values may be empty."""
+    def __init__(self, name: str, translations: Mapping[str, WordForms]) -> None:
+        """Create a mask.
+
+        Args:
+            name: name of the mask.
+            translations: translations, possibly empty, by case-folded source word. The parts of a hyphenated word are
+                compared with the list as well.
+        """
         self.name, self.translations = name, translations
 
-    def hides(self, words: Sequence[str]) -> list[bool]:
-        """Those on the list."""
+    def select(self, words: Sequence[str]) -> list[bool]:
+        """Select the words that are on the list."""
         return [any(part in self.translations for part in _parts(word)) for word in words]
 
-    def expects(self, hidden: Sequence[str], reference: Sequence[str]) -> list[Forms]:
-        """The translations of each hidden word, where the reference says one of them."""
-        said = {part for word in reference for part in _parts(word)}
-        wanted = (self.translations.get(part, frozenset()) for word in hidden for part in _parts(word))
-        return [forms for forms in wanted if forms & said]
+    def expected_words(self, masked: Sequence[str], reference: Sequence[str]) -> list[WordForms]:
+        """Return the translations of each masked word that has one in the reference."""
+        reference_parts = {part for word in reference for part in _parts(word)}
+        translations = (self.translations.get(part, frozenset()) for word in masked for part in _parts(word))
+        return [forms for forms in translations if forms & reference_parts]
 
 
-class LastWords:
-    """Hides the end of the sentence, but for its signs."""
+class LastWordsMask:
+    """Masks the last words of a sentence; punctuation is kept."""
 
     def __init__(self, count: int) -> None:
+        """Create a mask of the last `count` words."""
         self.name, self.count = f"last:{count}", count
 
-    def hides(self, words: Sequence[str]) -> list[bool]:
-        """The last words that have a letter or a number."""
-        chosen = set(_last(words, self.count))
-        return [row in chosen for row in range(len(words))]
+    def select(self, words: Sequence[str]) -> list[bool]:
+        """Select the last words that contain a letter or a digit."""
+        selected = set(_last(words, self.count))
+        return [index in selected for index in range(len(words))]
 
-    def expects(self, hidden: Sequence[str], reference: Sequence[str]) -> list[Forms]:
-        """As many of the last words of the reference; languages of another order say other things there."""
-        return [frozenset({reference[row].casefold()}) for row in _last(reference, len(hidden))]
+    def expected_words(self, masked: Sequence[str], reference: Sequence[str]) -> list[WordForms]:
+        """Return as many of the last words of the reference; a language with another word order may not match."""
+        return [frozenset({reference[index].casefold()}) for index in _last(reference, len(masked))]
 
 
-class Hiding(Tokenizer):
-    """A source tokenizer that puts one `<unk>` in place of every hidden word, of however many pieces it is."""
+class MaskedTokenizer(Tokenizer):
+    """A source tokenizer that encodes every masked word as a single `<unk>` token."""
 
-    def __init__(self, tokenizer: Tokenizer, mask: Mask) -> None:
+    def __init__(self, tokenizer: Tokenizer, mask: SourceMask) -> None:
+        """Apply a mask to the sentences of a tokenizer."""
         super().__init__(tokenizer._inner, tokenizer.settings, tokenizer.splitter)
         self.mask = mask
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a sentence, without start and end signs."""
+        """Encode a sentence as token ids, without special tokens at its ends."""
         words = self.words(text)
         return [
             piece
-            for word, hidden in zip(words, self.mask.hides(words), strict=True)
-            for piece in ((SPECIAL_TOKENS.unk,) if hidden else self.encode_word(word))
+            for word, masked in zip(words, self.mask.select(words), strict=True)
+            for piece in ((SPECIAL_TOKENS.unk,) if masked else self.encode_word(word))
         ]
 
 
-def read_mask(name: str, source: str, target: str) -> Mask:
-    """The mask of a name.
+def create_mask(name: str, source: str, target: str) -> SourceMask:
+    """Create a mask from its name.
 
     Args:
-        name: 'colours'; 'last:3' for the last three words; or a file with a word a line, and after a tab, where they
-            are known, its translations with blanks between them.
-        source: language of the sentences.
-        target: language they are translated to.
+        name: 'colours'; 'last:3' for the last three words; or the path of a file with one source word a line, followed
+            by a tab and its translations, separated by spaces, where they are known.
+        source: source language.
+        target: target language.
 
     Raises:
-        SettingsError: there is no such mask, or no list of colours in the language.
+        SettingsError: the name is not a mask, or there is no list of colours for the source language.
         CollectionError: the file cannot be read.
     """
     if name == "colours":
-        return Words(name, _colours(source, target))
+        return WordListMask(name, _colours(source, target))
     kind, separator, count = name.partition(":")
     if kind == "last" and separator:
         if not count.isdecimal() or int(count) < 1:
-            raise SettingsError(f"mask '{name}': how many words? Expected last:1, last:2, …")
-        return LastWords(int(count))
+            raise SettingsError(f"mask '{name}': expected a number of words of 1 or more, as in 'last:3'")
+        return LastWordsMask(int(count))
     if not Path(name).is_file():
-        raise SettingsError(
-            f"mask '{name}': expected 'colours', 'last:3' or a file of words, and there is no such file"
-        )
-    return Words(name, _read_words(Path(name)))
+        raise SettingsError(f"mask '{name}': expected 'colours', 'last:3' or the path of a word list; no such file")
+    return WordListMask(name, _read_word_list(Path(name)))
 
 
-def recovered(expected: Sequence[Forms], said: Sequence[str]) -> int:
-    """How many of the expected words a translation says; each of its words is counted once."""
-    left = Counter(part for word in said for part in _parts(word))
-    found = 0
+def count_recovered(expected: Sequence[WordForms], hypothesis: Sequence[str]) -> int:
+    """Count the expected words that occur in a hypothesis; each word of the hypothesis is counted once."""
+    available = Counter(part for word in hypothesis for part in _parts(word))
+    recovered = 0
     for forms in expected:
-        form = next((form for form in forms if left[form]), None)
+        form = next((form for form in forms if available[form]), None)
         if form is not None:
-            left[form] -= 1
-            found += 1
-    return found
+            available[form] -= 1
+            recovered += 1
+    return recovered
 
 
-def _colours(source: str, target: str) -> dict[str, Forms]:
+def _colours(source: str, target: str) -> dict[str, WordForms]:
+    """The translations of all forms of the source language's colour terms."""
     if source not in _STEMS:
         raise SettingsError(
-            f"mask 'colours': no list of colours in '{source}', only in {', '.join(_STEMS)}; give a file of words"
+            f"mask 'colours': no list of colours for '{source}', only for {', '.join(_STEMS)}; use a word list instead"
         )
-    there = [_colour_forms(target, stems) for stems in _STEMS.get(target, [""] * len(_STEMS[source]))]
+    targets = [_colour_forms(target, stems) for stems in _STEMS.get(target, [""] * len(_STEMS[source]))]
     return {
         form: translations
-        for stems, translations in zip(_STEMS[source], there, strict=True)
+        for stems, translations in zip(_STEMS[source], targets, strict=True)
         for form in _colour_forms(source, stems)
     }
 
 
-def _colour_forms(lang: str, stems: str) -> Forms:
+def _colour_forms(lang: str, stems: str) -> WordForms:
     return frozenset(
         f"{prefix}{stem}{ending}".casefold()
         for stem in stems.split()
@@ -170,23 +177,24 @@ def _colour_forms(lang: str, stems: str) -> Forms:
     )
 
 
-def _read_words(path: Path) -> dict[str, Forms]:
-    known: dict[str, Forms] = {}
+def _read_word_list(path: Path) -> dict[str, WordForms]:
+    translations: dict[str, WordForms] = {}
     for number, line in enumerate(read_lines(path), start=1):
-        word, _, translations = line.partition("\t")
+        word, _, translated = line.partition("\t")
         if len(word.split()) > 1:
             raise CollectionError(
-                f"{SourceLocation(path, number)}: '{word}' is several words; expected one, and its translations after a tab"
+                f"{SourceLocation(path, number)}: expected one source word before the tab, got '{word}'"
             )
         if word.strip():
-            known[word.strip().casefold()] = frozenset(translations.casefold().split())
-    return known
+            translations[word.strip().casefold()] = frozenset(translated.casefold().split())
+    return translations
 
 
 def _parts(word: str) -> list[str]:
-    """A word, or what hyphens join: 'light-blue' is blue."""
+    """A case-folded word and the parts of a hyphenated one: 'light-blue', 'light', 'blue'."""
     return list(dict.fromkeys([word.casefold(), *word.casefold().split("-")]))
 
 
 def _last(words: Sequence[str], count: int) -> list[int]:
-    return [row for row, word in enumerate(words) if any(sign.isalnum() for sign in word)][-count:]
+    """Indices of the last words that contain a letter or a digit."""
+    return [index for index, word in enumerate(words) if any(character.isalnum() for character in word)][-count:]

@@ -1,7 +1,7 @@
-"""What a diagnosis finds, as it is stored in RUN/diagnosis.
+"""Records of a diagnosis, stored in the folder `diagnosis` of a run directory.
 
-RUN/diagnosis/SPLIT.json      Diagnosis; SPLIT-colours-last_3.json where words were hidden as well, and
-                              SPLIT-contrast_pairs.json where a file pairs.tsv was asked about
+RUN/diagnosis/SPLIT.json      `Diagnosis`; SPLIT-colours-last_3.json with the masks 'colours' and 'last:3', and
+                              SPLIT-contrast_pairs.json with the contrastive set pairs.tsv
 """
 
 from __future__ import annotations
@@ -13,102 +13,118 @@ from typing import Literal
 from limner.runs.records import Record
 
 
-class Figure(Record):
-    """A figure under one condition, and how far it is from the condition that the others are compared with."""
+class ConditionScore(Record):
+    """The value of one metric under one condition, compared with the reference condition."""
 
     metric: str
     value: float
     difference: float = 0.0
-    """This condition's less the compared one's."""
+    """Value under this condition minus the value under the reference condition."""
     p: float | None = None
-    """How often chance alone takes the two as far apart, two-sided; none for the compared condition itself."""
+    """Two-sided p-value of the difference; None for the reference condition."""
 
 
-class Condition(Record):
-    """What a model was shown, and what came of it; the first condition of several is what the others stand against."""
+class ConditionResult(Record):
+    """The scores under one condition. The first condition of a sequence is the reference condition."""
 
     name: str
-    figures: tuple[Figure, ...]
+    """Image control or input variant: 'right', 'shuffled', 'mean', 'zero', 'none', 'swapped', 'whole sentence'."""
+    scores: tuple[ConditionScore, ...]
     changed: float = 0.0
-    """Percentage of the sentences that are others than under the first condition."""
+    """Percentage of the hypotheses that differ from those of the reference condition."""
 
 
-class Masked(Record):
-    """Sentences in which some source words were hidden, with and without the picture."""
+class MaskingResult(Record):
+    """The scores of translations of masked source sentences under several image conditions."""
 
     mask: str
     sentences: int
-    """How many have a word that is hidden."""
-    words: int
-    """How many words are hidden."""
-    expected: int
-    """Words of the references that say what was hidden; `recovered` is the percentage of them that is said."""
-    conditions: tuple[Condition, ...]
+    """Number of source sentences with at least one masked word."""
+    masked_words: int
+    """Number of masked source words."""
+    expected_words: int
+    """Number of reference words that translate a masked word; the metric `recovered` is the percentage of these that
+    the hypotheses contain."""
+    conditions: tuple[ConditionResult, ...]
 
 
-class Senses(Record):
-    """Words with two meanings, which only the picture tells apart."""
+class AmbiguityResult(Record):
+    """The accuracy of the translations of ambiguous words that only the image disambiguates."""
 
     sentences: int
-    left_out: int = 0
-    """Sentences of which there is no picture of the other meaning to show instead."""
+    """Number of source sentences with an ambiguous word."""
+    excluded: int = 0
+    """Number of sentences left out because the split has no image of the other sense."""
     chance: float = 50.0
-    """Percentage that is right where a meaning is chosen blindly."""
-    conditions: tuple[Condition, ...]
+    """Percentage of correct translations when one of the senses is chosen at random."""
+    conditions: tuple[ConditionResult, ...]
 
 
-class ContrastLine(Record):
-    """One line of a file of contrasts: the log-probability of what is right and of the other."""
+class ContrastivePairScore(Record):
+    """The log-probabilities of the correct and of the incorrect candidate of one line of a contrastive set."""
 
     line: int
+    """Line number in the file, from 1."""
     log_prob: float
-    """Of the right translation, or with the right picture; natural logarithm, end sign included."""
+    """Natural log-probability of the correct candidate, end-of-sentence token included."""
     other_log_prob: float
-    words: int
-    """Of the right sentence, end sign included."""
-    other_words: int
+    """Natural log-probability of the incorrect candidate, end-of-sentence token included."""
+    tokens: int
+    """Number of target tokens of the correct candidate, end-of-sentence token included."""
+    other_tokens: int
+    """Number of target tokens of the incorrect candidate, end-of-sentence token included."""
 
 
-class Contrast(Record):
-    """Which of two is likelier: of two sentences with one picture, or with one sentence of two pictures."""
+class ContrastiveResult(Record):
+    """The accuracy of a model on a contrastive set of sentence pairs or image pairs."""
 
     file: str
-    compared: Literal["sentences", "pictures"]
+    compared: Literal["sentences", "images"]
+    """What the two candidates of a line differ in."""
     accuracy: float
-    """Percentage of the lines where the right one is likelier; a tie counts half, so that a blind model has 50."""
-    accuracy_per_word: float
-    """The same by the mean log-probability of a word, that is by perplexity, which the length plays no part in."""
-    lines: tuple[ContrastLine, ...]
+    """Percentage of the lines whose correct candidate has the higher log-probability. A tie counts half, so that a
+    model that ignores the image has an accuracy of 50 on image pairs."""
+    accuracy_per_token: float
+    """Percentage of the lines whose correct candidate has the higher mean log-probability of a token."""
+    pairs: tuple[ContrastivePairScore, ...]
 
 
 class Diagnosis(Record):
-    """Everything one `limner diagnose` found on one split."""
+    """The results of one `limner diagnose` on one split."""
 
     split: str
     decoding: str
-    """How sentences were found."""
+    """Signature of the decoding settings."""
     collection: str
+    """Absolute path of the collection."""
     fingerprint: str
+    """Fingerprint of the collection's contents."""
     command: str
     seconds: float
+    """Duration in seconds."""
     sentences: int
-    """That were asked for."""
-    pictures: tuple[Condition, ...]
-    masked: tuple[Masked, ...] = ()
-    senses: Senses | None = None
-    contrast: Contrast | None = None
+    """Number of sentences that were generated under each image control."""
+    image_controls: tuple[ConditionResult, ...]
+    """Scores under each image control, the right images first."""
+    masking: tuple[MaskingResult, ...] = ()
+    """Scores with masked source words, one entry for each mask."""
+    ambiguity: AmbiguityResult | None = None
+    """Accuracy on ambiguous words; None where the split has no labelled ambiguous words."""
+    contrastive: ContrastiveResult | None = None
+    """Accuracy on a contrastive set; None where no set was given."""
     signatures: dict[str, str]
-    """By metric; differences are tested by approximate randomisation."""
+    """Signature of each metric by name; differences are tested by approximate randomisation."""
     trials: int
-    """Of each test."""
+    """Number of trials of each significance test."""
     seed: int
-    """Of the tests, of the shuffle and of the wrong pictures."""
+    """Random seed of the significance tests and of the image controls."""
     verdict: str
+    """One-sentence summary of the effect of the image."""
 
     @property
     def name(self) -> str:
-        """Split and whatever else was asked, as file names have it."""
-        asked = [Path(masked.mask).stem for masked in self.masked]
-        if self.contrast is not None:
-            asked.append(f"contrast_{Path(self.contrast.file).stem}")
-        return "-".join([self.split, *(re.sub(r"[^\w.]+", "_", one) for one in asked)])
+        """Name of the file: the split, the masks and the contrastive set."""
+        parts = [Path(result.mask).stem for result in self.masking]
+        if self.contrastive is not None:
+            parts.append(f"contrast_{Path(self.contrastive.file).stem}")
+        return "-".join([self.split, *(re.sub(r"[^\w.]+", "_", part) for part in parts)])

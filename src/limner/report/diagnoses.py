@@ -1,4 +1,4 @@
-"""Whether the picture is used: what `limner diagnose` found, as tables."""
+"""Tables of the results of `limner diagnose`."""
 
 from __future__ import annotations
 
@@ -9,66 +9,68 @@ from typing import TYPE_CHECKING, Any
 from limner.report.score_tables import label
 
 if TYPE_CHECKING:
-    from limner.diagnosis.records import Condition, Contrast, Diagnosis
+    from limner.diagnosis.records import ConditionResult, ContrastiveResult, Diagnosis
 
 
 def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
-    """Everything the page shows of RUN/diagnosis/*.json.
+    """Read RUN/diagnosis/*.json and build the tables of each diagnosis.
 
     Raises:
-        RunError: one of them is damaged.
+        RunError: a file is damaged.
     """
     paths = sorted((run_folder / "diagnosis").glob("*.json"))
     if not paths:
         return []
-    from limner.diagnosis.records import Diagnosis  # imports torch, which a report does without where it can
+    from limner.diagnosis.records import Diagnosis  # imported late: the package imports torch
 
-    return [_show(Diagnosis.load(path)) for path in paths]
+    return [_section(Diagnosis.load(path)) for path in paths]
 
 
-def _show(found: Diagnosis) -> dict[str, Any]:
-    tables = [_table("Other pictures", f"{found.sentences:,} sentences.", found.pictures)]
-    for masked in found.masked:
-        note = f"{masked.words:,} words ({masked.mask}) are hidden in {masked.sentences:,} source sentences."
-        if masked.expected:
-            note += f" Recovered: of {masked.expected:,} words that the references say for them."
-        tables.append(_table(f"Hidden words: {masked.mask}", note, masked.conditions))
-    if (senses := found.senses) is not None:
-        told = f"{senses.sentences:,} sentences with a word that only the picture explains"
-        note = f"{told}; by chance {senses.chance:g} % are right."
-        if senses.left_out:
-            note += f" {senses.left_out:,} more are left out: there is no picture of the other meaning."
-        tables.append(_table("Words with two meanings", note, senses.conditions))
+def _section(diagnosis: Diagnosis) -> dict[str, Any]:
+    tables = [_table("Image ablations", f"{diagnosis.sentences:,} sentences.", diagnosis.image_controls)]
+    for masking in diagnosis.masking:
+        note = f"Mask '{masking.mask}': {masking.masked_words:,} words in {masking.sentences:,} source sentences."
+        if masking.expected_words:
+            note += f" Recovered: percentage of the {masking.expected_words:,} reference words that translate them."
+        tables.append(_table(f"Masked source words: {masking.mask}", note, masking.conditions))
+    if (ambiguity := diagnosis.ambiguity) is not None:
+        note = (
+            f"{ambiguity.sentences:,} sentences with a word that only the image disambiguates; a random choice of the "
+            f"sense is correct in {ambiguity.chance:g} %."
+        )
+        if ambiguity.excluded:
+            note += f" {ambiguity.excluded:,} further sentences are left out: no image shows the other sense."
+        tables.append(_table("Ambiguous words", note, ambiguity.conditions))
     return {
-        "diagnosis": found,
+        "diagnosis": diagnosis,
         "tables": tables,
-        "contrast": None if found.contrast is None else _contrast(found.contrast),
+        "contrastive": None if diagnosis.contrastive is None else _contrastive(diagnosis.contrastive),
     }
 
 
-def _table(title: str, note: str, conditions: Sequence[Condition]) -> dict[str, Any]:
-    """One row a condition; behind each figure how far it is from the first row's, and the p of that."""
-    names = list(dict.fromkeys(figure.metric for condition in conditions for figure in condition.figures))
+def _table(title: str, note: str, conditions: Sequence[ConditionResult]) -> dict[str, Any]:
+    """One row for each condition; each cell has the difference from the first row and its p-value."""
+    names = list(dict.fromkeys(score.metric for condition in conditions for score in condition.scores))
     rows = []
     for condition in conditions:
-        figures = {figure.metric: figure for figure in condition.figures}
+        scores = {score.metric: score for score in condition.scores}
         cells = []
         for name in names:
-            one = figures.get(name)
-            beside = "" if one is None or one.p is None else f"{one.difference:+.2f}, {_chance(one.p)}"
-            cells.append(("–" if one is None else f"{one.value:.2f}", beside))
+            score = scores.get(name)
+            test = "" if score is None or score.p is None else f"{score.difference:+.2f}, {_p_value(score.p)}"
+            cells.append(("–" if score is None else f"{score.value:.2f}", test))
         changed = "" if condition is conditions[0] else f"{condition.changed:.1f} %"
         rows.append((condition.name, cells, changed))
     return {"title": title, "note": note, "columns": [label(name) for name in names], "rows": rows}
 
 
-def _chance(p: float) -> str:
+def _p_value(p: float) -> str:
     return "p < 0.0001" if p < 0.0001 else f"p = {p:.4f}"
 
 
-def _contrast(contrast: Contrast) -> str:
+def _contrastive(result: ContrastiveResult) -> str:
     return (
-        f"Between two {contrast.compared} the right one is the likelier in {contrast.accuracy:.1f} % of "
-        f"{len(contrast.lines):,} lines ({contrast.accuracy_per_word:.1f} % by the mean of a word); "
-        "a model that does not look has 50."
+        f"The correct one of two {result.compared} has the higher log-probability in {result.accuracy:.1f} % of "
+        f"{len(result.pairs):,} pairs ({result.accuracy_per_token:.1f} % by the mean log-probability of a token); "
+        "a random choice is correct in 50 %."
     )

@@ -28,8 +28,8 @@ LABELS = {
     **{f"sampled_bleu{order}_std": f"BLEU-{order} of samples, standard deviation" for order in (1, 2, 3)},
     "gate_mean": "Mean gate",
     "recovered": "Recovered, %",
-    "right_meaning": "Right meaning, %",
-    "other_meaning": "Other meaning, %",
+    "correct_sense": "Correct sense, %",
+    "other_sense": "Other sense, %",
 }
 GATE = "gate_above_"
 SEARCH_LABELS = {

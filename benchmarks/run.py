@@ -23,11 +23,13 @@ from limner.data.examples import Batch, Example, collate
 from limner.decoding.beam_search import DecodingSettings, beam_search
 from limner.decoding.scoring import BUDGET, pair_log_probs, tiled_log_probs
 from limner.device import native_bf16
-from limner.features.encoders.networks import read_image
+from limner.features.encoders.base import read_image
+from limner.features.preprocessing import Preprocessing
 from limner.features.store import FeatureSpec
 from limner.layers.all_pairs import PrefixTree
 from limner.layers.image_encoder import ImageEncoderSettings
-from limner.media.image import Pixels, Preprocessing
+from limner.media.image import ImageInput, Pixels
+from limner.media.modality import IMAGE
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
@@ -298,6 +300,8 @@ def train() -> None:
 class _Noise:
     """A network that sees noise: its table is as large as a real one, and made at once."""
 
+    modality = IMAGE
+
     def __init__(self) -> None:
         self.preprocessing = Preprocessing(resize="squash", size=8, short=8)
         stored = self.preprocessing.model_dump(mode="json")
@@ -313,8 +317,8 @@ class _Noise:
         )
         self.random = np.random.default_rng(0)
 
-    def read(self, path: Path) -> Pixels:
-        return read_image(path, self.preprocessing)
+    def read(self, source: ImageInput) -> Pixels:
+        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[str, np.ndarray]:
         return {"pooled": self.random.random((len(pixels), FEATURES), dtype=np.float32).astype(np.float16)}

@@ -8,10 +8,11 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.features.encoders.base import read_image
 from limner.features.encoders.load import load_backbone
-from limner.features.encoders.networks import read_image
+from limner.features.preprocessing import Preprocessing
 from limner.features.store import FeatureSpec, extract
-from limner.media.image import Preprocessing
+from limner.media.modality import IMAGE
 from limner.runs.recipe import Recipe
 from limner.training.loop import train
 
@@ -21,6 +22,8 @@ SIZES = {"train": 32, "val": 8, "test": 8}
 
 class ColourEye:
     """A backbone whose answer is known: the mean colour, from 0 to 1."""
+
+    modality = IMAGE
 
     def __init__(self, name="colour", version="1"):
         self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
@@ -35,8 +38,8 @@ class ColourEye:
             ),
         )
 
-    def read(self, path):
-        return read_image(path, self.preprocessing)
+    def read(self, source):
+        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels):
         colours = pixels[:, 0].reshape(len(pixels), 16, 3).mean(1) / 255

@@ -17,6 +17,8 @@ from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, log_
 from limner.features.store import extract
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import BackboneFeatures
+from limner.media import audio
+from limner.media.modality import AUDIO, IMAGE
 from limner.report.contact_sheet import summary
 from limner.runs.trained_model import load_trained_model
 
@@ -175,13 +177,13 @@ def broken(folder, what):
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("missing", "no such sound"),
+        ("missing", "no such audio file"),
         ("empty", "the file is empty"),
-        ("text", "not a sound that can be read"),
-        ("folder", "a sound file was expected"),
-        ("raw", "not a sound that can be read"),
-        ("cut", r"has 9,000 of its 32,044 bytes, so it is cut off"),
-        ("cut flac", "not a sound that can be read|ends after"),
+        ("text", "not a readable audio file"),
+        ("folder", "expected an audio file"),
+        ("raw", "not a readable audio file"),
+        ("cut", r"truncated: has 9,000 of 32,044 bytes"),
+        ("cut flac", "not a readable audio file|ends after"),
         ("no samples", "shorter than one window"),
         ("short", r"lasts 0\.0312 seconds \(500 samples\), shorter than one window of 0\.032 seconds"),
         ("not a number", "samples that are not finite"),
@@ -213,13 +215,13 @@ def test_an_mp3_that_ends_early_is_heard_as_far_as_it_goes(tmp_path):
 
 
 def test_an_endless_recording_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(logmel, "MAX_SECONDS", 2)
-    with pytest.raises(MediaError, match="lasts 3 seconds, and sounds of up to 2 are described; cut it up"):
+    monkeypatch.setattr(audio, "MAX_SECONDS", 2)
+    with pytest.raises(MediaError, match="lasts 3 seconds, at most 2 are read; split the recording"):
         heard(tmp_path, sine(1000, seconds=3))
 
 
 def test_a_picture_is_no_sound(tiny):
-    with pytest.raises(MediaError, match="not a sound"):
+    with pytest.raises(MediaError, match="not a readable audio file"):
         LogMelBackbone().read(tiny.image_path(tiny.items("test")[0]))
 
 
@@ -245,7 +247,7 @@ def test_without_soundfile_the_remedy_is_told(monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtraError, match=r"listening to sounds needs .* pip install 'limner\[audio\]'"):
+    with pytest.raises(MissingExtraError, match=r"reading audio files needs .* pip install 'limner\[audio\]'"):
         LogMelBackbone()
 
 
@@ -341,9 +343,8 @@ def test_new_sounds_are_listened_to_and_texts_are_passed_over(folder):
 
 def test_what_is_described_is_told_by_the_backbone(trained):
     model = load_trained_model(trained)
-    assert ".jpg" in Captioner([model], None).suffixes
-    ears = Captioner([model], LogMelBackbone()).suffixes
-    assert ".wav" in ears and ".jpg" not in ears
+    assert Captioner([model], None).modality == IMAGE
+    assert Captioner([model], LogMelBackbone()).modality == AUDIO
 
 
 def test_an_item_with_a_sound_keeps_it(tmp_path):

@@ -1,5 +1,9 @@
 """Networks that look at pictures: layers, shapes, views, and what is refused."""
 
+import io
+import json
+import shutil
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +17,12 @@ from torch import nn
 from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTForImageClassification, ViTModel
 
 from limner.errors import BackboneError, FeatureError, SettingsError
+from limner.features.encoders import load
 from limner.features.encoders.classic import VGG19, AlexNet
 from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.networks import NetworkBackbone
+from limner.features.preprocessing import Preprocessing
 from limner.features.store import FeatureSpec
-from limner.media.image import Preprocessing
 
 
 def saved(network, folder):
@@ -252,13 +257,13 @@ def test_preprocessing_agrees_with_transformers(tmp_path):
         MobileNetV2ImageProcessorPil,
     )
 
-    from limner.media.image import prepare, read_recipe
+    from limner.features.preprocessing import parse_processor_config, preprocess
 
     processor = MobileNetV2ImageProcessorPil()
-    recipe = read_recipe(processor.to_dict())
+    recipe = parse_processor_config(processor.to_dict())
     noise = np.random.default_rng(0).integers(0, 255, (333, 500, 3), dtype=np.uint8)
     expected = processor(Image.fromarray(noise), return_tensors="np")["pixel_values"][0]
-    ours = (prepare(Image.fromarray(noise), recipe)[0] * recipe.scale - recipe.mean) / recipe.std
+    ours = (preprocess(Image.fromarray(noise), recipe)[0] * recipe.scale - recipe.mean) / recipe.std
     np.testing.assert_allclose(ours.transpose(2, 0, 1), expected, atol=1e-5)
 
 
@@ -432,3 +437,72 @@ def test_fingerprint_knows_the_network_not_its_folder(tmp_path, resnet):
     others = [{"size": 96}, {"resize": "squash"}, {"views": 2}, {"layer": "res4f"}, {"kind": "grid"}]
     prints = {load_backbone(str(resnet), **({"size": 64} | options)).specs[0].fingerprint for options in others}
     assert len(prints | {here.fingerprint}) == 6
+
+
+# Model folders with Python code.
+
+
+@pytest.fixture
+def with_code(resnet, tmp_path, monkeypatch):
+    """Copies the ResNet with a module that writes a file when it is imported; 'y' is on standard input."""
+
+    def make(config_file="config.json", **entries):
+        folder = Path(shutil.copytree(resnet, tmp_path / "with-code"))
+        mark = tmp_path / "code-was-run"
+        module = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+        module += "from transformers import ResNetConfig as Config, ResNetModel as Model\n"
+        (folder / "modeling_custom.py").write_text(module)
+        path = folder / config_file
+        config = json.loads(path.read_text()) if path.is_file() else {}
+        path.write_text(json.dumps(config | entries))
+        return folder, mark
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 10))
+    return make
+
+
+AUTO_MAP = {"AutoConfig": "modeling_custom.Config", "AutoModel": "modeling_custom.Model"}
+
+
+@pytest.mark.parametrize("config_file", ["config.json", "preprocessor_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_folder_with_code_is_refused_and_its_code_is_not_run(with_code, config_file, nested, capsys):
+    entries = {"vision_config": {"auto_map": AUTO_MAP}} if nested else {"auto_map": AUTO_MAP}
+    folder, mark = with_code(config_file, **entries)
+    with pytest.raises(BackboneError, match=rf"with-code: its {config_file} has an 'auto_map' entry.*never runs code"):
+        load_backbone(str(folder), size=64)
+    assert not mark.exists()
+    assert sys.stdin.read().startswith("y")  # no prompt was answered
+    assert "[y/N]" not in "".join(capsys.readouterr())
+
+
+def test_code_of_an_unknown_architecture_is_not_run_either(with_code):
+    folder, mark = with_code(model_type="custom", architectures=["Model"], auto_map=AUTO_MAP)
+    with pytest.raises(BackboneError, match="'auto_map' entry"):
+        load_backbone(str(folder), size=64)
+    assert not mark.exists()
+
+
+def test_a_source_recorded_by_a_run_is_refused_alike(with_code, resnet):
+    spec = load_backbone(str(resnet), size=64).specs[0]
+    folder, mark = with_code(auto_map=AUTO_MAP)
+    with pytest.raises(BackboneError, match="'auto_map' entry"):
+        load_backbone_for([spec.model_copy(update={"source": str(folder)})])
+    assert not mark.exists()
+
+
+def test_transformers_is_never_trusted_with_code(with_code, monkeypatch):
+    """Even if the check of the folder failed, transformers would neither prompt nor run anything."""
+    folder, mark = with_code(model_type="custom", architectures=["Model"], auto_map=AUTO_MAP)
+    monkeypatch.setattr(load, "_refuse_code", lambda name, folder: None)
+    with pytest.raises(BackboneError, match="cannot be loaded"):
+        load_backbone(str(folder), size=64)
+    assert not mark.exists()
+    assert sys.stdin.read().startswith("y")
+
+
+def test_a_damaged_configuration_is_refused(resnet, tmp_path):
+    folder = Path(shutil.copytree(resnet, tmp_path / "damaged"))
+    (folder / "config.json").write_text("{")
+    with pytest.raises(BackboneError, match=r"config\.json: not a readable JSON file"):
+        load_backbone(str(folder))

@@ -8,9 +8,10 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features import store
-from limner.features.encoders.networks import read_image
+from limner.features.encoders.base import read_image
+from limner.features.preprocessing import Preprocessing
 from limner.features.store import FeatureSpec, FeatureTable, extract, require_same
-from limner.media.image import Preprocessing
+from limner.media.modality import IMAGE
 
 COUNT = 23
 
@@ -29,6 +30,8 @@ def collection(tmp_path):
 class ImageEncoder:
     """A backbone whose answer is known: the mean colour, and the pixels as a grid of 16 locations."""
 
+    modality = IMAGE
+
     def __init__(self, kinds=("pooled",), version="1"):
         self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
         shapes = {"pooled": (3,), "grid": (16, 3)}
@@ -45,8 +48,8 @@ class ImageEncoder:
         )
         self.batches = []
 
-    def read(self, path):
-        return read_image(path, self.preprocessing)
+    def read(self, source):
+        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels):
         self.batches.append(len(pixels))
@@ -259,7 +262,7 @@ def test_a_refusal_leaves_no_empty_table(collection):
         extract(collection, ImageEncoder(), splits=["foo"])
     for picture in collection.path.glob("*.png"):
         picture.write_bytes(b"")
-    with pytest.raises(FeatureError, match=rf"none of {COUNT} pictures could be read; the first, 'p0': .*empty"):
+    with pytest.raises(FeatureError, match=rf"none of {COUNT} images could be read; the first, 'p0': .*empty"):
         extract(collection, ImageEncoder(("pooled", "grid")))
     assert collection.features() == ()
     assert not (collection.path / "features").exists()

@@ -3,24 +3,28 @@
 import struct
 import warnings
 import zlib
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from limner.data.examples import Item
 from limner.errors import MediaError, SettingsError
-from limner.media import image
-from limner.media.image import (
-    MAX_PIXELS,
+from limner.features.encoders.load import load_backbone
+from limner.features.preprocessing import (
     Preprocessing,
-    adapt,
+    adapt_preprocessing,
     centre_crop,
-    open_image,
-    prepare,
-    read_recipe,
-    resize_shortest,
-    seen_box,
+    encoded_box,
+    parse_processor_config,
+    preprocess,
+    resize_shorter_side,
 )
+from limner.media import image
+from limner.media.image import MAX_PIXELS, open_image
+from limner.media.modality import AUDIO, IMAGE, MODALITIES, find_modality, modality_of
 
 
 def colour_at(image, x=2, y=2):
@@ -112,9 +116,9 @@ def test_damaged_exif_does_not_lose_the_picture(tmp_path):
 
 def test_large_jpeg_is_decoded_small_but_not_too_small(tmp_path):
     path = save(tmp_path, Image.new("RGB", (1200, 900), (10, 120, 200)), "large.jpg")
-    small = open_image(path, at_least=200)
+    small = open_image(path, min_side=200)
     assert small.size == (300, 225)  # a quarter; an eighth would fall below 200
-    assert open_image(path, at_least=800).size == (1200, 900)
+    assert open_image(path, min_side=800).size == (1200, 900)
 
 
 def damaged(tmp_path, kind):
@@ -135,11 +139,11 @@ def damaged(tmp_path, kind):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("truncated", "damaged picture .*copy it again"),
+        ("truncated", "damaged image .*copy it again"),
         ("empty", r"empty \(0 bytes\)"),
-        ("text", "not a picture .*convert it"),
-        ("postscript", "not a picture"),
-        ("missing", "no such picture"),
+        ("text", "not an image.*convert it"),
+        ("postscript", "not an image"),
+        ("missing", "no such image file"),
     ],
 )
 def test_what_is_no_picture_is_refused_by_name(tmp_path, kind, words):
@@ -158,9 +162,9 @@ def test_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side, loud
 
 
 def test_resize_shortest_keeps_proportions_and_bounds_strips():
-    assert resize_shortest(Image.new("RGB", (500, 333)), 256).size == (384, 256)
-    assert resize_shortest(Image.new("RGB", (333, 500)), 256).size == (256, 384)
-    assert resize_shortest(Image.new("RGB", (40_000, 2)), 64).size == (1024, 64)
+    assert resize_shorter_side(Image.new("RGB", (500, 333)), 256).size == (384, 256)
+    assert resize_shorter_side(Image.new("RGB", (333, 500)), 256).size == (256, 384)
+    assert resize_shorter_side(Image.new("RGB", (40_000, 2)), 64).size == (1024, 64)
 
 
 def test_centre_crop_takes_the_middle_and_fills_with_black():
@@ -172,8 +176,8 @@ def test_centre_crop_takes_the_middle_and_fills_with_black():
 def test_crop_loses_the_ends_and_squash_keeps_them():
     picture = Image.new("RGB", (300, 100), "black")
     picture.paste(RED, (0, 0, 60, 100))
-    crop = prepare(picture, Preprocessing(resize="crop", size=50, short=50))
-    whole = prepare(picture, Preprocessing(resize="squash", size=50, short=50))
+    crop = preprocess(picture, Preprocessing(resize="crop", size=50, short=50))
+    whole = preprocess(picture, Preprocessing(resize="squash", size=50, short=50))
     assert crop.shape == whole.shape == (1, 50, 50, 3)
     assert crop.max() == 0
     assert abs((whole[0, :, :, 0] > 127).mean() - 0.2) < 0.02
@@ -182,7 +186,7 @@ def test_crop_loses_the_ends_and_squash_keeps_them():
 def test_ten_views_cut_the_middle_and_the_corners():
     rows = np.arange(8, dtype=np.uint8)
     picture = Image.fromarray(np.stack([rows[:, None] * 10 + rows, *[np.zeros((8, 8), np.uint8)] * 2], -1))
-    cuts = prepare(picture, Preprocessing(resize="crop", size=6, short=8, views=10, resample=0))
+    cuts = preprocess(picture, Preprocessing(resize="crop", size=6, short=8, views=10, resample=0))
     assert cuts.shape == (5, 6, 6, 3)
     assert cuts[:, 0, 0, 0].tolist() == [11, 0, 2, 20, 22]
 
@@ -201,8 +205,8 @@ def test_ten_views_cut_the_middle_and_the_corners():
 def test_the_part_that_is_seen_is_the_part_that_prepare_cuts_out(size, settings):
     recipe = Preprocessing.parse(settings, "recipe")
     rows, columns = np.indices(size[::-1], dtype=np.uint8)
-    cut = prepare(Image.fromarray(np.stack([columns, rows, rows], -1)), recipe)[0, :, :, :2].astype(float)
-    left, top, right, bottom = seen_box(size, recipe)
+    cut = preprocess(Image.fromarray(np.stack([columns, rows, rows], -1)), recipe)[0, :, :, :2].astype(float)
+    left, top, right, bottom = encoded_box(size, recipe)
     pixel = (right - left) / 80, (bottom - top) / 80
     # A pixel tells the middle of what it was made from, and 0 stands in the middle of the first.
     assert cut[40, 0, 0] == pytest.approx(left + (pixel[0] - 1) / 2, abs=1)
@@ -212,7 +216,7 @@ def test_the_part_that_is_seen_is_the_part_that_prepare_cuts_out(size, settings)
 
 
 def test_a_network_may_see_more_than_there_is():
-    assert seen_box((300, 200), Preprocessing(resize="crop", size=256, short=224)) == pytest.approx(
+    assert encoded_box((300, 200), Preprocessing(resize="crop", size=256, short=224)) == pytest.approx(
         (150 - 100 * 8 / 7, 100 - 100 * 8 / 7, 150 + 100 * 8 / 7, 100 + 100 * 8 / 7)
     )
 
@@ -230,23 +234,23 @@ def test_a_network_may_see_more_than_there_is():
     ],
 )  # fmt: skip
 def test_recipe_follows_the_preprocessor_file(config, resize, size, short):
-    recipe = read_recipe(config)
+    recipe = parse_processor_config(config)
     assert (recipe.resize, recipe.size, recipe.short) == (resize, size, short)
 
 
 def test_recipe_is_adapted_in_proportion():
-    recipe = read_recipe({})
-    larger = adapt(recipe, 288, None, 1)
+    recipe = parse_processor_config({})
+    larger = adapt_preprocessing(recipe, 288, None, 1)
     assert (larger.resize, larger.size, larger.short) == ("crop", 288, 329)
-    squashed = adapt(recipe, None, "squash", 2)
+    squashed = adapt_preprocessing(recipe, None, "squash", 2)
     assert (squashed.resize, squashed.size, squashed.short, squashed.views) == ("squash", 224, 224, 2)
 
 
 def test_recipe_refuses_what_it_does_not_know():
     with pytest.raises(SettingsError, match="views"):
-        adapt(read_recipe({}), None, None, 3)
+        adapt_preprocessing(parse_processor_config({}), None, None, 3)
     with pytest.raises(SettingsError, match="square"):
-        read_recipe({"size": {"height": 224, "width": 320}})
+        parse_processor_config({"size": {"height": 224, "width": 320}})
 
 
 def test_a_file_is_taken_for_a_picture_by_the_endings_of_what_can_be_opened():
@@ -254,3 +258,71 @@ def test_a_file_is_taken_for_a_picture_by_the_endings_of_what_can_be_opened():
     of_ending = Image.registered_extensions()
     assert {of_ending.get(suffix, "AVIF") for suffix in image.IMAGE_SUFFIXES} == set(image._FORMATS)
     assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif"} <= image.IMAGE_SUFFIXES
+
+
+def test_every_form_of_input_gives_the_same_image(tmp_path):
+    values = np.random.default_rng(0).integers(0, 255, (6, 9, 3), dtype=np.uint8)
+    path = save(tmp_path, Image.fromarray(values), "a.png")
+    for source in (path, str(path), path.read_bytes(), Image.open(path), Image.fromarray(values), values):
+        np.testing.assert_array_equal(np.asarray(open_image(source)), values)
+    grey = open_image(values[:, :, 0])
+    assert grey.mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(grey), values[:, :, :1].repeat(3, 2))
+    np.testing.assert_array_equal(np.asarray(open_image(values[::-1, ::2])), values[::-1, ::2])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (np.zeros((4, 4, 3), np.float32), r"image array of shape \(4, 4, 3\) and type float32: expected uint8"),
+        (np.zeros((3, 4, 4), np.uint8), r"shape \(3, 4, 4\).*expected uint8 values of shape \(H, W, 3\) or \(H, W\)"),
+        (np.zeros((4, 4, 4), np.uint8), "convert the array"),
+        (np.zeros(4, np.uint8), "convert the array"),
+        (np.zeros((0, 4), np.uint8), "convert the array"),
+        (b"", r"image of 0 bytes: the file is empty"),
+        (b"not an image", "image of 12 bytes: not an image"),
+        ("absent.jpg", r"absent\.jpg: no such image file"),
+    ],
+)
+def test_an_input_in_memory_that_is_no_image_is_refused(source, message):
+    with pytest.raises(MediaError, match=message):
+        open_image(source)
+
+
+def test_a_damaged_pillow_image_is_refused(tmp_path):
+    with Image.open(damaged(tmp_path, "truncated")) as lazy, pytest.raises(MediaError, match="damaged image"):
+        open_image(lazy)
+
+
+def test_a_pillow_image_is_not_changed():
+    source = Image.new("RGB", (4, 4), RED)
+    open_image(source).paste((0, 0, 0), (0, 0, 4, 4))
+    assert colour_at(source) == list(RED)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a.JPG", IMAGE),
+        (Path("folder/a.wav"), AUDIO),
+        ("a.unknown", IMAGE),
+        (b"RIFF", IMAGE),
+        (np.zeros((2, 2), np.uint8), IMAGE),
+        (Image.new("L", (2, 2)), IMAGE),
+    ],
+)
+def test_the_modality_follows_from_the_suffix(source, expected):
+    assert modality_of(source) == expected
+
+
+def test_the_table_of_modalities_fits_together(tmp_path):
+    suffixes = [suffix for modality in MODALITIES.values() for suffix in modality.suffixes]
+    assert len(suffixes) == len(set(suffixes))
+    assert find_modality("notes.txt") is None
+    for name, modality in MODALITIES.items():
+        assert Item("a", "new").with_media(modality, "a.file").modality == modality
+        assert name in {field.name for field in fields(Item)}
+        assert load_backbone(modality.default_backbone).modality == modality
+        assert {spec.modality for spec in load_backbone(modality.default_backbone).specs} == {name}
+        with pytest.raises(MediaError, match="absent"):
+            modality.open(tmp_path / "absent")

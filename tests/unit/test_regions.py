@@ -288,7 +288,7 @@ def test_a_stopped_run_goes_on_and_other_boxes_are_refused(collection, eye, monk
     looks = []
 
     class Stopping:
-        specs, read = looking.specs, looking.read
+        modality, specs, read = looking.modality, looking.specs, looking.read
 
         def __call__(self, prepared):
             if looks:
@@ -334,7 +334,7 @@ def test_a_new_picture_shows_only_its_whole_with_the_fingerprint_of_the_model_s_
 
 def test_what_gives_no_vector_cannot_look_at_regions(collection):
     boxes = written(collection.path, {"item-one": [SMALL]})
-    with pytest.raises(FeatureError, match=r"pixels: gives 'maps' of pictures.*one vector a region"):
+    with pytest.raises(FeatureError, match=r"pixels: gives 'maps' of images.*one vector per region"):
         with_regions(PixelBackbone(8, "squash"), collection, boxes)
 
 
@@ -356,7 +356,7 @@ def test_the_command_makes_the_table(collection, eye, capsys, monkeypatch):
     monkeypatch.setattr(load, "load_backbone", lambda *given, **options: eye)
     boxes = str(written(collection.path, {"item-one": [SMALL, MIDDLE]}))
     status, printed, _ = run("--boxes", boxes, "--regions", "1", "--name", "eye_regions")
-    assert (status, printed.splitlines()[-1]) == (0, "3 pictures looked at, 0 known before, 0 skipped")
+    assert (status, printed.splitlines()[-1]) == (0, "3 images encoded, 0 stored before, 0 skipped")
     assert grid_of(FeatureTable.open(collection, "eye_regions"), "one")[0][0] == [0, 1, 0]
     status, _, told = run("--regions", "3")
     assert (status, told.count("\n")) == (1, 1)

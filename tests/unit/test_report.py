@@ -161,7 +161,7 @@ def test_scores_stand_with_signature_and_published_row(page):
 
 def test_folders_of_the_machine_are_not_told(page):
     assert "collection toy" in page.text and "limner train x --data=toy" in page.text
-    assert "pictures of toy (contents" in " ".join(page.text.split())
+    assert "images of toy (contents" in " ".join(page.text.split())
     assert "limner evaluate run" in page.text
     assert "/home" not in page.text
 
@@ -204,10 +204,10 @@ def test_the_right_pictures_come_first_and_controls_stand_beside_each_other(run)
     right.model_copy(update={"measured": "samples3,shortlist10"}).save(run / "evaluation" / "test-samples3.json")
     page = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8"))
     assert "Measured on test Metric right mean shuffled BLEU-4 21.3 3.0 4.0" in page.text
-    assert "Pictures found for a sentence: R@1 – 3.0 4.0" in page.text
+    assert "Images found for a sentence: R@1 – 3.0 4.0" in page.text
     assert "as mean" not in page.text  # nor its pictures
     order = [page.text.rindex(words) for words in ("Results on test 40", "Results on test, samples3, shortlist10 40")]
-    assert order == sorted(order) and order[-1] < page.text.rindex("What the pictures are worth")
+    assert order == sorted(order) and order[-1] < page.text.rindex("What the images are worth")
     assert page.ids.count("controls") == 1 and "#controls" in page.addresses
 
 
@@ -215,7 +215,7 @@ def make_sound_run(run):
     """The same run, but of sounds, which have no pictures to show."""
     config = json.loads((run / "config.json").read_text())
     spec = FeatureSpec(
-        name="mel", kind="pooled", shape=(5,), backbone="logmel", preprocessing={}, weights_sha256=""
+        name="mel", kind="pooled", shape=(5,), backbone="logmel", modality="audio", preprocessing={}, weights_sha256=""
     ).model_dump(mode="json")
     (run / "config.json").write_text(json.dumps({**config, "features": [spec]}))
     path = run / "evaluation" / "test.json"
@@ -229,10 +229,10 @@ def make_sound_run(run):
 
 def test_sounds_are_named_and_not_called_pictures(run):
     text = Page(report.write_report(make_sound_run(run), run / "r.html").read_text(encoding="utf-8")).text
-    assert "40 sounds of toy" in text
+    assert "40 audio files of toy" in text
     assert "no picture" not in text
-    assert "Sentences found for a sound" in text and "its own sound at rank 3" in text
-    strip = text.split("its own sound at rank 3")[1]
+    assert "Sentences found for an audio file" in text and "its own audio file at rank 3" in text
+    strip = text.split("its own audio file at rank 3")[1]
     for k in range(5):
         assert f"item-{k:02} reference {k}" in strip
 

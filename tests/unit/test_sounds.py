@@ -246,5 +246,5 @@ def test_sounds_are_not_called_pictures(capsys, monkeypatch, tmp_path):
     broken.write_bytes(b"")
     status, printed, errors = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "logmel")
     assert status == 0
-    assert "1 sounds heard, 0 known before, 1 skipped" in printed
+    assert "1 audio files encoded, 0 stored before, 1 skipped" in printed
     assert "picture" not in printed + errors

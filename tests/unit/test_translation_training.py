@@ -14,10 +14,11 @@ from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import validate
-from limner.features.encoders.networks import read_image
+from limner.features.encoders.base import read_image
+from limner.features.preprocessing import Preprocessing
 from limner.features.store import FeatureSpec, extract
 from limner.inference.collection_features import open_features
-from limner.media.image import Preprocessing
+from limner.media.modality import IMAGE
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
@@ -38,13 +39,15 @@ SMALL = {"name": "nmt", "embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7,
 class GridEye:
     """A backbone whose answer is known: the mean colours of the picture's quarters."""
 
+    modality = IMAGE
+
     def __init__(self):
         self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
         spec = {"backbone": "eye", "preprocessing": self.preprocessing.model_dump(mode="json"), "weights_sha256": "1"}
         self.specs = (FeatureSpec(name="quarters", kind="grid", shape=(4, 3), grid_size=(2, 2), **spec),)
 
-    def read(self, path):
-        return read_image(path, self.preprocessing)
+    def read(self, source):
+        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels):
         quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255

@@ -10,10 +10,11 @@ from PIL import Image
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
-from limner.features.encoders.networks import read_image
+from limner.features.encoders.base import read_image
+from limner.features.preprocessing import Preprocessing
 from limner.features.sources import FeatureStore
 from limner.features.store import FeatureSpec, extract
-from limner.media.image import Preprocessing
+from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel, feature_shapes, save_trained_model
@@ -28,7 +29,7 @@ COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20)}
 class GridEye:
     """A backbone whose answer is known: the mean colour of each quarter, from 0 to 1."""
 
-    suffixes = frozenset({".png"})
+    modality = IMAGE
 
     def __init__(self):
         self.preprocessing = Preprocessing(resize="squash", size=4, short=4)
@@ -44,8 +45,8 @@ class GridEye:
             ),
         )
 
-    def read(self, path):
-        return read_image(path, self.preprocessing)
+    def read(self, source):
+        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels):
         quarters = pixels[:, 0].reshape(len(pixels), 2, 2, 2, 2, 3).mean((2, 4)) / 255

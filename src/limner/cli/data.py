@@ -136,7 +136,7 @@ def features(
         from limner.features.regions import with_regions
 
         eye = with_regions(eye, opened, boxes, strict=strict, **given(count=regions))
-    media = eye.specs[0].media
+    media = eye.modality.plural
     with progress_bar(f"reading {media}") as bar:
         done = extract(
             opened,
@@ -153,8 +153,7 @@ def features(
         return
     for table in done.tables:
         typer.echo(f"{table.spec.name}: {table.spec}")
-    seen = "heard" if media == "sounds" else "looked at"
-    typer.echo(f"{done.added:,} {media} {seen}, {done.present:,} known before, {len(done.skipped):,} skipped")
+    typer.echo(f"{done.added:,} {media} encoded, {done.present:,} stored before, {len(done.skipped):,} skipped")
     for item, reason in list(done.skipped.items())[:5]:
         typer.echo(f"  {item}: {reason}")
 
@@ -230,6 +229,7 @@ def generate(
 
     Example: `limner generate sounds collections/sounds --train 2000`
     """
+    from limner.media.modality import IMAGE
     from limner.synthetic.scenes import SceneSettings
     from limner.synthetic.scenes import generate as generate_scenes
     from limner.synthetic.sounds import SoundSettings, generate_sounds
@@ -242,7 +242,7 @@ def generate(
             made = generate_sounds(collection, SoundSettings.parse(wishes, kind), bar)
         else:
             raise SettingsError(f"'{kind}': nothing of this kind is generated; say scenes or sounds")
-    then = f"limner features {collection} --backbone {'logmel' if kind == 'sounds' else 'pixels:64'}"
+    then = f"limner features {collection} --backbone {(made.items()[0].modality or IMAGE).default_backbone}"
     if as_json:
         print_json({"collection": str(collection), "splits": made.splits(), "next": then})
         return

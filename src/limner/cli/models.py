@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from limner.cli.terminal import (
     training_bar,
 )
 from limner.errors import MediaError, SettingsError
+
+if TYPE_CHECKING:
+    from limner.media.modality import Modality
 
 
 @app.command()
@@ -109,7 +112,7 @@ def describe(
         sample=drawn if sample else None,
     )
     captioner = Captioner.load(model, *(ensemble or []), backbone=backbone, device=device)
-    files = _files(pictures, captioner.suffixes)
+    files = _files(pictures, captioner.modality)
     first = [prefix] * len(files) if prefix else None
     told: list[dict[str, Any]] = []
     unreadable = 0
@@ -176,10 +179,9 @@ def search(
     """
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
-    from limner.media.audio import AUDIO_SUFFIXES
-    from limner.media.image import IMAGE_SUFFIXES
+    from limner.media.modality import find_modality
 
-    by_picture = Path(query).suffix.lower() in IMAGE_SUFFIXES | AUDIO_SUFFIXES
+    by_picture = find_modality(query) is not None
     retriever = Retriever.load(model, backbone=backbone, device=device, encode_images=by_picture)
     collection = Collection.open(data)
     if by_picture:
@@ -220,15 +222,15 @@ def words(
         typer.echo(f"{distance:.3f}\t{other}")
 
 
-def _files(paths: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
-    """Files as they are, folders as the files in them whose names end so."""
+def _files(paths: Sequence[Path], modality: Modality) -> list[Path]:
+    """Replace folders by their files of a modality."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+            inside = sorted(file for file in path.iterdir() if modality.matches(file))
             if not inside:
                 raise SettingsError(
-                    f"{path}: nothing in this folder that this model describes ({', '.join(sorted(suffixes))})"
+                    f"{path}: no {modality.plural} in this folder; expected {', '.join(sorted(modality.suffixes))}"
                 )
             files += inside
         else:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+
+from limner.media.modality import MODALITIES, Modality
 
 
 class Sentence(NamedTuple):
@@ -52,6 +54,16 @@ class Item:
     def medium(self) -> str | None:
         """What features are made of and sentences are about: the picture or the sound; None for text alone."""
         return self.image or self.audio
+
+    @property
+    def modality(self) -> Modality | None:
+        """Modality of `medium`; None for text alone."""
+        return next((modality for name, modality in MODALITIES.items() if getattr(self, name)), None)
+
+    def with_media(self, modality: Modality, path: str | None) -> Item:
+        """Copy the item with another file of a modality."""
+        change: dict[str, Any] = {modality.name: path}
+        return replace(self, **change)
 
     def texts(self, lang: str) -> list[str]:
         """What people wrote in a language."""

@@ -23,7 +23,7 @@ from limner.features.encoders.load import load_backbone_for
 from limner.features.sources import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures
-from limner.media.audio import AUDIO_SUFFIXES
+from limner.media.modality import modality_of
 from limner.runs.trained_model import TrainedModel
 
 SCORING_BATCH_SIZE = 64
@@ -248,6 +248,4 @@ def _item_of_file(name: str, location: SourceLocation, collection: Collection) -
             f"{location}: expected the id of an item with an image in {collection.path} or a file beside "
             f"{location.path.name}, got '{name}'"
         )
-    if path.suffix.lower() in AUDIO_SUFFIXES:
-        return Item(str(path), NEW_SPLIT, audio=str(path))
-    return Item(str(path), NEW_SPLIT, image=str(path))
+    return Item(str(path), NEW_SPLIT).with_media(modality_of(path), str(path))

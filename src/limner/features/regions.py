@@ -23,9 +23,11 @@ from limner.data.readers.corpus_files import field, read_json, read_lines
 from limner.data.readers.image_names import key_of, may_be_one
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, FeatureError, MediaError
-from limner.features.encoders.networks import Backbone
+from limner.features.encoders.base import Backbone
+from limner.features.preprocessing import Preprocessing, preprocess
 from limner.features.store import FeatureSpec, Kind, RegionRows, Values
-from limner.media.image import Preprocessing, open_image, prepare
+from limner.media.image import ImageInput, open_image
+from limner.media.modality import IMAGE
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,8 @@ class RegionBackbone:
     cut the middle out of a region would undo the box.
     """
 
+    modality = IMAGE
+
     def __init__(self, backbone: Backbone, rows: RegionRows, boxes: Mapping[Path, Sequence[Box]]) -> None:
         """Prepare to look.
 
@@ -119,7 +123,7 @@ class RegionBackbone:
         )
         self.specs: tuple[FeatureSpec, ...] = (_region_spec(spec, rows),)
 
-    def read(self, path: Path) -> NDArray[np.void]:
+    def read(self, source: ImageInput) -> NDArray[np.void]:
         """Open a picture and cut its regions out.
 
         Returns:
@@ -128,18 +132,18 @@ class RegionBackbone:
         Raises:
             MediaError: the picture cannot be read, or one of its boxes has nothing of it.
         """
-        whole = self._backbone.read(path)
+        whole = self._backbone.read(source)
         shape = (self._count + 1, *whole.shape)
         prepared = np.zeros((), dtype=[("pixels", whole.dtype, shape), ("there", np.bool_, shape[:1])])
         prepared["pixels"][-1], prepared["there"][-1] = whole, True
-        if boxes := self._boxes.get(path):
-            picture = open_image(path)
+        if isinstance(source, Path) and (boxes := self._boxes.get(source)):
+            picture = open_image(source)
             try:
                 crops = choose(boxes, picture.size, self._count)
             except MediaError as error:
-                raise MediaError(f"{path}: {error}") from None
+                raise MediaError(f"{source}: {error}") from None
             for row, crop in enumerate(crops):
-                prepared["pixels"][row], prepared["there"][row] = prepare(picture.crop(crop), self._recipe), True
+                prepared["pixels"][row], prepared["there"][row] = preprocess(picture.crop(crop), self._recipe), True
         return prepared
 
     def __call__(self, prepared: NDArray[np.void]) -> dict[Kind, Values]:
@@ -161,6 +165,8 @@ class WholeBackbone:
     It reads pictures as the backbone does, and so may be joined with others that prepare them alike.
     """
 
+    modality = IMAGE
+
     def __init__(self, backbone: Backbone, rows: RegionRows) -> None:
         """Prepare to look.
 
@@ -171,8 +177,8 @@ class WholeBackbone:
         self._backbone, self._count = backbone, rows.count
         self.specs: tuple[FeatureSpec, ...] = (_region_spec(_vector_of(backbone), rows),)
 
-    def read(self, path: Path) -> NDArray[Any]:
-        return self._backbone.read(path)
+    def read(self, source: ImageInput) -> NDArray[Any]:
+        return self._backbone.read(source)
 
     def __call__(self, prepared: NDArray[Any]) -> dict[Kind, Values]:
         vectors = self._backbone(prepared)["pooled"]
@@ -191,11 +197,11 @@ def _region_spec(whole: FeatureSpec, rows: RegionRows) -> FeatureSpec:
 
 def _vector_of(backbone: Backbone) -> FeatureSpec:
     spec = backbone.specs[0]
-    if len(backbone.specs) > 1 or spec.kind != "pooled" or spec.media != "pictures":
+    if len(backbone.specs) > 1 or spec.kind != "pooled" or backbone.modality != IMAGE:
         gives = " and ".join(f"'{each.kind}'" for each in backbone.specs)
         raise FeatureError(
-            f"{spec.backbone}: gives {gives} of {spec.media}, and features of regions take one vector a region; "
-            "choose a network that looks at pictures, with kind 'pooled'"
+            f"{spec.backbone}: gives {gives} of {backbone.modality.plural}, and region features need one vector per "
+            "region; choose a network that encodes images, with kind 'pooled'"
         )
     return spec
 

@@ -21,10 +21,11 @@ from pydantic import Field
 from limner.data.collection import FEATURES, Collection
 from limner.data.examples import Item
 from limner.errors import FeatureError, MediaError
+from limner.media.modality import ModalityName
 from limner.settings import Settings
 
 if TYPE_CHECKING:
-    from limner.features.encoders.load import Backbone
+    from limner.features.encoders.base import Backbone
 
 logger = logging.getLogger(__name__)
 
@@ -67,18 +68,15 @@ class FeatureSpec(Settings):
     preprocessing: dict[str, Any]
     weights_sha256: str
     """Of the weight file, empty for raw pixels."""
+    modality: ModalityName = "image"
+    """Modality of the inputs; not part of the fingerprint, since it follows from the backbone."""
     source: str | None = None
     """Where the network was when it looked, as `load_backbone` takes it; not part of the fingerprint."""
 
     @property
-    def media(self) -> str:
-        """What the values are of, as messages call it: 'pictures' or 'sounds'."""
-        return "sounds" if self.backbone == "logmel" else "pictures"
-
-    @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with anything that changes the values."""
-        content = self.model_dump(mode="json", exclude={"name", "source"})
+        content = self.model_dump(mode="json", exclude={"name", "source", "modality"})
         if self.regions is None:  # tables made before there were any keep their fingerprint
             del content["regions"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -210,6 +208,7 @@ def extract(
         CollectionError: there is no such split.
         MediaError: under `strict`, the first picture that cannot be read.
     """
+    plural = backbone.modality.plural
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
     items = [item for item in _items(collection, splits) if item.medium is not None]
@@ -232,14 +231,14 @@ def extract(
         progress(len(items), len(items))
     if not items:
         raise FeatureError(
-            f"{collection.path}: its items have no {specs[0].media}; import them too (Multi30k, COCO: --images)"
+            f"{collection.path}: no {plural} in the items; import them as well (Multi30k, COCO: option --images)"
         )
     if not done:
         first = "".join(f"; the first, '{item_id}': {reason}" for item_id, reason in list(skipped.items())[:1])
-        raise FeatureError(f"{collection.path}: none of {len(items)} {specs[0].media} could be read{first}")
+        raise FeatureError(f"{collection.path}: none of {len(items)} {plural} could be read{first}")
     if skipped:
         item_id, reason = next(iter(skipped.items()))
-        logger.warning("%d %s were skipped; the first, '%s': %s", len(skipped), specs[0].media, item_id, reason)
+        logger.warning("%d %s were skipped; the first, '%s': %s", len(skipped), plural, item_id, reason)
     return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped)
 
 
@@ -411,6 +410,6 @@ def require_same(
     """
     if stored.fingerprint == wanted.fingerprint:
         return
-    have, want = (spec.model_dump(exclude={"name", "source"}) for spec in (stored, wanted))
+    have, want = (spec.model_dump(exclude={"name", "source", "modality"}) for spec in (stored, wanted))
     differing = "; ".join(f"{key}: {have[key]} / {want[key]}" for key in have if have[key] != want[key])
     raise FeatureError(f"{where}: holds {stored}, but {wanted} was asked for ({differing}); {remedy}")

@@ -10,10 +10,11 @@ from typing import Any, Protocol, Self
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.beam_search import DecodingSettings, Hypothesis
 from limner.errors import RunError, SettingsError
-from limner.features.encoders.load import Backbone
+from limner.features.encoders.base import Backbone
 from limner.inference.explain import Explanation, explain
 from limner.inference.generate import require_ensemble
-from limner.inference.new_images import BackboneFeatures, ImageInput, load_backbone_of
+from limner.inference.new_images import BackboneFeatures, load_backbone_of
+from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.tokenizer import Tokenizer

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from limner.data.dataset import GenerationInput
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import MediaError
-from limner.features.encoders.load import Backbone
+from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, require_captioning, warn_of_unknown_words
 from limner.inference.explain import Explanation
 from limner.inference.generate import generate
-from limner.inference.new_images import ImageInput, new_item
-from limner.media.image import IMAGE_SUFFIXES, open_image
+from limner.inference.new_images import new_item
+from limner.media.image import ImageInput
+from limner.media.modality import IMAGE, Modality, modality_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
@@ -56,10 +57,9 @@ class Captioner(TextGenerator):
         require_captioning(models[0])
 
     @property
-    def suffixes(self) -> frozenset[str]:
-        """Suffixes of the files that the model describes: those of images, or those of audio files."""
-        found: frozenset[str] = getattr(self.backbone, "suffixes", IMAGE_SUFFIXES)
-        return found
+    def modality(self) -> Modality:
+        """Modality of the files that the model describes."""
+        return IMAGE if self.backbone is None else self.backbone.modality
 
     def describe(
         self,
@@ -161,4 +161,4 @@ def require_images(model: TrainedModel, images: Sequence[ImageInput]) -> None:
     """
     if not model.config.features:
         for path in dict.fromkeys(image for image in images if isinstance(image, Path | str)):
-            open_image(Path(path), at_least=1)
+            modality_of(path).open(path)

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from limner.data.examples import Item, StoredFeatures
-from limner.features.encoders.load import Backbone, load_backbone_for
-from limner.media.audio import AUDIO_SUFFIXES
+from limner.features.encoders.base import Backbone
+from limner.features.encoders.load import load_backbone_for
+from limner.media.image import ImageInput
+from limner.media.modality import modality_of
 from limner.runs.trained_model import TrainedModel
-
-ImageInput = Path | str | bytes | Image.Image | NDArray[np.uint8]
 
 NEW_SPLIT = "new"
 """Split of items that belong to no collection."""
@@ -60,10 +59,10 @@ def new_item(image: ImageInput | None, id_: str | None = None) -> Item:
         image: image or audio file (recognised by its suffix), an image in memory, or None for text alone.
         id_: id of the item, which with a seed determines sampled sentences; default: the name of the image.
     """
-    name = None if image is None else image_name(image)
-    if isinstance(image, Path | str) and Path(image).suffix.lower() in AUDIO_SUFFIXES:
-        return Item(id_ or str(name), NEW_SPLIT, audio=name)
-    return Item(id_ or str(name), NEW_SPLIT, image=name)
+    if image is None:
+        return Item(id_ or "None", NEW_SPLIT)
+    name = image_name(image)
+    return Item(id_ or name, NEW_SPLIT).with_media(modality_of(image), name)
 
 
 def image_name(image: ImageInput) -> str:

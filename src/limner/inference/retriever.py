@@ -11,12 +11,13 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.decoding.scoring import pair_log_probs
 from limner.errors import CollectionError, SettingsError
-from limner.features.encoders.load import Backbone
+from limner.features.encoders.base import Backbone
 from limner.features.sources import FeatureStore
 from limner.inference.base import require_captioning
 from limner.inference.collection_features import open_features
-from limner.inference.new_images import BackboneFeatures, ImageInput, load_backbone_of, new_item
+from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item
 from limner.inference.scorer import require_words
+from limner.media.image import ImageInput
 from limner.retrieval.all_pairs import MARGINAL_IMAGES, log_marginal
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS

@@ -11,10 +11,11 @@ from limner.data.dataset import Examples
 from limner.data.examples import Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
-from limner.features.encoders.load import Backbone
+from limner.features.encoders.base import Backbone
 from limner.inference.base import require_captioning, warn_of_unknown_words
 from limner.inference.captioner import require_images
-from limner.inference.new_images import BackboneFeatures, ImageInput, load_backbone_of, new_item
+from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item
+from limner.media.image import ImageInput
 from limner.metrics import perplexity
 from limner.runs.trained_model import TrainedModel, load_trained_model
 

@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple, get_args
 from limner.data.dataset import GenerationInput, SourceLanguage
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import MediaError, SettingsError
-from limner.features.encoders.load import Backbone
+from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, warn_of_unknown_words
 from limner.inference.explain import Explanation
 from limner.inference.generate import generate
-from limner.inference.new_images import ImageInput, new_item
+from limner.inference.new_images import new_item
+from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer

@@ -8,11 +8,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import FeatureSpec
 from limner.files import write_whole
 from limner.inference.explain import Explanation
-from limner.media import image
-from limner.media.image import Preprocessing, open_image
+from limner.media.image import open_image
 from limner.report import attention_plots, plots
 from limner.report.attention_plots import Box
 
@@ -107,6 +107,6 @@ def grid_of(spec: FeatureSpec, places: int) -> tuple[int, int] | None:
 def seen_box(spec: FeatureSpec, size: tuple[int, int]) -> Box:
     """What the network saw of a picture of this width and height, whose parts the places of the grid are.
 
-    It may reach beyond the picture, as the middle that `limner.media.image.prepare` cuts out does.
+    It may reach beyond the picture, as the middle that `limner.features.preprocessing.preprocess` cuts out does.
     """
-    return image.seen_box(size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))
+    return encoded_box(size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))

@@ -15,7 +15,8 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import CollectionError, MediaError, SettingsError
-from limner.media.image import IMAGE_SUFFIXES, open_image
+from limner.media.image import open_image
+from limner.media.modality import IMAGE
 
 THUMBNAIL = (240, 180)  # pixels
 MARGIN, GAP = 28, 20
@@ -112,7 +113,7 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
     Raises:
         SettingsError: the file is not named like a picture, or is a folder.
     """
-    if path.is_dir() or path.suffix.lower() not in IMAGE_SUFFIXES:
+    if path.is_dir() or not IMAGE.matches(path):
         is_what = "is a folder" if path.is_dir() else "does not end like the name of a picture"
         raise SettingsError(f"{path}: {is_what}; name a .png")
     sheet.save(path)

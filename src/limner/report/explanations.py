@@ -14,10 +14,11 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.beam_search import Hypothesis
 from limner.errors import CollectionError, MediaError, RunError
+from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
-from limner.media.image import Preprocessing, open_image, seen_box
+from limner.media.image import open_image
 from limner.report import attention_plots, plots
 from limner.report.attention_page import grid_of
 from limner.report.thumbnails import Thumbnails
@@ -116,7 +117,7 @@ def _looks(
         logger.info("%s", error)
         return
     words = one.target[:-1][:LOOKS]
-    box = seen_box(picture.size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))
+    box = encoded_box(picture.size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))
     shown = attention_plots.panels(picture, one.attention[: len(words)], grid, box=box, side=SIDE)
     told = words if one.gate is None else [f"{word} ({gate:.2f})" for word, gate in zip(words, one.gate, strict=False)]
     for panel, beneath in zip(shown, ["the picture", *told], strict=True):

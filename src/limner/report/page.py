@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from limner.errors import LimnerError, RunError
 from limner.files import write_whole
+from limner.media.modality import IMAGE, MODALITIES, Modality
 from limner.report import plots
 from limner.report.diagnoses import read_diagnoses
 from limner.report.examples import (
@@ -61,7 +62,8 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
     log_path = run_folder / "log.jsonl"
     log = read_log(log_path) if log_path.exists() else []
     fused = int(config.provenance.get("fused_epochs", 0))
-    media = _media(run_folder)
+    modality = _modality(run_folder)
+    media = modality.plural
     evaluations = sorted(read_evaluations(run_folder), key=lambda one: (one.split, one.decoding, one.measured))
     published = config.recipe.get("published") or {}
     model = _model(run_folder)
@@ -74,7 +76,7 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
         curves=_learning_curves(_before_fusing(log, fused)),
         fused=fused,
         media=media,
-        medium=media.removesuffix("s"),
+        medium=modality.noun,
         evaluations=[
             _section(evaluation, model, published, thumbnails, seed, media)
             for evaluation in evaluations
@@ -113,13 +115,13 @@ def _model(run_folder: Path) -> TrainedModel | None:
         return None
 
 
-def _media(run_folder: Path) -> str:
-    """What the model was shown: 'pictures' or 'sounds'."""
+def _modality(run_folder: Path) -> Modality:
+    """Modality of the features that the model was trained on; images where there are none."""
     from limner.features.store import FeatureSpec  # imports Lance, which a report without a run does without
 
     stored = json.loads((run_folder / "config.json").read_bytes()).get("features", ())
     specs = [FeatureSpec.parse(values, str(run_folder / "config.json")) for values in stored]
-    return specs[0].media if specs else "pictures"
+    return MODALITIES[specs[0].modality] if specs else IMAGE
 
 
 def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:

@@ -54,7 +54,7 @@ class Row(NamedTuple):
 def directions(media: str) -> dict[str, str]:
     """What is found for what, by the first part of a score's name."""
     return {
-        "image_to_text": f"Sentences found for a {media.removesuffix('s')}",
+        "image_to_text": f"Sentences found for an {media.removesuffix('s')}",
         "text_to_image": f"{media.capitalize()} found for a sentence",
     }
 

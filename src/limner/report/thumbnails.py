@@ -50,7 +50,7 @@ class Thumbnails:
     @staticmethod
     def _read(path: Path, side: int) -> str | None:
         try:
-            picture = open_image(path, at_least=side)
+            picture = open_image(path, min_side=side)
         except MediaError as error:
             logger.info("%s", error)
             return None

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
 
 from limner.data.collection import Changes, Progress, write_items
 from limner.data.examples import Item
@@ -21,6 +20,7 @@ from limner.data.readers.item_builder import Gathering, Reading
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.errors import CollectionError
+from limner.media.modality import AUDIO, IMAGE, Modality
 
 __all__ = ["READERS", "ImportReport", "Options", "Reader", "Reading", "import_collection", "read"]
 
@@ -32,8 +32,8 @@ class Reader:
     about: str
     read: Callable[[Path, Options, Gathering], None]
     takes: frozenset[str]
-    medium: Literal["image", "audio"] = "image"
-    """What the files are that the reader gives as its items' `image`."""
+    modality: Modality = IMAGE
+    """Modality of the files that the reader returns as the items' `image`."""
 
 
 READERS: dict[str, Reader] = {
@@ -60,7 +60,7 @@ READERS: dict[str, Reader] = {
     "csv": Reader("one line a sentence: id,split,image,lang,text", read_csv, frozenset({"images", "split"})),
     "folder": Reader("a folder of pictures, sentences in .txt beside them", read_folder, frozenset({"lang", "split"})),
     "audio": Reader(
-        "a folder of sounds, sentences in .txt beside them", read_audio, frozenset({"lang", "split"}), "audio"
+        "a folder of sounds, sentences in .txt beside them", read_audio, frozenset({"lang", "split"}), AUDIO
     ),
 }
 
@@ -120,9 +120,10 @@ def read(kind: str, source: Path | str, options: Options | None = None, *, stric
     if not reading.items:
         reasons = "; ".join(f"{count} {reason}" for reason, count in reading.skipped.items()) or "it is empty"
         raise CollectionError(f"{source}: nothing to import as '{kind}' ({reasons})")
-    if reader.medium == "audio":
-        return replace(reading, items=[replace(item, image=None, audio=item.image) for item in reading.items])
-    return reading
+    if reader.modality == IMAGE:
+        return reading
+    items = [replace(item, image=None).with_media(reader.modality, item.image) for item in reading.items]
+    return replace(reading, items=items)
 
 
 def import_collection(
@@ -179,8 +180,8 @@ def _copied(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path
     copies: dict[str, Path] = {}
     moved = []
     for item in items:
-        if item.medium is not None:
-            place = Path("images" if item.image else "sounds", os.path.relpath(item.medium, root)).as_posix()
+        if item.medium is not None and item.modality is not None:
+            place = Path(item.modality.folder, os.path.relpath(item.medium, root)).as_posix()
             copies[place] = Path(item.medium)
             item = _moved(item, place)
         moved.append(item)
@@ -188,4 +189,4 @@ def _copied(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path
 
 
 def _moved(item: Item, place: str) -> Item:
-    return replace(item, image=place) if item.image is not None else replace(item, audio=place)
+    return item if item.modality is None else item.with_media(item.modality, place)

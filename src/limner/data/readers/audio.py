@@ -9,7 +9,7 @@ from limner.data.readers.corpus_files import SPLIT_ALIASES, Options, chosen_spli
 from limner.data.readers.folder import SPLIT_FOLDERS
 from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
-from limner.media.audio import AUDIO_SUFFIXES
+from limner.media.modality import AUDIO
 
 
 def read_audio(source: Path, options: Options, gathering: Gathering) -> None:
@@ -55,8 +55,8 @@ def list_sounds(folder: Path) -> list[Path]:
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        sounds = sorted(name for name in names if os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES)
+        sounds = sorted(name for name in names if AUDIO.matches(name))
         found += [Path(parent, name) for name in sounds if not name.startswith(".")]
     if not found:
-        raise CollectionError(f"{folder}: no sounds below this folder ({', '.join(sorted(AUDIO_SUFFIXES))})")
+        raise CollectionError(f"{folder}: no sounds below this folder ({', '.join(sorted(AUDIO.suffixes))})")
     return found

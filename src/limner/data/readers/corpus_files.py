@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from limner.data.readers.image_names import key_of, may_be_one
 from limner.data.readers.item_builder import Gathering, SourceLocation
 from limner.errors import CollectionError
-from limner.media.audio import AUDIO_SUFFIXES
-from limner.media.image import IMAGE_SUFFIXES
+from limner.media.modality import IMAGE, Modality, find_modality
 
 PICTURE_FOLDERS = (
     "images",
@@ -179,15 +178,18 @@ def list_pictures(folder: Path, remedy: str = "name the folder of the pictures w
     Raises:
         CollectionError: there are none.
     """
-    found, sounds = [], 0
+    found: list[Path] = []
+    others: set[Modality] = set()
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        pictures = sorted(name for name in names if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES)
+        pictures = sorted(name for name in names if IMAGE.matches(name))
         found += [Path(parent, name) for name in pictures if not name.startswith(".")]
-        sounds += sum(os.path.splitext(name)[1].lower() in AUDIO_SUFFIXES for name in names)
+        others |= {modality for name in names if (modality := find_modality(name)) not in (None, IMAGE)}
     if not found:
-        if sounds:
-            raise CollectionError(f"{folder}: no pictures below this folder, but sounds; import it as 'audio'")
+        for other in others:
+            raise CollectionError(
+                f"{folder}: no images below this folder, but {other.plural}; import it as '{other.name}'"
+            )
         state = "no pictures below this folder" if folder.is_dir() else "this folder does not exist"
         raise CollectionError(f"{folder}: {state}; {remedy}")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from limner.media.image import IMAGE_SUFFIXES
+from limner.media.modality import IMAGE
 
 
 def key_of(name: str) -> str:
@@ -23,5 +23,5 @@ def _parts(name: str) -> tuple[str, str, str]:
     """Folders with their last slash, key, and ending in small letters; what is no picture's ending stays in the key."""
     folder, slash, last = name.rpartition("/")
     stem, ending = os.path.splitext(last)
-    key, ending = (stem, ending.lower()) if ending.lower() in IMAGE_SUFFIXES else (last, "")
+    key, ending = (stem, ending.lower()) if ending.lower() in IMAGE.suffixes else (last, "")
     return folder + slash, key, ending

@@ -35,9 +35,11 @@ from torch.nn import functional as F
 
 from limner.data.collection import Collection
 from limner.errors import BackboneError, CollectionError, MediaError
+from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
 from limner.features.store import FeatureSpec, Kind, Prepared, Values
 from limner.files import written_beside
-from limner.media.image import Pixels, Preprocessing, open_image, prepare
+from limner.media.image import ImageInput, Pixels, describe_input, open_image
+from limner.media.modality import IMAGE
 from limner.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -91,7 +93,7 @@ class KMeansSettings(Settings):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        return Preprocessing(resize="squash", size=self.size, short=self.size, scale=1, mean=(0, 0, 0), std=(1, 1, 1))
+        return raw_pixels(self.size)
 
 
 class Filters(NamedTuple):
@@ -326,16 +328,16 @@ def filter_sheet(filters: Filters, *, zoom: int = 8, columns: int = 16) -> Image
     return sheet
 
 
-def read_pixels(path: Path, settings: KMeansSettings) -> Pixels:
+def read_pixels(source: ImageInput, settings: KMeansSettings) -> Pixels:
     """Open a picture and squash it, (1, size, size, 3); MediaError for one smaller than a patch."""
-    picture = open_image(path, at_least=settings.size)
+    picture = open_image(source, min_side=settings.size)
     if min(picture.size) < settings.patch:
         width, height = picture.size
         raise MediaError(
-            f"{path}: {width} x {height} pixels, smaller than the filters' patch of {settings.patch} x "
+            f"{describe_input(source)}: {width} x {height} pixels, smaller than a patch of {settings.patch} x "
             f"{settings.patch}; leave it out, or learn filters of a smaller patch"
         )
-    return prepare(picture, settings.preprocessing)
+    return preprocess(picture, settings.preprocessing)
 
 
 class KMeansBackbone:
@@ -347,6 +349,8 @@ class KMeansBackbone:
     Raises:
         BackboneError: it holds no filters.
     """
+
+    modality = IMAGE
 
     def __init__(self, path: Path) -> None:
         self._filters = load_filters(path)
@@ -367,8 +371,8 @@ class KMeansBackbone:
         )
         self.specs: tuple[FeatureSpec, ...] = (spec,)
 
-    def read(self, path: Path) -> Prepared:
-        return read_pixels(path, self._filters.settings)
+    def read(self, source: ImageInput) -> Prepared:
+        return read_pixels(source, self._filters.settings)
 
     def __call__(self, pixels: Prepared) -> dict[Kind, Values]:
         threads = torch.get_num_threads()

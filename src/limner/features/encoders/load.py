@@ -16,17 +16,29 @@ from torch import nn
 
 from limner.device import find_device, native_bf16
 from limner.errors import BackboneError, FeatureError
+from limner.features.encoders.base import Backbone
 from limner.features.encoders.classic import CLASSIC, load_classic
 from limner.features.encoders.kmeans import KMeansBackbone
 from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings
-from limner.features.encoders.networks import Backbone, Forms, JoinedBackbone, NetworkBackbone, PixelBackbone
+from limner.features.encoders.networks import Forms, JoinedBackbone, NetworkBackbone, PixelBackbone
+from limner.features.preprocessing import Preprocessing, adapt_preprocessing, parse_processor_config
 from limner.features.regions import WholeBackbone, whole_spec
 from limner.features.store import FeatureSpec, RegionRows, require_same
-from limner.media.image import Preprocessing, adapt, read_recipe
 
 __all__ = ["Backbone", "load_backbone", "load_backbone_for"]
 
 logger = logging.getLogger(__name__)
+
+_CONFIGS = (
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "image_processor_config.json",
+    "video_preprocessor_config.json",
+    "feature_extractor_config.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+)
 
 
 def load_backbone(
@@ -81,7 +93,7 @@ def load_backbone(
     if family in CLASSIC:
         base, own_pooler = family, True
         network: nn.Module = load_classic(family, Path(rest))
-        weights, recipe = [Path(rest)], read_recipe({})
+        weights, recipe = [Path(rest)], parse_processor_config({})
         source = f"{family}:{Path(rest).resolve()}"
     else:
         folder = _find_folder(name)
@@ -95,7 +107,7 @@ def load_backbone(
         network,
         layer=layer,
         forms=kind,
-        preprocessing=adapt(recipe, size, resize, views),
+        preprocessing=adapt_preprocessing(recipe, size, resize, views),
         weights_sha256=_hash_files(weights),
         source=source,
         own_pooler=own_pooler,
@@ -204,6 +216,7 @@ def _find_folder(name: str) -> Path:
     if folder.is_dir():
         if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
             raise BackboneError(f"{folder}: no network in it; expected config.json and *.safetensors files")
+        _refuse_code(name, folder)
         return folder
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise BackboneError(f"{name}: no such folder; expected a folder with config.json and *.safetensors files")
@@ -220,7 +233,35 @@ def _find_folder(name: str) -> Path:
         ) from None
     if not any(folder.glob("*.safetensors")):
         raise BackboneError(f"{name}: the hub has no *.safetensors weights of it, and others are not loaded")
+    _refuse_code(name, folder)
     return folder
+
+
+def _refuse_code(name: str, folder: Path) -> None:
+    """Refuse a model whose configuration names Python code, which transformers would offer to run.
+
+    Raises:
+        BackboneError: a configuration file has an `auto_map` entry, or is not valid JSON.
+    """
+    for file in (folder / config for config in _CONFIGS):
+        if not file.is_file():
+            continue
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise BackboneError(f"{file}: not a readable JSON file: {error}") from None
+        if _has_key(config, "auto_map"):
+            raise BackboneError(
+                f"{name}: its {file.name} has an 'auto_map' entry, which refers to Python code to be run with the "
+                "model; Limner never runs code from model folders; choose a model of an architecture that is part of "
+                "transformers"
+            )
+
+
+def _has_key(value: object, key: str) -> bool:
+    if isinstance(value, dict):
+        return key in value or any(_has_key(nested, key) for nested in value.values())
+    return isinstance(value, list) and any(_has_key(nested, key) for nested in value)
 
 
 def _load_transformer(name: str, folder: Path) -> tuple[nn.Module, bool]:
@@ -233,6 +274,7 @@ def _load_transformer(name: str, folder: Path) -> tuple[nn.Module, bool]:
                 folder,
                 dtype=torch.float32,
                 use_safetensors=True,
+                trust_remote_code=False,
                 local_files_only=True,
                 output_loading_info=True,
             )
@@ -265,12 +307,12 @@ def _read_preprocessor(folder: Path) -> Preprocessing:
     file = folder / "preprocessor_config.json"
     if not file.is_file():
         logger.warning("%s is missing: ImageNet's usual preprocessing is taken", file)
-        return read_recipe({})
+        return parse_processor_config({})
     try:
         config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BackboneError(f"{file}: cannot be read: {error}") from None
-    return read_recipe(config)
+    return parse_processor_config(config)
 
 
 def _hash_files(files: Sequence[Path]) -> str:

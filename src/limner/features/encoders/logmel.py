@@ -7,11 +7,10 @@ same vector at every sampling rate that can hold it, without resampling.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +18,13 @@ from pydantic import Field, model_validator
 
 from limner.errors import MediaError
 from limner.features.store import FeatureSpec, Kind, Prepared, Values
-from limner.media.audio import AUDIO_SUFFIXES, soundfile_module
+from limner.media.audio import AudioFile, Samples, soundfile_module
+from limner.media.image import ImageInput, describe_input
+from limner.media.modality import AUDIO
 from limner.settings import Settings
-
-MAX_SECONDS = 3600
-"""A longer recording has no one description, and its frames would fill the memory."""
 
 _BLOCK_SECONDS = 5
 _STATISTICS = 4
-
-Samples = NDArray[np.float64]
 
 
 class LogMelSettings(Settings):
@@ -64,7 +60,7 @@ class LogMelBackbone:
     value is the natural logarithm of the sound's seconds.
     """
 
-    suffixes = AUDIO_SUFFIXES
+    modality = AUDIO
 
     def __init__(self, settings: LogMelSettings | None = None) -> None:
         """Prepare to listen.
@@ -72,27 +68,31 @@ class LogMelBackbone:
         Raises:
             MissingExtraError: soundfile is not installed.
         """
-        soundfile_module("listening to sounds")
+        soundfile_module("reading audio files")
         self.settings = settings or LogMelSettings()
         spec = FeatureSpec(
             name="logmel",
             kind="pooled",
             shape=(_STATISTICS * self.settings.bands + 1,),
             backbone="logmel",
+            modality="audio",
             preprocessing=self.settings.model_dump(mode="json"),
             weights_sha256="",
             source="logmel",
         )
         self.specs: tuple[FeatureSpec, ...] = (spec,)
 
-    def read(self, path: Path) -> Prepared:
+    def read(self, source: ImageInput) -> Prepared:
         """Listen to one file from end to end: its vector (D,), as sounds of all lengths are to be stacked.
 
         Raises:
             MediaError: it is missing, empty, damaged, no sound, shorter than one window or too long.
         """
-        heard = [(log_mel(block, rate, self.settings), rate) for block, rate in _blocks(path, self.settings)]
-        levels, rate = np.concatenate([frames for frames, _ in heard]), heard[0][1]
+        if not isinstance(source, Path | str):
+            raise MediaError(f"{describe_input(source)}: not an audio file; expected the path of one")
+        with AudioFile(source) as file:
+            blocks = [log_mel(block, file.rate, self.settings) for block in _blocks(file, self.settings)]
+            levels, rate = np.concatenate(blocks), file.rate
         window, hop = frame_sizes(rate, self.settings)
         return np.append(statistics(levels), np.float32(math.log((window + (len(levels) - 1) * hop) / rate)))
 
@@ -164,66 +164,22 @@ def _hertz(mels: Samples) -> Samples:
     return np.asarray(700 * (10 ** (mels / 2595) - 1))
 
 
-def _blocks(path: Path, settings: LogMelSettings) -> Iterator[tuple[Samples, int]]:
-    """The sound as one channel, in overlapping blocks of whole frames, at least one, each with the sound's rate.
+def _blocks(file: AudioFile, settings: LogMelSettings) -> Iterator[Samples]:
+    """Cut a recording into overlapping blocks of whole frames.
 
     Raises:
-        MediaError: see `LogMelBackbone.read`.
+        MediaError: the file cannot be read to its end, or is shorter than one window.
     """
-    soundfile = soundfile_module("listening to sounds")
-    _check_file(path)
-    try:
-        with soundfile.SoundFile(path) as file:
-            rate = int(file.samplerate)
-            if file.frames > MAX_SECONDS * rate:
-                raise MediaError(
-                    f"{path}: lasts {file.frames / rate:,.0f} seconds, and sounds of up to {MAX_SECONDS:,} are "
-                    "described; cut it up"
-                )
-            window, hop = frame_sizes(rate, settings)
-            ahead = round(_BLOCK_SECONDS * rate)
-            heard, rest = 0, np.zeros(0)
-            while len(read := file.read(ahead, dtype="float32", always_2d=True)):
-                heard += len(read)
-                if not np.isfinite(read).all():
-                    raise MediaError(f"{path}: holds samples that are not finite numbers; export the sound anew")
-                rest = np.concatenate([rest, read.mean(1, dtype=np.float64)])
-                if (whole := (len(rest) - window) // hop + 1) > 0:
-                    yield rest[: (whole - 1) * hop + window], rate
-                    rest = rest[whole * hop :]
-            _check_heard(path, heard, file, settings)
-    except (soundfile.SoundFileError, RuntimeError, TypeError) as error:  # TypeError: '.raw', which tells no format
-        raise MediaError(f"{path}: not a sound that can be read ({error}); save it as WAV or FLAC") from None
-
-
-def _check_file(path: Path) -> None:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(8)
-    except FileNotFoundError:
-        raise MediaError(f"{path}: no such sound; put the file there or leave it out") from None
-    except OSError as error:
-        raise MediaError(f"{path}: cannot be read ({error.strerror}); a sound file was expected") from None
-    if not size:
-        raise MediaError(f"{path}: the file is empty; a sound was expected")
-    # libsndfile reads a WAV that was cut off as if it ended there. A stream's length is unknown, 0 or all ones, and
-    # some programs count these first eight bytes in, though they should not.
-    told = struct.unpack("<I", head[4:])[0] if head[:4] == b"RIFF" and len(head) == 8 else 0
-    if size < told < 2**32 - 1:
-        raise MediaError(f"{path}: has {size:,} of its {told + 8:,} bytes, so it is cut off; fetch it again")
-
-
-def _check_heard(path: Path, heard: int, file: Any, settings: LogMelSettings) -> None:  # noqa: ANN401
-    """Refuse a file that held fewer samples than it promised, or fewer than one frame needs."""
-    rate = file.samplerate
-    if heard < file.frames and file.format != "MP3":  # whose length is an estimate
+    window, hop = frame_sizes(file.rate, settings)
+    count, rest = 0, np.zeros(0)
+    for block in file.blocks(_BLOCK_SECONDS):
+        count += len(block)
+        rest = np.concatenate([rest, block])
+        if (frames := (len(rest) - window) // hop + 1) > 0:
+            yield rest[: (frames - 1) * hop + window]
+            rest = rest[frames * hop :]
+    if count < window:
         raise MediaError(
-            f"{path}: ends after {heard / rate:.2f} of {file.frames / rate:.2f} seconds, so it is damaged; "
-            "fetch or export it again"
-        )
-    if heard < frame_sizes(rate, settings)[0]:
-        raise MediaError(
-            f"{path}: lasts {heard / rate:.4f} seconds ({heard} samples), shorter than one window of "
-            f"{settings.window} seconds; leave it out, or put it into a longer recording"
+            f"{file.path}: lasts {count / file.rate:.4f} seconds ({count} samples), shorter than one window of "
+            f"{settings.window} seconds; remove it or join it to a longer recording"
         )

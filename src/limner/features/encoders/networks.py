@@ -10,8 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -20,8 +19,11 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from limner.errors import BackboneError
+from limner.features.encoders.base import Backbone, read_image
+from limner.features.preprocessing import Preprocessing, raw_pixels
 from limner.features.store import FeatureSpec, Kind, Prepared, Values
-from limner.media.image import Pixels, Preprocessing, open_image, prepare
+from limner.media.image import ImageInput, Pixels
+from limner.media.modality import IMAGE
 
 Result = TypeVar("Result")
 Forms = Literal["pooled", "grid", "both"]
@@ -30,40 +32,16 @@ Forms = Literal["pooled", "grid", "both"]
 _RESNET_LAYERS = {f"res{n + 2}{last}": f"encoder.stages.{n}" for n, last in enumerate("cdfc")}
 
 
-class Backbone(Protocol):
-    """What extraction and description need to know of what looks at pictures, or listens to sounds."""
-
-    @property
-    def specs(self) -> tuple[FeatureSpec, ...]:
-        """What it gives, one entry for each kind."""
-        ...
-
-    def read(self, path: Path) -> Prepared:
-        """Open one file and make it ready, pictures as (crops, H, W, 3); safe to call from several threads.
-
-        Raises:
-            MediaError: it is missing, damaged, or not what is looked at.
-        """
-        ...
-
-    def __call__(self, prepared: Prepared, /) -> dict[Kind, Values]:
-        """Look at what `read` gave, stacked (B, …): values (B, *shape) by kind."""
-        ...
-
-
-def read_image(path: Path, preprocessing: Preprocessing) -> Pixels:
-    """Open a picture and make it ready, (crops, H, W, 3)."""
-    return prepare(open_image(path, at_least=preprocessing.short), preprocessing)
-
-
 class PixelBackbone:
     """No network: the picture itself, made small, for models that learn to see from nothing.
 
     The values are 0..255, which float16 holds exactly.
     """
 
+    modality = IMAGE
+
     def __init__(self, size: int, resize: Literal["crop", "squash"]) -> None:
-        self.preprocessing = Preprocessing(resize=resize, size=size, short=size, scale=1, mean=(0, 0, 0), std=(1, 1, 1))
+        self.preprocessing = raw_pixels(size, resize)
         spec = FeatureSpec(
             name=f"pixels{size}",
             kind="maps",
@@ -74,8 +52,8 @@ class PixelBackbone:
         )
         self.specs: tuple[FeatureSpec, ...] = (spec,)
 
-    def read(self, path: Path) -> Pixels:
-        return read_image(path, self.preprocessing)
+    def read(self, source: ImageInput) -> Pixels:
+        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
         return {"maps": pixels[:, 0].transpose(0, 3, 1, 2).astype(np.float16)}
@@ -86,10 +64,11 @@ class JoinedBackbone:
 
     def __init__(self, backbones: Sequence[Backbone]) -> None:
         self._backbones = tuple(backbones)
+        self.modality = self._backbones[0].modality
         self.specs = tuple(spec for backbone in backbones for spec in backbone.specs)
 
-    def read(self, path: Path) -> Prepared:
-        return self._backbones[0].read(path)
+    def read(self, source: ImageInput) -> Prepared:
+        return self._backbones[0].read(source)
 
     def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
         return {kind: values for backbone in self._backbones for kind, values in backbone(pixels).items()}
@@ -113,6 +92,8 @@ class NetworkBackbone:
     Raises:
         BackboneError: there is no such layer, it does not give this form, or it cannot read this size.
     """
+
+    modality = IMAGE
 
     def __init__(
         self,
@@ -142,8 +123,8 @@ class NetworkBackbone:
         self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.specs = self._specify(name, weights_sha256, source)
 
-    def read(self, path: Path) -> Pixels:
-        return read_image(path, self.preprocessing)
+    def read(self, source: ImageInput) -> Pixels:
+        return read_image(source, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[Kind, Values]:
         threads = torch.get_num_threads()

@@ -1,0 +1,57 @@
+"""The table of modalities: everything in which images and audio files differ outside their own encoders.
+
+A new modality is one entry here, a module of `limner.media` that opens its files, an encoder in
+`limner.features.encoders`, and a field of `limner.data.examples.Item`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from limner.media.audio import AUDIO_SUFFIXES, AudioFile
+from limner.media.image import IMAGE_SUFFIXES, ImageInput, open_image
+
+ModalityName = Literal["image", "audio"]
+
+
+class Modality(NamedTuple):
+    """One kind of media that sentences are about."""
+
+    name: ModalityName
+    """Key of the table, and the field of `Item` that holds the path."""
+    suffixes: frozenset[str]
+    """Lowercase suffixes of the files."""
+    open: Callable[[Any], Any]
+    """Opens a file (images also from memory); raises MediaError if it cannot be read."""
+    default_backbone: str
+    """Argument of `load_backbone` that needs no download."""
+    noun: str
+    """Singular, for messages."""
+    plural: str
+    """Plural, for messages."""
+    folder: str
+    """Folder of copied files in a collection."""
+
+    def matches(self, name: str | os.PathLike[str]) -> bool:
+        """Whether a file name has one of the modality's suffixes."""
+        return os.path.splitext(os.fspath(name))[1].lower() in self.suffixes
+
+
+IMAGE = Modality("image", IMAGE_SUFFIXES, open_image, "pixels:64", "image", "images", "images")
+AUDIO = Modality("audio", AUDIO_SUFFIXES, AudioFile, "logmel", "audio file", "audio files", "sounds")
+
+MODALITIES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, AUDIO)}
+"""All modalities by name; an item that has files of several is represented by the first."""
+
+
+def find_modality(name: str | os.PathLike[str]) -> Modality | None:
+    """The modality of a file by its suffix; None for any other file."""
+    return next((modality for modality in MODALITIES.values() if modality.matches(name)), None)
+
+
+def modality_of(source: ImageInput) -> Modality:
+    """The modality of an input; an image where it is not a file or the suffix is unknown."""
+    return (find_modality(source) if isinstance(source, Path | str) else None) or IMAGE

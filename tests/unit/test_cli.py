@@ -164,7 +164,7 @@ def test_features_of_no_picture_end_in_an_error(capsys, monkeypatch, tmp_path):
     write_items(tmp_path / "c", [Item("gone", "train", image="gone.png")])
     status, _, told = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "pixels:8")
     assert status == 1
-    assert "none of 1 pictures could be read" in told and "gone.png" in told
+    assert "none of 1 images could be read" in told and "gone.png" in told
 
 
 def test_a_run_is_a_folder(capsys, monkeypatch, tmp_path):

@@ -514,7 +514,7 @@ def test_a_folder_without_pictures_names_what_would_help(tmp_path):
         read("folder", tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "s.wav").write_bytes(b"")
-    with pytest.raises(CollectionError, match="no pictures below this folder, but sounds; import it as 'audio'"):
+    with pytest.raises(CollectionError, match="no images below this folder, but audio files; import it as 'audio'"):
         read("folder", tmp_path)
 
 

@@ -183,7 +183,7 @@ def test_a_picture_is_opened_once_for_all_its_sentences(scorer, photos, monkeypa
         opened.append(path)
         return open_image(path, **options)
 
-    monkeypatch.setattr("limner.features.encoders.networks.open_image", watched)
+    monkeypatch.setattr("limner.features.encoders.base.open_image", watched)
     both = [photos["red"], photos["blue"]]
     scores = scorer.score([both[k % 2] for k in range(10)], ["a red wall"] * 10)
     assert opened == both

@@ -20,8 +20,9 @@ import torch
 from PIL import Image
 
 from limner.data.examples import Batch, Example, collate
-from limner.decoding.beam_search import DecodingSettings, beam_search
+from limner.decoding.beam_search import beam_search
 from limner.decoding.scoring import BUDGET, pair_log_probs, tiled_log_probs
+from limner.decoding.settings import DecodingSettings
 from limner.device import native_bf16
 from limner.features.encoders.base import read_image
 from limner.features.preprocessing import Preprocessing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from limner.data.collection import Collection
     from limner.data.readers import import_collection
-    from limner.decoding.beam_search import DecodingSettings
+    from limner.decoding.settings import DecodingSettings
     from limner.errors import LimnerError
     from limner.evaluation.evaluate import evaluate
     from limner.evaluation.gates import gate_statistics
@@ -48,7 +48,7 @@ _MODULES = {
     "LimnerError": "errors",
     "Recipe": "runs.recipe",
     "SceneSettings": "synthetic.scenes",
-    "DecodingSettings": "decoding.beam_search",
+    "DecodingSettings": "decoding.settings",
     "Scorer": "inference.scorer",
     "SentenceScore": "inference.scorer",
     "SoundSettings": "synthetic.sounds",

@@ -7,8 +7,10 @@ import torch
 from models import CASES, VOCAB, Case, batch, example
 
 from limner.data.examples import collate
-from limner.decoding.beam_search import DecodingSettings, beam_search, select
+from limner.decoding.beam_search import beam_search
+from limner.decoding.hypotheses import select
 from limner.decoding.scoring import sentence_log_probs, tiled_log_probs
+from limner.decoding.settings import DecodingSettings
 from limner.models import Model
 from limner.models.protocols import CountBasedModel, PairScorer
 from limner.runs.trained_model import load_tensors, save_tensors

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import DecodingSettings, beam_search
+from limner.decoding.beam_search import beam_search
 from limner.decoding.scoring import pair_log_probs, sentence_log_probs, tiled_log_probs
+from limner.decoding.settings import DecodingSettings
 from limner.layers import all_pairs
 from limner.layers.image_encoder import MapConvnet
 from limner.models.log_bilinear import LBL, LBLSettings, Variant

@@ -11,8 +11,8 @@ from limner.data.batching import MAX_TOKENS_PER_EXAMPLE
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Example, Item, Sentence, collate
-from limner.decoding.beam_search import DecodingSettings
 from limner.decoding.scoring import counted_words, pair_log_probs, score_examples, sentence_log_probs
+from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate, save_evaluation, validate
 from limner.features.sources import FeatureStore

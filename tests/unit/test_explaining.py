@@ -10,7 +10,7 @@ from toy_translation import GridEye, learn, picture_collection, text_collection
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
-from limner.decoding.beam_search import Hypothesis
+from limner.decoding.hypotheses import Hypothesis
 from limner.errors import SettingsError
 from limner.evaluation import gates
 from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates

@@ -8,7 +8,7 @@ import torch
 
 from limner.data.dataset import Examples
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import DecodingSettings
+from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.features.sources import FeatureStore
 from limner.inference.generate import generate

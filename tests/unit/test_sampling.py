@@ -8,7 +8,10 @@ import torch
 
 from limner.data.dataset import Examples
 from limner.data.examples import Example, collate
-from limner.decoding.beam_search import DecodingSettings, Hypothesis, SampleSettings, _Sampler, beam_search
+from limner.decoding.beam_search import beam_search
+from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.sampling import Sampler
+from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
 from limner.evaluation.evaluate import evaluate
@@ -173,7 +176,7 @@ def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
 def test_a_draw_of_almost_one_is_the_last_word_that_may_be_drawn(temperature):
     """In float32 such a draw is 1, and what is left may be less than the smallest number there is."""
     batch = collate([Example("a")])
-    sampler = _Sampler(SampleSettings(temperature=temperature), DecodingSettings(max_length=1, beam_size=2), batch)
+    sampler = Sampler(SampleSettings(temperature=temperature), DecodingSettings(max_length=1, beam_size=2), batch)
     sampler.draws = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.double)
     log_probs = torch.tensor([-math.inf, -math.inf, -150.0, -150.0, -math.inf]).expand(1, 2, -1)
     assert sampler(log_probs, torch.zeros(1, 2), [0], 0).token.tolist() == [[2, 3]]
@@ -182,7 +185,7 @@ def test_a_draw_of_almost_one_is_the_last_word_that_may_be_drawn(temperature):
 def test_draws_follow_the_probabilities():
     count, probs = 20_000, torch.tensor([0.0, 0.0, 0.001, 0.2, 0.5, 0.299])
     batch = collate([Example("a")])
-    sampler = _Sampler(SampleSettings(seed=3), DecodingSettings(max_length=1, beam_size=count), batch)
+    sampler = Sampler(SampleSettings(seed=3), DecodingSettings(max_length=1, beam_size=count), batch)
     token = sampler(probs.log().expand(1, count, -1), torch.zeros(1, count), [0], 0).token
     share = token.flatten().bincount(minlength=6) / count
     assert ((share - probs).abs() <= 4 * (probs * (1 - probs) / count).sqrt()).all()

@@ -10,15 +10,10 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.decoding.beam_search import (
-    SECTION,
-    DecodingSettings,
-    Hypothesis,
-    SampleSettings,
-    _greatest,
-    beam_search,
-    select,
-)
+from limner.decoding.beam_search import beam_search
+from limner.decoding.hypotheses import Hypothesis, select
+from limner.decoding.selection import SECTION, topk_by_section
+from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import RunError, SettingsError
 
 VOCAB, PAD, BOS, EOS, UNK = 7, 0, 1, 2, 3
@@ -388,10 +383,10 @@ def test_an_empty_batch_gives_nothing():
 @pytest.mark.parametrize(
     ("prefixes", "message"),
     [
-        ([(4,)], "1 lists for 2 examples"),
+        ([(4,)], "expected one for each of 2 examples, got 1"),
         ([(4,), (4,) * 6], "'picture 2'.*at most 5"),
-        ([(4, EOS), ()], "'picture 1'.*ids of words, 3 to 6"),
-        ([(4,), (VOCAB,)], "'picture 2'.*ids of words, 3 to 6"),
+        ([(4, EOS), ()], "'picture 1'.*token ids from 3 to 6"),
+        ([(4,), (VOCAB,)], "'picture 2'.*token ids from 3 to 6"),
     ],
 )
 def test_given_words_that_do_not_fit_are_refused(prefixes, message):
@@ -419,7 +414,7 @@ def test_the_greatest_of_a_long_row_are_those_of_topk(length):
     values = torch.randn(20, length, generator=torch.Generator().manual_seed(length))
     values[3, :-2] = -math.inf  # a row of which hardly anything is possible
     values[4, : min(length, SECTION)] += 5  # all in one section
-    found, places = _greatest(values, 5)
+    found, places = topk_by_section(values, 5)
     assert torch.equal(found, values.topk(5).values)
     assert torch.equal(values.gather(1, places), found)
     assert all(len(set(row)) == 5 for row in places.tolist())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from limner.decoding.beam_search import DecodingSettings
+from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.runs.recipe import Recipe, load_recipe, recipe_folder, recipe_names
 from limner.settings import override, read_yaml

@@ -51,7 +51,7 @@ def diagnose(
     Example: `limner diagnose runs/src-img --data collections/multi30k --mask colours --mask last:3`
     """
     from limner.data.collection import Collection
-    from limner.decoding.beam_search import DecodingSettings
+    from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import DiagnosisSettings, save_diagnosis
     from limner.diagnosis import diagnose as diagnose_model
     from limner.runs.trained_model import load_trained_model

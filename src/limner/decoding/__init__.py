@@ -1,1 +1,1 @@
-"""."""
+"""Decoding: beam search, sampling, and the probability of given sentences."""

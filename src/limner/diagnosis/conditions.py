@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
-from limner.decoding.beam_search import DecodingSettings, Hypothesis
+from limner.decoding.hypotheses import Hypothesis
 from limner.decoding.scoring import score_examples
+from limner.decoding.settings import DecodingSettings
 from limner.diagnosis.records import ConditionResult, ConditionScore
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.inference.generate import generate

@@ -13,7 +13,8 @@ from pydantic import Field
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
-from limner.decoding.beam_search import DecodingSettings, Hypothesis
+from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.settings import DecodingSettings
 from limner.diagnosis.ambiguity import (
     SOURCE_LANG,
     AmbiguousInput,

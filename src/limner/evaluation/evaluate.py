@@ -11,8 +11,9 @@ from typing import Any
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
-from limner.decoding.beam_search import DecodingSettings, Hypothesis
+from limner.decoding.hypotheses import Hypothesis
 from limner.decoding.scoring import BUDGET, score_examples
+from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics

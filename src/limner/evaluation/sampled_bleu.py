@@ -10,7 +10,8 @@ import numpy as np
 from limner.data.batching import prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch, Example, collate
-from limner.decoding.beam_search import DecodingSettings, SampleSettings, beam_search
+from limner.decoding.beam_search import beam_search
+from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError
 from limner.metrics.base import Score
 from limner.metrics.bleu import BLEU_METRICS

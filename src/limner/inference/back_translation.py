@@ -15,7 +15,7 @@ from typing import NamedTuple
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, Sentence
-from limner.decoding.beam_search import DecodingSettings
+from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError
 from limner.features.sources import FeatureStore
 from limner.inference.collection_features import open_features

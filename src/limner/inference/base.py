@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.beam_search import DecodingSettings, Hypothesis
+from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.explain import Explanation, explain

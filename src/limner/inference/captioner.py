@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limner.data.dataset import GenerationInput
-from limner.decoding.beam_search import Hypothesis
+from limner.decoding.hypotheses import Hypothesis
 from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, require_captioning, warn_of_unknown_words

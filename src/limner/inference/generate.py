@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from limner.data.batching import bounded_batches, prefetch
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Batch, Example, collate
-from limner.decoding.beam_search import DecodingSettings, Hypothesis, beam_search
+from limner.decoding.beam_search import beam_search
+from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.models.protocols import device_of
 from limner.progress import Progress

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from limner.data.dataset import GenerationInput, SourceLanguage
-from limner.decoding.beam_search import Hypothesis
+from limner.decoding.hypotheses import Hypothesis
 from limner.errors import MediaError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, warn_of_unknown_words

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from limner.data.collection import Collection
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
-from limner.decoding.beam_search import Hypothesis
+from limner.decoding.hypotheses import Hypothesis
 from limner.errors import CollectionError, MediaError, RunError
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import FeatureSpec

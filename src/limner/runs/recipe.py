@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from limner.decoding.beam_search import DecodingSettings
+from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.models import ModelSettings
 from limner.runs.training_settings import TrainingSettings

@@ -1,0 +1,133 @@
+"""Hypotheses: those of a beam that continue, and the ranked lists of complete ones."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from limner.decoding.selection import Choice
+from limner.decoding.settings import DecodingSettings
+from limner.models.protocols import Memory, State
+
+
+class Hypothesis(NamedTuple):
+    """A decoded sentence."""
+
+    tokens: tuple[int, ...]
+    """Token ids without special tokens, the prefix included."""
+    log_prob: float
+    """Natural logarithm of the probability under the model, prefix and end-of-sentence token included."""
+    score: float
+    """Score that hypotheses are ranked by; see `DecodingSettings`."""
+    ended: bool
+    """False where the sentence was cut off at `max_length`."""
+
+
+class Beam(NamedTuple):
+    """Incomplete hypotheses of the N examples that are still decoded, K of each."""
+
+    live: list[int]  # positions of the N examples in the batch
+    token: Tensor  # (N, K): last token, the input of the next step
+    total: Tensor  # (N, K): log-probability
+    tokens: Tensor  # (N, K, max_length): all tokens so far
+    memories: list[Memory]  # of each model, for the N examples
+    states: list[State]  # of each model, for the N * K hypotheses
+
+    def advance(self, choice: Choice, keep: list[int], states: list[State], length: int) -> Beam:
+        """Append the chosen tokens to the hypotheses they continue.
+
+        Args:
+            choice: continuations selected for the N examples.
+            keep: indices of the examples that are decoded further.
+            states: states of the models after this step.
+            length: number of tokens before this step.
+        """
+        live, memories, tokens = self.live, self.memories, self.tokens
+        token, total = choice.token, choice.total
+        if choice.parent is not None or len(keep) < len(live):
+            rows = _parent_rows(choice, keep, self.total.shape[1])
+            states = select(states, rows)
+            tokens = tokens.flatten(0, 1)[rows].view(len(keep), -1, tokens.shape[2])
+        if len(keep) < len(live):
+            live = [live[n] for n in keep]
+            memories = select(memories, torch.tensor(keep, device=token.device))
+            token, total = token[keep], total[keep]
+        tokens[:, :, length] = token
+        return Beam(live, token, total, tokens, memories, states)
+
+
+def _parent_rows(choice: Choice, keep: list[int], width: int) -> Tensor:
+    """Return the rows (N' * K,) of the previous beam of `width` hypotheses that the kept examples continue."""
+    kept = torch.tensor(keep, device=choice.token.device)
+    parent = torch.arange(width, device=kept.device) if choice.parent is None else choice.parent[kept]
+    return (kept[:, None] * width + parent).flatten()
+
+
+def select(tree: Any, rows: Tensor) -> Any:  # noqa: ANN401
+    """Select rows of every tensor in the nested tuples and lists of memories or states."""
+    if tree is None:
+        return None
+    if isinstance(tree, Tensor):
+        return tree.index_select(0, rows)
+    assert isinstance(tree, tuple | list), f"a memory or state holds a {type(tree).__name__}"
+    parts = [select(part, rows) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
+class RankedHypotheses:
+    """Complete hypotheses of every example, best first."""
+
+    def __init__(self, count: int, settings: DecodingSettings) -> None:
+        """Create empty lists for `count` examples."""
+        self.settings = settings
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(count)]
+        self.max_norm = settings.max_length**settings.length_penalty
+
+    def add(self, choice: Choice, beam: Beam, length: int) -> list[int]:
+        """Add the hypotheses of a beam that are complete after `length` tokens.
+
+        Returns:
+            Indices of the beam's examples that are decoded further.
+        """
+        ends = choice.ends.nonzero()
+        if len(ends):
+            n, k = ends.T
+            row = k if choice.end_parent is None else choice.end_parent[n, k]
+            examples = [beam.live[index] for index in n.tolist()]
+            self._insert(examples, choice.end_total[n, k], beam.tokens[n, row, :length], ended=True)
+        best = choice.total.amax(dim=1).tolist()
+        # Where every next token has probability zero, the best hypothesis so far counts as cut off.
+        stuck = [n for n, example in enumerate(beam.live) if best[n] == -math.inf and not self.hypotheses[example]]
+        if stuck:
+            k = beam.total[stuck].argmax(dim=1)
+            examples = [beam.live[n] for n in stuck]
+            self._insert(examples, beam.total[stuck, k], beam.tokens[stuck, k, :length], ended=False)
+        return [n for n, example in enumerate(beam.live) if not self._is_done(example, best[n])]
+
+    def add_unfinished(self, beam: Beam) -> None:
+        """Add all hypotheses of a beam at `max_length` as cut off."""
+        for k in range(beam.total.shape[1]):
+            self._insert(beam.live, beam.total[:, k], beam.tokens[:, k], ended=False)
+
+    def n_best(self) -> list[list[Hypothesis]]:
+        """Return the `n_best` hypotheses of every example."""
+        return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]
+
+    def _insert(self, examples: list[int], log_probs: Tensor, tokens: Tensor, ended: bool) -> None:
+        for example, log_prob, ids in zip(examples, log_probs.tolist(), tokens.tolist(), strict=True):
+            if log_prob > -math.inf:
+                score = log_prob / max(1, len(ids) + ended) ** self.settings.length_penalty
+                hypothesis = Hypothesis(tuple(ids), log_prob, score, ended)
+                bisect.insort(self.hypotheses[example], hypothesis, key=lambda other: -other.score)
+
+    def _is_done(self, example: int, best: float) -> bool:
+        """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example."""
+        hypotheses, needed = self.hypotheses[example], self.settings.n_best
+        if best == -math.inf or len(hypotheses) >= self.settings.beam_size:
+            return True
+        # Log-probabilities only decrease, so no continuation scores above `best` at the maximum length.
+        return len(hypotheses) >= needed and best / self.max_norm <= hypotheses[needed - 1].score

@@ -1,0 +1,50 @@
+"""Random selection of continuations: temperature, top-k and nucleus sampling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limner.data.examples import Batch
+from limner.decoding.selection import Choice, continue_each
+from limner.decoding.settings import DecodingSettings, SampleSettings
+
+
+class Sampler:
+    """Selection that draws the continuation of every hypothesis.
+
+    The uniform random numbers depend on the seed and the id of the example only.
+    """
+
+    def __init__(self, sample: SampleSettings, settings: DecodingSettings, batch: Batch) -> None:
+        shape = (settings.max_length, settings.beam_size)
+        draws = [np.random.default_rng([sample.seed, *id_.encode()]).random(shape) for id_ in batch.ids]
+        self.draws = torch.from_numpy(np.stack(draws)).to(batch.target_in.device)  # (B, max_length, K)
+        self.sample = sample
+
+    def __call__(self, log_probs: Tensor, total: Tensor, live: list[int], length: int) -> Choice:
+        """Draw continuations; arguments and result as for `selection.Select`."""
+        values, tokens = self._restrict(log_probs)
+        scaled = values - values.amax(dim=-1, keepdim=True)
+        if self.sample.temperature != 1:
+            scaled /= self.sample.temperature
+        cumulative = scaled.exp_().cumsum(dim=-1)  # (N, K, V)
+        mass = cumulative[..., -1:]
+        draw = self.draws[live, length][:, :, None].to(mass.dtype) * mass
+        draw = draw.minimum(mass * (1 - torch.finfo(mass.dtype).eps))  # a draw close to 1 may be rounded to 1
+        token = torch.searchsorted(cumulative, draw, right=True).clamp(max=cumulative.shape[-1] - 1)
+        token = token if tokens is None else tokens.gather(-1, token)
+        return continue_each(token.squeeze(-1), total + log_probs.gather(-1, token).squeeze(-1))
+
+    def _restrict(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the log-probabilities of the tokens to draw from, and their ids; None for all in their order."""
+        if self.sample.top_k is None and self.sample.top_p is None:
+            return values, None
+        values, tokens = values.topk(min(self.sample.top_k or values.shape[-1], values.shape[-1]))
+        if self.sample.top_p is not None:
+            probs = (values / self.sample.temperature).softmax(dim=-1)
+            values = values.masked_fill(probs.cumsum(dim=-1) - probs >= self.sample.top_p, -math.inf)
+        return values, tokens

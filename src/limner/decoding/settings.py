@@ -1,0 +1,65 @@
+"""Settings of beam search and sampling."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from limner.settings import Settings
+
+
+class SampleSettings(Settings):
+    """Draw tokens at random instead of taking the most probable ones."""
+
+    temperature: PositiveFloat = 1.0
+    """Divisor of the log-probabilities: below 1 probable tokens are drawn more often, above 1 less often."""
+    top_k: PositiveInt | None = None
+    """Number of most probable tokens to draw from; null for all."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Probability mass of the most probable tokens to draw from (Holtzman et al., 2020); null for all."""
+    seed: NonNegativeInt = 0
+    """Random seed; with the id of an example it determines the draws, whatever the batch."""
+
+
+class DecodingSettings(Settings):
+    """Settings of decoding; hypotheses are ranked by log_prob / length ** length_penalty.
+
+    The length counts the tokens and the end-of-sentence token, that is, the factors of the probability.
+    """
+
+    beam_size: PositiveInt = 1
+    """Number of hypotheses of an example after every step (1: greedy search), or of samples of an example."""
+    n_best: PositiveInt = 1
+    """Number of hypotheses returned for an example, best first; at most `beam_size`."""
+    length_penalty: NonNegativeFloat = 0.0
+    """Exponent of the length: 0 ranks by log-probability, 1 by its mean over the tokens; higher favours long ones."""
+    min_length: NonNegativeInt = 0
+    """Minimum length in tokens, without the end-of-sentence token."""
+    max_length: PositiveInt = 50
+    """Maximum length in tokens, the prefix included; longer sentences are cut off."""
+    ban_unknown: bool = False
+    """Whether <unk> is never generated; a prefix may contain it."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Data type of matrix products: bf16 is faster and may occasionally change a token."""
+    sample: SampleSettings | None = None
+    """Settings of sampling; null for beam search."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.n_best > self.beam_size:
+            raise ValueError(f"n_best {self.n_best} is above beam_size {self.beam_size}: raise beam_size")
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+        return self
+
+    @property
+    def signature(self) -> str:
+        """Beam size, length penalty and all settings that differ from their defaults, for signatures of scores."""
+        parts = [f"beam{self.beam_size}", f"penalty{self.length_penalty:g}"]
+        others = self.model_dump(exclude_defaults=True, exclude={"beam_size", "length_penalty", "sample"})
+        parts += [key if value is True else f"{key}{value}" for key, value in others.items()]
+        if self.sample is not None:
+            sampling = self.sample.model_dump(exclude_none=True)
+            parts += ["sample", *(f"{key}{value:g}" for key, value in sampling.items())]
+        return ",".join(parts)

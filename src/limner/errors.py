@@ -1,46 +1,52 @@
-"""Everything Limner refuses, in one tree.
+"""Exceptions raised by Limner.
 
-A message names the thing, its value, what was expected and the remedy; the command line prints it as it is.
+Messages state what was expected, what was found, where, and what to do; the command line prints them unchanged.
 """
 
 
 class LimnerError(Exception):
-    """Something the user can mend; every error below is one."""
+    """Base class of all errors that a user can resolve."""
 
 
 class SettingsError(LimnerError):
-    """A recipe, a `key=value` or an argument that is misspelt, of the wrong type or out of range."""
+    """A recipe, a `key=value` assignment or an argument is unknown, of the wrong type or out of range."""
 
 
 class CollectionError(LimnerError):
-    """A collection, or a source file that should become one, is missing, damaged or inconsistent."""
+    """A collection, or a source file to import, is missing, damaged or inconsistent."""
 
 
 class MediaError(LimnerError):
-    """A picture or clip cannot be decoded, or is too large to be decoded safely."""
+    """An image, audio or video file cannot be decoded, or is too large to be decoded safely."""
 
 
 class BackboneError(LimnerError):
-    """A pre-trained vision network cannot be loaded or has no such layer."""
+    """A pre-trained backbone cannot be loaded, or has no such layer."""
 
 
 class FeatureError(LimnerError):
-    """Features are missing for an item, or were made by another backbone than the model was trained on."""
+    """Features of an item are missing, or were computed by another backbone than the model was trained with."""
 
 
 class RunError(LimnerError):
-    """A saved model or run is missing, incomplete or does not fit what it is asked to join."""
+    """A trained model or a run directory is missing, incomplete or incompatible."""
 
 
 class TrainingError(LimnerError):
-    """Training cannot go on: a loss that is not finite, an empty split, a run that does not match its recipe."""
+    """Training cannot continue: the loss is not finite, a split is empty, or a run does not match its recipe."""
 
 
 class MissingExtraError(LimnerError):
-    """An optional dependency is needed and not installed."""
+    """An optional dependency is required and not installed."""
 
-    def __init__(self, need: str, extra: str) -> None:
+    def __init__(self, purpose: str, extra: str) -> None:
+        """Name the operation and the extra.
+
+        Args:
+            purpose: operation that needs the dependency.
+            extra: name of the extra of the package.
+        """
         super().__init__(
-            f"{need} needs the optional extra '{extra}': pip install 'limner[{extra}]', "
+            f"{purpose} needs the optional extra '{extra}': pip install 'limner[{extra}]', "
             f"or from a checkout: pip install -c constraints.txt '.[{extra}]'"
         )

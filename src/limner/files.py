@@ -1,7 +1,6 @@
-"""Files that appear whole or not at all, and folders that one process at a time writes to.
+"""Atomic file writes, and locks that give a folder a single writing process.
 
-What is written is on the disk, not only on its way there, before it takes the place of what was: a power cut leaves
-the old file or the new one, too.
+A file is flushed to disk before it replaces the previous one, so that a power failure leaves either version intact.
 """
 
 from __future__ import annotations
@@ -10,64 +9,66 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from limner.errors import LimnerError, RunError
 
-if sys.platform != "win32":
-    import fcntl
-
 logger = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+"""Name of the lock file in a locked folder."""
 
 
 @contextmanager
-def written_beside(path: Path, *failures: type[Exception]) -> Iterator[Path]:
-    """A place beside `path` to write to; at the end it is renamed to `path`, or removed if writing failed.
+def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
+    """Provide a temporary path that replaces `path` when the block ends, and is removed when the block fails.
 
     Args:
-        path: the file to make or to replace.
-        failures: what the writer raises for a disk that refuses, other than OSError.
+        path: file to create or to replace.
+        error_types: exceptions of the writer for a failed write, besides OSError.
 
     Raises:
-        RunError: the file cannot be written; the old one is as it was.
+        RunError: the file cannot be written; an existing file is unchanged.
     """
-    refused: tuple[type[Exception], ...] = (OSError, *failures)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    handled: tuple[type[Exception], ...] = (OSError, *error_types)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield beside
-        sync(beside)
-        os.replace(beside, path)
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
         sync(path.parent)
-    except refused as error:
-        raise unwritable(path, error) from None
+    except handled as error:
+        raise write_error(path, error) from None
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file; whoever looks sees the old file or the new one.
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, as UTF-8.
 
     Raises:
-        RunError: it cannot be written; the old one is as it was.
+        RunError: the file cannot be written; an existing file is unchanged.
     """
-    with written_beside(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def unwritable(path: Path, error: Exception) -> RunError:
-    """What the user is told about a disk that refuses."""
+def write_error(path: Path, error: Exception) -> RunError:
+    """Error for a failed write, with the reason and the remedy."""
     reason = (isinstance(error, OSError) and error.strerror) or error
     return RunError(
-        f"{path}: cannot be written ({reason}); make room, then give the same command again (train: with --resume)"
+        f"{path}: cannot be written ({reason}); free disk space, then repeat the command (train: with --resume)"
     )
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     if path.is_dir() and sys.platform == "win32":
-        return  # folders cannot be opened there
+        return  # Windows cannot open folders
     handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -76,26 +77,32 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, refusal: type[LimnerError]) -> Iterator[None]:
-    """Only one process writes to a folder; the lock ends with its process, however that ends.
+def locked(folder: Path, error_type: type[LimnerError], lock_file: Path | None = None) -> Iterator[None]:
+    """Hold the exclusive lock of a folder; the operating system releases it when the process ends.
 
-    Where folders cannot be locked (Windows, some network disks) it is up to the user to write one at a time.
+    On file systems without locks a warning is logged and the block runs unlocked.
 
     Args:
-        folder: has to exist.
-        refusal: the error that says another process holds the lock.
+        folder: folder to lock, named in the error.
+        error_type: exception to raise if another process holds the lock.
+        lock_file: lock file, by default `LOCK_FILE` in the folder, which has to exist then; it is removed at the end.
+
+    Raises:
+        LimnerError: another process holds the lock; of type `error_type`.
     """
-    if sys.platform == "win32":
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
+    path = lock_file or folder / LOCK_FILE
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise refusal(f"{folder}: another process is writing to it; wait for it to end") from None
-        except OSError as error:
-            logger.warning("%s: cannot be locked (%s); let only one process write to it", folder, error)
+        lock.acquire()
+    except Timeout:
+        raise error_type(f"{folder}: another process is writing to it; wait until it ends") from None
+    except (OSError, NotImplementedError) as error:
+        logger.warning("%s: cannot be locked (%s); run only one process that writes to it", folder, error)
+    try:
         yield
     finally:
-        os.close(handle)
+        if lock.is_locked:
+            if sys.platform != "win32":  # filelock removes the file on Windows only
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            lock.release()

@@ -1,19 +1,19 @@
-"""Progress of a work that is done in parts."""
+"""Progress callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
-"""Told what is done, and how much there is."""
+"""Called with the number of finished units of work and the total number of units."""
 
 
-def part_of(progress: Progress, before: int, total: int) -> Progress:
-    """What a part of a work is given, so that what it tells is of the whole.
+def offset_progress(on_progress: Progress, offset: int, total: int) -> Progress:
+    """Callback for one part of a larger computation, which reports the progress of the whole.
 
     Args:
-        progress: told what is done of the whole.
-        before: what was done when the part began, in the part's own units.
-        total: the whole, likewise.
+        on_progress: callback of the whole computation.
+        offset: number of units finished before the part.
+        total: number of units of the whole computation.
     """
-    return lambda done, _: progress(before + done, total)
+    return lambda done, _: on_progress(offset + done, total)

@@ -88,7 +88,7 @@ def test_kill_at_any_step_leaves_old_or_new(tmp_path, exists, function, moment, 
     expected = after if arrived else before
     if expected is None:
         assert not (home / "c").exists()
-        assert len(os.listdir(home)) == 1
+        assert len(os.listdir(home)) == 2  # temporary folder and lock file
     else:
         collection = Collection.open(home / "c")
         assert {int(item.id) for item in collection.items()} == expected

@@ -350,5 +350,5 @@ def test_what_is_described_is_told_by_the_backbone(trained):
 def test_an_item_with_a_sound_keeps_it(tmp_path):
     write_items(tmp_path / "c", [Item("a", "train", image="a.png", audio="a.wav")])
     (item,) = Collection.open(tmp_path / "c").items()
-    assert (item.audio, item.medium) == ("a.wav", "a.png")
+    assert (item.audio, item.media_path) == ("a.wav", "a.png")
     assert summary(Collection.open(tmp_path / "c")).missing == 2

@@ -136,7 +136,9 @@ def test_a_disk_that_is_full_is_a_clear_error_and_leaves_the_old_model(run, name
         [sys.executable, "-c", FULL, str(run), str(limit)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert f"{name}: cannot be written (" in done.stdout and "make room" in done.stdout and "--resume" in done.stdout
+    assert (
+        f"{name}: cannot be written (" in done.stdout and "free disk space" in done.stdout and "--resume" in done.stdout
+    )
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
     load_trained_model(run)
 

@@ -56,7 +56,7 @@ def test_splits_and_members(path):
     assert [item.id for item in collection.items("val")] == ["text", "clip's"]
     assert collection.image_path(DOG) == path / "pictures/dog.jpg"
     assert collection.video_path(CLIP) == path / "clips/1.mp4"
-    with pytest.raises(CollectionError, match="'text' has no picture"):
+    with pytest.raises(CollectionError, match="'text' has no image"):
         collection.image_path(TEXT)
 
 
@@ -95,7 +95,7 @@ def test_an_item_written_twice_at_once_is_united(tmp_path):
 def test_a_moved_picture_is_followed_and_another_refused(path):
     assert write_items(path, [replace(DOG, image="../elsewhere/dog.jpg")]).updated == 1
     assert Collection.open(path).items("train")[0].image == "../elsewhere/dog.jpg"
-    with pytest.raises(CollectionError, match=r"item 'dog': its picture is 'dog\.jpg' .* and 'cat\.jpg'"):
+    with pytest.raises(CollectionError, match=r"item 'dog': its image is 'dog\.jpg' .* and 'cat\.jpg'"):
         write_items(path, [replace(DOG, image="pictures/cat.jpg")])
     with pytest.raises(CollectionError, match=r"its video is '1\.mp4'"):
         write_items(path, [replace(CLIP, video="clips/2.mp4")])
@@ -170,7 +170,7 @@ def file_size_limit(size):
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_disk_that_refuses_leaves_the_collection_as_it_was(path, tmp_path, exists):
     target = path if exists else tmp_path / "new"
-    with file_size_limit(200), pytest.raises(CollectionError, match="as it was"):
+    with file_size_limit(200), pytest.raises(CollectionError, match="is unchanged"):
         write_items(target, [Item(str(number), "train") for number in range(1000)])
     assert hidden(tmp_path) == [] == hidden(path)
     assert (len(Collection.open(path)) == 3) if exists else not target.exists()
@@ -183,16 +183,35 @@ def test_two_writers_do_not_meet(path):
 
     picture = path.parent / "p.png"
     Image.new("RGB", (4, 4)).save(picture)
-    write_items(path, [replace(TEXT, image="p.png")], pictures={"p.png": picture}, progress=write_within)
+    write_items(path, [replace(TEXT, image="p.png")], files={"p.png": picture}, on_progress=write_within)
     assert (path / "p.png").read_bytes() == picture.read_bytes()
+
+
+def test_a_new_collection_has_one_writer_and_keeps_no_lock_file(tmp_path):
+    def write_within(done, total):
+        with pytest.raises(CollectionError, match=r"c: another process is writing to it"):
+            write_items(tmp_path / "c", [Item("other", "train")])
+
+    image = tmp_path / "p.png"
+    Image.new("RGB", (4, 4)).save(image)
+    write_items(tmp_path / "c", [replace(TEXT, image="p.png")], files={"p.png": image}, on_progress=write_within)
+    assert sorted(os.listdir(tmp_path)) == ["c", "p.png"]
+    assert sorted(os.listdir(tmp_path / "c")) == [ITEMS, "p.png"]
+
+
+def test_temporary_folders_of_an_interrupted_write_are_removed(tmp_path):
+    (tmp_path / ".c.partial-0123abcd").mkdir()
+    (tmp_path / ".c.lock").touch()
+    write_items(tmp_path / "c", [TEXT])
+    assert hidden(tmp_path) == []
 
 
 def test_another_picture_is_not_overwritten(path, tmp_path):
     for name, colour in (("a.png", "red"), ("b.png", "blue")):
         Image.new("RGB", (4, 4), colour).save(tmp_path / name)
-    write_items(path, [DOG], pictures={"p.png": tmp_path / "a.png"})
-    with pytest.raises(CollectionError, match="another picture"):
-        write_items(path, [DOG], pictures={"p.png": tmp_path / "b.png"})
+    write_items(path, [DOG], files={"p.png": tmp_path / "a.png"})
+    with pytest.raises(CollectionError, match=r"p\.png: exists and differs from .*b\.png"):
+        write_items(path, [DOG], files={"p.png": tmp_path / "b.png"})
     assert (path / "p.png").read_bytes() == (tmp_path / "a.png").read_bytes()
 
 

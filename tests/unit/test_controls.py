@@ -40,7 +40,7 @@ class Numbers:
     """Each item's picture is its id."""
 
     def take(self, items):
-        return [None if item.medium is None else {"pooled": np.array([float(item.id)])} for item in items]
+        return [None if item.media_path is None else {"pooled": np.array([float(item.id)])} for item in items]
 
 
 def numbered(count, blind=()):

@@ -1,18 +1,22 @@
-"""Files appear whole, also after a power cut, and a folder has one writer."""
+"""Atomic file writes and locks of folders."""
 
+import logging
 import os
+import signal
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from limner import files
 from limner.errors import CollectionError, RunError
-from limner.files import locked, write_whole, written_beside
+from limner.files import LOCK_FILE, atomic_write, locked, write_text
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What reaches the disk, and in which order."""
+    """Names of the calls that change the disk, in order."""
     made = []
     sync, replace = os.fsync, os.replace
 
@@ -26,18 +30,18 @@ def calls(monkeypatch):
 
 
 def test_contents_are_on_the_disk_before_their_name_and_their_name_before_going_on(calls, tmp_path):
-    write_whole(tmp_path / "new" / "a.json", "{}")
+    write_text(tmp_path / "new" / "a.json", "{}")
     assert calls == ["file", "rename", "folder"]
     assert (tmp_path / "new" / "a.json").read_text() == "{}"
 
 
 def test_a_write_that_stops_leaves_the_old_file_and_nothing_else(tmp_path):
-    write_whole(tmp_path / "a", "old")
-    with pytest.raises(KeyboardInterrupt), written_beside(tmp_path / "a") as beside:
+    write_text(tmp_path / "a", "old")
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "a") as beside:
         beside.write_text("half")
         raise KeyboardInterrupt
-    with pytest.raises(RunError, match=r"a: cannot be written \(No space left.*make room.*--resume"):  # noqa: SIM117
-        with written_beside(tmp_path / "a") as beside:
+    with pytest.raises(RunError, match=r"a: cannot be written \(No space left.*free disk space.*--resume"):  # noqa: SIM117
+        with atomic_write(tmp_path / "a") as beside:
             beside.write_text("half")
             raise OSError(28, "No space left on device")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
@@ -45,8 +49,56 @@ def test_a_write_that_stops_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_a_folder_has_one_writer(tmp_path):
-    refused = pytest.raises(RunError, match="another process is writing to it; wait for it to end")
+    refused = pytest.raises(RunError, match="another process is writing to it; wait until it ends")
     with locked(tmp_path, CollectionError), refused, locked(tmp_path, RunError):
         pass
     with locked(tmp_path, RunError):
         pass
+
+
+def test_a_lock_file_is_hidden_and_removed_at_the_end(tmp_path):
+    with locked(tmp_path, RunError):
+        assert os.listdir(tmp_path) == [LOCK_FILE] == [".lock"]
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(KeyError), locked(tmp_path, RunError):
+        raise KeyError
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_file_outside_the_folder(tmp_path):
+    folder, lock_file = tmp_path / "new", tmp_path / ".new.lock"
+    refused = pytest.raises(RunError, match=r"new: another process is writing")
+    with locked(folder, RunError, lock_file), refused, locked(folder, RunError, lock_file):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path):
+    code = """
+import sys, time
+from pathlib import Path
+from limner.errors import RunError
+from limner.files import LOCK_FILE, atomic_write, locked, write_text
+with locked(Path(sys.argv[1]), RunError):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(RunError, match="another process"), locked(tmp_path, RunError):
+            pass
+        process.send_signal(signal.SIGKILL)
+    with locked(tmp_path, RunError):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [OSError(38, "Function not implemented"), NotImplementedError("no locks")])
+def test_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog, error):
+    def acquire(lock):
+        raise error
+
+    monkeypatch.setattr(files.FileLock, "acquire", acquire)
+    with caplog.at_level(logging.WARNING), locked(tmp_path, RunError):
+        pass
+    assert f"{tmp_path}: cannot be locked ({error}); run only one process" in caplog.text

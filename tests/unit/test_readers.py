@@ -521,7 +521,7 @@ def test_a_folder_without_pictures_names_what_would_help(tmp_path):
 def test_dealing_out_what_was_not_dealt_out_before_names_the_remedy(tmp_path):
     draw(tmp_path / "p", *(f"{n}.png" for n in range(20)))
     import_collection("folder", tmp_path / "p", tmp_path / "c", AUTO)
-    with pytest.raises(CollectionError, match=r"its split is .*\(give --split auto again if it was given before\)"):
+    with pytest.raises(CollectionError, match=r"its split is .*\(repeat --split auto if it was used before\)"):
         import_collection("folder", tmp_path / "p", tmp_path / "c")
 
 

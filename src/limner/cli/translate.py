@@ -13,7 +13,7 @@ import typer
 from limner.cli.app import AsJson, Backbone, BeamSize, Device, Ensemble, LengthPenalty, app, given
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
-from limner.files import write_whole
+from limner.files import write_text
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation
@@ -109,7 +109,7 @@ def translate(
     if to_file is None:
         sys.stdout.write(told)
     else:
-        write_whole(to_file, told)
+        write_text(to_file, told)
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:

@@ -1,8 +1,7 @@
-"""Collections: a folder with an `items` table in Lance, and feature tables beside it.
+"""Collections: folders with a Lance table of items, and feature tables next to it.
 
-Whatever is written appears whole or not at all: a new collection is built in a temporary folder beside its
-place and renamed, an existing one changes by one commit of Lance. A write that was killed leaves at most its
-temporary folder, which the next write removes.
+Writes are atomic: a new collection is built in a temporary folder next to its path and renamed, an existing one
+changes by one Lance commit. An interrupted write leaves at most a temporary folder, which the next write removes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +26,15 @@ import pyarrow as pa
 
 from limner.data.examples import Item, Region, Sentence
 from limner.errors import CollectionError
-from limner.files import locked
+from limner.files import LOCK_FILE, locked
+from limner.progress import Progress
 
 logger = logging.getLogger(__name__)
 
 ITEMS = "items.lance"
+"""Folder of the items table in a collection."""
 FEATURES = "features"
+"""Folder of the feature tables in a collection."""
 _SENTENCE = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32(), "generated_by": pa.string()})
 _REGION = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string()})
 SCHEMA = pa.schema(
@@ -47,25 +49,27 @@ SCHEMA = pa.schema(
         pa.field("label", pa.string()),
     ]
 )
-LATER = {"audio"}
-"""Columns that collections made before there were any do not have."""
-_LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # what Lance and Arrow raise for files they cannot handle
-
-Progress = Callable[[int, int], None]
+"""Columns of the items table."""
+OPTIONAL_COLUMNS = {"audio"}
+"""Columns that collections of older versions lack."""
+_LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # raised by Lance and Arrow for invalid files
 
 
 class Changes(NamedTuple):
-    """What a write did to the items."""
+    """Numbers of items changed by a write."""
 
     added: int
+    """Number of new items."""
     updated: int
+    """Number of existing items whose contents changed."""
     unchanged: int
+    """Number of existing items whose contents stayed the same."""
 
 
 class Collection:
-    """The collection as it was when it was opened: a later write does not change what is read here.
+    """Snapshot of a collection at the time it was opened; later writes do not affect it.
 
-    Lance must not be used in a forked process; read in a thread, or start processes by 'spawn'.
+    Lance does not support forked processes: read in threads, or start processes with the method 'spawn'.
     """
 
     def __init__(self, path: Path, dataset: Any) -> None:  # noqa: ANN401 (Lance has no types)
@@ -77,17 +81,17 @@ class Collection:
         """Open the collection at `path`.
 
         Raises:
-            CollectionError: there is none, or its items table is damaged.
+            CollectionError: the folder is not a collection, or its items table is damaged.
         """
         path = Path(path)
         if not (path / ITEMS).is_dir():
-            state = "is not a collection (it has no items.lance)" if path.exists() else "does not exist"
-            raise CollectionError(f"{path}: this folder {state}; 'limner import' makes a collection")
+            state = f"is not a collection (it has no {ITEMS})" if path.exists() else "does not exist"
+            raise CollectionError(f"{path}: this folder {state}; create a collection with 'limner import'")
         try:
             dataset = lance.dataset(str(path / ITEMS))
         except _LANCE_ERRORS as error:
-            raise _damaged(path, error) from None
-        if absent := set(SCHEMA.names) - set(dataset.schema.names) - LATER:
+            raise _damaged_table(path, error) from None
+        if absent := set(SCHEMA.names) - set(dataset.schema.names) - OPTIONAL_COLUMNS:
             raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
         return cls(path, dataset)
 
@@ -95,153 +99,173 @@ class Collection:
         return int(self._dataset.count_rows())
 
     def items(self, split: str | None = None) -> list[Item]:
-        """The items of one split, or all of them, in stored order.
+        """Items of one split, or of the whole collection, in stored order.
 
         Raises:
             CollectionError: the split has no items, or the table is damaged.
         """
-        wanted = None if split is None else "split = '" + split.replace("'", "''") + "'"
-        rows = self._read([name for name in SCHEMA.names if name in self._dataset.schema.names], wanted).to_pylist()
+        condition = None if split is None else "split = '" + split.replace("'", "''") + "'"
+        columns = [name for name in SCHEMA.names if name in self._dataset.schema.names]
+        rows = self._read(columns, condition).to_pylist()
         if split is not None and not rows:
-            there = ", ".join(f"'{name}' ({count})" for name, count in self.splits().items())
+            splits = ", ".join(f"'{name}' ({count})" for name, count in self.splits().items())
             raise CollectionError(
-                f"{self.path}: no items in split '{split}'; the splits are {there}: name one of "
-                "them (in a recipe data.train, data.val, data.test), or import with --split auto, which deals items "
-                "out to train, val and test"
+                f"{self.path}: no items in split '{split}'; the splits are {splits}: choose one of them (in a recipe "
+                "data.train, data.val, data.test), or import with --split auto, which assigns items to train, val and "
+                "test"
             )
-        return [_item(row) for row in rows]
+        return [_item_of_row(row) for row in rows]
 
     def splits(self) -> dict[str, int]:
-        """How many items each split has, in stored order."""
+        """Number of items of each split, in stored order."""
         return dict(Counter(self._read(["split"])["split"].to_pylist()))
 
     def image_path(self, item: Item) -> Path:
-        return self._member(item, item.image, "picture")
+        """Path of the image file of an item; CollectionError if the item has none."""
+        return self._file_path(item, item.image, "image")
 
     def absolute_image_path(self, item: Item) -> str | None:
-        """Absolute path of an item's picture as text, for records; None where it has none."""
+        """Absolute path of the image file of an item as text, None if the item has none."""
         return None if item.image is None else str(self.image_path(item).resolve())
 
     def video_path(self, item: Item) -> Path:
-        return self._member(item, item.video, "video")
+        """Path of the video file of an item; CollectionError if the item has none."""
+        return self._file_path(item, item.video, "video")
 
     def media_file(self, item: Item) -> Path:
-        """Where the picture or the sound is that features are made of."""
-        return self._member(item, item.medium, "picture and no sound")
+        """Path of the image or audio file that features are computed of; CollectionError if the item has none."""
+        return self._file_path(item, item.media_path, "image and no audio file")
 
     def features(self) -> tuple[str, ...]:
-        """Names of the feature tables there are."""
+        """Names of the feature tables of the collection."""
         return tuple(sorted(table.stem for table in (self.path / FEATURES).glob("*.lance")))
 
     def fingerprint(self) -> str:
-        """SHA-256 over the items' contents in stored order.
+        """SHA-256 of the contents of the items in stored order.
 
-        Of pictures and videos only the file names count: one source has one fingerprint, wherever it lies.
+        Image, audio and video files are represented by their file names only, so that the fingerprint does not depend
+        on the folders of the files.
         """
         digest = hashlib.sha256()
         for item in self.items():
             contents = (
                 item.split,
-                _name(item.image),
-                _name(item.video),
+                _file_name(item.image),
+                _file_name(item.video),
                 [sentence if sentence.generated_by else sentence[:3] for sentence in item.sentences],
                 item.regions,
                 item.label,
-                *([_name(item.audio)] if item.audio else []),
+                *([_file_name(item.audio)] if item.audio else []),
             )
             digest.update(json.dumps((item.id, *contents)).encode())
         return digest.hexdigest()
 
-    def _member(self, item: Item, name: str | None, kind: str) -> Path:
+    def _file_path(self, item: Item, name: str | None, kind: str) -> Path:
         if name is None:
             raise CollectionError(f"{self.path}: item '{item.id}' has no {kind}")
         return self.path / name
 
-    def _read(self, columns: list[str], wanted: str | None = None) -> Any:  # noqa: ANN401
+    def _read(self, columns: list[str], condition: str | None = None) -> Any:  # noqa: ANN401
         try:
-            return self._dataset.to_table(columns=columns, filter=wanted)
+            return self._dataset.to_table(columns=columns, filter=condition)
         except _LANCE_ERRORS as error:
-            raise _damaged(self.path, error) from None
+            raise _damaged_table(self.path, error) from None
 
 
 def write_items(
     path: Path | str,
     items: Iterable[Item],
     *,
-    pictures: Mapping[str, Path] | None = None,
-    progress: Progress | None = None,
+    files: Mapping[str, Path] | None = None,
+    on_progress: Progress | None = None,
 ) -> Changes:
-    """Add items to a collection, atomically; an item that is there already gets the sentences it lacks.
+    """Add items to a collection atomically; existing items are merged with new items of the same id.
 
-    Sentences unite by (language, text, group), regions by (box, text). What is not new is not written; what a model
-    made gives way to the same sentence by people.
+    Sentences are merged by (language, text, group), regions by (box, text). A model-generated sentence is replaced by
+    the same human-written sentence.
 
     Args:
-        path: the collection's folder; made when missing.
-        items: what to add.
-        pictures: files to copy into the collection first, by the path they get within it.
-        progress: called with (copied, total) pictures.
+        path: folder of the collection; created if it does not exist.
+        items: items to add.
+        files: files to copy into the collection first, by their path relative to the collection.
+        on_progress: called with the numbers of copied files and of all files.
 
     Raises:
-        CollectionError: an id is there with another split, label or picture; another process is writing; the
-            disk refuses. The collection is then as it was.
+        CollectionError: an item exists with another split, label or file; another process writes to the collection;
+            the disk cannot be written. The collection is unchanged.
     """
     path = Path(os.path.abspath(path))
-    wanted = list(items)
-    if not wanted:
+    new_items = list(items)
+    if not new_items:
         raise CollectionError(f"{path}: there are no items to write")
-    copies = pictures or {}
-    with _explained(path):
+    creation_lock = path.with_name(f".{path.name}{LOCK_FILE}")
+    with _explain_write_errors(path):
         if path.is_dir():
             with locked(path, CollectionError):
-                return _write_into(path, wanted, copies, progress)
+                creation_lock.unlink(missing_ok=True)  # of a process killed after the new folder was renamed
+                return _extend(path, new_items, files or {}, on_progress)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary(path) as folder:
-            _copy_pictures(copies, folder, folder, progress)
-            united, changes = _unite_all([], wanted)
-            _store(united, folder / ITEMS, "create")
-            os.rename(folder, path)
+        with locked(path, CollectionError, creation_lock):
+            return _create(path, new_items, files or {}, on_progress)
+
+
+def _create(path: Path, items: list[Item], files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
+    """Build a new collection in a temporary folder and rename the folder."""
+    with _temporary_folder(path) as folder:
+        _copy_files(files, folder, folder, on_progress)
+        merged, changes = _merge_items([], items)
+        _write_table(merged, folder / ITEMS, "create")
+        os.rename(folder, path)
     return changes
 
 
-def _write_into(path: Path, items: list[Item], pictures: Mapping[str, Path], progress: Progress | None) -> Changes:
+def _extend(path: Path, items: list[Item], files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
+    """Add items to an existing folder; the caller holds its lock."""
     exists = (path / ITEMS).is_dir()
-    for left in (path / ITEMS).glob("**/.tmp*"):  # of a write of Lance that was killed; we hold the lock
-        left.unlink(missing_ok=True)
-    united, changes = _unite_all(Collection.open(path).items() if exists else [], items)
-    with _temporary(path / "pictures") as folder:
-        _copy_pictures(pictures, folder, path, progress)
+    for leftover in (path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
+        leftover.unlink(missing_ok=True)
+    merged, changes = _merge_items(Collection.open(path).items() if exists else [], items)
+    with _temporary_folder(path / "files") as folder:
+        _copy_files(files, folder, path, on_progress)
     if not exists:
-        with _temporary(path / ITEMS) as table:
-            _store(united, table, "create")
+        with _temporary_folder(path / ITEMS) as table:
+            _write_table(merged, table, "create")
             os.rename(table, path / ITEMS)
     elif changes.added or changes.updated:
-        _store(united, path / ITEMS, "overwrite")
+        _write_table(merged, path / ITEMS, "overwrite")
     return changes
 
 
-def _unite_all(old: list[Item], new: list[Item]) -> tuple[list[Item], Changes]:
-    known = {item.id: item for item in old}
-    before = dict(known)
-    for row in _table(new).to_pylist():  # by way of Arrow: boxes are compared as they are stored
-        item = _item(row)
-        known[item.id] = _unite(known.get(item.id, item), item)
-    added = len(known) - len(before)
-    touched = {item.id for item in new} & before.keys()
-    updated = sum(known[key] != before[key] for key in touched)
-    return list(known.values()), Changes(added, updated, len(touched) - updated)
+def _merge_items(old: list[Item], new: list[Item]) -> tuple[list[Item], Changes]:
+    merged = {item.id: item for item in old}
+    before = dict(merged)
+    for row in _arrow_table(new).to_pylist():  # through Arrow, since boxes are compared in stored precision
+        item = _item_of_row(row)
+        merged[item.id] = _merge(merged.get(item.id, item), item)
+    added = len(merged) - len(before)
+    existing = {item.id for item in new} & before.keys()
+    updated = sum(merged[key] != before[key] for key in existing)
+    return list(merged.values()), Changes(added, updated, len(existing) - updated)
 
 
-def _unite(old: Item, new: Item) -> Item:
-    """`new` may move picture and video to another folder and fill what was empty, but contradict nothing."""
-    told = ("split", old.split, new.split), ("label", old.label, new.label)
-    files = ("picture", old.image, new.image), ("video", old.video, new.video), ("sound", old.audio, new.audio)
-    for what, ours, theirs in (*told, *((what, _name(ours), _name(theirs)) for what, ours, theirs in files)):
-        if ours != theirs and ours is not None and theirs is not None:
-            again = " (give --split auto again if it was given before)" if what == "split" else ""
+def _merge(old: Item, new: Item) -> Item:
+    """Merge two versions of an item; `new` may change folders of files and fill empty fields only.
+
+    Raises:
+        CollectionError: the split, the label or a file name differs.
+    """
+    for name, old_value, new_value in (
+        ("split", old.split, new.split),
+        ("label", old.label, new.label),
+        ("image", _file_name(old.image), _file_name(new.image)),
+        ("video", _file_name(old.video), _file_name(new.video)),
+        ("audio file", _file_name(old.audio), _file_name(new.audio)),
+    ):
+        if old_value != new_value and old_value is not None and new_value is not None:
+            hint = " (repeat --split auto if it was used before)" if name == "split" else ""
             raise CollectionError(
-                f"item '{old.id}': its {what} is '{ours}' in the collection and '{theirs}' in what is "
-                f"being added; use another collection, or mend the source{again}"
+                f"item '{old.id}': its {name} is '{old_value}' in the collection and '{new_value}' in the new items; "
+                f"write to another collection, or correct the source{hint}"
             )
     return replace(
         old,
@@ -249,34 +273,34 @@ def _unite(old: Item, new: Item) -> Item:
         video=new.video or old.video,
         audio=new.audio or old.audio,
         label=old.label if new.label is None else new.label,
-        sentences=_unite_sentences(old.sentences + new.sentences),
+        sentences=_merge_sentences(old.sentences + new.sentences),
         regions=tuple(dict.fromkeys(old.regions + new.regions)),
     )
 
 
-def _unite_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
-    written = {sentence[:3] for sentence in sentences if not sentence.generated_by}
-    return tuple(dict.fromkeys(one for one in sentences if not one.generated_by or one[:3] not in written))
+def _merge_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
+    human = {sentence[:3] for sentence in sentences if not sentence.generated_by}
+    return tuple(dict.fromkeys(one for one in sentences if not one.generated_by or one[:3] not in human))
 
 
-def _item(row: dict[str, Any]) -> Item:
+def _item_of_row(row: dict[str, Any]) -> Item:
     return Item(
         id=row["id"],
         split=row["split"],
         image=row["image"],
         video=row["video"],
         audio=row.get("audio"),
-        sentences=tuple([_sentence(s) for s in row["sentences"] or ()]),
+        sentences=tuple([_sentence_of_row(s) for s in row["sentences"] or ()]),
         regions=tuple([Region(tuple(r["box"]), r["text"]) for r in row["regions"] or ()]),
         label=row["label"],
     )
 
 
-def _sentence(row: dict[str, Any]) -> Sentence:
+def _sentence_of_row(row: dict[str, Any]) -> Sentence:
     return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "")
 
 
-def _table(items: list[Item]) -> Any:  # noqa: ANN401
+def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
     return pa.Table.from_pylist(
         [
             {
@@ -295,61 +319,56 @@ def _table(items: list[Item]) -> Any:  # noqa: ANN401
     )
 
 
-def _store(items: list[Item], table: Path, mode: str) -> None:
-    lance.write_dataset(_table(items), str(table), mode=mode)
+def _write_table(items: list[Item], table: Path, mode: str) -> None:
+    lance.write_dataset(_arrow_table(items), str(table), mode=mode)
 
 
-def _copy_pictures(pictures: Mapping[str, Path], stage: Path, target: Path, progress: Progress | None) -> None:
-    """Copy into `stage`, then rename each picture to its place in `target`; what is there already stays."""
-    for done, (name, source) in enumerate(pictures.items(), start=1):
-        place = target / name
-        if not place.exists():
-            copy = stage / name
+def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_progress: Progress | None) -> None:
+    """Copy files to the folder `temporary`, then rename each to its path in `target`; existing files are kept."""
+    for done, (name, source) in enumerate(files.items(), start=1):
+        path = target / name
+        if not path.exists():
+            copy = temporary / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(copy, place)
-        elif not filecmp.cmp(source, place):
-            raise CollectionError(f"{place}: another picture than {source} is there; import without copying")
-        if progress:
-            progress(done, len(pictures))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(copy, path)
+        elif not filecmp.cmp(source, path):
+            raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
+        if on_progress:
+            on_progress(done, len(files))
 
 
 @contextmanager
-def _temporary(place: Path) -> Iterator[Path]:
-    """A hidden folder beside `place`, to be renamed to it; removed if it still exists at the end.
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """Create a hidden folder next to `path`, to be renamed to it; it is removed if it still exists at the end.
 
-    Its owner holds a lock on it, so what a killed process left behind is told from what is being written.
+    Temporary folders of interrupted writes are removed first: the caller holds the lock of `path`.
     """
-    prefix = f".{place.name}.partial-"
-    for left in place.parent.glob(f"{glob.escape(prefix)}*"):
-        try:
-            with locked(left, CollectionError):
-                logger.info("%s: removing what an interrupted write left", left)
-                shutil.rmtree(left)
-        except (CollectionError, FileNotFoundError):
-            continue  # somebody else is writing there, or has just cleaned up
-    folder = place.parent / f"{prefix}{uuid4().hex[:8]}"
+    prefix = f".{path.name}.partial-"
+    for leftover in path.parent.glob(f"{glob.escape(prefix)}*"):
+        logger.info("%s: removing the temporary folder of an interrupted write", leftover)
+        shutil.rmtree(leftover)
+    folder = path.parent / f"{prefix}{uuid4().hex[:8]}"
     folder.mkdir()
     try:
-        with locked(folder, CollectionError):
-            yield folder
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except _LANCE_ERRORS as error:
-        raise CollectionError(f"{path}: cannot be written, and is as it was: {error}") from error
+        raise CollectionError(f"{path}: cannot be written and is unchanged: {error}") from error
 
 
-def _damaged(path: Path, error: Exception) -> CollectionError:
+def _damaged_table(path: Path, error: Exception) -> CollectionError:
     reason = str(error).splitlines()[0]
     return CollectionError(f"{path / ITEMS}: damaged; remove it and import the source again ({reason})")
 
 
-def _name(path: str | None) -> str | None:
+def _file_name(path: str | None) -> str | None:
     return None if path is None else path.rpartition("/")[2]

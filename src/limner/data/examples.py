@@ -51,7 +51,7 @@ class Item:
     label: str | None = None
 
     @property
-    def medium(self) -> str | None:
+    def media_path(self) -> str | None:
         """What features are made of and sentences are about: the picture or the sound; None for text alone."""
         return self.image or self.audio
 

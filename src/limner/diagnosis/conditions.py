@@ -19,7 +19,7 @@ from limner.inference.generate import generate
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
 from limner.metrics.significance import approximate_randomisation
-from limner.progress import part_of
+from limner.progress import offset_progress
 from limner.runs.trained_model import TrainedModel
 
 PERPLEXITY = "perplexity"
@@ -140,7 +140,7 @@ class ConditionComparison:
                     metric.value,
                     trials=self.trials,
                     seed=self.seed,
-                    progress=part_of(partial(self.on_progress, f"testing, {stage}"), done, total),
+                    progress=offset_progress(partial(self.on_progress, f"testing, {stage}"), done, total),
                 )
                 scores.append(
                     ConditionScore(metric=metric.metric, value=test.a_mean, difference=test.difference, p=test.p)

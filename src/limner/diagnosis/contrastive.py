@@ -230,7 +230,7 @@ def _find_items(
     stored = open_features(model, collection)
     if stored is None or not model.model.uses_image:
         return {image: Item(image, NEW_SPLIT) for image in lines}
-    known = {item.id: item for item in collection.items() if item.medium is not None}
+    known = {item.id: item for item in collection.items() if item.media_path is not None}
     items = {}
     for image, line in lines.items():
         items[image] = known.get(image) or _item_of_file(image, SourceLocation(path, line), collection)

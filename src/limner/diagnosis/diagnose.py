@@ -175,7 +175,7 @@ def _prepare(
     leave_out = settings.leave_out or model.recipe.features.missing == "leave_out"
     examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
     if model.model.uses_image:
-        items = [item for item in examples.items if item.medium is not None]
+        items = [item for item in examples.items if item.media_path is not None]
         if not items:
             raise SettingsError(
                 f"{collection.path}: split '{split}' has no images to diagnose the use of; choose another --split"

@@ -19,7 +19,7 @@ from pydantic import Field
 from limner.errors import RunError, SettingsError
 from limner.metrics import METRICS, Metric, MetricStatistics, require_metrics, sentence_statistics
 from limner.metrics.significance import EXCHANGE, SEED, TRIALS, Exchange, Significance, approximate_randomisation
-from limner.progress import part_of
+from limner.progress import offset_progress
 from limner.runs.records import EvaluatedItem, Evaluation, Record, RunConfig
 from limner.settings import Settings
 
@@ -222,7 +222,7 @@ def _test(counted: Counts, settings: ComparisonSettings, note: Progress) -> Test
             trials=settings.trials,
             seed=settings.seed,
             exchange=settings.exchange,
-            progress=part_of(partial(note, "testing"), len(tested) * settings.trials, total),
+            progress=offset_progress(partial(note, "testing"), len(tested) * settings.trials, total),
         )
     return tested
 

@@ -63,7 +63,7 @@ def measure_gates(
     Returns:
         None where the model has no gate (as its first batch shows) or no input has an image.
     """
-    rows_with_image = [row for row, one in enumerate(inputs) if one.item.medium is not None]
+    rows_with_image = [row for row, one in enumerate(inputs) if one.item.media_path is not None]
 
     def explanations() -> Iterator[Explanation]:
         for begin in range(0, len(rows_with_image), EXPLANATION_BATCH_SIZE):

@@ -52,7 +52,7 @@ class FeatureStore:
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
         """Features of each item's picture or sound, None for items without one."""
-        seen = [row for row, item in enumerate(items) if item.medium is not None]
+        seen = [row for row, item in enumerate(items) if item.media_path is not None]
         result: list[StoredFeatures | None] = [None] * len(items)
         for table in self.tables:
             values = table.take([items[row].id for row in seen])
@@ -67,7 +67,7 @@ class FeatureStore:
 
     def covers(self, item: Item) -> bool:
         """Whether the item has no picture and no sound, or one that every table holds."""
-        return item.medium is None or all(item.id in table for table in self.tables)
+        return item.media_path is None or all(item.id in table for table in self.tables)
 
 
 ImageControl = Literal["right", "shuffled", "mean", "zero"]
@@ -95,7 +95,7 @@ class ControlFeatures:
     def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
         """What is shown in place of each item's picture."""
         if self.fixed is not None:
-            return [None if item.medium is None else self.fixed for item in items]
+            return [None if item.media_path is None else self.fixed for item in items]
         return self.pictures.take([self.others.get(item.id, item) for item in items])
 
     @classmethod
@@ -105,7 +105,7 @@ class ControlFeatures:
         Raises:
             SettingsError: there is one picture only, so there is no other.
         """
-        shown = [item for item in items if item.medium is not None]
+        shown = [item for item in items if item.media_path is not None]
         if len(shown) == 1:
             raise SettingsError(f"item '{shown[0].id}' has the only picture, so there is none to show in its place")
         ring = np.random.default_rng(seed).permutation(len(shown)).tolist()  # each gets the next one's: never its own

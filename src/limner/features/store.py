@@ -211,7 +211,7 @@ def extract(
     plural = backbone.modality.plural
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
-    items = [item for item in _items(collection, splits) if item.medium is not None]
+    items = [item for item in _items(collection, splits) if item.media_path is not None]
     known = [_known_ids(path, spec) for path, spec in zip(paths, specs, strict=True)]
     complete = set.intersection(*known)
     missing = [item for item in items if item.id not in complete]

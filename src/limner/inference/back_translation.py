@@ -21,7 +21,7 @@ from limner.features.sources import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
 from limner.inference.translator import MAX_SOURCE_TOKENS, languages
-from limner.progress import Progress, part_of
+from limner.progress import Progress, offset_progress
 from limner.runs.trained_model import TrainedModel, sha256
 
 WRITE_BATCH_SIZE = 10_000
@@ -155,7 +155,7 @@ def translate_untranslated(
             features,
             settings.decoding or first.recipe.decoding,
             batch_size=settings.batch_size,
-            on_progress=None if on_progress is None else part_of(on_progress, done, len(pairs)),
+            on_progress=None if on_progress is None else offset_progress(on_progress, done, len(pairs)),
         )
         texts = (first.tokenizer.decode(best.tokens, detokenise=True) if best.ended else "" for best, *_ in hypotheses)
         yield [

@@ -74,4 +74,4 @@ def mean_training_features(model: TrainedModel, collection: Collection, pictures
         CollectionError: the collection has no such split.
     """
     items = collection.items(model.recipe.data.train)
-    return mean_features(pictures, [item for item in items if item.medium is not None and pictures.covers(item)])
+    return mean_features(pictures, [item for item in items if item.media_path is not None and pictures.covers(item)])

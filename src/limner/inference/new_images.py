@@ -42,12 +42,14 @@ class BackboneFeatures:
         Raises:
             MediaError: an image or audio file cannot be read.
         """
-        names = dict.fromkeys(item.medium for item in items if item.medium is not None)
+        names = dict.fromkeys(item.media_path for item in items if item.media_path is not None)
         inputs = [self.backbone.read(self._in_memory.get(name, Path(name))) for name in names]
         features = self.backbone(np.stack(inputs)) if inputs else {}
         rows = {name: row for row, name in enumerate(names)}
         return [
-            None if item.medium is None else {kind: values[rows[item.medium]] for kind, values in features.items()}
+            None
+            if item.media_path is None
+            else {kind: values[rows[item.media_path]] for kind, values in features.items()}
             for item in items
         ]
 

@@ -79,7 +79,7 @@ class Retriever:
             SettingsError: the sentence has no words, or none of the vocabulary.
         """
         features = self._open(collection)
-        items = [item for item in _with_features(collection, split, features) if item.medium is not None]
+        items = [item for item in _with_features(collection, split, features) if item.media_path is not None]
         if not items:
             raise CollectionError(
                 f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
@@ -120,7 +120,7 @@ class Retriever:
         items = _with_features(collection, split, features)
         lang = self.model.recipe.data.lang
         examples = Examples(items, self.model.target, features)
-        others = [item for item in items if item.medium is not None][:MARGINAL_IMAGES]
+        others = [item for item in items if item.media_path is not None][:MARGINAL_IMAGES]
         if not len(examples) or not others:
             raise CollectionError(
                 f"{collection.path}: no sentence in '{lang}' to search, or no image with features for the marginal"

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.store import FeatureSpec
-from limner.files import write_whole
+from limner.files import write_text
 from limner.inference.explain import Explanation
 from limner.media.image import open_image
 from limner.report import attention_plots, plots
@@ -61,7 +61,7 @@ def save_explanations(
         seen=any(one.attention is not None for one in made),
         gated=any(one.gate is not None for one in made),
     )
-    write_whole(folder / PAGE, page)
+    write_text(folder / PAGE, page)
     return folder / PAGE
 
 

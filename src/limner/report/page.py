@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from limner.errors import LimnerError, RunError
-from limner.files import write_whole
+from limner.files import write_text
 from limner.media.modality import IMAGE, MODALITIES, Modality
 from limner.report import plots
 from limner.report.diagnoses import read_diagnoses
@@ -87,7 +87,7 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
         words=_words(model, seed),
         seed=seed,
     )
-    write_whole(out, html)
+    write_text(out, html)
     if thumbnails.left_out:
         logger.warning("%s: %d picture(s) could not be shown", out, thumbnails.left_out)
     return out

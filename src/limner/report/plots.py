@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from limner.files import written_beside
+from limner.files import atomic_write
 from limner.runs.records import LogLine, Point
 
 # Distinct for colour-blind readers and readable on white and on near-black (after Okabe and Ito, 2008).
@@ -278,7 +278,7 @@ def save_png(figure: Figure, out: Path) -> Path:
     Raises:
         RunError: it cannot be written; the old file is as it was.
     """
-    with written_beside(out) as beside, _style():
+    with atomic_write(out) as beside, _style():
         figure.savefig(beside, format="png", dpi=DOTS_PER_INCH, facecolor="white")
     return out
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError, SettingsError
-from limner.files import written_beside
+from limner.files import atomic_write
 from limner.inference.word_vectors import nearest_words
 from limner.models.protocols import WordEmbeddingModel
 from limner.report import plots
@@ -110,7 +110,7 @@ def save_word_map(run: Path, out: Path, *, method: Method = "tsne", count: int =
         raise SettingsError(f"{out}: a map of words is written as .png or .svg; end the name with one of these")
     drawn = map_words(load_trained_model(run), count=count, seed=seed)
     figure = plots.word_map(TITLES[method], drawn.words, drawn.positions[method], drawn.groups)
-    with written_beside(out) as beside:
+    with atomic_write(out) as beside:
         figure.savefig(beside, format=out.suffix[1:].lower(), dpi=DOTS_PER_INCH, facecolor="white")
     return out
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limner.evaluation.compare import DAGGERS
-from limner.files import write_whole, written_beside
+from limner.files import atomic_write, write_text
 from limner.report import plots
 from limner.reproduce.plan import Progress
 from limner.reproduce.significance import ComparedTable, compare_rows, contrasts, marks
@@ -23,8 +23,8 @@ def write_table(table: Table, outcomes: Sequence[Outcome], out: Path, note: Prog
     """Compare the rows with their baselines, and write the table, the same as JSON, and the curves."""
     markdown, plain = out / "table.md", out / "table.json"
     compared = compare_rows(table, outcomes, out, note)
-    write_whole(markdown, to_markdown(table, outcomes, compared))
-    write_whole(plain, json.dumps(_plain(table, outcomes, compared), indent=1, ensure_ascii=False))
+    write_text(markdown, to_markdown(table, outcomes, compared))
+    write_text(plain, json.dumps(_plain(table, outcomes, compared), indent=1, ensure_ascii=False))
     return Reproduction(table, tuple(outcomes), markdown, plain, tuple(_draw(outcomes, out)))
 
 
@@ -166,6 +166,6 @@ def _draw(outcomes: Iterable[Outcome], out: Path) -> list[Path]:
                 chance = getattr(found.chance_curves, direction, chance)
         if curves:
             paths.append(out / f"{direction}.png")
-            with written_beside(paths[-1]) as beside:
+            with atomic_write(paths[-1]) as beside:
                 plots.recall_curves(title, curves, chance).savefig(beside, format="png", dpi=160, facecolor="white")
     return paths

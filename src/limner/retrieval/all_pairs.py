@@ -129,7 +129,7 @@ def all_pairs(
     Raises:
         CollectionError: an item has no picture.
     """
-    missing = [item.id for item in items if item.medium is None]
+    missing = [item.id for item in items if item.media_path is None]
     if missing:
         raise CollectionError(
             f"item '{missing[0]}' has no picture and no sound; search needs one for every item of the split"
@@ -161,7 +161,7 @@ def sampled_items(collection: Collection, split: str, pictures: FeatureStore, co
     """Up to `count` items of a split that have a picture, drawn by the seed; none if there is no such split."""
     if split not in collection.splits():
         return []
-    items = [item for item in collection.items(split) if item.medium is not None and pictures.covers(item)]
+    items = [item for item in collection.items(split) if item.media_path is not None and pictures.covers(item)]
     order = np.random.default_rng(seed).permutation(len(items))[:count]
     return [items[row] for row in sorted(order)]
 
@@ -254,7 +254,7 @@ def _matches(
 
 def _with_pictures(examples: Examples, tokenizer: Tokenizer) -> Examples | None:
     """Those about items that have a picture; the others cannot be searched."""
-    items = [item for item in examples.items if item.medium is not None]
+    items = [item for item in examples.items if item.media_path is not None]
     if len(items) == len(examples.items):
         return examples
     absent = len(examples.items) - len(items)

@@ -46,7 +46,7 @@ def require_shortlist(size: int | None, items: Sequence[Item]) -> None:
 
     Where there are none at all, nothing is searched, and nothing refused.
     """
-    pictures = sum(item.medium is not None for item in items)
+    pictures = sum(item.media_path is not None for item in items)
     if size is not None and 0 < pictures < size:
         raise SettingsError(
             f"evaluation.shortlist: {size}, and only {pictures} pictures can be searched; "

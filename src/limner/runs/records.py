@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from limner.errors import RunError
-from limner.files import write_whole
+from limner.files import write_text
 from limner.metrics.base import Score
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Record(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write as JSON; a stopped program leaves the old file whole."""
-        write_whole(path, self.model_dump_json(indent=1) + "\n")
+        write_text(path, self.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -22,7 +22,7 @@ from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError
 from limner.features.store import FeatureSpec
-from limner.files import write_whole, written_beside
+from limner.files import atomic_write, write_text
 from limner.models import Model, ModelInputs, build_model
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
@@ -88,7 +88,7 @@ def save_trained_model(folder: Path, checkpoint: TrainedModel) -> None:
         prints["source_tokenizer_sha256"] = sha256(folder / SOURCE_TOKENIZER)
     config = checkpoint.config.model_copy(update=prints)
     config.save(folder / "config.json")
-    write_whole(folder / "README.md", model_card(config))
+    write_text(folder / "README.md", model_card(config))
     save_tensors(folder / "model.safetensors", checkpoint.model.state_dict())
 
 
@@ -198,7 +198,7 @@ def sha256(path: Path) -> str:
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write tensors as safetensors, whole or not at all; RunError where the disk refuses."""
-    with written_beside(path, SafetensorError) as beside:
+    with atomic_write(path, SafetensorError) as beside:
         save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside)
         beside.chmod(0o644)  # safetensors makes files that only their owner may read
 

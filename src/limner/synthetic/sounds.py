@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from limner.data.collection import Collection, Progress
+from limner.data.collection import Collection
 from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError
 from limner.media.audio import soundfile_module
+from limner.progress import Progress
 from limner.settings import Settings
 from limner.synthetic.storage import is_there, store
 

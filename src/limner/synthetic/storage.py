@@ -43,5 +43,5 @@ def store(path: Path, items: Sequence[Item], files: Mapping[str, Path], record_f
     record_file.write_text(record, encoding="utf-8")
     with suppress(OSError):
         path.rmdir()  # an empty folder gives way
-    write_items(path, items, pictures={**files, record_file.name: record_file})
+    write_items(path, items, files={**files, record_file.name: record_file})
     return Collection.open(path)

@@ -18,7 +18,7 @@ from pydantic import PositiveInt, model_validator
 from tokenizers import normalizers
 
 from limner.errors import RunError, SettingsError
-from limner.files import write_whole
+from limner.files import write_text
 from limner.settings import Settings
 from limner.text import compounds, moses
 from limner.text.compounds import CompoundSettings, CompoundSplitter
@@ -207,7 +207,7 @@ class Tokenizer:
         content["pre_tokenizer"][_SETTINGS_KEY] = self.settings.model_dump()
         if self.splitter:
             content["pre_tokenizer"][_COMPOUNDS_KEY] = self.splitter.model_dump()
-        write_whole(path, json.dumps(content, ensure_ascii=False, indent=1))
+        write_text(path, json.dumps(content, ensure_ascii=False, indent=1))
 
     @classmethod
     def load(cls, path: Path) -> Self:

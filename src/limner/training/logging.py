@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from limner.files import unwritable, write_whole
+from limner.files import write_error, write_text
 from limner.runs.records import LogLine, read_log
 from limner.training.state import TrainState
 
@@ -24,7 +24,7 @@ class RunLog:
         first_dropped = place.step + (place.batch == 0)
         if self.path.exists():
             kept = [line for line in read_log(self.path) if line.step < first_dropped]
-            write_whole(self.path, "".join(line.model_dump_json(exclude_none=True) + "\n" for line in kept))
+            write_text(self.path, "".join(line.model_dump_json(exclude_none=True) + "\n" for line in kept))
         self.board = _tensorboard(run, first_dropped)
 
     def epoch(self, place: TrainState) -> None:
@@ -61,7 +61,7 @@ class RunLog:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(line.model_dump_json(exclude_none=True) + "\n")
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
         logger.info("%s", json.dumps(line.model_dump(exclude_none=True)))
         if self.board is not None:
             numbers = {

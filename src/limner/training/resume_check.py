@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limner.errors import RunError, SettingsError
-from limner.files import write_whole
+from limner.files import write_text
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config
 
@@ -25,7 +25,7 @@ def claim(out: Path, config: Config, resume: bool) -> None:
     if not recipe_file.exists():
         if any(not file.name.startswith(".") for file in out.iterdir()):
             raise RunError(f"{out}: not empty and not a run of Limner; name another --out")
-        write_whole(recipe_file, json.dumps(mine, indent=1))
+        write_text(recipe_file, json.dumps(mine, indent=1))
         return
     if not resume:
         raise RunError(f"{out}: holds a run already; add --resume to go on with it, or name another --out")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from limner.errors import RunError
-from limner.files import sync, unwritable, write_whole
+from limner.files import sync, write_error, write_text
 from limner.models.protocols import Model
 from limner.runs.trained_model import load_tensors, load_weights, save_tensors
 from limner.training.optimizers import WeightAverage
@@ -82,11 +82,11 @@ def save_state(run: Path, model: Model, optimizer: Optimizer, average: WeightAve
         save_tensors(partial / "chance.safetensors", _chance())
         if average is not None:
             save_tensors(partial / "average.safetensors", {str(k): value for k, value in enumerate(average.values)})
-        write_whole(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
+        write_text(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
         os.replace(partial, folder)
         sync(run)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise write_error(folder, error) from None
     finally:
         if partial.exists():
             shutil.rmtree(partial)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from limner.data.collection import Changes, Progress, write_items
+from limner.data.collection import Changes, write_items
 from limner.data.examples import Item
 from limner.data.readers.audio import read_audio
 from limner.data.readers.coco import read_coco, read_karpathy
@@ -21,6 +21,7 @@ from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.errors import CollectionError
 from limner.media.modality import AUDIO, IMAGE, Modality
+from limner.progress import Progress
 
 __all__ = ["READERS", "ImportReport", "Options", "Reader", "Reading", "import_collection", "read"]
 
@@ -153,7 +154,7 @@ def import_collection(
     target = Path(target)
     reading = read(kind, source, options, strict=strict)
     items, copies = (_copied if copy else _referred)(reading.items, target)
-    changes = write_items(target, items, pictures=copies, progress=progress)
+    changes = write_items(target, items, files=copies, on_progress=progress)
     sentences = sum(len(item.sentences) for item in items)
     return ImportReport(target, len(items), sentences, changes, reading.skipped, reading.examples)
 
@@ -164,8 +165,8 @@ def _referred(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Pa
     folders: dict[str, str] = {}
     moved = []
     for item in items:
-        if item.medium is not None:
-            folder, name = os.path.split(item.medium)
+        if item.media_path is not None:
+            folder, name = os.path.split(item.media_path)
             if folder not in folders:
                 folders[folder] = Path(os.path.relpath(os.path.realpath(folder), home)).as_posix()
             item = _moved(item, f"{folders[folder]}/{name}")
@@ -175,14 +176,14 @@ def _referred(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Pa
 
 def _copied(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path]]:
     """By their path in `images/` or `sounds/`, where they keep the folders they have below their common one."""
-    files = [os.path.abspath(item.medium) for item in items if item.medium is not None]
+    files = [os.path.abspath(item.media_path) for item in items if item.media_path is not None]
     root = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
     copies: dict[str, Path] = {}
     moved = []
     for item in items:
-        if item.medium is not None and item.modality is not None:
-            place = Path(item.modality.folder, os.path.relpath(item.medium, root)).as_posix()
-            copies[place] = Path(item.medium)
+        if item.media_path is not None and item.modality is not None:
+            place = Path(item.modality.folder, os.path.relpath(item.media_path, root)).as_posix()
+            copies[place] = Path(item.media_path)
             item = _moved(item, place)
         moved.append(item)
     return moved, copies

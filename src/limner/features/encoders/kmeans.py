@@ -37,7 +37,7 @@ from limner.data.collection import Collection
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
 from limner.features.store import FeatureSpec, Kind, Prepared, Values
-from limner.files import written_beside
+from limner.files import atomic_write
 from limner.media.image import ImageInput, Pixels, describe_input, open_image
 from limner.media.modality import IMAGE
 from limner.settings import Settings
@@ -277,7 +277,7 @@ def spherical_kmeans(
 def save_filters(path: Path, filters: Filters) -> None:
     """Write a dictionary as one safetensors file with its settings; RunError where the disk refuses."""
     tensors = {name: values.contiguous() for name, values in filters._asdict().items() if name != "settings"}
-    with written_beside(path, SafetensorError) as beside:
+    with atomic_write(path, SafetensorError) as beside:
         save_file(tensors, beside, metadata={_METADATA_KEY: filters.settings.model_dump_json()})
         beside.chmod(0o644)  # safetensors makes files that only their owner may read
 

@@ -21,9 +21,10 @@ from tempfile import TemporaryDirectory
 
 from pydantic import Field
 
-from limner.data.collection import Collection, Progress
+from limner.data.collection import Collection
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError
+from limner.progress import Progress
 from limner.settings import Settings
 from limner.synthetic.scenes.clips import pyav, write_clip
 from limner.synthetic.scenes.drawing import draw_scene

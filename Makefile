@@ -1,8 +1,9 @@
 # Everything here works on a bare clone with Python 3.11 or newer and make.
 #
 #   make demo     install Limner, then draw, train, measure and write a report
-#   make test     install with the development extras, then run the tests
-#   make check    formatting, lint, types and the fast tests: before every commit
+#   make test     install with the development extras, then run the linters and the tests
+#   make lint     formatting, lint, types, layers of the package, spelling
+#   make check    the linters and the fast tests: before every commit
 #   make slow     the tests that take many minutes each
 #   make bench    timings as JSON lines; make bench ONLY=name for one
 #   make docs     the documentation, into site/
@@ -18,21 +19,25 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test slow check bench docs clean
+.PHONY: demo test slow lint check bench docs clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
-test: $(VENV)/.limner-dev
+test: lint
 	$(BIN)/python -m pytest $(ARGS)
 
 slow: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-check: $(VENV)/.limner-dev
+lint: $(VENV)/.limner-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell src tests docs recipes README.md CONTRIBUTING.md CHANGELOG.md
+
+check: lint
 	$(BIN)/python -m pytest tests/unit tests/contract tests/parity $(ARGS)
 
 bench: $(VENV)/.limner-dev

@@ -1,7 +1,7 @@
-"""The record: items as a collection holds them, examples and batches as a model reads them.
+"""Items of a collection, and the examples and batches that models read.
 
-Shapes everywhere: B batch, T target length, S source length, L image locations, D feature size, E embedding,
-H hidden, V vocabulary, K beam.
+Shapes: B batch, T target length, S source length, L image locations, D feature size, E embedding, H hidden,
+V vocabulary, K beam.
 """
 
 from __future__ import annotations
@@ -17,29 +17,38 @@ from torch import Tensor
 from torch.nn import functional
 
 from limner.media.modality import MODALITIES, Modality
+from limner.text.vocab import SPECIAL_TOKENS
 
 
 class Sentence(NamedTuple):
-    """A sentence of an item."""
+    """Sentence of an item."""
 
     lang: str
+    """Language code."""
     text: str
+    """Untokenised text."""
     group: int = 0
-    """Sentences of one group translate each other, each with each: what translates nothing needs a group of its own."""
+    """Number of the group of sentences that are translations of each other; a sentence without translations has a
+    group of its own."""
     generated_by: str = ""
-    """Who translated it, where a model did; empty for what people wrote."""
+    """Identifier of the model that generated the sentence; empty for human-written sentences."""
 
 
 class Region(NamedTuple):
-    """A described part of a picture; `box` is (left, top, width, height) in pixels of the stored picture."""
+    """Described region of an image."""
 
     box: tuple[float, float, float, float]
+    """Left, top, width and height in pixels of the stored image."""
     text: str
+    """Description of the region."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One row of a collection. `image`, `video` and `audio` are paths relative to the collection's folder."""
+    """Row of a collection: an image, video or audio file, a text, or both, with annotations.
+
+    The fields `image`, `video` and `audio` are paths relative to the folder of the collection.
+    """
 
     id: str
     split: str
@@ -52,25 +61,30 @@ class Item:
 
     @property
     def media_path(self) -> str | None:
-        """What features are made of and sentences are about: the picture or the sound; None for text alone."""
+        """Path of the image or audio file that features are computed of; None for items of text only."""
         return self.image or self.audio
 
     @property
     def modality(self) -> Modality | None:
-        """Modality of `medium`; None for text alone."""
+        """Modality of `media_path`; None for items of text only."""
         return next((modality for name, modality in MODALITIES.items() if getattr(self, name)), None)
 
     def with_media(self, modality: Modality, path: str | None) -> Item:
-        """Copy the item with another file of a modality."""
+        """Copy of the item with another file of a modality."""
         change: dict[str, Any] = {modality.name: path}
         return replace(self, **change)
 
     def texts(self, lang: str) -> list[str]:
-        """What people wrote in a language."""
+        """Human-written sentences in a language."""
         return [sentence.text for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
 
     def pairs(self, source: str, target: str) -> list[tuple[Sentence, Sentence]]:
-        """Sentences of two languages that translate each other, for each that people wrote in the target language."""
+        """Pairs of a source sentence and a human-written target sentence of the same group.
+
+        Args:
+            source: source language.
+            target: target language.
+        """
         by_group: dict[int, list[Sentence]] = {}
         for sentence in self.sentences:
             if sentence.lang == source:
@@ -84,31 +98,36 @@ class Item:
 
 
 StoredFeatures = Mapping[str, NDArray[np.float16] | None]
-"""What is stored of one picture, by form: 'pooled', 'grid', 'maps'."""
+"""Features of one image or audio file by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
 
 
 class ImageFeatures(NamedTuple):
-    """What a batch shows of its pictures; the forms that were not asked for are None."""
+    """Features of the images of a batch; kinds that the model does not use are None."""
 
-    present: Tensor  # (B,) bool: false where an example has no picture
+    present: Tensor  # (B,) bool: false for examples without an image
     pooled: Tensor | None = None  # (B, D)
     grid: Tensor | None = None  # (B, L, D)
-    maps: Tensor | None = None  # (B, C, H, W): pixels or feature maps a trained convnet still has to read
+    maps: Tensor | None = None  # (B, C, H, W): pixels, or feature maps for a convnet that is trained
 
     def to(self, device: torch.device) -> ImageFeatures:
-        return self._each(lambda values: values.to(device))
+        """Copy of the features on a device."""
+        return self._map(lambda values: values.to(device))
 
     def select(self, rows: Tensor) -> ImageFeatures:
-        return self._each(lambda values: values[rows])
+        """Features of some rows of the batch, (N,) indices or (B,) mask."""
+        return self._map(lambda values: values[rows])
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> ImageFeatures:
-        pooled, grid, maps = (None if form is None else change(form) for form in self[1:])
-        return ImageFeatures(change(self.present), pooled, grid, maps)
+    def _map(self, function: Callable[[Tensor], Tensor]) -> ImageFeatures:
+        pooled, grid, maps = (None if values is None else function(values) for values in self[1:])
+        return ImageFeatures(function(self.present), pooled, grid, maps)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One (picture, sentence) pair, or a picture alone: token ids carry no start and no end sign."""
+    """Input of a model for one item: target token ids, source token ids and image features.
+
+    Token ids exclude begin-of-sentence and end-of-sentence tokens.
+    """
 
     id: str
     target: Sequence[int] = ()
@@ -118,20 +137,21 @@ class Example:
 
 @dataclass(slots=True)
 class Batch:
-    """What every model reads; made once, in `collate`. (Not frozen, since Fabric refuses frozen dataclasses.)"""
+    """Padded tensors of several examples, made by `collate`. (Not frozen: Fabric does not support frozen classes.)"""
 
     ids: tuple[str, ...]
     image: ImageFeatures
-    target_in: Tensor  # (B, T): start sign, then the sentence
-    target_out: Tensor  # (B, T): the sentence, then the end sign
-    target_mask: Tensor  # (B, T) bool: true where target_out is a real word or the end sign
+    target_in: Tensor  # (B, T): begin-of-sentence token, then the sentence
+    target_out: Tensor  # (B, T): the sentence, then the end-of-sentence token
+    target_mask: Tensor  # (B, T) bool: true for tokens of target_out that are not padding
     source: Tensor | None = None  # (B, S)
-    source_mask: Tensor | None = None  # (B, S)
+    source_mask: Tensor | None = None  # (B, S) bool: true for tokens that are not padding
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def to(self, device: torch.device) -> Batch:
+        """Copy of the batch on a device."""
         return replace(
             self,
             image=self.image.to(device),
@@ -143,23 +163,11 @@ class Batch:
         )
 
 
-class SpecialTokens(NamedTuple):
-    """Ids of the signs every vocabulary begins with."""
-
-    pad: int = 0
-    bos: int = 1
-    eos: int = 2
-    unk: int = 3
-
-
-SPECIAL_TOKENS = SpecialTokens()
-
-
 def collate(examples: Sequence[Example]) -> Batch:
-    """Pad examples into one batch; shifted inputs, outputs and masks are made here and nowhere else."""
-    words, lengths = _padded([example.target for example in examples])  # (B, T - 1) and (B, 1)
-    target_in = functional.pad(words, (1, 0), value=SPECIAL_TOKENS.bos)
-    target_out = functional.pad(words, (0, 1), value=SPECIAL_TOKENS.pad).scatter_(1, lengths, SPECIAL_TOKENS.eos)
+    """Pad examples to one batch with shifted decoder inputs, targets and masks."""
+    tokens, lengths = _pad([example.target for example in examples])  # (B, T - 1) and (B, 1)
+    target_in = functional.pad(tokens, (1, 0), value=SPECIAL_TOKENS.bos)
+    target_out = functional.pad(tokens, (0, 1), value=SPECIAL_TOKENS.pad).scatter_(1, lengths, SPECIAL_TOKENS.eos)
     mask = torch.arange(target_in.shape[1]) <= lengths
     source, source_mask = _collate_sources(examples)
     return Batch(
@@ -176,25 +184,25 @@ def collate(examples: Sequence[Example]) -> Batch:
 def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor | None]:
     if all(example.source is None for example in examples):
         return None, None
-    tokens, lengths = _padded([example.source or () for example in examples], at_least=1)
+    tokens, lengths = _pad([example.source or () for example in examples], min_length=1)
     return tokens, torch.arange(tokens.shape[1]) < lengths
 
 
-def _padded(sequences: Sequence[Sequence[int]], at_least: int = 0) -> tuple[Tensor, Tensor]:
-    """Sequences of ids side by side (B, T), and their lengths (B, 1); all at once, a batch has hundreds."""
+def _pad(sequences: Sequence[Sequence[int]], min_length: int = 0) -> tuple[Tensor, Tensor]:
+    """Pad sequences of token ids to one tensor (B, T); return it with the lengths (B, 1)."""
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)[:, None]
-    tokens = np.full((len(sequences), max(at_least, int(lengths.max()))), SPECIAL_TOKENS.pad, dtype=np.int64)
-    tokens[np.arange(tokens.shape[1]) < lengths] = [id for sequence in sequences for id in sequence]
+    tokens = np.full((len(sequences), max(min_length, int(lengths.max()))), SPECIAL_TOKENS.pad, dtype=np.int64)
+    tokens[np.arange(tokens.shape[1]) < lengths] = [token_id for sequence in sequences for token_id in sequence]
     return torch.from_numpy(tokens), torch.from_numpy(lengths)
 
 
 def collate_features(images: Sequence[StoredFeatures | None]) -> ImageFeatures:
-    """Stack the pictures of a batch; one that is missing becomes zeros and `present` says so."""
-    shown = [{form: values for form, values in (v or {}).items() if values is not None} for v in images]
-    forms: dict[str, Tensor] = {}
-    for form in ("pooled", "grid", "maps"):
-        known = next((v[form] for v in shown if form in v), None)
-        if known is not None:
-            nothing = np.zeros_like(known)
-            forms[form] = torch.from_numpy(np.stack([v.get(form, nothing) for v in shown])).float()
-    return ImageFeatures(torch.tensor([bool(v) for v in shown]), **forms)
+    """Stack the features of a batch; missing features are zero, and `present` marks the images that exist."""
+    by_image = [{kind: values for kind, values in (v or {}).items() if values is not None} for v in images]
+    stacked: dict[str, Tensor] = {}
+    for kind in ("pooled", "grid", "maps"):
+        first = next((features[kind] for features in by_image if kind in features), None)
+        if first is not None:
+            zeros = np.zeros_like(first)
+            stacked[kind] = torch.from_numpy(np.stack([features.get(kind, zeros) for features in by_image])).float()
+    return ImageFeatures(torch.tensor([bool(features) for features in by_image]), **stacked)

@@ -1,0 +1,110 @@
+"""Structure of the package: layers, sizes of functions, names of classes."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "limner"
+MAX_ROOT_MODULES = 8
+MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 8
+LINT_IMPORTS = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+
+# Exceptions to the limits, as 'path:name'; empty lists are the goal.
+LONG_FUNCTIONS = {
+    "cli/data.py:features",
+    "cli/diagnose.py:diagnose",
+    "cli/results.py:evaluate",
+    "cli/translate.py:translate",
+    "diagnosis/diagnose.py:diagnose",
+    "evaluation/evaluate.py:evaluate",
+    "features/encoders/load.py:load_backbone",
+    "features/store.py:extract",
+    "metrics/significance.py:approximate_randomisation",
+    "reproduce/run.py:reproduce",
+}
+MANY_PARAMETERS = {
+    "evaluation/evaluate.py:evaluate",
+    "features/encoders/networks.py:__init__",
+    "reproduce/run.py:reproduce",
+    "retrieval/all_pairs.py:evaluate_retrieval",
+}
+REPEATED_CLASS_NAMES = {"Row", "Table"}
+
+
+def definitions(kinds):
+    """All definitions of the package of some node types, with their path relative to the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kinds):
+                yield path.relative_to(PACKAGE), node
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def parameters(function):
+    arguments = function.args
+    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return [name for name in names if name not in ("self", "cls")]
+
+
+def test_the_root_of_the_package_has_few_modules():
+    assert len(list(PACKAGE.glob("*.py"))) <= MAX_ROOT_MODULES
+
+
+def test_functions_are_short():
+    long = {
+        f"{path}:{node.name}"
+        for path, node in definitions(FUNCTIONS)
+        if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+    }
+    assert sorted(long - LONG_FUNCTIONS) == []
+
+
+def test_functions_have_few_parameters_outside_the_command_line():
+    many = {
+        f"{path}:{node.name}"
+        for path, node in definitions(FUNCTIONS)
+        if path.parts[0] != "cli" and len(parameters(node)) > MAX_PARAMETERS
+    }
+    assert sorted(many - MANY_PARAMETERS) == []
+
+
+def test_class_names_are_unique():
+    paths = defaultdict(list)
+    for path, node in definitions(ast.ClassDef):
+        paths[node.name].append(str(path))
+    repeated = {name: where for name, where in paths.items() if len(where) > 1}
+    assert {name: where for name, where in repeated.items() if name not in REPEATED_CLASS_NAMES} == {}
+
+
+@pytest.fixture
+def lint(tmp_path):
+    """Copy of the package, and a function that runs import-linter on it."""
+    shutil.copytree(PACKAGE, tmp_path / "limner", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-c", LINT_IMPORTS, "--config", str(ROOT / "pyproject.toml"), "--no-cache"]
+
+    def run():
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    return tmp_path / "limner", run
+
+
+def test_a_forbidden_import_breaks_the_contract_of_the_layers(lint):
+    package, run = lint
+    allowed = run()
+    assert allowed.returncode == 0, allowed.stdout
+    path = package / "text" / "vocab.py"
+    path.write_text(path.read_text(encoding="utf-8") + "\nfrom limner.data import collection\n", encoding="utf-8")
+    forbidden = run()
+    assert forbidden.returncode == 1
+    assert "limner.text is not allowed to import limner.data" in forbidden.stdout

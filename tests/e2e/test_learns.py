@@ -34,8 +34,8 @@ def test_it_sees_and_says_and_finds(tmp_path):
     found = {}
     for name, changes in MODELS.items():
         run = tmp_path / name
-        limner("train", "scenes/mrnn", "--data", scenes.path, "--out", run, *SIZES, *TRAINING, *changes)
-        limner("evaluate", run, "--data", scenes.path, "--metric", "bleu4")
+        limner("train", "scenes/mrnn", "--collection", scenes.path, "--out", run, *SIZES, *TRAINING, *changes)
+        limner("evaluate", "--model", run, "--collection", scenes.path, "--metric", "bleu4")
         evaluation = json.loads((run / "evaluation" / "test.json").read_text())
         found[name] = {score["name"]: score["value"] for score in evaluation["scores"]}
     seeing, blind = found["seeing"], found["blind"]

@@ -59,8 +59,8 @@ def learned(sounds, tmp_path_factory):
             tell("features", place / "c", "--backbone", "logmel")
         else:  # the same sounds, of the same names
             shutil.copytree(places["right"] / "c" / "features", place / "c" / "features")
-        tell("train", "sounds/mlbl-b", "--data", place / "c", "--out", place / "run")
-        tell("evaluate", place / "run", "--data", place / "c", *METRIC)
+        tell("train", "sounds/mlbl-b", "--collection", place / "c", "--out", place / "run")
+        tell("evaluate", "--model", place / "run", "--collection", place / "c", *METRIC)
     return places
 
 
@@ -84,7 +84,7 @@ def test_new_sounds_are_described(learned, sounds, tmp_path):
     for item in items:
         (tmp_path / f"{item.id}.wav").hardlink_to(sounds.media_file(item))
     (tmp_path / "notes.txt").write_text("neither a sound nor a picture")
-    told = [line.split("\t") for line in tell("describe", learned["right"] / "run", tmp_path).splitlines()]
+    told = [line.split("\t") for line in tell("describe", tmp_path, "--model", learned["right"] / "run").splitlines()]
     assert [file for file, _ in told] == [str(tmp_path / f"{item.id}.wav") for item in items]
     assert sum(str(item.label) in text for item, (_, text) in zip(items, told, strict=True)) >= 6
 
@@ -92,7 +92,7 @@ def test_new_sounds_are_described(learned, sounds, tmp_path):
 def test_what_is_no_sound_does_not_keep_the_others_waiting(learned, sounds, tmp_path):
     (tmp_path / "broken.wav").write_text("no sound")
     good = sounds.media_file(sounds.items("test")[0])
-    done = run("describe", learned["right"] / "run", tmp_path / "broken.wav", good)
+    done = run("describe", tmp_path / "broken.wav", good, "--model", learned["right"] / "run")
     assert done.returncode == 1
     assert "broken.wav: not a sound that can be read" in done.stderr
     assert done.stdout.startswith(f"{good}\t")

@@ -17,7 +17,8 @@ def limner(*arguments):
 
 
 def diagnosed(run, collection):
-    return json.loads(limner("diagnose", run, "--data", collection, "--metric", "bleu4", "--trials", "100", "--json"))
+    options = ["--metric", "bleu4", "--trials", "100", "--json"]
+    return json.loads(limner("diagnose", "--model", run, "--collection", collection, *options))
 
 
 def by_condition(part):
@@ -30,7 +31,7 @@ def test_the_image_is_used(tmp_path):
     limner("features", scenes.path, "--backbone", "pixels:32")
     run = tmp_path / "run"
     changes = ["features.tables=[pixels32]", "training.epochs=8", "training.validate_every=8"]
-    limner("train", "scenes/translate-src-img", "--data", scenes.path, "--out", run, *changes)
+    limner("train", "scenes/translate-src-img", "--collection", scenes.path, "--out", run, *changes)
     scores = by_condition(diagnosed(run, scenes.path)["image_controls"])
     assert scores["right"]["bleu4"] > scores["shuffled"]["bleu4"] + 5
 
@@ -44,6 +45,6 @@ def test_the_image_alone_disambiguates_a_word(tmp_path):
     assert ambiguity["right"]["correct_sense"] >= 95
     assert ambiguity["swapped"]["correct_sense"] < 50
     text_only, scenes = tmp_path / "blind", tmp_path / "demo" / "ambiguous"
-    limner("train", "scenes/translate", "--data", scenes, "--out", text_only)
+    limner("train", "scenes/translate", "--collection", scenes, "--out", text_only)
     (by_text,) = by_condition(diagnosed(text_only, scenes)["ambiguity"]["conditions"]).values()
     assert 40 <= by_text["correct_sense"] <= 60

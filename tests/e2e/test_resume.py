@@ -86,7 +86,7 @@ def limner(*arguments):
 
 
 def start(recipe, scenes, run, *more):
-    command = [sys.executable, "-c", SLOWLY, "train", recipe, "--data", scenes, "--out", run, *more]
+    command = [sys.executable, "-c", SLOWLY, "train", recipe, "--collection", scenes, "--out", run, *more]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -111,7 +111,7 @@ def log_without_times(run):
 def test_killed_twice_and_resumed(settings, scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(settings))
-    limner("train", recipe, "--data", scenes, "--out", whole)
+    limner("train", recipe, "--collection", scenes, "--out", whole)
     chance = random.Random(str(settings))
     resume, known = [], frozenset()
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_killed_twice_and_resumed(settings, scenes, tmp_path):
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         resume, known = ["--resume"], frozenset(path.name for path in run.glob("state-*"))
-    limner("train", recipe, "--data", scenes, "--out", run, "--resume")
+    limner("train", recipe, "--collection", scenes, "--out", run, "--resume")
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert (run / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
     assert log_without_times(run) == log_without_times(whole)
@@ -133,13 +133,13 @@ def test_killed_twice_and_resumed(settings, scenes, tmp_path):
 def test_killed_while_training_and_validation_data_are_fused(scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(FUSED))
-    limner("train", recipe, "--data", scenes, "--out", whole)
+    limner("train", recipe, "--collection", scenes, "--out", whole)
     process = start(recipe, scenes, run)
     wait_until(process, lambda: any(is_fused_and_under_way(folder) for folder in run.glob("state-*")))
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    limner("train", recipe, "--data", scenes, "--out", run, "--resume")
+    limner("train", recipe, "--collection", scenes, "--out", run, "--resume")
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert log_without_times(run) == log_without_times(whole)
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from limner import cli
-from limner.cli.app import STEADY
+from limner.cli.app import REPEATING_COMMANDS
 
 PROGRAM = """
 import resource, sys
@@ -45,11 +45,11 @@ def test_it_is_kept_by_the_commands_that_are_named_and_no_others(monkeypatch, ca
     app = sys.modules["limner.cli.app"]  # the package has an `app` of its own
     monkeypatch.setattr(app, "keep_freed_memory", lambda: kept.append(True))
     commands = typer.main.get_command(cli.app).commands
-    assert set(STEADY) < set(commands)
+    assert set(REPEATING_COMMANDS) < set(commands)
     for name in commands:
         kept.clear()
         monkeypatch.setattr(sys, "argv", ["limner", name, "--no-such-option"])
         with pytest.raises(SystemExit):
             cli.main()
-        assert bool(kept) == (name in STEADY), name
+        assert bool(kept) == (name in REPEATING_COMMANDS), name
     assert "no-such-option" in capsys.readouterr().err

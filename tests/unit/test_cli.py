@@ -1,7 +1,9 @@
 """The command line as a shell sees it, without any model."""
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 import typer
 
 from limner import cli
+from limner.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
 
@@ -49,22 +52,54 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_an_example_that_it_would_accept(name):
-    command = COMMANDS[name]
-    example = re.search(r"Example: `limner (.+?)`", command.help or "")
+def test_the_example_of_every_command_is_accepted(name):
+    example = re.search(r"Example: `(.+?)`", COMMANDS[name].help or "")
     assert example, f"'limner {name} --help' has no example"
-    words = [a or b for a, b in re.findall(r'"(.+?)"|(\S+)', example[1])]
-    assert words[0] == name
-    command.make_context(name, words[1:])  # raises a usage error for what the command does not take
+    program, command, *arguments = shlex.split(example[1])
+    assert (program, command) == ("limner", name)
+    COMMANDS[name].make_context(name, arguments)  # raises a usage error for options that do not exist
+
+
+def documented_commands():
+    """Commands in the bash blocks of the README and the documentation, each with its page."""
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+            for line in block.replace("\\\n", " ").splitlines():
+                if match := re.search(r"(?:^|\| )(limner [a-z][^#|>&]*)", line):
+                    yield pytest.param(match[1], id=f"{page.stem}: {match[1]}")
+
+
+@pytest.mark.parametrize("line", list(documented_commands()))
+def test_commands_in_the_documentation_are_accepted(line):
+    name, *arguments = shlex.split(line)[1:]
+    COMMANDS[name].make_context(name, arguments)
+
+
+def test_the_reference_of_the_commands_is_generated():
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == reference()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_documentation_names_every_option(name):
-    section = (DOCS / "cli.md").read_text(encoding="utf-8").split(f"\n## {name}\n")[1].split("\n## ")[0]
-    options = [option for parameter in COMMANDS[name].params for option in parameter.opts]
-    told = [option for option in options if option.startswith("--") and option not in ("--help", "--json")]
-    assert [option for option in told if f"`{option}`" not in section] == []
+def test_every_option_has_a_help_text_and_the_reference_names_it(name):
+    section = reference().split(f"\n## {name}\n")[1].split("\n## ")[0]
+    for parameter in COMMANDS[name].params:
+        if parameter.name != "help":
+            assert parameter.help and parameter.help.endswith("."), parameter.name
+            assert all(f"`{option}`" in section for option in parameter.opts if option.startswith("--"))
     assert f"```bash\nlimner {name} " in section
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        ("--model", {"describe", "diagnose", "evaluate", "report", "score", "search", "translate", "words"}),
+        ("--collection", {"diagnose", "evaluate", "reproduce", "search", "train", "translate"}),
+        ("--device", {"describe", "diagnose", "evaluate", "features", "score", "search", "translate"}),
+        ("--json", set(COMMANDS)),
+    ],
+)
+def test_shared_options_have_one_name(option, names):
+    assert {name for name in COMMANDS if option in [o for one in COMMANDS[name].params for o in one.opts]} == names
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -78,11 +113,14 @@ def test_every_command_can_speak_json(name):
         (["show", "nowhere"], "nowhere"),
         (["import", "csv", "nothing.csv", "made"], "nothing.csv"),
         (["import", "tape", ".", "made"], "'tape'"),
-        (["train", "no/such", "--data", "nowhere", "--out", "run"], "'no/such'"),
-        (["train", "scenes/mrnn", "--data", "nowhere", "--out", "run", "model.hiden_dim=3"], "model.mrnn.hiden_dim"),
-        (["train", "scenes/mrnn", "--data", "nowhere", "--out", "run", "epochs"], "'epochs'"),
-        (["describe", "nowhere", "picture.jpg"], "nowhere"),
-        (["report", "nowhere"], "nowhere"),
+        (["train", "no/such", "--collection", "nowhere", "--out", "run"], "'no/such'"),
+        (["train", "scenes/mrnn", "--collection", "c", "--out", "run", "model.hiden_dim=3"], "model.mrnn.hiden_dim"),
+        (["train", "scenes/mrnn", "--collection", "nowhere", "--out", "run", "epochs"], "'epochs'"),
+        (["describe", "image.jpg", "--model", "nowhere"], "nowhere"),
+        (["describe", "image.jpg"], "expected --model RUN"),
+        (["score", "image.jpg", "a wall", "--model", "a", "--model", "b"], "expected one --model, got 2"),
+        (["evaluate", "runs/mrnn", "--model", "nowhere", "--collection", "c"], "nowhere"),
+        (["report", "--model", "nowhere"], "nowhere"),
     ],
 )  # fmt: skip
 def test_what_the_user_can_mend_is_one_line(arguments, named, capsys, monkeypatch, tmp_path):
@@ -129,7 +167,7 @@ def test_ctrl_c_ends_without_a_traceback(collection, capsys, monkeypatch):
 
 
 def test_search_runs_where_it_is_told_to(trained, tiny, capsys, monkeypatch):
-    arguments = ["search", trained, "a green wall", "--data", tiny.path, "--split", "test", "--json"]
+    arguments = ["search", "a green wall", "--model", trained, "--collection", tiny.path, "--split", "test", "--json"]
     status, printed, _ = run(capsys, monkeypatch, *arguments, "--device", "cpu")
     assert status == 0 and json.loads(printed)[0]["id"] in ("test1", "test5")
     status, _, told = run(capsys, monkeypatch, *arguments, "--device", "abacus")
@@ -139,10 +177,20 @@ def test_search_runs_where_it_is_told_to(trained, tiny, capsys, monkeypatch):
 def test_evaluate_goes_on_without_a_broken_picture_when_told_to(trained, own_tiny, tmp_path, capsys, monkeypatch):
     write_items(own_tiny.path, [Item("broken", "test", image="none.png", sentences=(Sentence("en", "a wall"),))])
     model = shutil.copytree(trained, tmp_path / "run")
-    arguments = ["evaluate", model, "--data", own_tiny.path, "--metric", "bleu1", "--no-retrieval", "--json"]
+    arguments = [
+        "evaluate",
+        "--model",
+        model,
+        "--collection",
+        own_tiny.path,
+        "--metric",
+        "bleu1",
+        "--no-retrieval",
+        "--json",
+    ]
     status, _, told = run(capsys, monkeypatch, *arguments)
     assert status == 1 and "broken" in told
-    status, printed, _ = run(capsys, monkeypatch, *arguments, "--leave-out")
+    status, printed, _ = run(capsys, monkeypatch, *arguments, "--skip-missing")
     assert status == 0 and json.loads(printed)["left_out"] == 1
 
 
@@ -169,21 +217,65 @@ def test_features_of_no_picture_end_in_an_error(capsys, monkeypatch, tmp_path):
 
 def test_a_run_is_a_folder(capsys, monkeypatch, tmp_path):
     (tmp_path / "run").write_text("mine")
-    status, _, told = run(capsys, monkeypatch, "train", "scenes/mrnn", "--data", tmp_path, "--out", tmp_path / "run")
+    status, _, told = run(
+        capsys, monkeypatch, "train", "scenes/mrnn", "--collection", tmp_path, "--out", tmp_path / "run"
+    )
     assert status == 1
     assert told.strip().endswith("run: is a file; name a folder")
 
 
 def test_the_devices_there_are(trained, capsys, monkeypatch):
-    status, _, told = run(capsys, monkeypatch, "score", trained, "x.png", "a wall", "--device", "gpu")
+    status, _, told = run(capsys, monkeypatch, "score", "x.png", "a wall", "--model", trained, "--device", "gpu")
     assert status == 1
     assert told == "error: device 'gpu': no such device; say cpu, cuda or cuda:N\n"
 
 
 def test_fewer_than_no_pictures_of_the_marginal(trained, tiny, capsys, monkeypatch):
-    status, _, told = run(capsys, monkeypatch, "evaluate", trained, "--data", tiny.path, "--marginal", -1)
+    status, _, told = run(
+        capsys, monkeypatch, "evaluate", "--model", trained, "--collection", tiny.path, "--marginal", -1
+    )
     assert status == 2
     assert "--marginal" in told
+
+
+def test_without_arguments_the_help_is_printed(capsys, monkeypatch):
+    status, printed, errors = run(capsys, monkeypatch)
+    assert (status, errors) == (0, "")
+    assert "Usage: " in printed and "describe" in printed and "--install-completion" in printed
+
+
+def test_the_completion_script_is_printed():
+    environment = {**os.environ, "_LIMNER_COMPLETE": "source_bash"}
+    program = "import sys; sys.argv = ['limner']; from limner.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert "complete -o default -F _limner_completion limner" in done.stdout
+    environment |= {"_LIMNER_COMPLETE": "complete_bash", "COMP_WORDS": "limner evaluate --image", "COMP_CWORD": "2"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["--image-control"]
+
+
+def test_doctor_reports_versions_devices_threads_extras_and_folders(capsys, monkeypatch):
+    status, printed, _ = run(capsys, monkeypatch, "doctor", "--json")
+    facts = json.loads(printed)
+    assert status == 0
+    assert facts["limner"] == metadata.version("limner")
+    assert facts["packages"]["torch"] == metadata.version("torch")
+    assert facts["devices"][0].startswith("cpu: ")
+    assert facts["threads"]["OMP_WAIT_POLICY"] == os.environ["OMP_WAIT_POLICY"]
+    assert set(facts["extras"]) == {"audio", "coco", "tensorboard", "video", "words"}
+    status, printed, _ = run(capsys, monkeypatch, "doctor")
+    assert status == 0 and "packages\n" in printed and "HF_HUB_CACHE" in printed
+
+
+def test_doctor_names_the_command_that_installs_a_missing_extra(capsys, monkeypatch):
+    from limner.cli import doctor
+
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "soundfile" else version(name))
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    _, printed, _ = run(capsys, monkeypatch, "doctor")
+    assert re.search(r"audio +audio files: missing \(soundfile\): pip install 'limner\[audio\]'", printed)
+    assert "METEOR needs it" in printed
 
 
 def test_the_version_is_told_and_the_module_runs():
@@ -210,7 +302,7 @@ def test_a_training_that_goes_on_with_validation_data_says_when_its_perplexity_w
     tiny, recipe_file, tmp_path, capsys, monkeypatch
 ):
     recipe = recipe_file(MRNN, fuse=1)
-    status, told, _ = run(capsys, monkeypatch, "train", recipe, "--data", tiny.path, "--out", tmp_path / "run")
+    status, told, _ = run(capsys, monkeypatch, "train", recipe, "--collection", tiny.path, "--out", tmp_path / "run")
     assert status == 0
     assert re.search(r"perplexity [\d.]+ before, then 1 epoch on training and validation data", told)
     assert "(perplexity" not in told
@@ -219,7 +311,7 @@ def test_a_training_that_goes_on_with_validation_data_says_when_its_perplexity_w
 def test_a_model_that_counts_has_no_epochs_to_tell_of(tiny, recipe_file, tmp_path, capsys, monkeypatch):
     recipe = recipe_file({"name": "ngram", "order": 2})
     status, told, _ = run(
-        capsys, monkeypatch, "train", recipe, "features.tables=[]", "--data", tiny.path, "--out", tmp_path / "run"
+        capsys, monkeypatch, "train", recipe, "features.tables=[]", "--collection", tiny.path, "--out", tmp_path / "run"
     )
     assert status == 0
     # Of 32 pictures, two each, and one more.
@@ -230,7 +322,7 @@ def test_filters_are_never_overwritten(collection, tmp_path, capsys, monkeypatch
     out = tmp_path / "filters.safetensors"
     out.write_bytes(b"dear to someone")
     status, _, told = run(capsys, monkeypatch, "kmeans", collection, "--out", out)
-    assert status == 1 and "filters.safetensors: is there already" in told
+    assert status == 1 and "filters.safetensors: already exists" in told
     assert out.read_bytes() == b"dear to someone"
 
 

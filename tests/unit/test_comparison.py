@@ -219,7 +219,7 @@ def test_metrics_of_text_read_what_the_evaluations_gave_them(bare):
 def test_a_run_without_an_evaluation_says_what_to_do(run_of, tmp_path):
     run = run_of("a", evaluation())
     (tmp_path / "b").mkdir()
-    with pytest.raises(RunError, match=f"limner evaluate {tmp_path}/b --data"):
+    with pytest.raises(RunError, match=f"limner evaluate --model {tmp_path}/b --collection"):
         compare([[run], [tmp_path / "b"]])
     with pytest.raises(RunError, match="c: no such run folder"):
         compare([[run], [tmp_path / "c"]])

@@ -173,7 +173,17 @@ def command(model, trained_on_colours, tiny, tmp_path, monkeypatch, capsys):
     folder = shutil.copytree(trained_on_colours, tmp_path / "run")
 
     def evaluate_with(*arguments):
-        line = ["limner", "evaluate", str(folder), "--data", str(tiny.path), "--metric", "bleu1", *arguments]
+        line = [
+            "limner",
+            "evaluate",
+            "--model",
+            str(folder),
+            "--collection",
+            str(tiny.path),
+            "--metric",
+            "bleu1",
+            *arguments,
+        ]
         monkeypatch.setattr(sys, "argv", line)
         try:
             main()
@@ -185,7 +195,7 @@ def command(model, trained_on_colours, tiny, tmp_path, monkeypatch, capsys):
 
 
 def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
-    changes = ["evaluation.samples=2", "decoding.max_length=9", "evaluation.shortlist=3", "--pictures", "shuffled"]
+    changes = ["evaluation.samples=2", "decoding.max_length=9", "evaluation.shortlist=3", "--image-control", "shuffled"]
     status, folder, _ = command(*changes)
     assert status == 0
     (found,) = read_evaluations(folder)
@@ -196,14 +206,20 @@ def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
 @pytest.mark.parametrize(
     ("argument", "told"),
     [
-        (["model.hidden_dim=3"], "'model.hidden_dim=3': only evaluation.* and decoding.* can be changed"),
+        (["model.hidden_dim=3"], "'model.hidden_dim=3': expected evaluation.KEY=VALUE or decoding.KEY=VALUE"),
         (["evaluation.sample=3"], "evaluation.sample: Extra inputs are not permitted"),
         (["evaluation.shortlist=9"], "only 8 pictures can be searched"),
-        (["--pictures", "upside_down"], "'upside_down' is none of right, shuffled, mean, zero"),
     ],
 )
 def test_what_cannot_be_changed_or_shown_is_one_line(command, argument, told):
     status, folder, err = command(*argument)
     assert status == 1
     assert told in " ".join(err.split())
+    assert not read_evaluations(folder)
+
+
+def test_an_unknown_image_control_is_a_usage_error(command):
+    status, folder, err = command("--image-control", "upside_down")
+    assert status == 2
+    assert "'upside_down' is not one of 'right', 'shuffled', 'mean', 'zero'" in " ".join(err.replace("│", "").split())
     assert not read_evaluations(folder)

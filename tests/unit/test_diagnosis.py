@@ -544,7 +544,18 @@ def test_diagnoses_with_different_masks_have_different_files(diagnosis, tmp_path
 def test_the_command_prints_and_stores(using, toys, tmp_path, monkeypatch, capsys):
     file = table(tmp_path / "pairs.tsv", HEAD, ("a red bat .", ANIMAL, CLUB, "test0"))
     run = tmp_path / "run"
-    line = ["limner", "diagnose", str(run), "--data", str(toys.path), "--metric", "bleu1", "--metric", "perplexity"]
+    line = [
+        "limner",
+        "diagnose",
+        "--model",
+        str(run),
+        "--collection",
+        str(toys.path),
+        "--metric",
+        "bleu1",
+        "--metric",
+        "perplexity",
+    ]
     line += ["--mask", "colours", "--contrast", str(file), "--trials", "20", "--beam-size", "2"]
     monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda *_: using)
     monkeypatch.setattr(sys, "argv", line)

@@ -356,7 +356,7 @@ def test_the_command_makes_the_table(collection, eye, capsys, monkeypatch):
     monkeypatch.setattr(load, "load_backbone", lambda *given, **options: eye)
     boxes = str(written(collection.path, {"item-one": [SMALL, MIDDLE]}))
     status, printed, _ = run("--boxes", boxes, "--regions", "1", "--name", "eye_regions")
-    assert (status, printed.splitlines()[-1]) == (0, "3 images encoded, 0 stored before, 0 skipped")
+    assert (status, printed.splitlines()[-1]) == (0, "3 images encoded, 0 already stored, 0 skipped")
     assert grid_of(FeatureTable.open(collection, "eye_regions"), "one")[0][0] == [0, 1, 0]
     status, _, told = run("--regions", "3")
     assert (status, told.count("\n")) == (1, 1)

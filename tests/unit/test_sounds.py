@@ -225,7 +225,7 @@ def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_pa
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [(["smells", "c"], "'smells': nothing of this kind is generated; say scenes or sounds"),
+    [(["smells", "c"], "KIND 'smells': expected scenes or sounds"),
      (["sounds", "c", "--train", "-1"], "sounds: train: Input should be greater than or equal to 0 (got -1)")],
 )  # fmt: skip
 def test_what_cannot_be_generated(arguments, told, capsys, monkeypatch, tmp_path):
@@ -246,5 +246,5 @@ def test_sounds_are_not_called_pictures(capsys, monkeypatch, tmp_path):
     broken.write_bytes(b"")
     status, printed, errors = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "logmel")
     assert status == 0
-    assert "1 audio files encoded, 0 stored before, 1 skipped" in printed
+    assert "1 audio files encoded, 0 already stored, 1 skipped" in printed
     assert "picture" not in printed + errors

@@ -163,7 +163,7 @@ def limner_translate(run, capsys, monkeypatch):
     """Calls the command in this process: its exit status, output and messages."""
 
     def call(*arguments, model=run, stdin=None):
-        monkeypatch.setattr(sys, "argv", ["limner", "translate", str(model), *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["limner", "translate", "--model", str(model), *map(str, arguments)])
         monkeypatch.setattr(cli.err, "_file", sys.stderr)
         if stdin is not None:
             monkeypatch.setattr(sys, "stdin", stdin)
@@ -208,7 +208,7 @@ def test_a_translated_file_does_not_depend_on_the_size_of_batches(limner_transla
     made = []
     for size in (1, 7, 64):
         out = tmp_path / f"out{size}"
-        options = ["--batch-size", size, "--beam-size", 3, "--output", out]
+        options = ["--batch-size", size, "--beam-size", 3, "--out", out]
         assert limner_translate("--input", tmp_path / "in", *options)[:2] == (0, "")
         made.append(out.read_bytes())
     assert made == ["".join(f"{text}\n" for text in TRANSLATED * 8).encode()] * 3
@@ -232,7 +232,7 @@ def test_forms_of_the_output(limner_translate):
     text, log_prob = limner_translate("zwei eins", "--scores")[1].rstrip("\n").split("\t")
     assert text == "two one" and float(log_prob) < 0
     told = json.loads(limner_translate("zwei eins", "", "--json")[1])
-    assert [(one["source"], one["picture"], one["translations"][0]["text"]) for one in told] == [
+    assert [(one["source"], one["image"], one["translations"][0]["text"]) for one in told] == [
         ("zwei eins", None, "two one"),
         ("", None, ""),
     ]
@@ -241,9 +241,9 @@ def test_forms_of_the_output(limner_translate):
 
 def test_files_of_different_length(limner_translate, tmp_path):
     (tmp_path / "in.de").write_text("eins\nzwei\ndrei\n")
-    for lines, named in ((2, r"line 3 of \S*in\.de has nothing beside it in \S*pics"), (4, r"line 4 of \S*pics has")):
+    for lines, named in ((2, r"line 3 of \S*in\.de has no counterpart in \S*pics"), (4, r"line 4 of \S*pics has")):
         (tmp_path / "pics").write_text("\n" * lines)
-        status, printed, told = limner_translate("--input", tmp_path / "in.de", "--images", tmp_path / "pics")
+        status, printed, told = limner_translate("--input", tmp_path / "in.de", "--image-list", tmp_path / "pics")
         assert (status, printed) == (1, "")
         assert re.search(named, told.replace("\n", " ")), told
 
@@ -251,7 +251,7 @@ def test_files_of_different_length(limner_translate, tmp_path):
 def test_what_is_there_stays_when_something_is_wrong(limner_translate, tmp_path):
     (tmp_path / "in").write_bytes(b"eins\nf\xfcnf\n")
     (tmp_path / "out").write_text("mine")
-    status, _, told = limner_translate("--input", tmp_path / "in", "--output", tmp_path / "out")
+    status, _, told = limner_translate("--input", tmp_path / "in", "--out", tmp_path / "out")
     assert status == 1 and "in, line 2: byte 0xfc is not UTF-8" in told.replace("\n", "")
     assert (tmp_path / "out").read_text() == "mine"
 
@@ -263,7 +263,7 @@ def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_
     each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=seeing_run)
     assert each[:2] == (0, "flyer\nclub\n")
     (tmp_path / "pics").write_text(f"{photos['red']}\n\n{photos['green']}\n")
-    asked = ["bat", "bat", "bat", "--images", tmp_path / "pics"]
+    asked = ["bat", "bat", "bat", "--image-list", tmp_path / "pics"]
     status, _, told = limner_translate(*asked, model=seeing_run)
     assert status == 1 and "sentence 2 has no image" in told.replace("\n", " ")
     lines = limner_translate(*asked, "--missing", "text", model=seeing_run)[1].splitlines()
@@ -273,15 +273,15 @@ def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["eins", "--write"], "--write: need --collection"),
-        (["eins", "--collection", "c"], "SENTENCES: go without --collection"),
+        (["eins", "--write"], "--write: possible only with --collection"),
+        (["eins", "--collection", "c"], "SENTENCE: not possible with --collection"),
         (["eins", "--input", "file"], "give one or the other"),
-        (["eins", "--image", "a", "--images", "b"], "give one or the other"),
-        (["eins", "zwei", "drei", "--image", "a", "--image", "b"], "2 pictures (--image) and 3 sentences"),
+        (["eins", "--image", "a", "--image-list", "b"], "give one or the other"),
+        (["eins", "zwei", "drei", "--image", "a", "--image", "b"], "2 images (--image) and 3 sentences"),
         (["eins", "--beam-size", "0"], "beam_size"),
         (["--input", "nowhere"], "nowhere: cannot be read (No such file or directory); expected a text file"),
-        (["eins", "--output", "nowhere/out"], "--output nowhere/out: there is no folder nowhere; make it"),
-        (["eins", "--output", "."], "--output .: is a folder"),
+        (["eins", "--out", "nowhere/out"], "--out nowhere/out: there is no folder nowhere; create it"),
+        (["eins", "--out", "."], "--out .: is a folder"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(limner_translate, arguments, named, tmp_path, monkeypatch):

@@ -1,10 +1,45 @@
-"""The command line: each command parses, calls one public function and prints.
+"""Command line of Limner: every command parses its options, calls one public function and prints the result.
 
-Everything heavy is imported inside the commands, so that `limner --help` answers at once.
+Commands import what they need inside their functions, so that `limner --help` does not import torch.
 """
 
-from limner.cli import compare, data, diagnose, models, results, translate  # importing them adds their commands
-from limner.cli.app import app, main
+from limner.cli import (  # each module registers its commands with `app`
+    collections,
+    compare,
+    describe,
+    diagnose,
+    doctor,
+    evaluate,
+    experiments,
+    features,
+    report,
+    score,
+    search,
+    train,
+    translate,
+    words,
+)
+from limner.cli.app import PANELS, app, main
 from limner.cli.terminal import err
 
-__all__ = ["app", "compare", "data", "diagnose", "err", "main", "models", "results", "translate"]
+app.registered_commands.sort(key=lambda command: PANELS.index(command.rich_help_panel))
+
+__all__ = [
+    "app",
+    "collections",
+    "compare",
+    "describe",
+    "diagnose",
+    "doctor",
+    "err",
+    "evaluate",
+    "experiments",
+    "features",
+    "main",
+    "report",
+    "score",
+    "search",
+    "train",
+    "translate",
+    "words",
+]

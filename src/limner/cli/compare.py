@@ -7,40 +7,50 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from limner.cli.app import AsJson, app, given
+from limner.cli.app import MEASURE, app
+from limner.cli.options import JsonOption, given
 from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
     from limner.evaluation.compare import Comparison, SystemScore
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN_A RUN_B [RUN_C]...",
-            help="Run folders after 'limner evaluate'; the training seeds of one system joined by commas: A1,A2.",
+            metavar="RUN RUN...",
+            help="Run folders with results of 'limner evaluate'; join the training seeds of one system by commas.",
         ),
     ],
-    split: Annotated[str | None, typer.Option(help="The evaluation to read; default: test.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Split to compare on; default: test.")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="Metrics; default: bleu4, meteor, ter and chrf3. Repeatable.")
+        list[str] | None,
+        typer.Option("--metric", help="Metric to compare; default: bleu4, meteor, ter and chrf3. Repeatable."),
     ] = None,
-    lang: Annotated[str | None, typer.Option(help="Of the sentences; default: what the first run writes.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Of approximate randomisation; default: 10,000.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the trials.")] = None,
+    lang: Annotated[
+        str | None, typer.Option("--lang", help="Language code of the sentences; default: that of the first run.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", help="Number of trials of approximate randomisation; default: 10000.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Random seed of the trials; default: 1.")] = None,
     exchange: Annotated[
         str | None,
-        typer.Option(help="With several seeds, what a trial exchanges: systems, or outputs one by one."),
+        typer.Option(
+            "--exchange",
+            help="With several seeds, the unit a trial exchanges: systems (all outputs of a sentence together) or "
+            "outputs (one by one, as MultEval does, which treats seeds as independent); default: systems.",
+        ),
     ] = None,
-    level: Annotated[float | None, typer.Option(help="Significant is what has a smaller p; default: 0.05.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    as_json: AsJson = False,
+    level: Annotated[float | None, typer.Option("--level", help="Significance level; default: 0.05.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare systems on the same sentences: scores, differences and their significance.
 
-    The first system is the baseline: † marks what is significantly better than it, ‡ what is than the second one.
+    The first system is the baseline. † marks systems significantly better than the first, ‡ than the second.
 
     Example: `limner compare runs/nmt1,runs/nmt2 runs/src-img1,runs/src-img2 --metric bleu4 --metric ter --level 0.01`
     """
@@ -49,7 +59,7 @@ def compare(
 
     options = given(metrics=metric, trials=trials, seed=seed, exchange=exchange, level=level)
     with progress_bars() as progress:
-        found = compare_systems(
+        comparison = compare_systems(
             [[Path(run) for run in system.split(",") if run] for system in runs],
             settings=ComparisonSettings.parse(options, "compare"),
             lang=lang,
@@ -57,71 +67,72 @@ def compare(
             **given(split=split),
         )
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(comparison.model_dump(mode="json"))
         return
     if markdown:
-        typer.echo(_markdown(found), nl=False)
+        typer.echo(_markdown(comparison), nl=False)
         return
-    for table in (_scores(found), _contrasts(found)):
+    for table in (_scores(comparison), _differences(comparison)):
         _print_table(table)
         typer.echo()
-    typer.echo(_legend(found))
-    for one in found.metrics:
+    typer.echo(_legend(comparison))
+    for one in comparison.metrics:
         typer.echo(f"{one.name}: {one.signature}")
 
 
-def _scores(found: Comparison) -> list[list[str]]:
-    """The scores as a table of text, its head first: systems down, metrics across."""
-    arrows = {metric.name: "↑" if metric.higher_is_better else "↓" for metric in found.metrics}
-    rows = [[found.split, *(f"{name} {arrow}" for name, arrow in arrows.items())]]
-    for system in found.systems:
-        scores = [found.score(system.name, metric) for metric in arrows]
-        rows.append([system.name, *(_shown(score) for score in scores)])
+def _scores(comparison: Comparison) -> list[list[str]]:
+    """Return the table of scores, header first: one row per system, one column per metric."""
+    arrows = {metric.name: "↑" if metric.higher_is_better else "↓" for metric in comparison.metrics}
+    rows = [[comparison.split, *(f"{name} {arrow}" for name, arrow in arrows.items())]]
+    for system in comparison.systems:
+        scores = [comparison.score(system.name, metric) for metric in arrows]
+        rows.append([system.name, *(_format(score) for score in scores)])
     return rows
 
 
-def _shown(score: SystemScore) -> str:
+def _format(score: SystemScore) -> str:
     spread = "" if score.spread is None else f" ± {score.spread:.2f}"
     return f"{score.value:.2f}{spread} {score.marks}".rstrip()
 
 
-def _contrasts(found: Comparison) -> list[list[str]]:
-    """The differences as a table of text, its head first: pairs down, metrics across."""
-    metrics = [metric.name for metric in found.metrics]
-    pairs = dict.fromkeys((one.system, one.baseline) for one in found.contrasts)
+def _differences(comparison: Comparison) -> list[list[str]]:
+    """Return the table of differences, header first: one row per pair of systems, one column per metric."""
+    metrics = [metric.name for metric in comparison.metrics]
+    pairs = dict.fromkeys((one.system, one.baseline) for one in comparison.contrasts)
     rows = [["difference (p)", *metrics]]
     for system, baseline in pairs:
-        tests = [found.contrast(system, baseline, metric) for metric in metrics]
+        tests = [comparison.contrast(system, baseline, metric) for metric in metrics]
         rows.append([f"{system} - {baseline}", *(f"{one.difference:+.2f} ({one.p:.3g})" for one in tests)])
     return rows
 
 
-def _legend(found: Comparison) -> str:
-    """What the marks mean, in a line."""
+def _legend(comparison: Comparison) -> str:
+    """Explain the marks in one line."""
     from limner.evaluation.compare import DAGGERS
 
-    better = (f"{dagger} better than {one.name}" for dagger, one in zip(DAGGERS, found.systems, strict=False))
-    return f"{', '.join(better)}: p < {found.level:g} by approximate randomisation ({found.signature})"
+    better = (f"{dagger} better than {one.name}" for dagger, one in zip(DAGGERS, comparison.systems, strict=False))
+    test = f"p < {comparison.level:g} by approximate randomisation ({comparison.signature})"
+    return f"{', '.join(better)}: {test}"
 
 
-def _markdown(found: Comparison) -> str:
-    """Both tables, what the marks mean, and the signatures."""
+def _markdown(comparison: Comparison) -> str:
+    """Return both tables, the legend and the signatures as Markdown."""
     lines = []
-    for head, *rows in (_scores(found), _contrasts(found)):
+    for head, *rows in (_scores(comparison), _differences(comparison)):
         cells = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells] + [""]
-    lines += [f"{_legend(found).replace('|', ', ')}.", ""]
-    lines += [f"- {metric.name}: `{metric.signature}`" for metric in found.metrics]
+    lines += [f"{_legend(comparison).replace('|', ', ')}.", ""]
+    lines += [f"- {metric.name}: `{metric.signature}`" for metric in comparison.metrics]
     return "\n".join([*lines, ""])
 
 
-def _print_table(table: list[list[str]]) -> None:
+def _print_table(rows: list[list[str]]) -> None:
     from rich.table import Table
 
-    head, *rows = table
-    shown = Table(box=None, pad_edge=False)
-    for place, name in enumerate(head):
-        shown.add_column(name, justify="right" if place else "left", no_wrap=True)
-    for row in rows:
-        shown.add_row(*row)
-    out.print(shown)
+    head, *body = rows
+    table = Table(box=None, pad_edge=False)
+    for column, name in enumerate(head):
+        table.add_column(name, justify="right" if column else "left", no_wrap=True)
+    for row in body:
+        table.add_row(*row)
+    out.print(table)

@@ -1,4 +1,4 @@
-"""The command that asks whether a model uses its pictures: diagnose."""
+"""The command that measures whether a model uses its images: diagnose."""
 
 from __future__ import annotations
 
@@ -9,82 +9,110 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from limner.cli.app import AsJson, Backbone, BeamSize, Data, Device, app, command_line, given
+from limner.cli.app import MEASURE, app, command_line
+from limner.cli.options import (
+    BackboneOption,
+    BeamSizeOption,
+    CollectionOption,
+    DeviceOption,
+    EvaluatedSplitOption,
+    JsonOption,
+    ModelOption,
+    SkipMissingOption,
+    given,
+    require_one_model,
+)
 from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
     from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURE)
 def diagnose(
-    model: Annotated[Path, typer.Argument(help="A trained model.")],
-    data: Data,
-    split: Annotated[str | None, typer.Option(help="Default: the recipe's test split.")] = None,
+    model: ModelOption = None,
+    *,
+    collection: CollectionOption,
+    split: EvaluatedSplitOption = None,
     mask: Annotated[
         list[str] | None,
-        typer.Option(help="SourceLanguage words to hide: colours, last:3 or a file of words. Repeatable."),
+        typer.Option("--mask", help="Source words to mask: colours, last:3 or a file of words. Repeatable."),
     ] = None,
     contrast: Annotated[
-        Path | None, typer.Option(help="A table of two sentences for a picture, or two pictures for a sentence (TSV).")
+        Path | None,
+        typer.Option(
+            "--contrast",
+            metavar="FILE",
+            help="TSV file of contrastive pairs: two sentences for an image, or two images for a sentence.",
+        ),
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="The verdict goes by the first; default: bleu4 first. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            help="Metric, the verdict uses the first; default: bleu4, chrf3, ter and perplexity. Repeatable.",
+        ),
     ] = None,
-    trials: Annotated[int, typer.Option(help="Of every test of a difference.", min=1)] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of the tests, the shuffle and the wrong pictures.")] = 1,
-    beam_size: BeamSize = None,
-    leave_out: Annotated[bool, typer.Option(help="Go on without pictures that have no features.")] = False,
-    to: Annotated[
+    trials: Annotated[int, typer.Option("--trials", help="Trials of each significance test.", min=1)] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the tests and of the shuffled images.")] = 1,
+    beam_size: BeamSizeOption = None,
+    skip_missing: SkipMissingOption = False,
+    out_file: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="Default: diagnosis/SPLIT.json in the run folder, its name longer with --mask and --contrast.",
+            metavar="FILE",
+            help="JSON file to write; default: diagnosis/SPLIT.json in the run folder, with suffixes for --mask and "
+            "--contrast.",
         ),
     ] = None,
-    backbone: Backbone = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    backbone: BackboneOption = None,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
 ) -> None:
-    """Tell whether a model uses its pictures: with the right one, others, none, and with words hidden.
+    """Measure whether a model uses its images: with the right, other and no images, and with masked words.
 
-    Example: `limner diagnose runs/src-img --data collections/multi30k --mask colours --mask last:3`
+    Example: `limner diagnose --model runs/src-img --collection collections/multi30k --mask colours --mask last:3`
     """
+    run = require_one_model(model, "diagnose")
     from limner.data.collection import Collection
     from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import DiagnosisSettings, save_diagnosis
     from limner.diagnosis import diagnose as diagnose_model
+    from limner.process import use_threads_for
     from limner.runs.trained_model import load_trained_model
 
-    checkpoint = load_trained_model(model, device)
-    search = checkpoint.recipe.decoding.model_dump()
+    trained = load_trained_model(run, device)
+    use_threads_for(trained.model.parameters())
+    decoding = {**trained.recipe.decoding.model_dump(), **given(beam_size=beam_size)}
+    settings = DiagnosisSettings(
+        split=split,
+        decoding=DecodingSettings.parse(decoding, "decoding"),
+        masks=tuple(mask or ()),
+        contrastive=contrast,
+        trials=trials,
+        seed=seed,
+        leave_out=skip_missing,
+        **given(metrics=metric),
+    )
     with progress_bars() as progress:
-        found = diagnose_model(
-            checkpoint,
-            Collection.open(data),
-            settings=DiagnosisSettings(
-                split=split,
-                decoding=DecodingSettings.parse({**search, **given(beam_size=beam_size)}, "decoding"),
-                masks=tuple(mask or ()),
-                contrastive=contrast,
-                trials=trials,
-                seed=seed,
-                leave_out=leave_out,
-                **given(metrics=metric),
-            ),
+        diagnosis = diagnose_model(
+            trained,
+            Collection.open(collection),
+            settings=settings,
             backbone=backbone,
             device=device,
             command=command_line(),
             on_progress=progress,
         )
-    path = save_diagnosis(found, model) if to is None else to
-    if to is not None:
-        found.save(to)
+    path = save_diagnosis(diagnosis, run) if out_file is None else out_file
+    if out_file is not None:
+        diagnosis.save(out_file)
     if as_json:
-        print_json({"file": str(path), **json.loads(found.model_dump_json())})
+        print_json({"file": str(path), **json.loads(diagnosis.model_dump_json())})
         return
-    _print(found)
-    typer.echo(f"{path} ({found.seconds:.1f} s)")
+    _print(diagnosis)
+    typer.echo(f"{path} ({diagnosis.seconds:.1f} s)")
 
 
 def _print(diagnosis: Diagnosis) -> None:

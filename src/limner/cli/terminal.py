@@ -1,4 +1,4 @@
-"""What people see of a running command: progress bars, tables, JSON."""
+"""Output of the commands: progress bars, tables, JSON and error lines."""
 
 from __future__ import annotations
 
@@ -18,43 +18,48 @@ if TYPE_CHECKING:
     from limner.report.contact_sheet import Summary
     from limner.training.loop import Progress as TrainingProgress
 
-PLAIN_SECONDS = 10
-# A file has room for whole lines.
+PLAIN_INTERVAL = 10
+"""Seconds between lines of progress where standard error is no terminal."""
 out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 250, markup=False, emoji=False)
-err = Console(stderr=True, markup=False, emoji=False)  # what users called things is shown as it is
+"""Standard output; files get lines of up to 250 characters."""
+err = Console(stderr=True, markup=False, emoji=False)
+"""Standard error; names with brackets or colons are printed unchanged."""
 
 
 def print_error(error: Exception) -> None:
-    """One line on standard error."""
+    """Print an error as one line on standard error."""
     err.print(Text.assemble(("error:", "bold red"), " ", str(error)), soft_wrap=True)
 
 
 def print_json(value: object) -> None:
+    """Print a value as JSON on standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1, default=str) + "\n")
 
 
-def print_summary(found: Summary) -> None:
+def print_summary(summary: Summary) -> None:
+    """Print the contents of a collection."""
     from rich.table import Table
 
-    langs = sorted({lang for counts in found.sentences.values() for lang in counts})
+    langs = sorted({lang for counts in summary.sentences.values() for lang in counts})
     table = Table(box=None, pad_edge=False)
     table.add_column("split")
-    for column in ("items", "pictures", *(f"sentences {lang}" for lang in langs)):
+    for column in ("items", "images", *(f"sentences {lang}" for lang in langs)):
         table.add_column(column, justify="right")
-    for split, count in found.splits.items():
-        sentences = (f"{found.sentences[split].get(lang, 0):,}" for lang in langs)
-        table.add_row(split, f"{count:,}", f"{found.pictures.get(split, 0):,}", *sentences)
+    for split, count in summary.splits.items():
+        sentences = (f"{summary.sentences[split].get(lang, 0):,}" for lang in langs)
+        table.add_row(split, f"{count:,}", f"{summary.pictures.get(split, 0):,}", *sentences)
     out.print(table)
-    typer.echo(f"{found.items:,} items, {found.videos:,} clips, {found.sounds:,} sounds, {found.regions:,} regions")
-    typer.echo(f"features: {', '.join(found.features) or 'none yet'}")
-    if found.missing:
-        named = "; ".join(found.missing_examples)
-        typer.echo(
-            f"{found.missing:,} {'files' if found.sounds else 'pictures'} are not where they were, for example {named}"
-        )
+    typer.echo(
+        f"{summary.items:,} items, {summary.videos:,} clips, {summary.sounds:,} sounds, {summary.regions:,} regions"
+    )
+    typer.echo(f"features: {', '.join(summary.features) or 'none'}")
+    if summary.missing:
+        examples = "; ".join(summary.missing_examples)
+        typer.echo(f"{summary.missing:,} {'files' if summary.sounds else 'images'} are missing, for example {examples}")
 
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:
+    """Print scores with their signatures, beside the published values of a row if there are any."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -63,22 +68,35 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str)
     if published:
         table.add_column(row, justify="right")
     table.add_column("signature", style="dim", overflow="fold")
-    for one in scores:
-        beside = [f"{published[one.name]:.2f}" if one.name in published else ""] if published else []
-        table.add_row(one.name, f"{one.value:.2f}", *beside, one.signature)
+    for score in scores:
+        beside = [f"{published[score.name]:.2f}" if score.name in published else ""] if published else []
+        table.add_row(score.name, f"{score.value:.2f}", *beside, score.signature)
     out.print(table)
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar that appears with the first news."""
-    with progress_bars() as stages:
-        yield lambda done, total: stages(what, done, total)
+def activity(description: str) -> Iterator[None]:
+    """Show a spinner during work whose length is not known; nothing where standard error is no terminal."""
+    if not err.is_terminal:
+        yield
+        return
+    with err.status(description):
+        yield
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback (done, total) that draws one progress bar from its first call."""
+    with progress_bars() as on_progress:
+        yield lambda done, total: on_progress(description, done, total)
 
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """One progress bar for each part of the work; nothing is drawn before there is news."""
+    """Yield a callback (stage, done, total) that draws one progress bar per stage."""
+    if not err.is_terminal:
+        yield _plain_progress()
+        return
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -89,60 +107,59 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     )
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    if not err.is_terminal:
-        yield _plain_progress()
-        return
     progress = Progress(TextColumn("{task.description}"), *columns, console=err)
     tasks: dict[str, Any] = {}
 
-    def note(what: str, done: int, total: int) -> None:
+    def on_progress(stage: str, done: int, total: int) -> None:
         progress.start()
-        if what not in tasks:
-            tasks[what] = progress.add_task(what, total=total)
-        progress.update(tasks[what], completed=done, total=total)
+        if stage not in tasks:
+            tasks[stage] = progress.add_task(stage, total=total)
+        progress.update(tasks[stage], completed=done, total=total)
 
     try:
-        yield note
+        yield on_progress
     finally:
         if tasks:
             progress.stop()
 
 
 def _plain_progress() -> Callable[[str, int, int], None]:
-    """A line every ten seconds, for logs and pipes."""
-    told = time.monotonic()
+    """Return a callback (stage, done, total) that prints a line every ten seconds, for logs and pipes."""
+    last = time.monotonic()
 
-    def note(what: str, done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= PLAIN_SECONDS:
-            told = time.monotonic()
-            err.print(f"{what}: {done:,} of {total:,}", markup=False, highlight=False)
+    def on_progress(stage: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PLAIN_INTERVAL:
+            last = time.monotonic()
+            err.print(f"{stage}: {done:,} of {total:,}", markup=False, highlight=False)
 
-    return note
+    return on_progress
 
 
 @contextmanager
 def training_bar(metric: str) -> Iterator[Callable[[TrainingProgress], None]]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+    """Yield a callback that draws the progress of a training, with its loss, speed and best validation metric."""
     if not err.is_terminal:
         plain = _plain_progress()
         yield lambda news: plain(f"training, best {metric} {news.place.best}", news.place.step, news.steps)
         return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     progress = Progress(*columns, console=err)
     task = progress.add_task("training", total=None)
 
-    def note(news: TrainingProgress) -> None:
+    def on_progress(news: TrainingProgress) -> None:
         progress.start()
-        place = news.place
-        best = "" if place.best is None else f", best {metric} {place.best:.2f}"
-        best = best if place.target is None else ", with validation data"
-        told = f"epoch {place.epoch + 1}, loss {place.loss:.3f}, {place.words_per_second:,.0f} words/s{best}"
-        progress.update(task, description=told, completed=place.step, total=news.steps)
+        state = news.place
+        best = "" if state.best is None else f", best {metric} {state.best:.2f}"
+        best = best if state.target is None else ", with validation data"
+        speed = f"{state.words_per_second:,.0f} words/s"
+        description = f"epoch {state.epoch + 1}, loss {state.loss:.3f}, {speed}{best}"
+        progress.update(task, description=description, completed=state.step, total=news.steps)
 
     try:
-        yield note
+        yield on_progress
     finally:
         if progress.live.is_started:
             progress.stop()

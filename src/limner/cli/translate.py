@@ -1,4 +1,4 @@
-"""The command that translates: sentences, files, and what nobody has translated in a collection."""
+"""The command that translates sentences, files of sentences, and the untranslated sentences of a collection."""
 
 from __future__ import annotations
 
@@ -10,148 +10,211 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from limner.cli.app import AsJson, Backbone, BeamSize, Device, Ensemble, LengthPenalty, app, given
+from limner.cli.app import USE, app
+from limner.cli.options import (
+    BackboneOption,
+    BeamSizeOption,
+    DeviceOption,
+    JsonOption,
+    LengthPenaltyOption,
+    MaxLengthOption,
+    ModelsOption,
+    NBestOption,
+    TranslationBatchSizeOption,
+    given,
+    require_models,
+)
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
 from limner.files import write_text
 
 if TYPE_CHECKING:
-    from limner.inference.translator import Translation
+    from limner.inference.translator import Translation, Translator
 
 STANDARD_INPUT = Path("-")
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 def translate(
-    model: Annotated[Path, typer.Argument(help="A trained model that translates.")],
     sentences: Annotated[
-        list[str] | None, typer.Argument(help="What to translate; without any, standard input, one sentence a line.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[SENTENCE...]", help="Sentences to translate; default: standard input, one sentence per line."
+        ),
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--input", help="A file of sentences, one a line; - is standard input.")
+    model: ModelsOption = None,
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Text file with one sentence per line; - is standard input."),
     ] = None,
-    to_file: Annotated[Path | None, typer.Option("--output", help="Write here, whole or not at all.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="File to write; default: standard output.")
+    ] = None,
     image: Annotated[
-        list[Path] | None, typer.Option(help="The picture of all sentences; repeated, one a sentence.")
+        list[Path] | None, typer.Option("--image", help="Image of all sentences, or repeated, one per sentence.")
     ] = None,
-    images: Annotated[Path | None, typer.Option(help="A file of pictures' paths, one a line, empty for none.")] = None,
+    image_list: Annotated[
+        Path | None,
+        typer.Option(
+            "--image-list", metavar="FILE", help="Text file with one image path per sentence; an empty line: no image."
+        ),
+    ] = None,
     missing: Annotated[
         Literal["refuse", "text"],
-        typer.Option(help="Whether a sentence without its picture is refused, or translated by the text alone."),
+        typer.Option("--missing", help="Treatment of sentences without an image: refuse, or translate the text alone."),
     ] = "refuse",
-    beam_size: BeamSize = None,
-    n_best: Annotated[int | None, typer.Option(help="Translations of each sentence.")] = None,
-    length_penalty: LengthPenalty = None,
-    max_length: Annotated[int | None, typer.Option(help="Words, or pieces of words, at most.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Sentences translated together; changes no result.", min=1)] = 64,
+    beam_size: BeamSizeOption = None,
+    n_best: NBestOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    max_length: MaxLengthOption = None,
+    batch_size: TranslationBatchSizeOption = 64,
     scores: Annotated[
-        bool,
-        typer.Option("--scores", help="Print log-probabilities too, after a tab; lists of --n-best have them anyway."),
+        bool, typer.Option("--scores", help="Print the log-probability after a tab; n-best lists always have it.")
     ] = False,
-    tokenised: Annotated[bool, typer.Option("--tokenised", help="Print words and signs apart, by spaces.")] = False,
+    tokenised: Annotated[
+        bool, typer.Option("--tokenised", help="Print tokens separated by spaces instead of running text.")
+    ] = False,
     attention: Annotated[
-        Path | None, typer.Option(help="Folder for drawings of what each word was made from; index.html shows all.")
+        Path | None,
+        typer.Option("--attention", metavar="DIR", help="Write plots of alignment and attention, and index.html."),
     ] = None,
     collection: Annotated[
-        Path | None, typer.Option(help="Translate what has no translation in this collection.")
+        Path | None,
+        typer.Option("--collection", metavar="DIR", help="Translate the untranslated sentences of this collection."),
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="With --collection: add the translations to it.")] = False,
-    lang: Annotated[str | None, typer.Option(help="With --collection: language to translate from, to be sure.")] = None,
-    to: Annotated[str | None, typer.Option(help="With --collection: language to translate to, to be sure.")] = None,
-    split: Annotated[str | None, typer.Option(help="With --collection: the split; default: that of training.")] = None,
-    limit: Annotated[int | None, typer.Option(help="With --collection: so many sentences at most.", min=1)] = None,
-    ensemble: Ensemble = None,
-    backbone: Backbone = None,
-    device: Device = "cpu",
-    as_json: AsJson = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="With --collection: add the translations to the collection.")
+    ] = False,
+    source_lang: Annotated[
+        str | None, typer.Option("--source-lang", help="With --collection: fail unless the model translates from this.")
+    ] = None,
+    target_lang: Annotated[
+        str | None, typer.Option("--target-lang", help="With --collection: fail unless the model translates to this.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="With --collection: split; default: the recipe's training split.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", help="With --collection: maximum number of sentences; default: all.", min=1),
+    ] = None,
+    backbone: BackboneOption = None,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
 ) -> None:
-    """Translate sentences, with the help of pictures where the model learned with them.
+    """Translate sentences, with an image if the model was trained with images.
 
-    Example: `limner translate runs/src-img "A man with a bat ." --image photo.jpg`
+    The n-best lists of several hypotheses have the format of Moses. Decoding options that are not given come from
+    the `decoding` section of the model's recipe.
+
+    Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
     """
-    search = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
-    lines = {"SENTENCES": sentences, "--input": file, "--output": to_file, "--image": image, "--images": images}
-    shown = {"--attention": attention, "--scores": scores, "--tokenised": tokenised, "--n-best": n_best}
-    chosen = {"--write": write, "--lang": lang, "--to": to, "--split": split, "--limit": limit}
-    runs = [model, *(ensemble or [])]
+    runs = require_models(model)
+    decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
+    inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
+    outputs = {"--out": out, "--attention": attention, "--scores": scores, "--tokenised": tokenised, "--n-best": n_best}
+    of_collection = {
+        "--write": write,
+        "--source-lang": source_lang,
+        "--target-lang": target_lang,
+        "--split": split,
+        "--limit": limit,
+    }
     if collection is not None:
-        _refuse({**lines, **shown, "--missing": missing == "text", "--backbone": backbone}, "go without --collection")
-        wanted = {"split": split, "limit": limit, "batch_size": batch_size}
-        _translate_collection(runs, collection, (lang, to), write, device, search, wanted, as_json)
+        others = {"--missing": missing == "text", "--backbone": backbone}
+        _refuse({**inputs, **outputs, **others}, "not possible with --collection")
+        selection = {"split": split, "limit": limit, "batch_size": batch_size}
+        langs = (source_lang, target_lang)
+        _translate_collection(runs, collection, langs, write, device, decoding, selection, as_json)
         return
-    _refuse(chosen, "need --collection")
-    asked = _read_sentences(sentences or [], file)
-    pictures = _read_pictures(asked, image or [], images)
-    if to_file is not None:
-        _require_place(to_file)
+    _refuse(of_collection, "possible only with --collection")
+    source = _read_sentences(sentences or [], input_file)
+    images = _read_images(source, image or [], image_list)
+    if out is not None:
+        _require_writable(out)
     from limner.inference.translator import Translator
+    from limner.process import use_threads_for
 
-    translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(pictures))
+    translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
+    use_threads_for(translator.models[0].model.parameters())
     with progress_bar("translating") as bar:
-        found = translator.translate(
-            asked.texts, images=pictures, missing=missing, batch_size=batch_size, on_progress=bar, **search
+        translations = translator.translate(
+            source.texts, images=images, missing=missing, batch_size=batch_size, on_progress=bar, **decoding
         )
     if attention is not None:
-        from limner.report.attention_page import save_explanations
-
-        explained = translator.explain(asked.texts, [best[0] for best in found], images=pictures, missing=missing)
-        features = translator.models[0].config.features
-        with progress_bar("drawing") as bar:
-            page = save_explanations(
-                explained, attention, sentences=asked.texts, pictures=pictures, features=features, progress=bar
-            )
-        err.print(f"drawings: {page}", soft_wrap=True)
-    several = (n_best or translator.models[0].recipe.decoding.n_best) > 1
+        _plot_attention(translator, source.texts, images, translations, missing, attention)
     if as_json:
-        told = _as_json(asked.texts, pictures, found)
+        text = _format_json(source.texts, images, translations)
     else:
-        told = "".join(f"{line}\n" for line in _as_lines(found, scores, tokenised, several))
-    if to_file is None:
-        sys.stdout.write(told)
+        several = (n_best or translator.models[0].recipe.decoding.n_best) > 1
+        text = "".join(f"{line}\n" for line in _format_lines(translations, scores, tokenised, several))
+    if out is None:
+        sys.stdout.write(text)
     else:
-        write_text(to_file, told)
+        write_text(out, text)
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Options that would be passed over are a mistake of whoever gave them."""
-    if slips := [name for name, value in options.items() if value]:
-        raise SettingsError(f"{', '.join(slips)}: {why}; leave out one or the other")
+def _plot_attention(
+    translator: Translator,
+    sentences: Sequence[str],
+    images: Sequence[Path | None],
+    translations: Sequence[Sequence[Translation]],
+    missing: Literal["refuse", "text"],
+    folder: Path,
+) -> None:
+    """Write plots of the alignment and the attention of the best translations."""
+    from limner.report.attention_page import save_explanations
+
+    best = [hypotheses[0] for hypotheses in translations]
+    explained = translator.explain(sentences, best, images=images, missing=missing)
+    features = translator.models[0].config.features
+    with progress_bar("plotting attention") as bar:
+        page = save_explanations(
+            explained, folder, sentences=sentences, pictures=images, features=features, progress=bar
+        )
+    err.print(f"plots: {page}", soft_wrap=True)
 
 
-def _require_place(file: Path) -> None:
-    """A slip in a file's name is told before the work, and makes no folders."""
+def _refuse(options: Mapping[str, object], reason: str) -> None:
+    """Raise SettingsError if one of the options was given that would have no effect."""
+    if names := [name for name, value in options.items() if value]:
+        raise SettingsError(f"{', '.join(names)}: {reason}; leave out one or the other")
+
+
+def _require_writable(file: Path) -> None:
+    """Check before the work that the output file can be created."""
     if file.is_dir():
-        raise SettingsError(f"--output {file}: is a folder; name a file in it")
+        raise SettingsError(f"--out {file}: is a folder; name a file in it")
     if not file.parent.is_dir():
-        raise SettingsError(f"--output {file}: there is no folder {file.parent}; make it, or name another")
+        raise SettingsError(f"--out {file}: there is no folder {file.parent}; create it, or name another file")
 
 
-class Sentences(NamedTuple):
-    """What is to be translated, and where it came from, for messages."""
+class SourceSentences(NamedTuple):
+    """Sentences to translate."""
 
     texts: list[str]
-    place: str
+    origin: str
+    """Name of their origin in error messages: a file, standard input or the command line."""
 
 
-def _read_sentences(given_here: Sequence[str], file: Path | None) -> Sentences:
-    if given_here and file is not None:
+def _read_sentences(arguments: Sequence[str], file: Path | None) -> SourceSentences:
+    if arguments and file is not None:
         raise SettingsError(f"sentences and --input {file}: give one or the other")
-    if given_here:
-        return Sentences(list(given_here), "the command line")
+    if arguments:
+        return SourceSentences(list(arguments), "the command line")
     if file is None and sys.stdin.isatty():
-        raise SettingsError("nothing to translate: give sentences, a file (--input), or pipe them in")
-    return Sentences(
-        _read_lines(file or STANDARD_INPUT), "standard input" if file in (None, STANDARD_INPUT) else str(file)
-    )
+        raise SettingsError("nothing to translate: give sentences, a file (--input), or pipe sentences in")
+    origin = "standard input" if file in (None, STANDARD_INPUT) else str(file)
+    return SourceSentences(_read_lines(file or STANDARD_INPUT), origin)
 
 
 def _read_lines(file: Path) -> list[str]:
-    """Lines of a file in UTF-8; only line feeds end one, since other separators occur within sentences."""
+    """Read lines of UTF-8 text; only line feeds separate lines, as other separators occur within sentences."""
     try:
         data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
     except OSError as error:
         raise SettingsError(
-            f"{file}: cannot be read ({error.strerror}); expected a text file, one line a sentence"
+            f"{file}: cannot be read ({error.strerror}); expected a text file, one line per sentence"
         ) from None
     try:
         text = data.decode("utf-8-sig")
@@ -164,30 +227,32 @@ def _read_lines(file: Path) -> list[str]:
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
-def _read_pictures(sentences: Sentences, image: Sequence[Path], file: Path | None) -> list[Path | None]:
-    """For each sentence its picture, or None."""
+def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path | None) -> list[Path | None]:
+    """Return the image of each sentence, or None."""
     count = len(sentences.texts)
     if file is None:
-        if len(image) not in (0, 1, count):
-            raise SettingsError(f"{len(image)} pictures (--image) and {count} sentences: give one for all, or one each")
-        return [None] * count if not image else [*image] * (count if len(image) == 1 else 1)
-    if image:
-        raise SettingsError(f"--image and --images {file}: give one or the other")
+        if len(images) not in (0, 1, count):
+            raise SettingsError(f"{len(images)} images (--image) and {count} sentences: give one for all, or one each")
+        return [None] * count if not images else [*images] * (count if len(images) == 1 else 1)
+    if images:
+        raise SettingsError(f"--image and --image-list {file}: give one or the other")
     paths = [Path(line) if line.strip() else None for line in _read_lines(file)]
     if len(paths) != count:
-        longer, shorter = (file, sentences.place) if len(paths) > count else (sentences.place, file)
+        longer, shorter = (file, sentences.origin) if len(paths) > count else (sentences.origin, file)
         raise SettingsError(
-            f"{sentences.place} has {count} sentences and {file} has {len(paths)} lines: line "
-            f"{min(count, len(paths)) + 1} of {longer} has nothing beside it in {shorter}; give each sentence one, "
-            "an empty one where it has no picture"
+            f"{sentences.origin} has {count} sentences and {file} has {len(paths)} lines: line "
+            f"{min(count, len(paths)) + 1} of {longer} has no counterpart in {shorter}; write one line per sentence, "
+            "an empty one for no image"
         )
     return paths
 
 
-def _as_lines(found: Iterable[Sequence[Translation]], scores: bool, tokenised: bool, several: bool) -> Iterator[str]:
-    """One line a translation; where several of a sentence were asked for, the n-best lists of Moses."""
-    for number, translations in enumerate(found):
-        for one in translations:
+def _format_lines(
+    translations: Iterable[Sequence[Translation]], scores: bool, tokenised: bool, several: bool
+) -> Iterator[str]:
+    """Yield one line per hypothesis, as n-best lists of Moses if there can be several for a sentence."""
+    for number, hypotheses in enumerate(translations):
+        for one in hypotheses:
             text = " ".join(one.tokens) if tokenised else one.text
             if several:
                 yield f"{number} ||| {text} ||| logprob= {one.log_prob:.4f} ||| {one.score:.4f}"
@@ -195,29 +260,33 @@ def _as_lines(found: Iterable[Sequence[Translation]], scores: bool, tokenised: b
                 yield f"{text}\t{one.log_prob:.4f}" if scores else text
 
 
-def _as_json(texts: Sequence[str], pictures: Sequence[Path | None], found: Sequence[Sequence[Translation]]) -> str:
-    told = [
+def _format_json(
+    texts: Sequence[str], images: Sequence[Path | None], translations: Sequence[Sequence[Translation]]
+) -> str:
+    records = [
         {
             "source": text,
-            "picture": None if picture is None else str(picture),
-            "translations": [{key: value for key, value in one._asdict().items() if key != "ids"} for one in best],
+            "image": None if image is None else str(image),
+            "translations": [
+                {key: value for key, value in one._asdict().items() if key != "ids"} for one in hypotheses
+            ],
         }
-        for text, picture, best in zip(texts, pictures, found, strict=True)
+        for text, image, hypotheses in zip(texts, images, translations, strict=True)
     ]
-    return json.dumps(told, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(records, ensure_ascii=False, indent=1) + "\n"
 
 
 def _translate_collection(
     runs: Sequence[Path],
-    place: Path,
-    direction: tuple[str | None, str | None],
+    folder: Path,
+    langs: tuple[str | None, str | None],
     write: bool,
     device: str,
-    search: dict[str, Any],
-    wanted: dict[str, Any],
+    decoding: dict[str, Any],
+    selection: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Print, or write, a translation of what has none."""
+    """Print, or add to the collection, a translation of every sentence that has none."""
     from limner.data.collection import Collection
     from limner.inference.back_translation import (
         BackTranslationSettings,
@@ -227,33 +296,35 @@ def _translate_collection(
     )
     from limner.inference.base import change_decoding
     from limner.inference.translator import languages
+    from limner.process import use_threads_for
     from limner.runs.trained_model import load_trained_model
 
     models = [load_trained_model(run, device) for run in runs]
+    use_threads_for(models[0].model.parameters())
     source, target = languages(models[0])
-    for told, known, option in zip(direction, (source.lang, target), ("--lang", "--to"), strict=True):
-        if told not in (None, known):
+    for lang, expected, option in zip(langs, (source.lang, target), ("--source-lang", "--target-lang"), strict=True):
+        if lang not in (None, expected):
             raise SettingsError(
-                f"{option} {told}: {runs[0]} translates from '{source.lang}' to '{target}'; name a model of the "
-                "direction that you want"
+                f"{option} {lang}: {runs[0]} translates from '{source.lang}' to '{target}'; name a model of the "
+                "other direction"
             )
-    settings = BackTranslationSettings(**wanted, decoding=change_decoding(models[0].recipe.decoding, search))
-    collection = Collection.open(place)
+    settings = BackTranslationSettings(**selection, decoding=change_decoding(models[0].recipe.decoding, decoding))
+    collection = Collection.open(folder)
     with progress_bar("translating") as bar:
         if not write:
-            found = translate_untranslated(models, collection, settings=settings, on_progress=bar)
-            pairs = [(one.sentence.text, one.text) for some in found for one in some]
+            hypotheses = translate_untranslated(models, collection, settings=settings, on_progress=bar)
+            pairs = [(one.sentence.text, one.text) for some in hypotheses for one in some]
         else:
             generated_by = "+".join(run_name(run) for run in runs)
             outcome = back_translate(models, collection, generated_by=generated_by, settings=settings, on_progress=bar)
     if write and as_json:
-        print_json({"collection": str(place), "generated_by": generated_by, **outcome._asdict()})
+        print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
     elif write:
-        why = "had no words, too many, or no end, or a picture without features"
-        left = f"; {outcome.left_out:,} {why}" if outcome.left_out else ""
-        typer.echo(f"{place}: {outcome.translated:,} sentences in '{target}' added, made by {generated_by}{left}")
+        reasons = "empty, too long or unfinished translations, or images without features"
+        skipped = f"; {outcome.left_out:,} skipped ({reasons})" if outcome.left_out else ""
+        typer.echo(f"{folder}: {outcome.translated:,} sentences in '{target}' added, generated by {generated_by}{skipped}")
     elif as_json:
-        print_json([{source.lang: written, target: text} for written, text in pairs])
+        print_json([{source.lang: text, target: translation} for text, translation in pairs])
     else:
-        for written, text in pairs:
-            typer.echo(f"{written}\t{text}")
+        for text, translation in pairs:
+            typer.echo(f"{text}\t{translation}")

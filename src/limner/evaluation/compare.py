@@ -172,7 +172,7 @@ def _read(run: Path, split: str) -> Evaluation:
         raise RunError(f"{run}: no such run folder")
     others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
     raise RunError(
-        f"{path}: there is no such evaluation; make it with 'limner evaluate {run} --data COLLECTION'"
+        f"{path}: there is no such evaluation; make it with 'limner evaluate --model {run} --collection COLLECTION'"
         + (f", or name one that is there with --split: {others}" if others else "")
     )
 
@@ -278,7 +278,7 @@ def _require_same_tokens(systems: Systems, wanted: Sequence[str]) -> None:
         if not all(item.reference_tokens for item in found.items):
             raise RunError(
                 f"{run}: its evaluation kept no tokens, it is of an older Limner; evaluate it again: "
-                f"limner evaluate {run} --data COLLECTION"
+                f"limner evaluate --model {run} --collection COLLECTION"
             )
     if not any(METRICS[name].reads == "tokens" for name in wanted):
         return

@@ -155,8 +155,9 @@ def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Colle
     if not training_set.synthetic:
         raise SettingsError(
             f"data.synthetic: {data.synthetic:g}, and split '{data.train}' of {collection.path} has no source sentence "
-            f"in '{data.source_lang}' that a model wrote; write some with 'limner translate RUN --collection "
-            f"{collection.path} --lang {data.lang} --to {data.source_lang} --write', or go without: data.synthetic=0"
+            f"in '{data.source_lang}' that a model wrote; write some with 'limner translate --model RUN --collection "
+            f"{collection.path} --source-lang {data.lang} --target-lang {data.source_lang} --write', or go without: "
+            "data.synthetic=0"
         )
     total = len(training_set.epoch_rows(recipe.training.seed, 0))
     drawn = total - (len(training_set) - len(training_set.synthetic))

@@ -1,0 +1,142 @@
+"""Commands that create and inspect collections: import, generate, show."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limner.cli.app import DATA, app
+from limner.cli.options import JsonOption, given
+from limner.cli.terminal import activity, err, print_json, print_summary, progress_bar
+from limner.errors import SettingsError
+
+
+@app.command("import", rich_help_panel=DATA)
+def import_(
+    kind: Annotated[
+        str,
+        typer.Argument(help="Source format: flickr, multi30k, coco, karpathy, iapr, jsonl, csv, folder or audio."),
+    ],
+    source: Annotated[Path, typer.Argument(help="Folder or file to read.")],
+    collection: Annotated[Path, typer.Argument(help="Collection to create or to extend.")],
+    images: Annotated[
+        Path | None, typer.Option("--images", metavar="DIR", help="Image folder; default: the corpus's usual place.")
+    ] = None,
+    splits: Annotated[
+        Path | None, typer.Option("--splits", metavar="DIR", help="Folder with train.txt, val.txt and test.txt.")
+    ] = None,
+    lang: Annotated[
+        str | None, typer.Option("--lang", help="Language code of the sentences, where the format has none.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Split of items without one; auto assigns 80/10/10 % at random.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail instead of skipping damaged entries.")] = False,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the images into the collection instead of referring to them.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a collection of images (or audio files) and sentences, or extend one.
+
+    Example: `limner import flickr ~/flickr8k collections/flickr8k`
+    """
+    from limner.data.readers import Options, import_collection
+
+    options = Options(images=images, splits=splits, lang=lang, split=split)
+    with progress_bar("copying images" if copy else "importing") as bar:
+        report = import_collection(kind, source, collection, options, strict=strict, copy=copy, progress=bar)
+    if as_json:
+        print_json(
+            {
+                "collection": str(report.collection),
+                "items": report.items,
+                "sentences": report.sentences,
+                **report.changes._asdict(),
+                "skipped": dict(report.skipped),
+                "examples": report.examples,
+            }
+        )
+    else:
+        for line in report.lines():
+            typer.echo(line)
+
+
+@app.command(rich_help_panel=DATA)
+def generate(
+    kind: Annotated[str, typer.Argument(help="scenes (drawn images) or sounds (audio files).")],
+    collection: Annotated[Path, typer.Argument(help="Collection to create.")],
+    seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 0.")] = None,
+    train: Annotated[
+        int | None, typer.Option("--train", help="Number of training items; default: 2400 scenes, 1000 sounds.")
+    ] = None,
+    val: Annotated[
+        int | None, typer.Option("--val", help="Number of validation items; default: 200 scenes, 100 sounds.")
+    ] = None,
+    test: Annotated[
+        int | None, typer.Option("--test", help="Number of test items; default: 200 scenes, 100 sounds.")
+    ] = None,
+    ambiguous: Annotated[
+        float | None,
+        typer.Option(
+            "--ambiguous", help="Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Generate a collection with sentences; the same seed gives the same bytes.
+
+    Example: `limner generate sounds collections/sounds --train 2000`
+    """
+    from limner.media.modality import IMAGE
+    from limner.synthetic.scenes import SceneSettings
+    from limner.synthetic.scenes import generate as generate_scenes
+    from limner.synthetic.sounds import SoundSettings, generate_sounds
+
+    values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous)
+    with progress_bar(f"generating {kind}") as bar:
+        if kind == "scenes":
+            made = generate_scenes(collection, SceneSettings.parse(values, kind), bar)
+        elif kind == "sounds":
+            made = generate_sounds(collection, SoundSettings.parse(values, kind), bar)
+        else:
+            raise SettingsError(f"KIND '{kind}': expected scenes or sounds")
+    modality = made.items()[0].modality or IMAGE
+    next_command = f"limner features {collection} --backbone {modality.default_backbone}"
+    if as_json:
+        print_json({"collection": str(collection), "splits": made.splits(), "next": next_command})
+        return
+    typer.echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in made.splits().items())}")
+    typer.echo(f"next: {next_command}")
+
+
+@app.command(rich_help_panel=DATA)
+def show(
+    collection: Annotated[Path, typer.Argument(help="Collection to inspect.")],
+    split: Annotated[str | None, typer.Option("--split", help="Split of the contact sheet; default: all.")] = None,
+    sheet: Annotated[
+        Path | None, typer.Option("--sheet", metavar="FILE", help="Write a contact sheet of some images as a PNG file.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the contents of a collection: counts, missing images, feature tables, a contact sheet.
+
+    Example: `limner show collections/flickr8k --sheet sheet.png`
+    """
+    from limner.data.collection import Collection
+    from limner.report.contact_sheet import contact_sheet, save_sheet, summary
+
+    opened = Collection.open(collection)
+    with activity("reading the collection"):
+        if sheet is not None:
+            save_sheet(contact_sheet(opened, split), sheet)
+        contents = summary(opened)
+    if sheet is not None:
+        err.print(f"contact sheet: {sheet}")
+    if as_json:
+        print_json({**asdict(contents), "collection": str(collection)})
+    else:
+        print_summary(contents)

@@ -1,0 +1,129 @@
+"""The command that captions images: describe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from limner.cli.app import USE, app
+from limner.cli.options import (
+    BackboneOption,
+    BeamSizeOption,
+    DeviceOption,
+    JsonOption,
+    LengthPenaltyOption,
+    MaxLengthOption,
+    MinLengthOption,
+    ModelsOption,
+    NBestOption,
+    SampleOption,
+    SamplingSeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    given,
+    require_models,
+)
+from limner.cli.terminal import print_error, print_json, progress_bar
+from limner.errors import MediaError, SettingsError
+
+
+@app.command(rich_help_panel=USE)
+def describe(
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE...", help="Image files, or folders of them; audio files for an audio model."),
+    ],
+    model: ModelsOption = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", help="Words that every caption starts with; default: none.")
+    ] = None,
+    beam_size: BeamSizeOption = None,
+    n_best: NBestOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    min_length: MinLengthOption = None,
+    max_length: MaxLengthOption = None,
+    sample: SampleOption = False,
+    temperature: TemperatureOption = 1.0,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    seed: SamplingSeedOption = 0,
+    backbone: BackboneOption = None,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Generate captions of images, or of audio files with a model trained on audio features.
+
+    Decoding options that are not given come from the `decoding` section of the model's recipe.
+
+    Example: `limner describe photo.jpg --model runs/mrnn --beam-size 5 --n-best 3`
+    """
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    decoding = given(
+        beam_size=beam_size,
+        n_best=n_best,
+        length_penalty=length_penalty,
+        min_length=min_length,
+        max_length=max_length,
+        sample=sampling if sample else None,
+    )
+    if not _describe(images, require_models(model), prefix, decoding, backbone, device, as_json):
+        raise typer.Exit(1)
+
+
+def _describe(
+    images: Sequence[Path],
+    runs: Sequence[Path],
+    prefix: str | None,
+    decoding: dict[str, Any],
+    backbone: str | None,
+    device: str,
+    as_json: bool,
+) -> bool:
+    """Print the captions; return whether every file could be read."""
+    from limner.inference.captioner import Captioner
+    from limner.process import use_threads_for
+
+    captioner = Captioner.load(*runs, backbone=backbone, device=device)
+    use_threads_for(captioner.models[0].model.parameters())
+    files = _expand_folders(images, captioner.suffixes)
+    prefixes = [prefix] * len(files) if prefix else None
+    records: list[dict[str, Any]] = []
+    unreadable = 0
+    visible = as_json or not sys.stdout.isatty()  # captions on a terminal show the progress themselves
+    with progress_bar("describing") if visible else nullcontext(None) as bar:
+        for done, (file, result) in enumerate(captioner.describe_each(files, prefixes=prefixes, **decoding), 1):
+            if isinstance(result, MediaError):
+                unreadable += 1
+                print_error(result)
+            elif as_json:
+                captions = [{"text": one.text, "log_prob": one.log_prob, "score": one.score} for one in result]
+                records.append({"image": str(file), "captions": captions})
+            else:
+                for caption in result:
+                    log_prob = f"\t{caption.log_prob:.2f}" if len(result) > 1 else ""
+                    typer.echo(f"{file}\t{caption.text}{log_prob}")
+            if bar is not None and len(files) > 1:
+                bar(done, len(files))
+    if as_json:
+        print_json(records)
+    return not unreadable
+
+
+def _expand_folders(paths: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
+    """Replace each folder by the files in it that have one of the suffixes."""
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+            if not inside:
+                raise SettingsError(f"{path}: expected files of this model's kind ({', '.join(sorted(suffixes))})")
+            files += inside
+        else:
+            files.append(path)
+    return files

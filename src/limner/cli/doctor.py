@@ -1,0 +1,186 @@
+"""The command that examines the installation: doctor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from limner.cli.app import MORE, app
+from limner.cli.options import JsonOption
+from limner.cli.terminal import activity, print_json
+
+REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)([^;]*)(?:;\s*extra\s*==\s*['\"]([^'\"]+)['\"])?")
+DEVELOPMENT_EXTRAS = ("dev", "docs")
+"""Extras that users do not need."""
+PURPOSES = {
+    "coco": "METEOR of captions and translations",
+    "tensorboard": "training curves in TensorBoard",
+    "video": "generated video clips",
+    "audio": "audio files",
+    "words": "maps of word embeddings",
+}
+
+
+class Extra(NamedTuple):
+    """An optional extra of the package."""
+
+    purpose: str
+    installed: bool
+    missing: list[str]
+    """Names of the packages that are not installed."""
+    command: str
+    """Command that installs the extra."""
+
+
+class Installation(NamedTuple):
+    """Versions, devices, threads, extras and folders that Limner uses on this machine."""
+
+    limner: str
+    python: str
+    platform: str
+    packages: dict[str, str | None]
+    """Version of each required package, None if it is not installed."""
+    devices: list[str]
+    threads: dict[str, str]
+    extras: dict[str, Extra]
+    java: str | None
+    """Version line of the Java that METEOR runs on, None if there is none."""
+    folders: dict[str, str]
+
+
+@app.command(rich_help_panel=MORE)
+def doctor(as_json: JsonOption = False) -> None:
+    """Show versions, devices, threads, optional extras, Java and cache folders of this installation.
+
+    Example: `limner doctor --json`
+    """
+    with activity("examining the installation"):
+        installation = examine()
+    if as_json:
+        print_json(
+            {**installation._asdict(), "extras": {name: one._asdict() for name, one in installation.extras.items()}}
+        )
+        return
+    for section, lines in _sections(installation).items():
+        typer.echo(section)
+        width = max((len(name) for name in lines), default=0)
+        for name, value in lines.items():
+            typer.echo(f"  {name:{width}}  {value}")
+
+
+def examine() -> Installation:
+    """Collect the facts about this installation; only torch is imported."""
+    required, optional = _requirements()
+    return Installation(
+        limner=metadata.version("limner"),
+        python=f"{platform.python_version()} ({sys.executable})",
+        platform=platform.platform(),
+        packages={name: _version(name) for name in required},
+        devices=_devices(),
+        threads=_threads(),
+        extras={name: _extra(name, packages) for name, packages in optional.items()},
+        java=_java(),
+        folders=_folders(),
+    )
+
+
+def _sections(installation: Installation) -> dict[str, dict[str, str]]:
+    """Arrange the facts as text: heading, then name and value of each line."""
+    extras = {}
+    for name, extra in installation.extras.items():
+        state = "installed" if extra.installed else f"missing ({', '.join(extra.missing)}): {extra.command}"
+        extras[name] = f"{extra.purpose}: {state}"
+    return {
+        "versions": {"limner": installation.limner, "python": installation.python, "platform": installation.platform},
+        "packages": {name: version or "missing" for name, version in installation.packages.items()},
+        "devices": dict(device.split(": ", 1) for device in installation.devices),
+        "threads": installation.threads,
+        "extras": extras,
+        "java": {"java": installation.java or "missing: METEOR needs it; install a Java runtime, for example openjdk"},
+        "folders": installation.folders,
+    }
+
+
+def _requirements() -> tuple[list[str], dict[str, list[str]]]:
+    """Return the names of the required packages, and those of each extra for users."""
+    required: list[str] = []
+    optional: dict[str, list[str]] = {}
+    for line in metadata.requires("limner") or ():
+        match = REQUIREMENT.match(line)
+        assert match is not None, line
+        name, _, extra = match.groups()
+        if extra is None:
+            required.append(name)
+        elif extra not in DEVELOPMENT_EXTRAS:
+            optional.setdefault(extra, []).append(name)
+    return required, optional
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _extra(name: str, packages: list[str]) -> Extra:
+    missing = [package for package in packages if _version(package) is None]
+    return Extra(PURPOSES.get(name, name), not missing, missing, f"pip install 'limner[{name}]'")
+
+
+def _devices() -> list[str]:
+    """Describe the processor and every CUDA device."""
+    import torch
+
+    from limner.device import native_bf16
+
+    bf16 = "fast bf16" if native_bf16(torch.device("cpu")) else "no fast bf16"
+    devices = [f"cpu: {os.cpu_count()} cores, {bf16}"]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append(f"cuda:{index}: {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+    return devices
+
+
+def _threads() -> dict[str, str]:
+    import torch
+
+    from limner.process import PARAMETERS_FOR_THREADS
+
+    chosen = os.environ.get("OMP_NUM_THREADS")
+    rule = f"1 for models below {PARAMETERS_FOR_THREADS:,} parameters, else {torch.get_num_threads()}"
+    return {
+        "threads": f"{chosen} (OMP_NUM_THREADS)" if chosen else rule,
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "not set"),
+    }
+
+
+def _java() -> str | None:
+    java = shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (done.stderr or done.stdout).partition("\n")[0]
+
+
+def _folders() -> dict[str, str]:
+    """Name the folders from which models and packages are read."""
+    from huggingface_hub import constants
+
+    hub = Path(constants.HF_HUB_CACHE)
+    return {
+        "limner": str(Path(__file__).parents[1]),
+        "backbones (HF_HUB_CACHE)": f"{hub}{'' if hub.is_dir() else ' (not created yet)'}",
+    }

@@ -1,0 +1,124 @@
+"""The command that measures models on a split: evaluate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from limner.cli.app import MEASURE, app, command_line
+from limner.cli.options import (
+    BeamSizeOption,
+    CollectionOption,
+    DeviceOption,
+    EvaluatedSplitOption,
+    ImageControlOption,
+    JsonOption,
+    LengthPenaltyOption,
+    MetricsOption,
+    ModelsOption,
+    SkipMissingOption,
+    given,
+    require_models,
+)
+from limner.cli.terminal import print_json, print_scores, progress_bars
+from limner.errors import SettingsError
+
+if TYPE_CHECKING:
+    from limner.runs.recipe import Recipe
+
+
+@app.command(rich_help_panel=MEASURE)
+def evaluate(
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of evaluation.* and decoding.* to change."),
+    ] = None,
+    model: ModelsOption = None,
+    *,
+    collection: CollectionOption,
+    split: EvaluatedSplitOption = None,
+    metric: MetricsOption = None,
+    beam_size: BeamSizeOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    retrieval: Annotated[
+        bool, typer.Option("--retrieval/--no-retrieval", help="Also measure image-text retrieval in both directions.")
+    ] = True,
+    marginal: Annotated[
+        int,
+        typer.Option(
+            "--marginal",
+            help="Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split.",
+            min=0,
+        ),
+    ] = 1000,
+    image_control: ImageControlOption = "right",
+    memory: Annotated[int, typer.Option("--memory", help="Working memory of retrieval in MiB.", min=1)] = 128,
+    skip_missing: SkipMissingOption = False,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
+
+    The results are saved in the folder of the first run, where `limner report` and `limner compare` read them.
+
+    Example: `limner evaluate evaluation.samples=10 --model runs/mrnn --collection collections/flickr8k --beam-size 5`
+    """
+    runs = require_models(model)
+    from limner.data.collection import Collection
+    from limner.evaluation.evaluate import DEFAULT_METRICS, save_evaluation
+    from limner.evaluation.evaluate import evaluate as evaluate_models
+    from limner.process import use_threads_for
+    from limner.runs.trained_model import load_trained_model
+
+    models = [load_trained_model(run, device) for run in runs]
+    use_threads_for(models[0].model.parameters())
+    options = given(beam_size=beam_size, length_penalty=length_penalty)
+    recipe = _change(
+        models[0].recipe, [*(changes or []), *(f"decoding.{key}={value}" for key, value in options.items())]
+    )
+    with progress_bars() as progress:
+        evaluation = evaluate_models(
+            models,
+            Collection.open(collection),
+            split=split,
+            settings=recipe.decoding,
+            measure=recipe.evaluation,
+            pictures=image_control,
+            metrics=metric or DEFAULT_METRICS,
+            retrieval=retrieval,
+            marginal=marginal,
+            leave_out=skip_missing,
+            budget=memory << 20,
+            command=command_line(),
+            progress=progress,
+        )
+    path = save_evaluation(evaluation, runs[0])
+    if as_json:
+        print_json(
+            {
+                "file": str(path),
+                "seconds": evaluation.seconds,
+                "left_out": evaluation.left_out,
+                "scores": [score._asdict() for score in evaluation.scores],
+            }
+        )
+        return
+    published = models[0].recipe.published
+    print_scores(evaluation.scores, published.values if published else {}, published.row if published else "")
+    skipped = f", {evaluation.left_out:,} items without image features skipped" if evaluation.left_out else ""
+    typer.echo(f"{path} ({evaluation.seconds:.1f} s{skipped})")
+
+
+def _change(recipe: Recipe, changes: list[str]) -> Recipe:
+    """Return the recipe with other settings of evaluation and decoding."""
+    from limner.runs.recipe import Recipe
+    from limner.settings import override
+
+    for change in changes:
+        if not change.startswith(("evaluation.", "decoding.")):
+            raise SettingsError(
+                f"'{change}': expected evaluation.KEY=VALUE or decoding.KEY=VALUE, the settings that can change after "
+                "training; models are named by --model"
+            )
+    return Recipe.parse(override(recipe.model_dump(mode="json"), changes))

@@ -1,0 +1,129 @@
+"""Commands that run whole experiments, from data to report: demo, reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from limner.cli.app import MORE, app, command_line
+from limner.cli.options import CollectionOption, JsonOption
+from limner.cli.terminal import print_json, print_scores, progress_bars
+
+if TYPE_CHECKING:
+    from limner.cli.demo import DemoResult
+
+
+@app.command(rich_help_panel=MORE)
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the collections, the runs and the reports.")
+    ] = Path("demo"),
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the drawings and of the training.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Generate collections, train a captioner and a translator from pixels, evaluate them and write reports.
+
+    An interrupted demo continues where it stopped.
+
+    Example: `limner demo --out demo`
+    """
+    from limner.cli.demo import run_demo
+
+    with progress_bars() as progress:
+        result = run_demo(out, seed=seed, command=command_line(), progress=progress)
+    if not as_json:
+        _print_demo(result)
+        return
+    print_json(
+        {
+            "report": str(result.report),
+            "run": str(result.run),
+            "seconds": result.seconds,
+            "scores": [score._asdict() for score in result.evaluation.scores],
+            "translation": str(result.translation),
+            "translation_report": str(result.translation_report),
+            "translation_scores": [score._asdict() for score in result.translations.scores],
+            "diagnosis": result.diagnosis.model_dump(),
+        }
+    )
+
+
+def _print_demo(result: DemoResult) -> None:
+    print_scores(result.evaluation.scores, {}, "")
+    for item in result.evaluation.items[:5]:
+        typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
+    print_scores(result.translations.scores, {}, "")
+    for item in {item.id: item for item in result.translations.items[:25]}.values():  # one sentence per image
+        typer.echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
+    typer.echo(result.diagnosis.verdict)
+    if (ambiguity := result.diagnosis.ambiguity) is not None:
+        names = {"right": "the right image", "swapped": "an image of the other sense", "none": "no image"}
+        accuracies = [f"{one.scores[0].value:.0f} % with {names[one.name]}" for one in ambiguity.conditions]
+        typer.echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
+    typer.echo(f"{result.seconds:.0f} s of work; reports: {result.report}, {result.translation_report}")
+
+
+@app.command(rich_help_panel=MORE)
+def reproduce(
+    table: Annotated[
+        str,
+        typer.Argument(
+            help="Published table: kiros2014/table1, calixto2016/table1, calixto2017/table1 or calixto2017/table2."
+        ),
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change in the recipe of every row."),
+    ] = None,
+    *,
+    collection: CollectionOption,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the runs, the rows and the table.")],
+    recipes: Annotated[
+        str | None,
+        typer.Option("--recipes", help="Folder of recipes to use, such as calixto2017/small; default: the table's."),
+    ] = None,
+    row: Annotated[list[str] | None, typer.Option("--row", help="Row to train; default: all. Repeatable.")] = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="Number of training seeds per row; the table shows the means.", min=1)
+    ] = 1,
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
+    ] = None,
+    budget: Annotated[
+        float, typer.Option("--budget", help="Share of the recipes' epochs and samples to use, above 0, at most 1.")
+    ] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Train and evaluate the rows of a published table, and print them beside the published values.
+
+    Rows of translation models are marked where they are significantly better than the baselines. An interrupted
+    command continues where it stopped.
+
+    Example: `limner reproduce kiros2014/table1 --collection collections/flickr8k --out runs/table1 --budget 0.1`
+    """
+    from limner.data.collection import Collection
+    from limner.reproduce import find_table
+    from limner.reproduce import reproduce as reproduce_table
+
+    with progress_bars() as progress:
+        reproduction = reproduce_table(
+            find_table(table),
+            Collection.open(collection),
+            out,
+            recipes=recipes,
+            changes=changes or [],
+            rows=row or [],
+            seeds=seeds,
+            init=init,
+            budget=budget,
+            command=command_line(),
+            progress=progress,
+        )
+    if as_json:
+        typer.echo(reproduction.json.read_text(encoding="utf-8"))
+        return
+    typer.echo(reproduction.markdown.read_text(encoding="utf-8"))
+    typer.echo(", ".join(str(path) for path in (reproduction.markdown, reproduction.json, *reproduction.figures)))

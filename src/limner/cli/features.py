@@ -1,0 +1,165 @@
+"""Commands that compute image features: features, kmeans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limner.cli.app import DATA, app
+from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, JsonOption, given
+from limner.cli.terminal import err, print_json, progress_bar
+from limner.errors import SettingsError
+
+
+@app.command(rich_help_panel=DATA)
+def features(
+    collection: Annotated[Path, typer.Argument(help="Collection whose images or audio files are encoded.")],
+    backbone: Annotated[
+        str,
+        typer.Option(
+            "--backbone",
+            help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, kmeans:FILE, pixels:64 (the pixels "
+            "themselves, 64 x 64), or logmel for audio files.",
+        ),
+    ],
+    layer: Annotated[
+        str | None,
+        typer.Option("--layer", help="Layer whose output is stored (res4f, conv5_4, layer.12 …); default: the last."),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--kind", help="Kind of features: pooled (one vector), grid (one per location) or both.")
+    ] = "pooled",
+    size: Annotated[
+        int | None, typer.Option("--size", help="Side of the backbone's input in pixels; default: as pre-trained.")
+    ] = None,
+    resize: Annotated[
+        str | None, typer.Option("--resize", help="Resizing to a square: crop or squash; default: as pre-trained.")
+    ] = None,
+    views: Annotated[
+        int, typer.Option("--views", help="Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).")
+    ] = 1,
+    boxes: Annotated[
+        str | None,
+        typer.Option(
+            "--boxes",
+            help="JSON file of boxes: encode regions and the whole image. 'collection': the regions of the items.",
+        ),
+    ] = None,
+    regions: Annotated[
+        int | None, typer.Option("--regions", help="With --boxes: maximum number of regions per image; default: 4.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the feature table; default: from the backbone.")
+    ] = None,
+    split: Annotated[
+        list[str] | None, typer.Option("--split", help="Split to encode; default: all. Repeatable.")
+    ] = None,
+    batch_size: ExtractionBatchSizeOption = 32,
+    precision: Annotated[
+        str, typer.Option("--precision", help="Arithmetic: fp32, bf16, or auto for bf16 where the hardware is fast.")
+    ] = "auto",
+    device: DeviceOption = "cpu",
+    strict: Annotated[bool, typer.Option("--strict", help="Fail at a file that cannot be read, not skip it.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute and store the features of every image; an interrupted command continues where it stopped.
+
+    Example: `limner features collections/flickr8k --backbone google/mobilenet_v2_1.0_224`
+    """
+    from limner.data.collection import Collection
+    from limner.features.encoders.load import load_backbone
+    from limner.features.store import extract
+
+    opened = Collection.open(collection)
+    if boxes is None and regions is not None:
+        raise SettingsError(f"--regions {regions}: needs --boxes; name the file of boxes, or leave --regions out")
+    encoder = load_backbone(
+        backbone,
+        layer=layer,
+        kind=kind,  # type: ignore[arg-type]  # load_backbone checks it
+        size=size,
+        resize=resize,  # type: ignore[arg-type]
+        views=views,
+        precision=precision,
+        device=device,
+    )
+    if boxes is not None:
+        from limner.features.regions import with_regions
+
+        encoder = with_regions(encoder, opened, boxes, strict=strict, **given(count=regions))
+    media = encoder.modality.plural
+    with progress_bar(f"encoding {media}") as bar:
+        done = extract(opened, encoder, name=name, splits=split, batch_size=batch_size, strict=strict, progress=bar)
+    if as_json:
+        tables = [table.spec.model_dump(mode="json") for table in done.tables]
+        print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
+        return
+    for table in done.tables:
+        typer.echo(f"{table.spec.name}: {table.spec}")
+    typer.echo(f"{done.added:,} {media} encoded, {done.present:,} already stored, {len(done.skipped):,} skipped")
+    for item, reason in list(done.skipped.items())[:5]:
+        typer.echo(f"  {item}: {reason}")
+
+
+@app.command(rich_help_panel=DATA)
+def kmeans(
+    collection: Annotated[Path, typer.Argument(help="Collection whose images the filters are learned from.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="New .safetensors file for the filters.")],
+    size: Annotated[
+        int | None, typer.Option("--size", help="Side to which images are resized, in pixels; default: 64.")
+    ] = None,
+    patch: Annotated[int | None, typer.Option("--patch", help="Side of a patch in pixels; default: 6.")] = None,
+    filters: Annotated[
+        int | None, typer.Option("--filters", help="Number of filters, and of feature maps, at least 4; default: 128.")
+    ] = None,
+    grid: Annotated[
+        int | None, typer.Option("--grid", help="Side of a pooled feature map in locations; default: 9.")
+    ] = None,
+    patches: Annotated[
+        int | None, typer.Option("--patches", help="Number of patches sampled for training; default: 200000.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="Split to learn from.")] = "train",
+    seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 1.")] = None,
+    sheet: Annotated[
+        Path | None, typer.Option("--sheet", metavar="FILE", help="Write an image of the filters as a PNG file.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn k-means filters from image patches, for feature maps that need no pre-trained backbone.
+
+    Example: `limner kmeans collections/flickr8k --out filters.safetensors`
+    """
+    from limner.data.collection import Collection
+    from limner.features.encoders.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
+    from limner.report.contact_sheet import save_sheet
+
+    values = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
+    settings = KMeansSettings.parse(values, "kmeans")
+    _require_new_filters(out)
+    with progress_bar("learning filters") as bar:
+        learned = learn_filters(Collection.open(collection), settings, split=split, progress=bar)
+    save_filters(out, learned)
+    if sheet is not None:
+        save_sheet(filter_sheet(learned), sheet)
+        err.print(f"sheet of the filters: {sheet}")
+    next_command = f"limner features {collection} --backbone kmeans:{out}"
+    if as_json:
+        print_json({"filters": str(out), "settings": settings.model_dump(mode="json"), "next": next_command})
+        return
+    typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {out}")
+    typer.echo(f"next: {next_command}")
+
+
+def _require_new_filters(out: Path) -> None:
+    """Check before the training that the filters can be written to a new file."""
+    if out.is_dir():
+        raise SettingsError(f"--out {out}: is a folder; name a file in it, for example {out / 'filters.safetensors'}")
+    if out.suffix != ".safetensors":
+        raise SettingsError(f"--out {out}: expected a .safetensors file; name it {out.with_suffix('.safetensors')}")
+    if out.exists():
+        raise SettingsError(
+            f"--out {out}: already exists, and models trained on the features of its filters need it to encode new "
+            "images; name another file, or remove it"
+        )

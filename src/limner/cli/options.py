@@ -1,0 +1,137 @@
+"""Options shared by several commands: each is declared once, with one name and one help text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from limner.errors import SettingsError
+
+ModelsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model",
+        metavar="RUN",
+        help="Trained model: the run folder written by 'limner train'. Repeat the option for an ensemble.",
+    ),
+]
+ModelOption = Annotated[
+    list[Path] | None,
+    typer.Option("--model", metavar="RUN", help="Trained model: the run folder written by 'limner train'."),
+]
+CollectionOption = Annotated[
+    Path, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
+]
+BackboneOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backbone",
+        help="Hub id or folder of the backbone that computed the training features; default: the recorded one.",
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="Device to compute on: cpu, cuda or cuda:N.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+EvaluatedSplitOption = Annotated[
+    str | None, typer.Option("--split", help="Split to evaluate; default: the recipe's test split.")
+]
+SearchedSplitOption = Annotated[str | None, typer.Option("--split", help="Split to search; default: all splits.")]
+MetricsOption = Annotated[
+    list[str] | None, typer.Option("--metric", help="Metric to compute; default: all available. Repeatable.")
+]
+SkipMissingOption = Annotated[
+    bool, typer.Option("--skip-missing", help="Skip items whose image has no features, and count them.")
+]
+ChangesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe settings to change.")
+]
+
+BeamSizeOption = Annotated[
+    int | None,
+    typer.Option("--beam-size", help="Hypotheses kept in each step; 1 is greedy search; default: the recipe's."),
+]
+NBestOption = Annotated[
+    int | None, typer.Option("--n-best", help="Hypotheses to print for each input; default: the recipe's.")
+]
+LengthPenaltyOption = Annotated[
+    float | None,
+    typer.Option(
+        "--length-penalty",
+        help="Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability, larger "
+        "values favour longer sentences; default: the recipe's.",
+    ),
+]
+MinLengthOption = Annotated[
+    int | None, typer.Option("--min-length", help="Minimum length in tokens; default: the recipe's.")
+]
+MaxLengthOption = Annotated[
+    int | None, typer.Option("--max-length", help="Maximum length in tokens; default: the recipe's.")
+]
+SampleOption = Annotated[
+    bool, typer.Option("--sample", help="Sample tokens from the model's distribution instead of beam search.")
+]
+TemperatureOption = Annotated[
+    float,
+    typer.Option(
+        "--temperature", help="With --sample: divide the logits by this value; below 1 favours probable tokens."
+    ),
+]
+TopKOption = Annotated[
+    int | None, typer.Option("--top-k", help="With --sample: sample from the k most probable tokens; default: all.")
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p",
+        help="With --sample: sample from the smallest set of tokens with this total probability; default: 1.",
+    ),
+]
+SamplingSeedOption = Annotated[int, typer.Option("--seed", help="With --sample: random seed.")]
+
+TranslationBatchSizeOption = Annotated[
+    int, typer.Option("--batch-size", help="Sentences decoded together; results do not depend on it.", min=1)
+]
+ExtractionBatchSizeOption = Annotated[
+    int, typer.Option("--batch-size", help="Images encoded together; results do not depend on it.", min=1)
+]
+
+ImageControlName = Literal["right", "shuffled", "mean", "zero"]
+ImageControlOption = Annotated[
+    ImageControlName,
+    typer.Option(
+        "--image-control",
+        help="Features given to the model: those of the right image, or as a control those of another image "
+        "(shuffled), the training mean or zeros.",
+    ),
+]
+
+
+def given(**values: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the options that are not None; the others keep the defaults of the settings."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def require_models(runs: list[Path] | None) -> list[Path]:
+    """Return the run folders of --model.
+
+    Raises:
+        SettingsError: none was given.
+    """
+    if not runs:
+        raise SettingsError(
+            "no model: expected --model RUN, a run folder written by 'limner train'; 'limner demo' trains one to try"
+        )
+    return runs
+
+
+def require_one_model(runs: list[Path] | None, command: str) -> Path:
+    """Return the run folder of --model, for a command without ensembles.
+
+    Raises:
+        SettingsError: none or more than one was given.
+    """
+    run, *others = require_models(runs)
+    if others:
+        raise SettingsError(f"limner {command}: expected one --model, got {1 + len(others)}; it has no ensembles")
+    return run

@@ -1,0 +1,77 @@
+"""The command that trains a model: train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from limner.cli.app import TRAIN, app, command_line
+from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
+from limner.cli.terminal import print_json, training_bar
+from limner.errors import SettingsError
+
+
+@app.command(rich_help_panel=TRAIN)
+def train(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe (mao2015/flickr8k) or a .yaml file.")],
+    changes: ChangesArgument = None,
+    *,
+    collection: CollectionOption,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Run folder to write.")],
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", metavar="RUN", help="Start from the weights and vocabularies of this run."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted training; the result is bit-identical.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a model.
+
+    Example: `limner train mao2015/flickr8k --collection collections/flickr8k --out runs/mrnn training.seed=2`
+    """
+    from limner.data.collection import Collection
+    from limner.runs.recipe import load_recipe
+    from limner.training.loop import train as train_model
+
+    if out.is_file():
+        raise SettingsError(f"--out {out}: is a file; name a folder")
+    chosen = load_recipe(recipe, changes or [])
+    with training_bar(chosen.training.metric) as bar:
+        run = train_model(
+            chosen,
+            Collection.open(collection),
+            out,
+            resume=resume,
+            init=init,
+            command=command_line(),
+            note=lambda line: typer.echo(line, err=True),
+            progress=bar,
+        )
+    from limner.runs.records import RunConfig
+
+    provenance = RunConfig.load(run / "config.json").provenance
+    if as_json:
+        print_json({"run": str(run), **provenance})
+        return
+    typer.echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
+
+
+def _summary(run: Path, provenance: dict[str, Any]) -> str:
+    """Summarise a finished training from its records."""
+    from limner.runs.records import read_log
+
+    best = ", ".join(
+        f"{key.removeprefix('validation_')} {value}"
+        for key, value in provenance.items()
+        if key.startswith("validation_")
+    )
+    if not any(line.kind == "train" for line in read_log(run / "log.jsonl")):
+        return f"counted {provenance['training_sentences']:,} sentences ({best})"
+    if epochs := provenance.get("fused_epochs"):
+        count = f"{epochs} epoch{'s' if epochs > 1 else ''}"
+        return f"{best} before, then {count} on training and validation data; saved the weights after these"
+    return f"saved the weights of epoch {provenance['epochs']} ({best})"

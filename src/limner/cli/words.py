@@ -1,0 +1,44 @@
+"""The command that shows a model's word embeddings: words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from limner.cli.app import MEASURE, app
+from limner.cli.options import JsonOption, ModelOption, require_one_model
+from limner.cli.terminal import activity, print_json
+
+
+@app.command(rich_help_panel=MEASURE)
+def words(
+    word: Annotated[str, typer.Argument(help="A word of the model's vocabulary.")],
+    model: ModelOption = None,
+    count: Annotated[int, typer.Option("--count", help="Number of words to show.", min=1)] = 10,
+    map_file: Annotated[
+        Path | None,
+        typer.Option("--map", metavar="FILE", help="Also draw a two-dimensional map of the words (.png or .svg)."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the words with the nearest embeddings, by Euclidean distance, and draw a map of all.
+
+    Example: `limner words dog --model runs/mrnn --map words.png`
+    """
+    run = require_one_model(model, "words")
+    from limner.inference.word_vectors import nearest_words
+    from limner.runs.trained_model import load_trained_model
+
+    neighbours = nearest_words(load_trained_model(run), word, count)
+    if map_file is not None:
+        from limner.report.word_map import save_word_map
+
+        with activity("drawing the map"):
+            save_word_map(run, map_file)
+    if as_json:
+        print_json([{"word": other, "distance": distance} for other, distance in neighbours])
+        return
+    for other, distance in neighbours:
+        typer.echo(f"{distance:.3f}\t{other}")

@@ -97,7 +97,8 @@ def _describe(
     unreadable = 0
     visible = as_json or not sys.stdout.isatty()  # captions on a terminal show the progress themselves
     with progress_bar("describing") if visible else nullcontext(None) as bar:
-        for done, (file, result) in enumerate(captioner.describe_each(files, prefixes=prefixes, **decoding), 1):
+        results = captioner.describe_each(files, prefixes=prefixes, **decoding)
+        for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             if isinstance(result, MediaError):
                 unreadable += 1
                 print_error(result)

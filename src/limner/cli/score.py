@@ -30,7 +30,7 @@ def score(
     from limner.process import use_threads_for
 
     scorer = Scorer.load(run, backbone=backbone, device=device)
-    use_threads_for(scorer.models[0].model.parameters())
+    use_threads_for(scorer.model.model.parameters())
     scores = scorer.score([image] * len(sentences), sentences)
     if as_json:
         print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])

@@ -47,7 +47,7 @@ def search(
 
     by_file = Path(query).suffix.lower() in IMAGE_SUFFIXES | AUDIO_SUFFIXES
     retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
-    use_threads_for(retriever.models[0].model.parameters())
+    use_threads_for(retriever.model.model.parameters())
     opened = Collection.open(collection)
     retrieve = retriever.retrieve_sentences if by_file else retriever.retrieve_images
     with activity("searching"):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,9 @@ from limner.cli.options import (
 )
 from limner.cli.terminal import print_error, print_json, progress_bar
 from limner.errors import MediaError, SettingsError
+
+if TYPE_CHECKING:
+    from limner.media.modality import Modality
 
 
 @app.command(rich_help_panel=USE)
@@ -91,7 +94,7 @@ def _describe(
 
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
     use_threads_for(captioner.models[0].model.parameters())
-    files = _expand_folders(images, captioner.suffixes)
+    files = _expand_folders(images, captioner.modality)
     prefixes = [prefix] * len(files) if prefix else None
     records: list[dict[str, Any]] = []
     unreadable = 0
@@ -116,14 +119,15 @@ def _describe(
     return not unreadable
 
 
-def _expand_folders(paths: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
-    """Replace each folder by the files in it that have one of the suffixes."""
+def _expand_folders(paths: Sequence[Path], modality: Modality) -> list[Path]:
+    """Replace each folder by the files of a modality in it."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.suffix.lower() in suffixes)
+            inside = sorted(file for file in path.iterdir() if modality.matches(file))
             if not inside:
-                raise SettingsError(f"{path}: expected files of this model's kind ({', '.join(sorted(suffixes))})")
+                expected = ", ".join(sorted(modality.suffixes))
+                raise SettingsError(f"{path}: no {modality.plural} in this folder; expected {expected}")
             files += inside
         else:
             files.append(path)

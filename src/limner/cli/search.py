@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,11 +40,10 @@ def search(
     run = require_one_model(model, "search")
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
-    from limner.media.audio import AUDIO_SUFFIXES
-    from limner.media.image import IMAGE_SUFFIXES
+    from limner.media.modality import find_modality
     from limner.process import use_threads_for
 
-    by_file = Path(query).suffix.lower() in IMAGE_SUFFIXES | AUDIO_SUFFIXES
+    by_file = find_modality(query) is not None
     retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
     use_threads_for(retriever.model.model.parameters())
     opened = Collection.open(collection)

@@ -1,7 +1,6 @@
-"""Settings: typed, strict, readable. Defaults live in the classes, once.
+"""Base class of typed, strict settings, and reading of settings from YAML and `key=value` assignments.
 
-Importing this module imports neither torch nor any model; the recipe that joins all settings stands in
-`limner.runs.recipe`, because it knows every model.
+This module imports neither torch nor a model; `limner.runs.recipe` combines the settings of all packages.
 """
 
 from __future__ import annotations
@@ -16,20 +15,21 @@ from limner.errors import SettingsError
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, and a key nobody declared is an error."""
+    """Base class of all settings: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
     @classmethod
     def parse(cls, values: dict[str, Any], where: str = "") -> Self:
-        """Build the settings from plain values.
+        """Validate plain values.
 
         Args:
-            values: nested plain values, as YAML or JSON gives them.
-            where: what the values came from, named in the error.
+            values: nested values, as read from YAML or JSON.
+            where: origin of the values, named in the error.
 
         Raises:
-            SettingsError: names every key that does not fit, `model.mrnn.hiden_dim: Extra inputs are …`.
+            SettingsError: some values are invalid; the message lists every key, such as
+                `model.mrnn.hiden_dim: Extra inputs are not permitted`.
         """
         try:
             return cls.model_validate(values)
@@ -38,20 +38,20 @@ class Settings(BaseModel):
 
 
 def _explain(error: ValidationError, where: str) -> str:
-    lines = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
-        given = problem.get("input")
-        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool | None) else ""
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "union_tag_not_found":
-            message = f"say which one is meant by {key}.name"
-        lines.append((f"{key}: " if key else "") + message + shown)
-    return (f"{where}: " if where else "") + "; ".join(lines)
+    messages = []
+    for detail in error.errors():
+        key = ".".join(str(part) for part in detail["loc"])
+        value = detail.get("input")
+        got = f" (got {value!r})" if isinstance(value, str | int | float | bool | None) else ""
+        message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "union_tag_not_found":
+            message = f"expected {key}.name, which selects the kind"
+        messages.append((f"{key}: " if key else "") + message + got)
+    return (f"{where}: " if where else "") + "; ".join(messages)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one YAML mapping, or raise SettingsError naming the file."""
+    """Read a YAML file with a mapping; SettingsError if it is missing or invalid."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -59,15 +59,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(values, dict):
-        raise SettingsError(f"{path}: expected 'key: value' lines, found {type(values).__name__}")
+        raise SettingsError(f"{path}: expected a mapping of 'key: value' lines, found {type(values).__name__}")
     return values
 
 
 def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """Apply `a.b=value` assignments to nested values, in order; values are read as YAML.
+    """Apply assignments to nested values.
+
+    Args:
+        values: nested values.
+        assignments: assignments `a.b=value`, applied in order; the values are parsed as YAML.
 
     Raises:
-        SettingsError: an assignment has no '=', is not YAML or goes through something that is not a mapping.
+        SettingsError: an assignment has no '=', its value is not valid YAML, or a key on its path is not a mapping.
     """
     result = _copy(values)
     for assignment in assignments:
@@ -79,7 +83,7 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
         for parent in parents:
             node = node.setdefault(parent, {})
             if not isinstance(node, dict):
-                raise SettingsError(f"'{assignment}': '{parent}' is a single value, it has no keys of its own")
+                raise SettingsError(f"'{assignment}': '{parent}' is a single value without keys")
         try:
             node[last] = yaml.safe_load(text)
         except yaml.YAMLError as error:

@@ -79,7 +79,7 @@ def test_words_with_spaces_empty_lines_and_broken_letters_pass_by(file):
 
 
 def test_binary_rows_are_found_across_the_pieces_it_is_read_in(file, monkeypatch):
-    monkeypatch.setattr("limner.text.embeddings._BUFFER", 7)
+    monkeypatch.setattr("limner.text.embeddings._BUFFER_SIZE", 7)
     read = read_embeddings(file(word2vec_binary(VECTORS)), VECTORS)
     assert {word: row.tolist() for word, row in read.items()} == {
         word: np.float32(row).tolist() for word, row in VECTORS.items()
@@ -90,7 +90,7 @@ def test_progress_counts_the_bytes_of_the_file(file, monkeypatch):
     monkeypatch.setattr("limner.text.embeddings._REPORT_EVERY", 1)
     path = file(glove({f"w{k}": [0.5] * 3 for k in range(2000)}))
     told = []
-    read_embeddings(path, ["w1"], progress=lambda done, total: told.append((done, total)))
+    read_embeddings(path, ["w1"], on_progress=lambda done, total: told.append((done, total)))
     size = path.stat().st_size
     assert told == sorted(told)
     assert told[-1] == (size, size)
@@ -102,23 +102,23 @@ def test_progress_counts_the_bytes_of_the_file(file, monkeypatch):
     [
         (b"", "empty"),
         (b"\n\n", "empty"),
-        (b"dog 1 2\ncat 3\n", "line 2: 'cat' is followed by 1 numbers, not by 2"),
-        (b"dog 1 2\ncat 3 4 5\n", "line 2: 'cat' is followed by 3 numbers, not by 2"),
+        (b"dog 1 2\ncat 3\n", "line 2: 'cat' is followed by 1 numbers; expected 2"),
+        (b"dog 1 2\ncat 3 4 5\n", "line 2: 'cat' is followed by 3 numbers; expected 2"),
         (b"3 2\ndog 1 2\nlonely\n", "line 3: 'lonely' is followed by 0 numbers"),
-        (b"cat 1 2\ndog 1 x7\n", "line 2: 'x7' is not a number .*'dog'"),
+        (b"cat 1 2\ndog 1 x7\n", "line 2: 'x7' in the vector of 'dog' is not a number"),
         (b"2 2\ncat 1 2\ndog 1 nan\n", "line 3: .*'dog'.*not finite"),
         (word2vec_binary({**VECTORS, "dog": [1.0, float("inf"), 0]}), "word 2: .*'dog'.*not finite"),
-        (word2vec_binary(VECTORS)[:-1], "cut off in word 3 of 3"),
-        (word2vec_binary(VECTORS)[:12], "cut off in word 1 of 3"),
-        (gzip.compress(glove(VECTORS))[:-12], "cut off or damaged"),
-        (gzip.compress(b"")[:7] + b"nonsense", "cut off or damaged"),
+        (word2vec_binary(VECTORS)[:-1], "truncated in word 3 of 3"),
+        (word2vec_binary(VECTORS)[:12], "truncated in word 1 of 3"),
+        (gzip.compress(glove(VECTORS))[:-12], "truncated or damaged"),
+        (gzip.compress(b"")[:7] + b"nonsense", "truncated or damaged"),
         (b"0 3\n", "line 1: the header says 0 words"),
         (b"hello\n", "line 1: expected 'word number number"),
         (bytes(range(1, 200)), "line 1: expected 'word number number"),
-        (b"cat 1 2\nbird 1 2\n", "none of the 1 words looked for \\(such as 'dog'\\)"),
+        (b"cat 1 2\nbird 1 2\n", "none of the 1 words of the vocabulary \\(such as 'dog'\\)"),
         (pickle.dumps({"dog": [1, 2]}, protocol=2), r"pickle.*save_word2vec_format\('vectors.txt'\)"),
         (pickle.dumps({"dog": [1, 2]}, protocol=5), r"pickle.*save_word2vec_format\('vectors.txt'\)"),
-        (struct.pack("<ii", 793712314, 12), r"fastText model; give the \.vec"),
+        (struct.pack("<ii", 793712314, 12), r"fastText model; use the \.vec"),
         (b"PK\x03\x04 and so on", "zip archive; unpack it"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_missing_file_and_a_folder(tmp_path):
 
 def test_a_text_shorter_than_its_header_is_read_with_a_warning(file, caplog):
     assert read_embeddings(file(b"9 2\ndog 1 2\n"), ["dog"])["dog"].tolist() == [1, 2]
-    assert "the header says 9 words, there are 1" in caplog.text
+    assert "the header gives 9 words, the file has 1" in caplog.text
 
 
 def test_words_found_keep_their_vectors_and_the_others_are_drawn_like_them(file):

@@ -18,7 +18,7 @@ MRNN = {"name": "mrnn"}
     ("values", "message"),
     [
         ({"model": {"name": "mrnn", "hiden_dim": 5}}, "model.mrnn.hiden_dim: Extra inputs are not permitted (got 5)"),
-        ({"model": {"hidden_dim": 5}}, "model: say which one is meant by model.name"),
+        ({"model": {"hidden_dim": 5}}, "model: expected model.name, which selects"),
         ({"trainning": {}, "model": MRNN}, "trainning: Extra inputs are not permitted"),
         ({}, "model: Field required"),
         ({"model": {**MRNN, "variant": "mRNN"}}, "model.mrnn.variant: Input should be 'm-RNN', 'RNN-base'"),
@@ -26,7 +26,7 @@ MRNN = {"name": "mrnn"}
         ({"model": MRNN, "training": {"epochs": "many"}}, "training.epochs: Input should be a valid integer"),
         (
             {"model": MRNN, "training": {"optimizer": {"lr": 1}}},
-            "training.optimizer: say which one is meant by",
+            "training.optimizer: expected",
         ),
         ({"model": MRNN, "training": {"optimizer": {"name": "adm"}}}, "training.optimizer: Input tag 'adm' found"),
         ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "betas": [0, 0]}}}, "training.optimizer.sgd.betas"),
@@ -101,7 +101,7 @@ def test_later_changes_win():
     [
         ("training.epochs", "'training.epochs': expected key=value, for example training.epochs=5"),
         ("=5", "'=5': expected key=value"),
-        ("a.b.c=5", "'a.b.c=5': 'b' is a single value, it has no keys of its own"),
+        ("a.b.c=5", "'a.b.c=5': 'b' is a single value without keys"),
         ("a={", "'a={': the value cannot be read as YAML"),
     ],
 )

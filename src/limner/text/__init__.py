@@ -1,1 +1,1 @@
-"""Text: Moses tokenisation by language, vocabularies of words and of subwords."""
+"""Text processing: Moses tokenisation, word and subword vocabularies, compound splitting, word vectors."""

@@ -1,17 +1,18 @@
-"""Compound words cut into the words they are made of, by how often those stand alone; and put together again.
+"""Splitting of compound words into their parts, and joining of the parts.
 
-Koehn and Knight (2003), "Empirical Methods for Compound Splitting": of all ways to cut a word into known words, with a
-linking "s" or "es" between two, take the one with the highest geometric mean of the parts' counts; leaving it whole is
-one of the ways. As in Moses' compound-splitter.perl, a part is written as that word most often is, so that the
-"Spieler" of a "Fußballspieler" is the same entry of a vocabulary as any other "Spieler", and frequent words stay whole.
+Koehn and Knight (2003), "Empirical Methods for Compound Splitting": of all splits of a word into known words, with a
+linking "s" or "es" between two of them, take the one with the highest geometric mean of the frequencies of the parts;
+the whole word is one of the candidates. As in Moses' compound-splitter.perl, a part is written in its most frequent
+case, so that the "Spieler" of a "Fußballspieler" has the same vocabulary entry as the word "Spieler", and frequent
+words stay whole.
 
-Unlike there, nothing is lost. Between two parts stands a token of its own, the joiner, with the linking letters:
+Unlike in Moses, splitting is reversible: two parts are separated by a joiner token with the linking letters.
 
     Wasserball -> Wasser ￭ Ball      Geburtstag -> Geburt ￭s Tag      Großstadt -> groß ￭ Stadt
 
-Joining needs no dictionary: parts after the first are written small, and the first takes the case of the last, since
-in German the last part says what the whole is. A word that would be spelt otherwise then is left whole, and so is one
-of anything but letters.
+Joining needs no dictionary: parts after the first are written in lower case, and the first takes the case of the last,
+because the last part of a German compound is its head. Words that joining would spell differently, and words with
+characters other than letters, stay whole.
 """
 
 from __future__ import annotations
@@ -24,38 +25,38 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from limner.settings import Settings
 
 JOINER = "￭"
-"""Begins the token between two parts; the linking letters follow it."""
+"""First character of the token between two parts; the linking letters follow."""
 
-_LIKE_A_JOINER = "■"  # to Unicode, the full-width form of the same sign
-_LONGEST = 100  # letters; no dictionary has a longer word, and a line of noise must not take minutes
+_JOINER_REPLACEMENT = "■"  # the joiner is its half-width form in Unicode
+_MAX_LENGTH = 100  # letters; bounds the time for a line of noise
 
 
 class CompoundSettings(Settings):
-    """Which words are cut, and into what; the names are those of Moses' options."""
+    """Conditions for splitting a word; the names are those of the options of Moses."""
 
     min_size: PositiveInt = Field(default=4)
-    """Letters a part has at least, without those that link."""
+    """Minimum number of letters of a part, without linking letters."""
     min_count: PositiveInt = Field(default=5)
-    """How often a part stands alone, at least, in the training sentences."""
+    """Minimum frequency of a part as a word of its own in the training sentences."""
     max_count: PositiveInt = Field(default=5)
-    """A word seen this often is left whole."""
+    """Frequency from which on a word is not split."""
     fillers: tuple[str, ...] = Field(default=("", "s", "es"))
-    """Letters that may link two parts, in lower case."""
+    """Linking letters between two parts, in lower case."""
 
 
 class CompoundSplitter(Settings):
-    """What was learned from the training sentences: plain values, to be saved with the vocabulary."""
+    """Compound splitter with word frequencies of the training sentences; stored with the vocabulary."""
 
     settings: CompoundSettings
     words: dict[str, tuple[str, NonNegativeInt]]
-    """Words that are parts or stay whole: in lower case, as most often written, and how often they are written so."""
+    """Most frequent spelling and its frequency, by lower-case word."""
 
     @classmethod
     def learn(cls, counts: Mapping[str, int], settings: CompoundSettings) -> Self:
-        """Take in how often each word stands in the training sentences.
+        """Create a splitter from the frequencies of words in the training sentences.
 
-        Of one word's spellings in large and small letters the most frequent counts, as Moses has it; of two equally
-        frequent ones, the first by their letters.
+        Of the spellings of a word in upper and lower case, the most frequent one is kept, as in Moses; of equally
+        frequent spellings, the first in alphabetical order.
         """
         words: dict[str, tuple[str, int]] = {}
         for form, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])):
@@ -65,25 +66,26 @@ class CompoundSplitter(Settings):
 
     @property
     def joiners(self) -> tuple[str, ...]:
-        """All that may stand between two parts."""
+        """All joiner tokens."""
         return tuple(JOINER + filler for filler in self.settings.fillers)
 
     def split(self, word: str) -> tuple[str, ...]:
-        """Parts of a word with the joiners between them, or the word alone; `join` gives it back."""
-        if not word.isalpha() or len(word) > _LONGEST:
+        """Split a word into parts separated by joiner tokens, or return the word alone; `join` is the inverse."""
+        if not word.isalpha() or len(word) > _MAX_LENGTH:
             return (word,)
         lowered = word.lower()
         if lowered in self.words and self.words[lowered][1] >= self.settings.max_count:
             return (word,)
-        tokens = self._best(lowered)
+        tokens = self._best_split(lowered)
         return tokens if join(tokens) == [word] else (word,)
 
-    def _best(self, word: str) -> tuple[str, ...]:
-        """The way to cut a word in lower case with the highest geometric mean of counts; of equals, fewest parts.
+    def _best_split(self, word: str) -> tuple[str, ...]:
+        """Split of a lower-case word with the highest geometric mean of frequencies; of equal means, the fewest parts.
 
-        Empty when there is none. A word rarer than `min_count` need not compete: every mean is above its count.
+        Empty if there is no split. A word rarer than `min_count` is no candidate itself: every mean is above its
+        frequency.
         """
-        # For each place, by the number of parts up to there: the product of their counts, and the tokens.
+        # For each position, by number of parts: product of the frequencies, and tokens, of the best split up to it.
         reached: list[dict[int, tuple[int, tuple[str, ...]]]] = [{} for _ in range(len(word) + 1)]
         reached[0][0] = (1, ())
         for start, ways in enumerate(reached):
@@ -97,12 +99,12 @@ class CompoundSplitter(Settings):
         best, best_product = 1, 0
         best_tokens: tuple[str, ...] = ()
         for parts, (product, tokens) in sorted(reached[-1].items()):
-            if product**best > best_product**parts:  # the means without their roots: whole numbers, no rounding
+            if product**best > best_product**parts:  # compares the means in integers, without rounding
                 best, best_product, best_tokens = parts, product, tokens
         return best_tokens
 
     def _parts(self, word: str, start: int) -> Iterator[tuple[tuple[str, ...], str, int]]:
-        """Parts that may begin at a place, each with the joiner before it and the place where it ends."""
+        """Possible parts from a position on, each with the joiner before it and the position of its end."""
         for filler in self.settings.fillers if start else ("",):
             if word.startswith(filler, start):
                 first = start + len(filler)
@@ -113,9 +115,9 @@ class CompoundSplitter(Settings):
 
 
 def join(tokens: Iterable[str]) -> list[str]:
-    """Words out of parts and joiners, be they cut by a `CompoundSplitter` or said by a model.
+    """Join the parts of compounds, from a `CompoundSplitter` or generated by a model, to words.
 
-    A joiner with no part before it or none after it joins nothing and is left out.
+    A joiner without a part before or after it is omitted.
     """
     words: list[list[str]] = []
     filler: str | None = None
@@ -128,15 +130,15 @@ def join(tokens: Iterable[str]) -> list[str]:
         else:
             words[-1] += [filler, token]
         filler = None
-    return [_joined(word) for word in words]
+    return [_join_parts(word) for word in words]
 
 
 def replace_joiners(text: str) -> str:
-    """A text in which no joiner stands before words are cut; one that does becomes the sign that looks like it."""
-    return text.replace(JOINER, _LIKE_A_JOINER)
+    """Replace joiner characters of a text by a similar character, before the text is split into words."""
+    return text.replace(JOINER, _JOINER_REPLACEMENT)
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _join_parts(parts: Sequence[str]) -> str:
     if len(parts) == 1:
         return parts[0]
     first, *others, last = parts

@@ -1,8 +1,8 @@
-"""Pre-trained word vectors: read from files as other programs write them, and made the start of a model's own.
+"""Pre-trained word vectors for the initialisation of embeddings.
 
-Read are the text formats of GloVe (word and numbers, no header) and of word2vec and fastText (header 'N E'), and
-word2vec's binary format (the `binary=True` of gensim's `save_word2vec_format`), each as it is or packed by gzip.
-What a file holds is told from its content, not from its name. Pickles are never opened.
+Supported are the text formats of GloVe (word and numbers, no header) and of word2vec and fastText (header 'N E'), and
+the binary format of word2vec (`binary=True` of gensim's `save_word2vec_format`), each optionally compressed by gzip.
+The format is detected from the content, not from the file name. Pickles are never opened.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import logging
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -24,177 +24,180 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.errors import SettingsError
+from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
-
 _HEADER = re.compile(rb"\s*(\d+)\s+(\d+)\s*")
-_NEVER_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_BINARY_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _GZIP = b"\x1f\x8b"
-_EXPORT = "in Python, with gensim: vectors.save_word2vec_format('vectors.txt') (for a whole model: model.wv.save_…)"
-_REFUSED = (
-    (re.compile(rb"\x80[\x02-\x05]"), f"a pickle, as gensim's save() makes; export it {_EXPORT}, and give that file"),
-    (re.compile(rb"\xba\x16\x4f\x2f"), "a whole fastText model; give the .vec file that comes with it"),
-    (re.compile(rb"PK\x03\x04"), "a zip archive; unpack it, and give one of the files inside"),
+_EXPORT_HINT = "with gensim: vectors.save_word2vec_format('vectors.txt') (of a whole model: model.wv.save_…)"
+_UNSUPPORTED_FORMATS = (
+    (
+        re.compile(rb"\x80[\x02-\x05]"),
+        f"a pickle, as written by gensim's save(); export it {_EXPORT_HINT}",
+    ),
+    (re.compile(rb"\xba\x16\x4f\x2f"), "a binary fastText model; use the .vec file of the same model"),
+    (re.compile(rb"PK\x03\x04"), "a zip archive; unpack it and use one of its files"),
 )
-_BUFFER = 1 << 20  # bytes
+_BUFFER_SIZE = 1 << 20  # bytes
 _REPORT_EVERY = 5000  # words
 
 
 class InitialEmbeddings(NamedTuple):
-    """What the word vectors of a model begin with."""
+    """Initial values of the embeddings of a vocabulary."""
 
     values: Tensor
-    """(V, E), in the order of the vocabulary."""
+    """Embeddings (V, E) in the order of the vocabulary."""
     found: int
-    """Words of the vocabulary, signs not counted, whose vector is from the file."""
+    """Number of vocabulary entries, special tokens excluded, whose vector is from the file."""
 
 
 def initial_embeddings(
-    path: Path, entries: Sequence[str], dim: int, seed: int, *, setting: str, progress: Progress | None = None
+    path: Path, entries: Sequence[str], dim: int, seed: int, *, setting: str, on_progress: Progress | None = None
 ) -> InitialEmbeddings:
-    """Vectors for a whole vocabulary, as Kiros et al. (2014), sections 4.2 and 7.1, start theirs.
+    """Initialise the embeddings of a vocabulary (Kiros et al., 2014, sections 4.2 and 7.1).
 
-    Words that the file holds take their vector from it. The others, and the signs, are drawn from a normal
-    distribution with the mean and the standard deviation of those found, dimension by dimension.
+    Words in the file receive their vector. Other words and special tokens are drawn from a normal distribution with
+    the mean and the standard deviation of these vectors in each dimension.
 
     Args:
-        path: of the file; see `read_embeddings`.
-        entries: the vocabulary, signs first.
-        dim: E of the model.
-        seed: of the drawing, which touches no other generator.
-        setting: where `dim` can be changed, such as 'model.word_dim'.
-        progress: as of `read_embeddings`.
+        path: file of word vectors; see `read_embeddings`.
+        entries: vocabulary, special tokens first.
+        dim: embedding size E of the model.
+        seed: random seed; a generator of its own is used.
+        setting: name of the setting of `dim`, such as 'model.word_dim', for the error message.
+        on_progress: see `read_embeddings`.
 
     Raises:
-        SettingsError: the vectors have another dimension, or the file is not as `read_embeddings` wants it.
+        SettingsError: the vectors have another dimension, or the file cannot be read; see `read_embeddings`.
     """
-    theirs = embedding_dim(path)
-    if theirs != dim:
+    file_dim = embedding_dim(path)
+    if file_dim != dim:
         raise SettingsError(
-            f"{path}: vectors of {theirs} dimensions, but the model's word vectors have {dim}; "
-            f"set {setting}={theirs}, or take another file"
+            f"{path}: vectors of {file_dim} dimensions, but the model's word vectors have {dim}; "
+            f"set {setting}={file_dim}, or use another file"
         )
     words = {entry: row for row, entry in enumerate(entries) if entry not in SPECIAL_TOKEN_STRINGS}
-    read = read_embeddings(path, words, progress=progress)
-    found = torch.from_numpy(np.stack(list(read.values())))
-    spread, mean = torch.std_mean(found, dim=0, correction=0)
-    values = mean + spread * torch.randn(len(entries), dim, generator=torch.Generator().manual_seed(seed))
-    values[[words[word] for word in read]] = found
-    return InitialEmbeddings(values, len(read))
+    vectors = read_embeddings(path, words, on_progress=on_progress)
+    pretrained = torch.from_numpy(np.stack(list(vectors.values())))
+    std, mean = torch.std_mean(pretrained, dim=0, correction=0)
+    values = mean + std * torch.randn(len(entries), dim, generator=torch.Generator().manual_seed(seed))
+    values[[words[word] for word in vectors]] = pretrained
+    return InitialEmbeddings(values, len(vectors))
 
 
 def embedding_dim(path: Path) -> int:
-    """The dimension E of the vectors in a file, from its beginning.
+    """Dimension E of the vectors in a file, read from its first line.
 
     Raises:
-        SettingsError: as of `read_embeddings`.
+        SettingsError: the file cannot be read; see `read_embeddings`.
     """
-    with _opened(path) as source:
+    with _open(path) as source:
         return source.dim
 
 
 def read_embeddings(
-    path: Path, words: Collection[str], *, progress: Progress | None = None
+    path: Path, words: Collection[str], *, on_progress: Progress | None = None
 ) -> dict[str, NDArray[np.float32]]:
-    """Read the vectors of some words; the others pass by and take no memory.
+    """Read the vectors of the given words; vectors of other words are not kept in memory.
 
-    A wanted word is looked for as it is written. Where the file does not hold it so, a word that becomes it in
-    lower case serves instead ('Paris' for 'paris', never the other way round). Of several candidates the first,
-    in most files the most frequent, is taken. Only the numbers of words that are taken are checked.
+    If the file lacks a word, a word that is equal to it in lower case is used ('Paris' for 'paris', not vice versa).
+    Of several candidates the first is used, in most files the most frequent. Numbers of other words are not checked.
 
     Args:
-        path: GloVe text, word2vec or fastText text, or word2vec binary; or one of these packed by gzip.
-        words: those wanted.
-        progress: told, now and then, how many bytes of the file are read, and how many there are.
+        path: GloVe, word2vec or fastText text file, or word2vec binary file; optionally compressed by gzip.
+        words: words whose vectors are read.
+        on_progress: called at intervals with the number of bytes read and the size of the file.
 
     Returns:
-        A vector (E,) for each word found, in the order of `words`; at least one.
+        Vectors (E,) by word, in the order of `words`; at least one.
 
     Raises:
-        SettingsError: names the file, the line (in a binary file, the word) and what is wrong there: it is
-            missing, empty, cut off or in no known format, a line has another length, something is not a number,
-            or no wanted word is in it.
+        SettingsError: the file is missing, empty, truncated or of an unsupported format, a line has another number of
+            values, a value is not a number, or the file has none of the words. The message names the line, or in a
+            binary file the word.
     """
-    wanted = set(words)
+    requested = set(words)
     exact: dict[str, NDArray[np.float32]] = {}
     lowered: dict[str, NDArray[np.float32]] = {}
-    with _opened(path) as source:
+    with _open(path) as source:
         rows = _binary_rows(source) if source.binary else _text_rows(source)
-        for row in _reporting(rows, source.raw, path.stat().st_size, progress):
-            if row.word in wanted:
+        for row in _report_progress(rows, source.raw, path.stat().st_size, on_progress):
+            if row.word in requested:
                 if row.word not in exact:
-                    exact[row.word] = _numbers(row, path)
-            elif (word := row.word.lower()) in wanted and word not in lowered:
-                lowered[word] = _numbers(row, path)
-    found = lowered | exact
-    if not found:
+                    exact[row.word] = _parse_vector(row, path)
+            elif (word := row.word.lower()) in requested and word not in lowered:
+                lowered[word] = _parse_vector(row, path)
+    vectors = lowered | exact
+    if not vectors:
         raise SettingsError(
-            f"{path}: holds none of the {len(wanted):,} words looked for (such as {_some(words)}); "
-            "take vectors of the same language, and of words where the vocabulary is of words"
+            f"{path}: has none of the {len(requested):,} words of the vocabulary (such as {_first_words(words)}); "
+            "use vectors of the same language, and word vectors only for a vocabulary of words"
         )
-    return {word: found[word] for word in words if word in found}
+    return {word: vectors[word] for word in words if word in vectors}
 
 
 class _Source(NamedTuple):
-    """A file of vectors, opened, its beginning read."""
+    """Open file of word vectors whose header is read."""
 
     path: Path
-    raw: BinaryIO  # whose position is the progress, packed or not
-    handle: BinaryIO
+    raw: BinaryIO  # the file itself; its position is the progress
+    handle: BinaryIO  # the decompressed file
     dim: int
-    words: int | None  # in the header, where there is one
-    first: bytes  # the first line, where it is no header
+    words: int | None  # number of words in the header; None without a header
+    first: bytes  # the first line if it is no header
     binary: bool
 
 
 class _Row(NamedTuple):
-    """A word and its vector, not yet read as numbers."""
+    """Word with its unparsed vector."""
 
-    place: str
+    location: str
     word: str
     numbers: list[bytes] | bytes
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Source]:
-    """Open a file and tell its format; whatever goes wrong while reading it names the file."""
+def _open(path: Path) -> Iterator[_Source]:
+    """Open a file and detect its format; errors while it is open name the file."""
     try:
         with path.open("rb") as raw:
-            packed = raw.peek(len(_GZIP)).startswith(_GZIP)
-            unpacked: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=raw) if packed else raw
-            yield _examine(path, raw, io.BufferedReader(unpacked, _BUFFER))
+            compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
+            content: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=raw) if compressed else raw
+            yield _detect_format(path, raw, io.BufferedReader(content, _BUFFER_SIZE))
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such file of word vectors") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SettingsError(f"{path}: cut off or damaged ({error}); fetch it again") from None
+        raise SettingsError(f"{path}: truncated or damaged ({error}); download it again") from None
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _examine(path: Path, raw: BinaryIO, handle: io.BufferedReader[Any]) -> _Source:
+def _detect_format(path: Path, raw: BinaryIO, handle: io.BufferedReader[Any]) -> _Source:
     start = handle.peek(4)
-    for magic, remedy in _REFUSED:
+    for magic, remedy in _UNSUPPORTED_FORMATS:
         if magic.match(start):
             raise SettingsError(f"{path}: {remedy}")
-    first = handle.readline(_BUFFER)
+    first = handle.readline(_BUFFER_SIZE)
     if not first.strip():
-        raise SettingsError(f"{path}: empty, or its first line is; expected a word and its numbers")
+        raise SettingsError(f"{path}: the file or its first line is empty; expected a word and its numbers")
     header = _HEADER.fullmatch(first)
     if header is None:
         dim = len(first.split()) - 1
-        if dim < 2 or _NEVER_IN_TEXT.search(first):
+        if dim < 2 or _BINARY_BYTES.search(first):
             raise SettingsError(
                 f"{path}, line 1: expected 'word number number …' or a header 'words dimensions', "
-                f"found {_shown(first)}; give vectors in the text or binary format of GloVe, word2vec or fastText"
+                f"found {_abbreviate(first)}; use vectors in the text or binary format of GloVe, word2vec or fastText"
             )
         return _Source(path, raw, handle, dim, None, first, False)
     count, dim = int(header[1]), int(header[2])
     if not count or not dim:
-        raise SettingsError(f"{path}, line 1: the header says {count} words of {dim} dimensions; nothing to read")
-    return _Source(path, raw, handle, dim, count, b"", _NEVER_IN_TEXT.search(handle.peek(1)) is not None)
+        raise SettingsError(
+            f"{path}, line 1: the header says {count} words of {dim} dimensions; expected at least one of each"
+        )
+    return _Source(path, raw, handle, dim, count, b"", _BINARY_BYTES.search(handle.peek(1)) is not None)
 
 
 def _text_rows(source: _Source) -> Iterator[_Row]:
@@ -205,54 +208,56 @@ def _text_rows(source: _Source) -> Iterator[_Row]:
         if not word:
             continue  # an empty line
         lines += 1
-        # Some files hold words with spaces in them, such as ". . ."; a number before the numbers is one too many.
+        # Words may contain spaces, such as ". . ."; a number at the end of the word is one value too many.
         if len(numbers) != dim or (b" " in word and _is_number(word.split()[-1])):
-            own, *others = line.split()
+            first, *others = line.split()
             raise SettingsError(
-                f"{source.path}, line {number}: '{_decoded(own)}' is followed by {len(others)} numbers, not by {dim} "
-                "as the file begins; it is cut off or damaged there, fetch it again"
+                f"{source.path}, line {number}: '{_decode(first)}' is followed by {len(others)} numbers; expected "
+                f"{dim} as in the first line; the file is truncated or damaged, download it again"
             )
-        yield _Row(f"line {number}", _decoded(word), numbers)
+        yield _Row(f"line {number}", _decode(word), numbers)
     if source.words is not None and lines != source.words:
-        logger.warning("%s: the header says %d words, there are %d", source.path, source.words, lines)
+        logger.warning("%s: the header gives %d words, the file has %d", source.path, source.words, lines)
 
 
 def _binary_rows(source: _Source) -> Iterator[_Row]:
-    """Each word, a space, E float32 numbers; some programs put a line end before the next word."""
+    """Rows of the binary format: word, space, E float32 numbers, and optionally a line feed."""
     assert source.words is not None
     size, buffer, position = 4 * source.dim, b"", 0
     for number in range(1, source.words + 1):
         while (space := buffer.find(b" ", position)) < 0 or len(buffer) < space + 1 + size:
-            more = source.handle.read(max(_BUFFER, size))
-            if not more:
+            block = source.handle.read(max(_BUFFER_SIZE, size))
+            if not block:
                 raise SettingsError(
-                    f"{source.path}: cut off in word {number:,} of {source.words:,}; fetch it again, or export it anew"
+                    f"{source.path}: truncated in word {number:,} of {source.words:,}; download or export it again"
                 )
-            buffer, position = buffer[position:] + more, 0
+            buffer, position = buffer[position:] + block, 0
         word = buffer[position:space].lstrip(b"\n")
         position = space + 1 + size
-        yield _Row(f"word {number:,}", _decoded(word), buffer[space + 1 : position])
+        yield _Row(f"word {number:,}", _decode(word), buffer[space + 1 : position])
 
 
-def _reporting(rows: Iterable[_Row], raw: BinaryIO, size: int, progress: Progress | None) -> Iterator[_Row]:
+def _report_progress(rows: Iterable[_Row], raw: BinaryIO, size: int, on_progress: Progress | None) -> Iterator[_Row]:
     for number, row in enumerate(rows):
-        if progress is not None and number % _REPORT_EVERY == 0:
-            progress(raw.tell(), size)
+        if on_progress is not None and number % _REPORT_EVERY == 0:
+            on_progress(raw.tell(), size)
         yield row
-    if progress is not None:
-        progress(size, size)
+    if on_progress is not None:
+        on_progress(size, size)
 
 
-def _numbers(row: _Row, path: Path) -> NDArray[np.float32]:
+def _parse_vector(row: _Row, path: Path) -> NDArray[np.float32]:
     if isinstance(row.numbers, bytes):
         values = np.frombuffer(row.numbers, "<f4").astype(np.float32)
     else:
-        wrong = next((number for number in row.numbers if not _is_number(number)), None)
-        if wrong is not None:
-            raise SettingsError(f"{path}, {row.place}: '{_decoded(wrong)}' is not a number (of the word '{row.word}')")
+        invalid = next((number for number in row.numbers if not _is_number(number)), None)
+        if invalid is not None:
+            raise SettingsError(
+                f"{path}, {row.location}: '{_decode(invalid)}' in the vector of '{row.word}' is not a number"
+            )
         values = np.array([float(number) for number in row.numbers], np.float32)
     if not np.isfinite(values).all():
-        raise SettingsError(f"{path}, {row.place}: the vector of '{row.word}' holds a number that is not finite")
+        raise SettingsError(f"{path}, {row.location}: the vector of '{row.word}' has a number that is not finite")
     return values
 
 
@@ -264,14 +269,14 @@ def _is_number(text: bytes) -> bool:
     return True
 
 
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "replace")  # some files hold words cut in the middle of a letter
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "replace")  # some files have words truncated within a character
 
 
-def _shown(line: bytes) -> str:
-    text = _decoded(line.strip())
+def _abbreviate(line: bytes) -> str:
+    text = _decode(line.strip())
     return repr(text if len(text) <= 40 else text[:40] + "…")
 
 
-def _some(words: Iterable[str]) -> str:
+def _first_words(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word, _ in zip(words, range(3), strict=False))

@@ -1,7 +1,6 @@
-"""Moses normalisation, tokenisation and detokenisation by language, over sacremoses.
+"""Moses normalisation, tokenisation and detokenisation by language, with sacremoses.
 
-`normalise` evens out quotes, spaces and invisible characters, `tokenise` cuts into tokens, `detokenise` puts
-tokens back into running text. Nothing is escaped as HTML: an apostrophe stays an apostrophe.
+Characters are not escaped as HTML entities: an apostrophe remains an apostrophe.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from sacremoses.corpus import NonbreakingPrefixes
 from limner.errors import SettingsError
 
 LANGUAGES: tuple[str, ...] = tuple(sorted(set(NonbreakingPrefixes().available_langs.values())))
-"""Codes of the languages Moses has rules for."""
+"""Codes of the languages with Moses rules."""
 
-# ImageControl characters (but not white space), soft hyphen, zero-width space, byte order mark, lone surrogates.
+# Control characters (but not white space), soft hyphen, zero-width space, byte order mark, lone surrogates.
 _INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\ufeff\ud800-\udfff]")
 
-# What the Moses normaliser looks for: text without it comes back unchanged.
+# Characters that the Moses normaliser replaces; text without them is returned unchanged.
 _NORMALISED = re.compile("[()`'\"%:;\u00a0«»´–—‘’‚“”„…]|  |\r")
 
-# Letters, hyphens, commas and one last full stop: cut without sacremoses, fifteen times as fast.
+# Letters, hyphens, commas and a final full stop; tokenised without sacremoses, which is 15 times as fast.
 _PLAIN = re.compile(r"[A-Za-zÀ-ÖØ-öø-ž ,-]*\.?")
 
 _CLITIC = re.compile(r"(?<=\w) (n't|'(?:s|m|d|ll|re|ve))(?!\w)", re.IGNORECASE)
@@ -34,25 +33,25 @@ _CZECH_DASH = re.compile(r"(?<=\w') ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
 
 
 def unsupported_language(lang: str) -> str:
-    """What to say of a language that Moses does not know."""
-    return f"language '{lang}': Moses has no rules for it, expected one of {', '.join(LANGUAGES)}"
+    """Error message for a language without Moses rules."""
+    return f"language '{lang}': Moses has no rules for it; expected one of {', '.join(LANGUAGES)}"
 
 
 def clean(text: str) -> str:
-    """Compose accents (NFC) and drop the characters nobody sees: NUL, byte order marks, lone surrogates."""
+    """Compose accents (NFC) and remove invisible characters: NUL, byte order marks, lone surrogates."""
     if text.isascii() and text.isprintable():
         return text
     return unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
 
 
 def normalise(text: str, lang: str) -> str:
-    """Even out quotes, dashes and spaces as Moses' normalize-punctuation.perl does.
+    """Normalise quotes, dashes and spaces as in Moses' normalize-punctuation.perl.
 
-    English text that comes tokenised already, as Flickr8k's does, gets its clitics back ("horse 's" becomes
-    "horse's"), because Moses would cut "'s" apart a second time.
+    Clitics of tokenised English text, as in Flickr8k, are attached again ("horse 's" becomes "horse's"), because the
+    Moses tokeniser would split "'s" a second time.
 
     Raises:
-        SettingsError: there are no rules for the language.
+        SettingsError: Moses has no rules for the language.
     """
     normaliser = _tools(lang)[0]
     text = clean(text)
@@ -63,10 +62,10 @@ def normalise(text: str, lang: str) -> str:
 
 
 def tokenise(text: str, lang: str) -> list[str]:
-    """Cut normalised text into tokens as Moses' tokenizer.perl does, without escaping.
+    """Split normalised text into tokens as in Moses' tokenizer.perl, without escaping.
 
     Raises:
-        SettingsError: there are no rules for the language.
+        SettingsError: Moses has no rules for the language.
     """
     tokeniser, abbreviations = _tools(lang)[1:3]
     if _PLAIN.fullmatch(text):
@@ -81,10 +80,10 @@ def tokenise(text: str, lang: str) -> list[str]:
 
 
 def detokenise(tokens: Sequence[str], lang: str) -> str:
-    """Put tokens back into running text as Moses' detokenizer.perl does; the first letter stays as it is.
+    """Join tokens to running text as in Moses' detokenizer.perl; the case of the first letter is kept.
 
     Raises:
-        SettingsError: there are no rules for the language.
+        SettingsError: Moses has no rules for the language.
     """
     detokeniser = _tools(lang)[3]
     if lang == "cs":  # sacremoses 0.2 fails on a dash between an apostrophe and "li" or "mail"
@@ -95,7 +94,7 @@ def detokenise(tokens: Sequence[str], lang: str) -> str:
 
 @cache
 def _tools(lang: str) -> tuple[Any, Any, frozenset[str], Any]:
-    """Normaliser, tokeniser, words that keep their full stop, detokeniser: they hold no state."""
+    """Stateless normaliser, tokeniser, abbreviations that keep their full stop, and detokeniser of a language."""
     if lang not in LANGUAGES:
         raise SettingsError(unsupported_language(lang))
     tokeniser = sacremoses.MosesTokenizer(lang)

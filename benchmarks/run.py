@@ -21,7 +21,6 @@ from PIL import Image
 
 from limner.data.examples import Batch, Example, collate
 from limner.decoding.beam_search import beam_search
-from limner.decoding.scoring import BUDGET, pair_log_probs, tiled_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.device import native_bf16
 from limner.features.encoders.base import read_image
@@ -35,6 +34,7 @@ from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
 from limner.process import keep_freed_memory
+from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_log_probs, tiled_log_probs
 from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.loop import Progress
@@ -132,7 +132,7 @@ def pairs() -> None:
     image = collate([Example("", image=value) for value in stored.take(seen)]).image
     sub = collate([Example("", target) for target in some])
     with torch.inference_mode():
-        slow_seconds = median_time(lambda: tiled_log_probs(model, image, sub, BUDGET), 3)
+        slow_seconds = median_time(lambda: tiled_log_probs(model, image, sub, MEMORY_BUDGET), 3)
     slow = len(some) * len(seen) / slow_seconds
     tell("pairs_ratio", fast / slow, "times pair by pair in float32", ">= 4", pairs_per_second=round(fast))
 
@@ -150,8 +150,8 @@ def additive_pairs() -> None:
     sub = collate([Example("", target) for target in some])
     image = collate([Example("", image=value) for value in stored.take(seen)]).image
     with torch.inference_mode():
-        general = median_time(lambda: tiled_log_probs(model, image, sub, BUDGET), 3)
-        exact = tiled_log_probs(model, image, sub, BUDGET)
+        general = median_time(lambda: tiled_log_probs(model, image, sub, MEMORY_BUDGET), 3)
+        exact = tiled_log_probs(model, image, sub, MEMORY_BUDGET)
         difference = float((pair_log_probs(model, some, seen, stored) - exact).abs().max())
     pairs_of_sub = len(some) * len(seen)
     tell(

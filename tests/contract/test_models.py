@@ -9,10 +9,11 @@ from models import CASES, VOCAB, Case, batch, example
 from limner.data.examples import collate
 from limner.decoding.beam_search import beam_search
 from limner.decoding.hypotheses import select
-from limner.decoding.scoring import sentence_log_probs, tiled_log_probs
+from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.models import Model
 from limner.models.protocols import CountBasedModel, PairScorer
+from limner.retrieval.all_pairs import tiled_log_probs
 from limner.runs.trained_model import load_tensors, save_tensors
 from limner.runs.training_settings import AdamSettings, TrainingSettings
 from limner.text.vocab import SPECIAL_TOKENS

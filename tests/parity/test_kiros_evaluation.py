@@ -8,9 +8,9 @@ import torch
 from limner.data.dataset import Examples, TargetLanguage
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
+from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
-from limner.retrieval.all_pairs import evaluate_retrieval
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel
 from limner.text.tokenizer import TextSettings, Tokenizer
@@ -116,10 +116,8 @@ def test_ranks_and_areas_are_those_of_the_definitions(world) -> None:
         examples,
         Nothing(),
         [],
-        shortlist=SHORTLIST,
+        RetrievalSettings(shortlist=SHORTLIST, budget=1 << 20, seed=0),
         mean={"pooled": mean.astype(np.float32)},
-        budget=1 << 20,
-        seed=0,
     )
     ours = {score.name: score.value for score in searched.scores}
     area = 100 * np.mean([(COUNT - rank + 0.5) / COUNT for rank in to_image])

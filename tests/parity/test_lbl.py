@@ -11,12 +11,13 @@ import torch
 
 from limner.data.examples import Example, collate
 from limner.decoding.beam_search import beam_search
-from limner.decoding.scoring import pair_log_probs, sentence_log_probs, tiled_log_probs
+from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.layers import all_pairs
 from limner.layers.image_encoder import MapConvnet
 from limner.models.log_bilinear import LBL, LBLSettings, Variant
 from limner.models.protocols import ModelInputs
+from limner.retrieval.all_pairs import pair_log_probs, tiled_log_probs
 from limner.text.vocab import SPECIAL_TOKENS
 
 VOCAB, WORD, CONTEXT, FACTORS, PICTURE, SEEN = 13, 5, 3, 7, 6, 8

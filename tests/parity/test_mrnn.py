@@ -14,7 +14,7 @@ from limner.decoding.scoring import sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.models.mrnn import MRNN, MRNNSettings, Variant
 from limner.models.protocols import ModelInputs
-from limner.retrieval.all_pairs import Marginal
+from limner.retrieval.marginal import Marginal
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 from limner.training.optimizers import squared_norm

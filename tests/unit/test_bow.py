@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
-from limner.decoding.scoring import tiled_log_probs
 from limner.evaluation.evaluate import evaluate
 from limner.features.sources import FeatureStore
 from limner.models.bag_of_words import Bow, BowSettings
 from limner.models.protocols import ModelInputs
+from limner.retrieval.all_pairs import tiled_log_probs
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS

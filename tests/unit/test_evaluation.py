@@ -11,7 +11,7 @@ from limner.data.batching import MAX_TOKENS_PER_EXAMPLE
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Example, Item, Sentence, collate
-from limner.decoding.scoring import counted_words, pair_log_probs, score_examples, sentence_log_probs
+from limner.decoding.scoring import counted_tokens, score_examples, sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate, save_evaluation, validate
@@ -20,6 +20,7 @@ from limner.features.store import extract
 from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
 from limner.inference.generate import generate
+from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import read_evaluations
 from limner.runs.trained_model import load_trained_model
@@ -163,7 +164,7 @@ def test_items_without_a_sentence_are_passed_over(found, model, own_tiny):
 def test_items_without_a_picture_are_described_but_not_searched(found, model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "test", sentences=(Sentence("en", "a red wall"),))])
     again = evaluate([model], Collection.open(own_tiny.path), metrics=METRICS)
-    assert "without the 1 items that have no picture" in caplog.text
+    assert "retrieval leaves out 1 items without an image" in caplog.text
     assert len(again.items) == 9
     assert values(again)["text_to_image_r1"] == pytest.approx(values(found)["text_to_image_r1"])
     assert values(again)["image_to_text_r1"] == pytest.approx(values(found)["image_to_text_r1"])
@@ -254,10 +255,10 @@ def test_fewer_figures_do_not_take_the_place_of_more(found, tmp_path):
 def test_perplexity_may_begin_with_a_later_word_and_leave_out_short_sentences():
     """C = 5: words 6, 7 … and the end sign of sentences of eight words and more (Kiros et al., 2014, section 7.2)."""
     batch = collate([Example("", [1] * length) for length in (0, 5, 7, 8, 10)])
-    counted = counted_words(batch, 5)
+    counted = counted_tokens(batch, 5)
     assert counted.sum(1).tolist() == [0, 0, 0, 8 - 5 + 1, 10 - 5 + 1]
     assert counted[3].nonzero().flatten().tolist() == [5, 6, 7, 8]
-    torch.testing.assert_close(counted_words(batch, 0), batch.target_mask)
+    torch.testing.assert_close(counted_tokens(batch, 0), batch.target_mask)
 
 
 def test_the_words_skipped_are_read_and_not_counted(model, tiny):
@@ -265,7 +266,7 @@ def test_the_words_skipped_are_read_and_not_counted(model, tiny):
     found = score_examples(model.model, examples, skip_words=2)
     long = [row for row, target in enumerate(examples.targets) if len(target) >= 5]
     assert 0 < len(long) < len(examples)
-    assert found.words.nonzero().flatten().tolist() == long
+    assert found.tokens.nonzero().flatten().tolist() == long
     for row in long:
         batch = examples.batch([row])
         log_probs = (
@@ -273,7 +274,7 @@ def test_the_words_skipped_are_read_and_not_counted(model, tiny):
         )
         assert float(found.log_probs[row]) == pytest.approx(float(log_probs[2:].detach().sum()), abs=1e-4)
     score = found.perplexity
-    assert score.value == pytest.approx(math.exp(-float(found.log_probs.sum()) / int(found.words.sum())))
+    assert score.value == pytest.approx(math.exp(-float(found.log_probs.sum()) / int(found.tokens.sum())))
     assert score.signature.endswith(f"|from word:3|left out:{len(examples) - len(long)} of under 5 words")
 
 

@@ -190,4 +190,4 @@ def test_the_product_of_all_pairs_is_signed_with_the_arithmetic_it_is_made_in(ti
     for variant, exact in (("MLBL-B", True), ("MLBL-F", False)):
         model = {"name": "lbl", "variant": variant, "word_dim": 8, "factors": 12}
         run = train(recipe_of(model, epochs=1, precision="auto"), tiny, tmp_path / variant)
-        assert all_pairs.in_bf16(load_trained_model(run)) is not exact
+        assert all_pairs.uses_bf16(load_trained_model(run)) is not exact

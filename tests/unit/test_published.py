@@ -218,7 +218,12 @@ def test_a_choice_is_made_with_the_first_seed(small, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("row", "changes", "error", "message"),
     [
-        ("MLBL-B", ["evaluation.shortlist=9"], SettingsError, r"shortlist: 9, and only 8 .*evaluation\.shortlist=8"),
+        (
+            "MLBL-B",
+            ["evaluation.shortlist=9"],
+            SettingsError,
+            r"shortlist: expected at most 8, .*evaluation\.shortlist=8",
+        ),
         ("MLBL-B", ["features.tables=[mobilenet]"], FeatureError, "no such features"),
         ("bow", ["evaluation.skip_words=5"], SettingsError, r"skip_words: 5 leaves out .*'val'.*skip_words=0"),
         ("MLBL-B", ["evaluation.prefix_words=9"], SettingsError, r"prefix_words: 9, and no sentence .*prefix_words=4"),

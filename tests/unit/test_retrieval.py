@@ -7,13 +7,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from limner.data.dataset import Examples
 from limner.data.examples import Item
-from limner.decoding.scoring import pair_log_probs, room_for, score_tiles
 from limner.errors import CollectionError
+from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.inference.collection_features import open_features
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
-from limner.retrieval.all_pairs import all_pairs, evaluate_retrieval, log_marginal
+from limner.retrieval.all_pairs import allocate_matrix, pair_log_probs, score_tiles
+from limner.retrieval.marginal import log_marginal, normalised_log_probs
 from limner.runs.trained_model import load_trained_model
 
 
@@ -48,24 +49,24 @@ class Stored:
 @pytest.mark.parametrize("budget", [1, 3_000, 20_000, 200_000])
 @pytest.mark.parametrize("at_once", [3, 1000])
 def test_no_budget_changes_a_number(model, examples, whole, budget, at_once, monkeypatch):
-    monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", at_once)
+    monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", at_once)
     told = []
     arguments = model.model, examples.targets, examples.items, examples.features
-    found = pair_log_probs(*arguments, budget=budget, progress=lambda done, total: told.append((done, total)))
+    found = pair_log_probs(*arguments, budget=budget, on_progress=lambda done, total: told.append((done, total)))
     torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
     assert told[-1] == (whole.numel(), whole.numel())
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
 def test_a_matrix_above_the_budget_lies_in_a_file():
-    inside, outside = room_for((10, 10), 400), room_for((10, 10), 399)
+    inside, outside = allocate_matrix((10, 10), 400), allocate_matrix((10, 10), 399)
     assert [isinstance(matrix, np.memmap) for matrix in (inside, outside)] == [False, True]
     outside[3] = 7
     assert outside.sum() == 70
 
 
 def test_sentences_are_read_once_however_many_pictures_pass(model, examples, monkeypatch):
-    monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", 1)
+    monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 1)
     read, language = [], MRNN._language
     monkeypatch.setattr(
         MRNN, "_language", lambda self, tokens, image: (read.append(len(tokens)), language(self, tokens, image))[1]
@@ -80,11 +81,14 @@ def test_sentences_are_read_once_however_many_pictures_pass(model, examples, mon
 @pytest.mark.parametrize("others", [0, 5])
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny, others, at_once, monkeypatch):
-    monkeypatch.setattr("limner.decoding.scoring.IMAGES_READ_PER_BATCH", at_once)
+    monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", at_once)
     sampled = tiny.items("train")[:others]
     (seen,) = examples.features.take(tiny.items("train")[7:8])
     arguments = model, examples.targets, examples.items, examples.features, sampled
-    with_it, without = all_pairs(*arguments, mean=seen, budget=9_000), all_pairs(*arguments, budget=9_000)
+    with_it, without = (
+        normalised_log_probs(*arguments, mean=seen, budget=9_000),
+        normalised_log_probs(*arguments, budget=9_000),
+    )
     torch.testing.assert_close(with_it.normalised, without.normalised)
     torch.testing.assert_close(with_it.marginal, without.marginal)
     alone = pair_log_probs(model.model, examples.targets, tiny.items("train")[7:8], examples.features)
@@ -95,10 +99,12 @@ def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny,
 @pytest.mark.parametrize("others", [0, 5, 32])
 def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny, others, monkeypatch):
     monkeypatch.setattr(
-        "limner.decoding.scoring.IMAGES_READ_PER_BATCH", 3
+        "limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 3
     )  # 8 pictures of the split: some come together
     sampled = tiny.items("train")[:others]
-    found = all_pairs(model, examples.targets, examples.items, examples.features, sampled, budget=9_000).normalised
+    found = normalised_log_probs(
+        model, examples.targets, examples.items, examples.features, sampled, budget=9_000
+    ).normalised
     matrix = whole
     if others:
         matrix = pair_log_probs(model.model, examples.targets, sampled, examples.features)
@@ -183,15 +189,14 @@ class Watch(TorchDispatchMode):
 
 def test_the_arithmetic_is_part_of_the_signature(model, examples, tiny, monkeypatch):
     def signatures():
-        return [
-            score.signature for score in evaluate_retrieval(model, examples, tiny, [], budget=1 << 20, seed=1).scores
-        ]
+        settings = RetrievalSettings(budget=1 << 20)
+        return [score.signature for score in evaluate_retrieval(model, examples, tiny, [], settings).scores]
 
     assert all("|fp32" in signature for signature in signatures())
-    monkeypatch.setattr("limner.retrieval.all_pairs.in_bf16", lambda model: True)
+    monkeypatch.setattr("limner.evaluation.retrieval.uses_bf16", lambda model: True)
     assert all("|bf16" in signature for signature in signatures())
 
 
 def test_an_item_without_a_picture_is_named(model, examples):
-    with pytest.raises(CollectionError, match="item 'blind' has no picture"):
-        all_pairs(model, [[4]], [Item("blind", "test")], examples.features, [])
+    with pytest.raises(CollectionError, match="item 'blind' has no image"):
+        normalised_log_probs(model, [[4]], [Item("blind", "test")], examples.features, [])

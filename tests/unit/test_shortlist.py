@@ -11,16 +11,16 @@ from torch import Tensor
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
-from limner.decoding.scoring import pair_log_probs, room_for
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate
+from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.features.sources import ControlFeatures
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN
 from limner.models.protocols import ModelInputs
 from limner.retrieval import shortlist
-from limner.retrieval.all_pairs import evaluate_retrieval
+from limner.retrieval.all_pairs import allocate_matrix, pair_log_probs
 from limner.retrieval.shortlist import nearest_images
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import load_trained_model
@@ -148,7 +148,7 @@ def test_neighbours_are_the_same_however_they_are_cut(model, budget, monkeypatch
     monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 30)
     values = np.random.default_rng(2).normal(size=(100, 7))
     made = []
-    monkeypatch.setattr(shortlist, "room_for", lambda *size: made.append(room_for(*size)) or made[-1])
+    monkeypatch.setattr(shortlist, "allocate_matrix", lambda *size: made.append(allocate_matrix(*size)) or made[-1])
     source = Stored(values)
     near = nearest_images(model._replace(model=NoImage(1, 1)), source.items(), source, 6, budget=budget)
     stored = source.values.astype(float)
@@ -169,7 +169,7 @@ def test_a_model_s_own_ratings_are_written_where_they_shall_be(model, monkeypatc
     source = Stored([[0], [1], [2], [3], [4]])
     items = [replace(item, sentences=(Sentence("en", "a red wall"),)) for item in source.items()]
     examples, into = Examples(items, model.target, source, max_tokens=80), np.full((5, 5), np.nan, dtype=np.float32)
-    shortlist.own_ratings(model, Rater(), examples, source, into)
+    shortlist.fill_pair_scores(model, Rater(), examples, source, into)
     assert into.tolist() == [[10 * row + column for column in range(5)] for row in range(5)]
     assert asked == [2, 2, 1]
 
@@ -198,7 +198,9 @@ def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
     model, examples = unlike
     mean = {"pooled": np.linspace(-1, 1, 6).astype(np.float16)}
     others = examples.items[:3]
-    found = evaluate_retrieval(model, examples, tiny, others, shortlist=size, mean=mean, budget=1 << 20, seed=1)
+    found = evaluate_retrieval(
+        model, examples, tiny, others, RetrievalSettings(shortlist=size, budget=1 << 20), mean=mean
+    )
     scores = {score.name: score for score in found.scores}
 
     def perplexities(source, items):
@@ -226,7 +228,7 @@ def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
 
 def test_a_longer_shortlist_than_there_are_pictures_is_refused_before_any_work(model, tiny, monkeypatch):
     monkeypatch.setattr("limner.inference.generate.beam_search", None)
-    with pytest.raises(SettingsError, match=r"evaluation\.shortlist: 9, and only 8 pictures .*evaluation.shortlist=8"):
+    with pytest.raises(SettingsError, match=r"expected at most 8, .*got 9; set evaluation\.shortlist=8"):
         searched(model, tiny, 9)
 
 
@@ -263,8 +265,8 @@ def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny, monkeypa
             return self.inner(batch)
 
     rooms = []
-    for place in ("limner.retrieval.all_pairs.room_for", "limner.retrieval.shortlist.room_for"):
-        monkeypatch.setattr(place, lambda shape, budget: rooms.append(shape) or room_for(shape, budget))
+    for place in ("limner.retrieval.marginal.allocate_matrix", "limner.retrieval.shortlist.allocate_matrix"):
+        monkeypatch.setattr(place, lambda shape, budget: rooms.append(shape) or allocate_matrix(shape, budget))
     scores, _ = searched(model._replace(model=Rater(model.model)), tiny, 3)
     assert rooms == [(17, 8), (8, 3)]  # the ratings are written over the probabilities; and what is seen
     assert "score:the model's own" in scores["text_to_image_match_area"].signature

@@ -112,7 +112,7 @@ class ConditionComparison:
         skip = self.model.recipe.evaluation.skip_words
         examples = self.examples.with_features(features)
         scored = score_examples(self.model.model, examples, skip_words=skip)
-        statistics = np.stack([scored.log_probs.double().numpy(), scored.words.double().numpy()], axis=1)
+        statistics = np.stack([scored.log_probs.double().numpy(), scored.tokens.double().numpy()], axis=1)
         ids = [examples.items[row].id for row in examples.owners]
         return ItemStatistics(
             PERPLEXITY, sum_by_item(statistics, ids), _perplexity_of_totals, scored.perplexity.signature

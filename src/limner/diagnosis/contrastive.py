@@ -150,7 +150,7 @@ def score_contrastive_set(
         examples = Examples(batch, model.target, features, source=model.source)
         scored = score_examples(model.model, examples, batch_size=SCORING_BATCH_SIZE)
         log_probs += scored.log_probs.tolist()
-        lengths += scored.words.tolist()
+        lengths += scored.tokens.tolist()
         if on_progress is not None:
             on_progress(len(lengths), len(items))
     scores = tuple(

@@ -7,22 +7,23 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.decoding.hypotheses import Hypothesis
-from limner.decoding.scoring import BUDGET, score_examples
+from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
+from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.features.sources import FeatureStore, ImageControl
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import generate, require_ensemble
 from limner.metrics import METRICS, Score, novelty, require_metrics, sentence_scores
-from limner.retrieval.all_pairs import MARGINAL_IMAGES, RetrievalEvaluation, evaluate_retrieval, sampled_items
+from limner.retrieval.all_pairs import MEMORY_BUDGET
+from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation
@@ -66,7 +67,7 @@ def evaluate(
     pictures: ImageControl = "right",
     leave_out: bool = False,
     seed: int = 1,
-    budget: int = BUDGET,
+    budget: int = MEMORY_BUDGET,
     command: str = "limner.evaluate",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
@@ -134,7 +135,7 @@ def evaluate(
             marginal,
             budget=budget,
             seed=seed,
-            progress=told,
+            on_progress=told,
         )
     return Evaluation(
         split=split,
@@ -172,12 +173,14 @@ def _search(
     marginal: int,
     *,
     seed: int,
-    **options: Any,  # noqa: ANN401
+    budget: int,
+    on_progress: Callable[[int, int], None],
 ) -> RetrievalEvaluation:
-    """`evaluate_retrieval` beside pictures sampled from the training split; a shortlist is made with its mean picture."""
-    others = sampled_items(collection, model.recipe.data.train, features, marginal, seed)
+    """`evaluate_retrieval` beside images sampled from the training split; a shortlist needs its mean features."""
+    others = sample_items(collection, model.recipe.data.train, features, marginal, seed)
     mean = mean_training_features(model, collection, features) if shortlist else None
-    return evaluate_retrieval(model, examples, collection, others, shortlist=shortlist, mean=mean, seed=seed, **options)
+    settings = RetrievalSettings(shortlist, budget, seed)
+    return evaluate_retrieval(model, examples, collection, others, settings, mean=mean, on_progress=on_progress)
 
 
 def _changes(measure: EvaluationSettings, usual: EvaluationSettings) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from limner.data.dataset import GenerationInput
 from limner.decoding.hypotheses import Hypothesis
@@ -21,6 +21,8 @@ from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
 CAPTION_BATCH_SIZE = 32
+
+ImageT = TypeVar("ImageT", bound=ImageInput)
 
 
 class Caption(NamedTuple):
@@ -96,11 +98,11 @@ class Captioner(TextGenerator):
 
     def describe_each(
         self,
-        images: Sequence[ImageInput],
+        images: Sequence[ImageT],
         *,
         prefixes: Sequence[str] | None = None,
         **decoding: Any,  # noqa: ANN401
-    ) -> Iterator[tuple[ImageInput, list[Caption] | MediaError]]:
+    ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
         """Generate captions batch by batch; an image that cannot be read does not stop the others.
 
         Args:

@@ -45,13 +45,8 @@ class BackboneFeatures:
         names = dict.fromkeys(item.media_path for item in items if item.media_path is not None)
         inputs = [self.backbone.read(self._in_memory.get(name, Path(name))) for name in names]
         features = self.backbone(np.stack(inputs)) if inputs else {}
-        rows = {name: row for row, name in enumerate(names)}
-        return [
-            None
-            if item.media_path is None
-            else {kind: values[rows[item.media_path]] for kind, values in features.items()}
-            for item in items
-        ]
+        by_name = {name: {kind: values[row] for kind, values in features.items()} for row, name in enumerate(names)}
+        return [None if item.media_path is None else by_name[item.media_path] for item in items]
 
 
 def new_item(image: ImageInput | None, id_: str | None = None) -> Item:
@@ -62,7 +57,7 @@ def new_item(image: ImageInput | None, id_: str | None = None) -> Item:
         id_: id of the item, which with a seed determines sampled sentences; default: the name of the image.
     """
     if image is None:
-        return Item(id_ or "None", NEW_SPLIT)
+        return Item(id_ or "", NEW_SPLIT)
     name = image_name(image)
     return Item(id_ or name, NEW_SPLIT).with_media(modality_of(image), name)
 

@@ -9,7 +9,6 @@ from typing import NamedTuple, Self
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Item
-from limner.decoding.scoring import pair_log_probs
 from limner.errors import CollectionError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.features.sources import FeatureStore
@@ -18,7 +17,8 @@ from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
-from limner.retrieval.all_pairs import MARGINAL_IMAGES, log_marginal
+from limner.retrieval.all_pairs import pair_log_probs
+from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS
 

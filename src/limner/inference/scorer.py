@@ -83,7 +83,7 @@ class Scorer:
         scores = score_examples(self.model.model, examples, batch_size=SCORING_BATCH_SIZE)
         return [
             SentenceScore(log_prob, count, perplexity(log_prob, count).value)
-            for log_prob, count in zip(scores.log_probs.tolist(), scores.words.tolist(), strict=True)
+            for log_prob, count in zip(scores.log_probs.tolist(), scores.tokens.tolist(), strict=True)
         ]
 
 

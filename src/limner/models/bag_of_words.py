@@ -126,6 +126,11 @@ class Bow(nn.Module):
         return True
 
     @property
+    def exact_pairs(self) -> bool:
+        """Whether all pairs are always scored in float32: no."""
+        return False
+
+    @property
     def bytes_per_token(self) -> int:
         """Bytes that `pair_log_probs` keeps of each word."""
         return 64

@@ -105,7 +105,7 @@ class LBL(nn.Module):
 
     @property
     def exact_pairs(self) -> bool:
-        """Whether all pairs are scored in float32 whatever is allowed: their one product is fast enough."""
+        """Whether all pairs are always scored in float32: all variants whose scores are one matrix product."""
         return self.word_factors is None
 
     def image_vector(self, image: ImageFeatures) -> Tensor:

@@ -126,6 +126,11 @@ class MRNN(nn.Module):
         return self.visual_in_rnn is None
 
     @property
+    def exact_pairs(self) -> bool:
+        """Whether all pairs are always scored in float32: no."""
+        return False
+
+    @property
     def uses_image(self) -> bool:
         """Whether the variant uses the image: all but RNN-base."""
         return self.image_encoder is not None

@@ -163,6 +163,11 @@ class PairScorer(Protocol):
         ...
 
     @property
+    def exact_pairs(self) -> bool:
+        """Whether all pairs are scored in float32 even where bfloat16 is allowed."""
+        ...
+
+    @property
     def bytes_per_token(self) -> int:
         """Bytes kept of each word of the sentences while the pictures pass by."""
         ...

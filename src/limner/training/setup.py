@@ -193,7 +193,7 @@ def _begin_with(init: Path, model: Model) -> dict[str, str]:
 
 
 def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:
-    """Refuse sentences of which perplexity counts no word, see `limner.decoding.scoring.counted_words`.
+    """Refuse sentences of which perplexity counts no word, see `limner.decoding.scoring.counted_tokens`.
 
     Raises:
         SettingsError: all are too short.

@@ -1,0 +1,153 @@
+"""Scores of all pairs normalised by the marginal probability of the sentence, Mao et al. (2015), eq. 7."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limner.data.collection import Collection
+from limner.data.dataset import FeatureSource
+from limner.data.examples import Item, StoredFeatures
+from limner.errors import CollectionError
+from limner.features.sources import FeatureStore
+from limner.models.protocols import Model
+from limner.progress import Progress
+from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, score_tiles, uses_bf16
+from limner.runs.trained_model import TrainedModel
+
+MARGINAL_IMAGES = 1000
+"""Default number of images that the marginal is estimated from."""
+
+
+@torch.inference_mode()
+def log_marginal(
+    model: Model,
+    targets: Sequence[Sequence[int]],
+    others: Sequence[Item],
+    features: FeatureSource | None,
+    *,
+    budget: int = MEMORY_BUDGET,
+) -> Tensor:
+    """Compute the logarithm of the mean of P(w|I') over images I', (S,), the denominator of eq. 7.
+
+    The mean instead of the sum changes no ranking.
+
+    Args:
+        model: any model.
+        targets: S sentences as token ids without special tokens.
+        others: items of the images I'.
+        features: features of the images; None for models that use none.
+        budget: working memory in bytes.
+    """
+    marginal = Marginal(len(targets))
+    for rows, _, log_probs in score_tiles(model, targets, others, features, budget=budget):
+        marginal.add(rows, log_probs)
+    return marginal.log_probs()
+
+
+class Marginal:
+    """Running mean of P(w|I') over images, without the matrix of all pairs."""
+
+    def __init__(self, sentences: int) -> None:
+        """Create the marginals of a number of sentences."""
+        self._total = torch.full((sentences,), -torch.inf, dtype=torch.float64)
+        self._count = torch.zeros(sentences)
+
+    def add(self, rows: Sequence[int], log_probs: Tensor) -> None:
+        """Add log P(w|I') of the sentences `rows` for further images, (rows, I')."""
+        if log_probs.shape[1]:
+            total = torch.logsumexp(log_probs.double(), 1)
+            self._total[rows] = torch.logaddexp(self._total[rows], total)
+            self._count[rows] += log_probs.shape[1]
+
+    def log_probs(self) -> Tensor:
+        """Return log P(w) of each sentence, (S,)."""
+        return (self._total - self._count.log()).float()
+
+
+class NormalisedScores(NamedTuple):
+    """Scores of every sentence with every image."""
+
+    normalised: Tensor  # (S, I): log P(w|I) - log P(w)
+    marginal: Tensor  # (S,): log P(w)
+    mean: Tensor | None  # (S,): log P(w|mean image)
+
+
+MEAN_IMAGE = Item("the mean image", "", image="")
+"""Item whose features are the mean of others."""
+
+
+class WithMeanFeatures:
+    """A feature source extended by the mean features of `MEAN_IMAGE`."""
+
+    def __init__(self, features: FeatureSource, mean: StoredFeatures) -> None:
+        self.features, self.mean = features, mean
+
+    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
+        """Return the features of each item."""
+        stored = iter(self.features.take([item for item in items if item is not MEAN_IMAGE]))
+        return [self.mean if item is MEAN_IMAGE else next(stored) for item in items]
+
+
+@torch.inference_mode()
+def normalised_log_probs(
+    model: TrainedModel,
+    targets: Sequence[Sequence[int]],
+    items: Sequence[Item],
+    features: FeatureSource,
+    others: Sequence[Item],
+    *,
+    mean: StoredFeatures | None = None,
+    budget: int = MEMORY_BUDGET,
+    on_progress: Progress | None = None,
+) -> NormalisedScores:
+    """Compute log P(w|I) - log P(w) of every sentence w and every image I.
+
+    For an image this ranks sentences by eq. 7 of Mao et al. (2015); for a sentence it ranks images by P(w|I), because
+    P(w) is the same for all images.
+
+    Args:
+        model: trained model.
+        targets: S sentences as token ids without special tokens.
+        items: I items with an image.
+        features: features of the images.
+        others: items of the images of the marginal P(w); if empty, `items`.
+        mean: features of one more image, whose log P(w|mean) is computed too.
+        budget: working memory in bytes; a larger matrix is stored in a temporary file.
+        on_progress: called with the number of pairs done and their total.
+
+    Raises:
+        CollectionError: an item has no image.
+    """
+    without_image = [item.id for item in items if item.media_path is None]
+    if without_image:
+        raise CollectionError(
+            f"item '{without_image[0]}' has no image or audio file; retrieval needs one for every item"
+        )
+    matrix, marginal = allocate_matrix((len(targets), len(items)), budget), Marginal(len(targets))
+    scored = [*items, *others, *([MEAN_IMAGE] if mean is not None else [])]
+    source = WithMeanFeatures(features, mean) if mean is not None else features
+    of_mean = torch.empty(len(targets)) if mean is not None else None
+    for rows, columns, log_probs in score_tiles(
+        model.model, targets, scored, source, budget=budget, bf16=uses_bf16(model), on_progress=on_progress
+    ):
+        if of_mean is not None and columns.stop == len(scored):
+            of_mean[rows], log_probs = log_probs[:, -1].float(), log_probs[:, :-1]
+        own = log_probs[:, : max(0, len(items) - columns.start)]
+        matrix[rows, columns.start : columns.start + own.shape[1]] = own.numpy()
+        marginal.add(rows, log_probs[:, own.shape[1] :] if others else own)
+    matrix -= marginal.log_probs().numpy()[:, None]
+    return NormalisedScores(torch.from_numpy(matrix), marginal.log_probs(), of_mean)
+
+
+def sample_items(collection: Collection, split: str, features: FeatureStore, count: int, seed: int) -> list[Item]:
+    """Draw at most `count` items with features from a split; none if there is no such split."""
+    if split not in collection.splits():
+        return []
+    items = [item for item in collection.items(split) if item.media_path is not None and features.covers(item)]
+    order = np.random.default_rng(seed).permutation(len(items))[:count]
+    return [items[row] for row in sorted(order)]

@@ -45,7 +45,9 @@ class BackboneFeatures:
         names = dict.fromkeys(item.media_path for item in items if item.media_path is not None)
         inputs = [self.backbone.read(self._in_memory.get(name, Path(name))) for name in names]
         features = self.backbone(np.stack(inputs)) if inputs else {}
-        by_name = {name: {kind: values[row] for kind, values in features.items()} for row, name in enumerate(names)}
+        by_name: dict[str, StoredFeatures] = {
+            name: {kind: values[row] for kind, values in features.items()} for row, name in enumerate(names)
+        }
         return [None if item.media_path is None else by_name[item.media_path] for item in items]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished units of work and the total number of units."""
+StageProgress = Callable[[str, int, int], None]
+"""Called with the name of a stage, the number of its finished units of work and their total."""
 
 
 def offset_progress(on_progress: Progress, offset: int, total: int) -> Progress:

@@ -85,21 +85,21 @@ def diagnose(
     trained = load_trained_model(run, device)
     use_threads_for(trained.model.parameters())
     decoding = {**trained.recipe.decoding.model_dump(), **given(beam_size=beam_size)}
-    settings = DiagnosisSettings(
+    values = given(
         split=split,
         decoding=DecodingSettings.parse(decoding, "decoding"),
-        masks=tuple(mask or ()),
+        metrics=metric,
+        masks=mask,
         contrastive=contrast,
         trials=trials,
         seed=seed,
         leave_out=skip_missing,
-        **given(metrics=metric),
     )
     with progress_bars() as progress:
         diagnosis = diagnose_model(
             trained,
             Collection.open(collection),
-            settings=settings,
+            settings=DiagnosisSettings.parse(values),
             backbone=backbone,
             device=device,
             command=command_line(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from limner.cli.app import MORE, app, command_line
-from limner.cli.options import CollectionOption, JsonOption
+from limner.cli.options import CollectionOption, JsonOption, given
 from limner.cli.terminal import print_json, print_scores, progress_bars
 
 if TYPE_CHECKING:
@@ -105,22 +105,19 @@ def reproduce(
     Example: `limner reproduce kiros2014/table1 --collection collections/flickr8k --out runs/table1 --budget 0.1`
     """
     from limner.data.collection import Collection
-    from limner.reproduce import find_table
+    from limner.reproduce import ReproductionSettings, find_table
     from limner.reproduce import reproduce as reproduce_table
 
+    values = given(rows=row, seeds=seeds, recipes=recipes, overrides=changes, init=init, budget=budget)
+    settings = ReproductionSettings.parse(values)
     with progress_bars() as progress:
         reproduction = reproduce_table(
             find_table(table),
             Collection.open(collection),
             out,
-            recipes=recipes,
-            changes=changes or [],
-            rows=row or [],
-            seeds=seeds,
-            init=init,
-            budget=budget,
+            settings=settings,
             command=command_line(),
-            progress=progress,
+            on_progress=progress,
         )
     if as_json:
         typer.echo(reproduction.json.read_text(encoding="utf-8"))

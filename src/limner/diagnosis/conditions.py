@@ -19,14 +19,11 @@ from limner.inference.generate import generate
 from limner.metrics import perplexity
 from limner.metrics.base import Statistics
 from limner.metrics.significance import approximate_randomisation
-from limner.progress import offset_progress
+from limner.progress import StageProgress, offset_progress
 from limner.runs.trained_model import TrainedModel
 
 PERPLEXITY = "perplexity"
 """Name of the perplexity of the references, which may be requested beside the sentence metrics."""
-
-OnStage = Callable[[str, int, int], None]
-"""Progress callback: name of the stage, units done, units in total."""
 
 
 class ItemStatistics(NamedTuple):
@@ -63,7 +60,7 @@ class ConditionComparison:
     trials: int
     """Number of trials of each significance test."""
     seed: int
-    on_progress: OnStage
+    on_progress: StageProgress
 
     def generate(
         self,

@@ -22,7 +22,7 @@ from limner.diagnosis.ambiguity import (
     find_ambiguous_inputs,
     items_of_other_sense,
 )
-from limner.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, OnStage, percentage
+from limner.diagnosis.conditions import PERPLEXITY, ConditionComparison, ConditionOutput, percentage
 from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive_set
 from limner.diagnosis.masking import MaskedTokenizer, SourceMask, WordForms, count_recovered, create_mask
 from limner.diagnosis.records import AmbiguityResult, ConditionResult, Diagnosis, MaskingResult
@@ -30,6 +30,7 @@ from limner.errors import CollectionError, SettingsError
 from limner.features.sources import ControlFeatures, FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
+from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
 
@@ -71,7 +72,7 @@ def diagnose(
     backbone: str | None = None,
     device: str = "cpu",
     command: str = "limner.diagnose",
-    on_progress: OnStage | None = None,
+    on_progress: StageProgress | None = None,
 ) -> Diagnosis:
     """Measure how much a model uses the image, by comparing its output under several image controls.
 
@@ -169,7 +170,7 @@ def _prepare(
     split: str,
     features: FeatureStore | None,
     settings: DiagnosisSettings,
-    on_progress: OnStage,
+    on_progress: StageProgress,
 ) -> ConditionComparison:
     """Read the examples of the split, without items that have no image if the model uses images."""
     leave_out = settings.leave_out or model.recipe.features.missing == "leave_out"

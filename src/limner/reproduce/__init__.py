@@ -1,21 +1,36 @@
-"""Published tables, row by row: train, measure, and print beside what the papers printed."""
+"""Reproduction of published tables: train and evaluate every row, and print it beside the published figures."""
 
 from __future__ import annotations
 
 from limner.errors import SettingsError
 from limner.reproduce import calixto2016, calixto2017, kiros2014
+from limner.reproduce.plan import ReproductionSettings
 from limner.reproduce.run import reproduce
-from limner.reproduce.tables import Outcome, Reproduction, Row, Table
+from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
 
-__all__ = ["TABLES", "Outcome", "Reproduction", "Row", "Table", "find_table", "reproduce"]
+__all__ = [
+    "TABLES",
+    "PublishedRow",
+    "PublishedTable",
+    "Reproduction",
+    "ReproductionSettings",
+    "RowResult",
+    "find_table",
+    "reproduce",
+]
 
 TABLES = {
     table.name: table for table in (kiros2014.TABLE_1, calixto2016.TABLE_1, calixto2017.TABLE_1, calixto2017.TABLE_2)
 }
+"""Published tables by name."""
 
 
-def find_table(name: str) -> Table:
-    """A table by its name, 'paper/table'; SettingsError lists those there are."""
+def find_table(name: str) -> PublishedTable:
+    """Return a published table by its name, 'paper/table'.
+
+    Raises:
+        SettingsError: there is no such table.
+    """
     if name not in TABLES:
-        raise SettingsError(f"no table '{name}'; there are: {', '.join(TABLES)}")
+        raise SettingsError(f"table '{name}': expected one of {', '.join(TABLES)}")
     return TABLES[name]

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from limner.reproduce.tables import Column, Row, Table
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
 MULTI30K = "Multi30k"
 BASELINES = ("Text-only Attention NMT", "FC7-Multimodal NMT")
 
 
-def _row(name: str, recipe: str | None, meteor: float) -> Row:
-    against = () if recipe is None else BASELINES
-    return Row(name, recipe, published={MULTI30K: {"meteor": meteor}}, against=against)
+def _row(name: str, recipe: str | None, meteor: float) -> PublishedRow:
+    baselines = () if recipe is None else BASELINES
+    return PublishedRow(name, recipe, published={MULTI30K: {"meteor": meteor}}, baselines=baselines)
 
 
-TABLE_1 = Table(
+TABLE_1 = PublishedTable(
     name="calixto2016/table1",
     title="Calixto et al. (2016), Table 1: Task 1, English to German",
     recipes="calixto2016",
     columns=(
-        Column("meteor", "METEOR ↑", 1),
-        Column("bleu4", "BLEU4 ↑", 1),
-        Column("ter", "TER ↓", 1),
-        Column("chrf3", "chrF3 ↑", 1),
-        Column("perplexity", "PPL ↓", 2),
+        TableColumn("meteor", "METEOR ↑", 1),
+        TableColumn("bleu4", "BLEU4 ↑", 1),
+        TableColumn("ter", "TER ↓", 1),
+        TableColumn("chrf3", "chrF3 ↑", 1),
+        TableColumn("perplexity", "PPL ↓", 2),
     ),
-    published=(MULTI30K,),
+    datasets=(MULTI30K,),
     rows=(
         _row("Moses", None, 52.3),
         _row("CONV5,4-Multimodal NMT", "conv5", 46.4),
@@ -33,8 +33,8 @@ TABLE_1 = Table(
         _row("Elliott et al. (2015)", "independent", 24.7),
     ),
     notes=(
-        "The paper prints METEOR alone, and tests nothing. The metrics are of tokens as Moses makes them, with "
-        "capitals; German compounds enter the models by their parts, and are whole again where they are measured. PPL "
-        "is the perplexity of the parts, given the source. Moses is shown as printed."
+        "The paper reports METEOR without significance tests. Our metrics are computed on cased Moses tokens; German "
+        "compounds are split for the models and joined again before evaluation. PPL is the perplexity of the split "
+        "tokens given the source. The row of Moses has published figures only."
     ),
 )

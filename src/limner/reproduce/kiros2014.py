@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from limner.reproduce.tables import Column, Row, Table
+from limner.reproduce.tables import PublishedRow, PublishedTable, TableColumn
 
 IAPR, ATTRIBUTES = "IAPR TC-12", "Attributes"
-MEASURED = ("perplexity", "sampled_bleu1", "sampled_bleu2", "sampled_bleu3")
+SCORES = ("perplexity", "sampled_bleu1", "sampled_bleu2", "sampled_bleu3")
 DECAYS = tuple(
     (f"training.weight_decay={{'*bias': 0.0, '*': {decay}}}",) for decay in ("0.0", "1.0e-6", "1.0e-5", "1.0e-4")
 )
-"""What the bag-of-words models' weight decay is chosen from, on the validation split."""
+"""Weight decays of the bag-of-words models, selected on the validation split."""
 
 
 def _row(
@@ -19,29 +19,29 @@ def _row(
     attributes: tuple[float, ...] = (),
     *,
     shuffled: bool = False,
-    choices: tuple[tuple[str, ...], ...] = ((),),
-) -> Row:
+    alternatives: tuple[tuple[str, ...], ...] = ((),),
+) -> PublishedRow:
     published = {
-        data: dict(zip(MEASURED, values, strict=True))
-        for data, values in ((IAPR, iapr), (ATTRIBUTES, attributes))
+        dataset: dict(zip(SCORES, values, strict=True))
+        for dataset, values in ((IAPR, iapr), (ATTRIBUTES, attributes))
         if values
     }
-    return Row(name, recipe, "shuffled" if shuffled else "right", choices, published)
+    return PublishedRow(name, recipe, "shuffled" if shuffled else "right", alternatives, published)
 
 
-TABLE_1 = Table(
+TABLE_1 = PublishedTable(
     name="kiros2014/table1",
     title="Kiros et al. (2014), Table 1 and Figure 2",
     recipes="kiros2014",
     columns=(
-        Column("perplexity", "PPL", 2),
-        Column("sampled_bleu1", "B-1", 3, scale=0.01),
-        Column("sampled_bleu2", "B-2", 3, scale=0.01),
-        Column("sampled_bleu3", "B-3", 3, scale=0.01),
-        Column("text_to_image_match_area", "T→I area", 1),
-        Column("image_to_text_match_area", "I→T area", 1),
+        TableColumn("perplexity", "PPL", 2),
+        TableColumn("sampled_bleu1", "B-1", 3, scale=0.01),
+        TableColumn("sampled_bleu2", "B-2", 3, scale=0.01),
+        TableColumn("sampled_bleu3", "B-3", 3, scale=0.01),
+        TableColumn("text_to_image_match_area", "T→I area", 1),
+        TableColumn("image_to_text_match_area", "I→T area", 1),
     ),
-    published=(IAPR, ATTRIBUTES),
+    datasets=(IAPR, ATTRIBUTES),
     rows=(
         _row("Back-off GT2", "gt2", (54.5, 32.3, 14.5, 5.9), (117.7, 16.3, 3.3, 0.9)),
         _row("Back-off GT3", "gt3", (55.6, 31.2, 13.1, 5.9), (93.4, 16.6, 3.2, 1.1)),
@@ -54,16 +54,16 @@ TABLE_1 = Table(
         _row("MLBL-F", "mlbl-f", (20.3, 34.8, 16.5, 8.5)),
         _row("MLBL-B-conv", "mlbl-b-conv", (20.6, 34.9, 16.5, 8.5), (99.2, 18.9, 4.8, 1.7)),
         _row("MLBL-F-conv", "mlbl-f-conv", (21.7, 34.1, 15.6, 7.3), (113.2, 17.5, 4.2, 1.4)),
-        _row("bow-f", "bow-f", choices=DECAYS),
-        _row("bow-k", "bow-k", choices=DECAYS[::2]),
+        _row("bow-f", "bow-f", alternatives=DECAYS),
+        _row("bow-k", "bow-k", alternatives=DECAYS[::2]),
     ),
     notes=(
-        "Perplexity counts from word 6 on, without descriptions of fewer than 8 words. BLEU is of sampled descriptions "
-        "that begin with the first five words of the reference and are as long; only what follows these words is "
-        "scored; mean and standard deviation of ten samplings (of fewer with a budget). -R is the same model shown "
-        "other items' pictures. Areas are those under the curves of Figure 2 in percent; for I→T among the "
-        "descriptions of the 100 nearest pictures, where a random order has more than 50 if a picture has several (the "
-        "signature says how much). bow scores descriptions by the mean probability of their words; its perplexity is "
-        "that of words drawn by these, whatever came before."
+        "Perplexity is computed from word 6 on, without descriptions of fewer than 8 words. BLEU is that of sampled "
+        "descriptions that start with the first five words of the reference and have its length, without these five "
+        "words: mean and standard deviation of ten samples (fewer with a budget). -R: the same model with shuffled "
+        "images. Areas are those under the curves of Figure 2, in percent; for I→T among the descriptions of the 100 "
+        "nearest images, where a random order has more than 50 if an image has several descriptions (see the "
+        "signature). bow scores a description by the mean probability of its words; its perplexity is that of words "
+        "drawn independently from this distribution."
     ),
 )

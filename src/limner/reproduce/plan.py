@@ -1,146 +1,162 @@
-"""What is to be done for the rows of a table: which recipes are trained, where, and what each begins with."""
+"""Plan of a reproduction: the training runs of every row, their recipes and their order."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import Field
+
 from limner.data.collection import Collection
 from limner.errors import SettingsError
-from limner.reproduce.tables import Row, Table
+from limner.progress import StageProgress
+from limner.reproduce.tables import PublishedRow, PublishedTable
 from limner.runs.recipe import Recipe, load_recipe, recipe_names
+from limner.settings import Settings
 
-Progress = Callable[[str, int, int], None]
+
+class ReproductionSettings(Settings):
+    """Scope of a reproduction: the rows, the seeds and the changes to the recipes."""
+
+    rows: tuple[str, ...] = ()
+    """Names of the rows to reproduce; empty for all rows with a recipe."""
+    seeds: int = Field(default=1, ge=1)
+    """Number of training runs of each row, with consecutive random seeds from that of its recipe."""
+    recipes: str | None = None
+    """Alternative folder of recipes; a row without a recipe there uses the table's own."""
+    overrides: tuple[str, ...] = ()
+    """Recipe overrides KEY=VALUE, applied to every row and its preceding stages."""
+    init: Path | None = None
+    """Run directory of the initial vocabularies and, where name and shape agree, weights of every row."""
+    budget: float = Field(default=1.0, gt=0, le=1)
+    """Fraction of the recipes' epochs and samples, for a faster and less accurate reproduction."""
 
 
-class Job(NamedTuple):
-    """What all rows of one call share."""
+class ReproductionJob(NamedTuple):
+    """A table to be reproduced on a collection."""
 
-    table: Table
+    table: PublishedTable
     collection: Collection
     out: Path
-    recipes: str
-    changes: tuple[str, ...]
-    budget: float
-    seeds: int
-    init: Path | None
+    settings: ReproductionSettings
     command: str
-    note: Progress
+    on_progress: StageProgress
 
 
-class Training(NamedTuple):
-    """One run."""
+class TrainingRun(NamedTuple):
+    """One training run."""
 
     recipe: Recipe
     run: Path
+    """Run directory."""
     init: Path | None
-    """The run it begins with."""
+    """Run directory that initialises this run."""
 
 
-Chain = tuple[Training, ...]
-"""Trainings that begin with each other; the last one is the row's own."""
+TrainingSequence = tuple[TrainingRun, ...]
+"""Training runs, each initialised from the previous one; the last is that of the row itself."""
 
 
-class Plan(NamedTuple):
-    """A row with one seed."""
+class RowPlan(NamedTuple):
+    """The training runs of one row with one seed."""
 
-    row: Row
-    kept: Path
-    """Where its outcome will be."""
-    choices: tuple[Chain, ...]
-    """One for each choice of the row."""
+    row: PublishedRow
+    result_path: Path
+    """File of the row's result."""
+    alternatives: tuple[TrainingSequence, ...]
+    """Training runs of each alternative of the row."""
 
     @property
     def recipes(self) -> list[Recipe]:
-        """The row's own recipe, once for each choice."""
-        return [chain[-1].recipe for chain in self.choices]
+        """The row's recipe for each alternative."""
+        return [sequence[-1].recipe for sequence in self.alternatives]
 
     @property
-    def stages(self) -> list[Recipe]:
-        """The recipes it begins with, which no choice changes."""
-        return [training.recipe for training in self.choices[0][:-1]]
+    def pretraining(self) -> list[Recipe]:
+        """Recipes of the preceding stages, which all alternatives share."""
+        return [training.recipe for training in self.alternatives[0][:-1]]
 
 
-def plan(row: Row, job: Job, repeat: int = 0) -> Plan:
-    """A row's trainings with its first seed, or with that of a repetition."""
-    folder = folder_of(row, job)
-    own = [_recipe(f"{folder}/{row.recipe}", job, repeat, choice) for choice in row.choices]
-    seed = f"-seed{own[0].training.seed}" if repeat else ""
-    stages: list[Training] = []
-    name, init = "", job.init
-    for stage in row.begins_with:
-        name = _after(stage, name)
+def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> RowPlan:
+    """Plan the training runs of a row; the random seed is that of the recipe plus `repetition`."""
+    folder = recipe_folder_of(row, job)
+    recipes = [_load_recipe(f"{folder}/{row.recipe}", job, repetition, overrides) for overrides in row.alternatives]
+    seed = f"-seed{recipes[0].training.seed}" if repetition else ""
+    pretraining: list[TrainingRun] = []
+    name, init = "", job.settings.init
+    for stage in row.pretraining:
+        name = _run_name(stage, name)
         run = job.out / "runs" / f"{name}{seed}"
-        stages.append(Training(_recipe(f"{folder}/{stage}", job, repeat), run, init))
+        pretraining.append(TrainingRun(_load_recipe(f"{folder}/{stage}", job, repetition), run, init))
         init = run
-    name = _after(str(row.recipe), name)
-    runs = [f"{name}-{number + 1}{seed}" if len(own) > 1 else f"{name}{seed}" for number in range(len(own))]
-    return Plan(
+    name = _run_name(str(row.recipe), name)
+    numbers = [f"-{number + 1}" for number in range(len(recipes))] if len(recipes) > 1 else [""]
+    runs = [job.out / "runs" / f"{name}{number}{seed}" for number in numbers]
+    return RowPlan(
         row,
         job.out / "rows" / f"{_file_name(row)}{seed}.json",
-        tuple((*stages, Training(recipe, job.out / "runs" / run, init)) for recipe, run in zip(own, runs, strict=True)),
+        tuple((*pretraining, TrainingRun(recipe, run, init)) for recipe, run in zip(recipes, runs, strict=True)),
     )
 
 
-def all_kept(table: Table, out: Path) -> list[Path]:
-    """The outcomes that are there, of this call or an earlier one, in the table's order."""
-    return [kept for row in table.rows for kept in kept_of(row, out)]
+def result_paths(table: PublishedTable, out: Path) -> list[Path]:
+    """Existing result files of all rows, in the order of the table."""
+    return [path for row in table.rows for path in result_paths_of_row(row, out)]
 
 
-def kept_of(row: Row, out: Path) -> list[Path]:
-    """The outcomes of a row that are there, its first seed before the others."""
+def result_paths_of_row(row: PublishedRow, out: Path) -> list[Path]:
+    """Existing result files of a row, in the order of their seeds."""
     first = out / "rows" / f"{_file_name(row)}.json"
-    repeats = {int(found[1]): path for path in first.parent.glob("*.json") if (found := _repeat(row, path))}
-    return [*([first] if first.exists() else []), *(repeats[seed] for seed in sorted(repeats))]
+    pattern = rf"{_file_name(row)}-seed(\d+)"
+    repetitions = {
+        int(match[1]): path for path in first.parent.glob("*.json") if (match := re.fullmatch(pattern, path.stem))
+    }
+    return [*([first] if first.exists() else []), *(repetitions[seed] for seed in sorted(repetitions))]
 
 
-def folder_of(row: Row, job: Job) -> str:
-    """The folder that the row's recipe is from: the table's own where the one asked for has none for this row."""
-    return job.recipes if f"{job.recipes}/{row.recipe}" in recipe_names() else job.table.recipes
+def recipe_folder_of(row: PublishedRow, job: ReproductionJob) -> str:
+    """Folder of the row's recipe: the alternative folder if it has the recipe, else the table's own."""
+    folder = job.settings.recipes
+    return folder if folder and f"{folder}/{row.recipe}" in recipe_names() else job.table.recipes
 
 
-def as_of_now(settings: dict[str, Any]) -> Recipe | None:
-    """Stored settings with those that there were none of by then; None where they are of another version altogether."""
+def parse_stored_recipe(settings: dict[str, Any]) -> Recipe | None:
+    """Parse a stored recipe, with defaults for settings added since; None if it does not fit the present version."""
     try:
         return Recipe.parse(settings)
     except SettingsError:
         return None
 
 
-def _repeat(row: Row, path: Path) -> re.Match[str] | None:
-    return re.fullmatch(rf"{_file_name(row)}-seed(\d+)", path.stem)
-
-
-def _file_name(row: Row) -> str:
+def _file_name(row: PublishedRow) -> str:
     return re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-")
 
 
-def _after(recipe: str, before: str) -> str:
-    return f"{recipe}-after-{before}" if before else recipe
+def _run_name(recipe: str, previous: str) -> str:
+    return f"{recipe}-after-{previous}" if previous else recipe
 
 
-def _recipe(name: str, job: Job, repeat: int, choice: tuple[str, ...] = ()) -> Recipe:
-    """A recipe as this call wants it; further seeds follow the recipe's own."""
-    recipe = _shrunk(load_recipe(name, [*choice, *job.changes]), job.budget)
-    training = recipe.training.model_copy(update={"seed": recipe.training.seed + repeat})
+def _load_recipe(name: str, job: ReproductionJob, repetition: int, overrides: tuple[str, ...] = ()) -> Recipe:
+    """Load a recipe with its overrides, budget and random seed."""
+    recipe = _with_budget(load_recipe(name, [*overrides, *job.settings.overrides]), job.settings.budget)
+    training = recipe.training.model_copy(update={"seed": recipe.training.seed + repetition})
     return recipe.model_copy(update={"training": training})
 
 
-def _shrunk(recipe: Recipe, budget: float) -> Recipe:
-    """Fewer epochs and fewer samples; the same recipe for a budget of 1."""
+def _with_budget(recipe: Recipe, budget: float) -> Recipe:
+    """Reduce the epochs and samples of a recipe to a fraction, at least one epoch and two samples."""
     if budget == 1:
         return recipe
-    training, measure = recipe.training, recipe.evaluation
-    fewer = {
+    training, evaluation = recipe.training, recipe.evaluation
+    epochs = {
         "epochs": max(1, round(budget * training.epochs)),
-        "fuse": max(min(1, training.fuse), round(budget * training.fuse)),  # a second stage shrinks, it does not go
+        "fuse": max(min(1, training.fuse), round(budget * training.fuse)),  # a second stage keeps one epoch
     }
-    samples = max(min(2, measure.samples), round(budget * measure.samples))
+    samples = max(min(2, evaluation.samples), round(budget * evaluation.samples))
     return recipe.model_copy(
         update={
-            "training": training.model_copy(update=fewer),
-            "evaluation": measure.model_copy(update={"samples": samples}),
+            "training": training.model_copy(update=epochs),
+            "evaluation": evaluation.model_copy(update={"samples": samples}),
         }
     )

@@ -1,4 +1,4 @@
-"""What is refused before the first training of a table: what training or measuring would refuse, or mix up, later."""
+"""Validation of a reproduction before its first training run."""
 
 from __future__ import annotations
 
@@ -11,125 +11,147 @@ from limner.data.dataset import Examples
 from limner.errors import RunError, SettingsError
 from limner.features.sources import FeatureStore
 from limner.inference.collection_features import control_features, open_features
-from limner.reproduce.plan import Job, Plan, Training, all_kept, as_of_now, folder_of, kept_of, plan
-from limner.reproduce.tables import Begun, Outcome, Row
+from limner.reproduce.plan import (
+    ReproductionJob,
+    RowPlan,
+    TrainingRun,
+    parse_stored_recipe,
+    plan_row,
+    recipe_folder_of,
+    result_paths,
+    result_paths_of_row,
+)
+from limner.reproduce.tables import InitialRun, PublishedRow, RowResult
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import Config, TrainedModel, sha256
 from limner.training.setup import prepare, require_counted_words
 
 
-def check(rows: Sequence[Row], job: Job) -> None:
-    """Refuse before the first training what would be refused after one.
+def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
+    """Validate stored results, data and settings of all rows, so that no error occurs after hours of training.
 
     Raises:
-        LimnerError: whatever training or measuring would raise for the data and the settings.
+        LimnerError: any error that training or evaluation would raise for the data and settings.
     """
     fingerprint = job.collection.fingerprint()
-    for kept in all_kept(job.table, job.out):
-        if Outcome.load(kept).evaluation.fingerprint != fingerprint:
-            raise RunError(f"{kept}: made from another collection; name another --out")
-    missing: list[tuple[Training, Row | None]] = []
+    for path in result_paths(job.table, job.out):
+        if RowResult.load(path).evaluation.fingerprint != fingerprint:
+            raise RunError(f"{path}: made from another collection; choose another --out")
+    pending: list[tuple[TrainingRun, PublishedRow | None]] = []
     for row in rows:
-        for kept in kept_of(row, job.out):
-            _take_over(kept, row, job)
-        first = plan(row, job)
-        if any(not plan(row, job, repeat).kept.exists() for repeat in range(job.seeds)):
-            _require_one_pair_of_languages(first)
-            missing += [(stage, None) for stage in first.choices[0][:-1]]
-            missing += [(chain[-1], row) for chain in first.choices]
-    trainings = list({training.run: training for training, _ in missing}.values())
+        for path in result_paths_of_row(row, job.out):
+            _check_result(path, row, job)
+        first = plan_row(row, job)
+        repetitions = range(job.settings.seeds)
+        if any(not plan_row(row, job, repetition).result_path.exists() for repetition in repetitions):
+            _require_same_languages(first)
+            pending += [(stage, None) for stage in first.alternatives[0][:-1]]
+            pending += [(sequence[-1], row) for sequence in first.alternatives]
+    trainings = list({training.run: training for training, _ in pending}.values())
     for done, training in enumerate(trainings):
-        job.note("checking", done, len(trainings))
-        # What it begins with is not there yet, unless it is no part of the table.
-        init = training.init if training.init == job.init else None
-        learner = prepare(training.recipe, job.collection, job.command, init)[0]
-        for row in (row for one, row in missing if row is not None and one.run == training.run):
-            _require_evaluable(learner, row, job.collection)
+        job.on_progress("checking", done, len(trainings))
+        # Runs of the table that initialise others do not exist yet.
+        init = training.init if training.init == job.settings.init else None
+        model = prepare(training.recipe, job.collection, job.command, init)[0]
+        for row in (row for other, row in pending if row is not None and other.run == training.run):
+            _require_evaluable(model, row, job.collection)
 
 
-def initialised_from(init: Path | None) -> Begun | None:
-    """What is kept of a run that rows begin with."""
-    return None if init is None else Begun(run=init.resolve().name, weights_sha256=sha256(init / "model.safetensors"))
+def initial_run(init: Path | None) -> InitialRun | None:
+    """The record of the run that initialises a row."""
+    return (
+        None if init is None else InitialRun(run=init.resolve().name, weights_sha256=sha256(init / "model.safetensors"))
+    )
 
 
-def _take_over(kept: Path, row: Row, job: Job) -> None:
-    """Refuse a row that is there already and is another one; complete its record where it is an older one.
+def _check_result(path: Path, row: PublishedRow, job: ReproductionJob) -> None:
+    """Check that a stored result has the settings of this reproduction; complete a record of an older version.
 
     Raises:
-        RunError: it was made with other settings, features or weights to begin with.
+        RunError: its settings, features or initial weights differ.
     """
-    outcome, first = Outcome.load(kept), plan(row, job)
-    wanted = plan(row, job, max(0, outcome.seed - first.recipes[0].training.seed))
-    known = kept == wanted.kept and as_of_now(outcome.recipe) in wanted.recipes
-    if not known or [as_of_now(stage) for stage in outcome.stages] != wanted.stages:
-        raise RunError(f"{kept}: made with other settings; name another --out, or remove this file")
-    if _weights(outcome.begun) != _weights(initialised_from(job.init)):
+    result, first = RowResult.load(path), plan_row(row, job)
+    plan = plan_row(row, job, max(0, result.seed - first.recipes[0].training.seed))
+    same_recipe = path == plan.result_path and parse_stored_recipe(result.recipe) in plan.recipes
+    if not same_recipe or [parse_stored_recipe(stage) for stage in result.pretraining] != plan.pretraining:
+        raise RunError(f"{path}: made with other settings; choose another --out, or remove this file")
+    stored, expected = result.initialised_from, initial_run(job.settings.init)
+    if _weights_of(stored) != _weights_of(expected):
         raise RunError(
-            f"{kept}: began with {_named(outcome.begun)}, and would now begin with {_named(initialised_from(job.init))}; "
-            "name the same --init, or another --out"
+            f"{path}: was initialised from {_describe(stored)}, expected {_describe(expected)}; use the same --init, "
+            "or another --out"
         )
-    features = _require_features(kept, outcome, wanted.recipes[0], job)
-    if outcome.recipes is None:  # a record that does not say it, of the same settings
-        told = {"recipes": folder_of(row, job), "changes": job.changes, "features": features}
-        outcome.model_copy(update=told).save(kept)
+    features = _require_same_features(path, result, plan.recipes[0], job)
+    if result.recipe_folder is None:  # a record of an older version
+        missing = {
+            "recipe_folder": recipe_folder_of(row, job),
+            "overrides": job.settings.overrides,
+            "features": features,
+        }
+        result.model_copy(update=missing).save(path)
 
 
-def _weights(begun: Begun | None) -> str | None:
-    return None if begun is None else begun.weights_sha256
+def _weights_of(run: InitialRun | None) -> str | None:
+    return None if run is None else run.weights_sha256
 
 
-def _named(begun: Begun | None) -> str:
-    return "fresh weights" if begun is None else f"run '{begun.run}' (weights {begun.weights_sha256[:12]})"
+def _describe(run: InitialRun | None) -> str:
+    return "random weights" if run is None else f"run '{run.run}' (weights {run.weights_sha256[:12]})"
 
 
-def _require_features(kept: Path, outcome: Outcome, recipe: Recipe, job: Job) -> tuple[str, ...]:
-    """The fingerprints of the features that a row was made from, which must be those of the collection."""
-    features = recipe.features
-    tables = FeatureStore.open(job.collection, features.tables, features.cache_mib).tables
-    mine, theirs = tuple(table.spec.fingerprint for table in tables), outcome.features
-    if theirs is None:
-        config = job.out / outcome.run / "config.json"
-        theirs = tuple(spec.fingerprint for spec in Config.load(config).features) if config.exists() else mine
-    if mine != theirs:
+def _require_same_features(path: Path, result: RowResult, recipe: Recipe, job: ReproductionJob) -> tuple[str, ...]:
+    """Return the fingerprints of the features of a result, which must be those of the collection."""
+    settings = recipe.features
+    tables = FeatureStore.open(job.collection, settings.tables, settings.cache_mib).tables
+    current, stored = tuple(table.spec.fingerprint for table in tables), result.features
+    if stored is None:
+        config = job.out / result.run / "config.json"
+        stored = tuple(spec.fingerprint for spec in Config.load(config).features) if config.exists() else current
+    if current != stored:
         raise RunError(
-            f"{kept}: made from other features ({', '.join(theirs) or 'none'}; the collection's "
-            f"{', '.join(features.tables)} are {', '.join(mine)}); name another --out, or restore those features"
+            f"{path}: made from other features ({', '.join(stored) or 'none'}; those of the collection are "
+            f"{', '.join(settings.tables)}: {', '.join(current)}); choose another --out, or restore the features"
         )
-    return theirs
+    return stored
 
 
-def _require_one_pair_of_languages(first: Plan) -> None:
-    """A training takes over the vocabularies of the one it begins with."""
-    chain = first.choices[0]
-    for before, training in pairwise(chain):
-        theirs, ours = ((of.recipe.data.source_lang, of.recipe.data.lang) for of in (before, training))
-        if theirs != ours:
+def _require_same_languages(plan: RowPlan) -> None:
+    """Check that all stages of a row have the same languages, because each inherits the vocabularies of the previous.
+
+    Raises:
+        SettingsError: the languages of two stages differ.
+    """
+    for previous, training in pairwise(plan.alternatives[0]):
+        before, after = ((stage.recipe.data.source_lang, stage.recipe.data.lang) for stage in (previous, training))
+        if before != after:
             raise SettingsError(
-                f"row '{first.row.name}': {training.run.name} learns from {ours[0]} to {ours[1]}, and "
-                f"{before.run.name}, which it begins with, from {theirs[0]} to {theirs[1]}"
+                f"row '{plan.row.name}': {training.run.name} translates {after[0]} to {after[1]}, but is initialised "
+                f"from {previous.run.name}, which translates {before[0]} to {before[1]}"
             )
 
 
-def _require_evaluable(learner: TrainedModel, row: Row, collection: Collection) -> None:
-    """Refuse what measuring the row would refuse, once it is trained."""
-    data, measure = learner.recipe.data, learner.recipe.evaluation
-    leave_out = learner.recipe.features.missing == "leave_out"
-    features = open_features(learner, collection)
+def _require_evaluable(model: TrainedModel, row: PublishedRow, collection: Collection) -> None:
+    """Raise the errors that the evaluation of the row would raise after training."""
+    data, evaluation = model.recipe.data, model.recipe.evaluation
+    leave_out = model.recipe.features.missing == "leave_out"
+    features = open_features(model, collection)
     examples = Examples.of_split(
-        collection, data.test, learner.target, features, source=learner.source, leave_out=leave_out
+        collection, data.test, model.target, features, source=model.source, leave_out=leave_out
     )
-    if row.pictures == "right" and features is not None and learner.source is None:
-        require_shortlist(measure.shortlist, examples.items)
-    control_features(learner, collection, features, row.pictures, examples.items, 1)
-    require_counted_words(examples, data.test, measure.skip_words)
-    if not measure.samples:
+    if row.image_control == "right" and features is not None and model.source is None:
+        require_shortlist(evaluation.shortlist, examples.items)
+    control_features(model, collection, features, row.image_control, examples.items, 1)
+    require_counted_words(examples, data.test, evaluation.skip_words)
+    if not evaluation.samples:
         return
-    if learner.source is not None:
-        raise SettingsError(f"evaluation.samples: {measure.samples}, and of translations nothing is sampled; make it 0")
-    longest = max(len(learner.tokenizer.words(text)) for text in examples.texts)
-    if longest <= measure.prefix_words:
+    if model.source is not None:
         raise SettingsError(
-            f"evaluation.prefix_words: {measure.prefix_words}, and no sentence of split '{data.test}' has more than "
-            f"{longest}; take fewer: evaluation.prefix_words={max(0, longest - 1)}"
+            f"evaluation.samples: {evaluation.samples}, but translations are not sampled; use evaluation.samples=0"
+        )
+    longest = max(len(model.tokenizer.words(text)) for text in examples.texts)
+    if longest <= evaluation.prefix_words:
+        raise SettingsError(
+            f"evaluation.prefix_words: {evaluation.prefix_words}, but no sentence of split '{data.test}' has more than "
+            f"{longest} words; use at most evaluation.prefix_words={max(0, longest - 1)}"
         )

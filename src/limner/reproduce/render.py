@@ -1,4 +1,4 @@
-"""A published table as it came out: Markdown, JSON, and drawings of its curves."""
+"""Rendering of a reproduced table as Markdown, as JSON and as plots of its recall curves."""
 
 from __future__ import annotations
 
@@ -9,107 +9,122 @@ from typing import Any
 
 from limner.evaluation.compare import DAGGERS
 from limner.files import atomic_write, write_text
+from limner.progress import StageProgress
 from limner.report import plots
-from limner.reproduce.plan import Progress
-from limner.reproduce.significance import ComparedTable, compare_rows, contrasts, marks
-from limner.reproduce.tables import Column, Outcome, Reproduction, Row, Table, by_row, pooled
+from limner.reproduce.significance import TableComparison, compare_rows, contrasts, significance_marks
+from limner.reproduce.tables import (
+    PublishedRow,
+    PublishedTable,
+    Reproduction,
+    RowResult,
+    TableColumn,
+    by_row,
+    mean_score,
+)
 from limner.runs.records import Point
 
-SHOWN = 16
-"""Longest value of a change that is printed beside a row's name."""
+MAX_OVERRIDE_LENGTH = 16
+"""Maximum length of an override's value beside the name of a row, in characters."""
+RETRIEVAL_TITLES = {"text_to_image": "Text-to-image retrieval", "image_to_text": "Image-to-text retrieval"}
 
 
-def write_table(table: Table, outcomes: Sequence[Outcome], out: Path, note: Progress) -> Reproduction:
-    """Compare the rows with their baselines, and write the table, the same as JSON, and the curves."""
+def write_table(
+    table: PublishedTable, results: Sequence[RowResult], out: Path, on_progress: StageProgress
+) -> Reproduction:
+    """Compare the rows with their baselines, and write the table as Markdown and JSON and the recall curves."""
     markdown, plain = out / "table.md", out / "table.json"
-    compared = compare_rows(table, outcomes, out, note)
-    write_text(markdown, to_markdown(table, outcomes, compared))
-    write_text(plain, json.dumps(_plain(table, outcomes, compared), indent=1, ensure_ascii=False))
-    return Reproduction(table, tuple(outcomes), markdown, plain, tuple(_draw(outcomes, out)))
+    comparison = compare_rows(table, results, out, on_progress)
+    write_text(markdown, to_markdown(table, results, comparison))
+    write_text(plain, json.dumps(_to_plain(table, results, comparison), indent=1, ensure_ascii=False))
+    return Reproduction(table, tuple(results), markdown, plain, tuple(_plot_curves(results, out)))
 
 
-def to_markdown(table: Table, outcomes: Sequence[Outcome], compared: ComparedTable) -> str:
-    """The table as Markdown: our figures, then the paper's for each of its data sets."""
-    data, there = Path(outcomes[0].evaluation.collection).name, by_row(outcomes)
-    printed = [column for column in table.columns if any(_published(row, column.score) for row in table.rows)]
+def to_markdown(table: PublishedTable, results: Sequence[RowResult], comparison: TableComparison) -> str:
+    """Render the table as Markdown: our scores, then the published scores on each data set."""
+    collection, reproduced = Path(results[0].evaluation.collection).name, by_row(results)
+    published = [column for column in table.columns if any(_is_published(row, column.score) for row in table.rows)]
     head = [column.label for column in table.columns]
-    head += [f"{column.label}, {where}" for where in table.published for column in printed]
-    lines = [f"| {data} | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
-    for row in _shown(table, there):
-        seeds = there.get(row.name, [])
-        cells = [_ours(row, seeds, column, compared) for column in table.columns]
-        cells += [_theirs(row, where, column) for where in table.published for column in printed]
-        lines.append(f"| {_named(row, seeds, table)} | {' | '.join(cells)} |")
-    how = [*_legend(table, compared), *_signatures(table, outcomes)]
-    return "\n".join([f"# {table.title}", "", *lines, "", table.notes, "", *how, *([""] if how else [])])
+    head += [f"{column.label}, {dataset}" for dataset in table.datasets for column in published]
+    lines = [f"| {collection} | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    for row in _visible_rows(table, reproduced):
+        seeds = reproduced.get(row.name, [])
+        cells = [_our_cell(row, seeds, column, comparison) for column in table.columns]
+        cells += [_published_cell(row, dataset, column) for dataset in table.datasets for column in published]
+        lines.append(f"| {_row_heading(row, seeds, table)} | {' | '.join(cells)} |")
+    footer = [*_legend(table, comparison), *_signatures(table, results)]
+    return "\n".join([f"# {table.title}", "", *lines, "", table.notes, "", *footer, *([""] if footer else [])])
 
 
-def _shown(table: Table, there: Container[str]) -> list[Row]:
-    """The rows that are there, and those that are only printed."""
-    return [row for row in table.rows if row.recipe is None or row.name in there]
+def _visible_rows(table: PublishedTable, reproduced: Container[str]) -> list[PublishedRow]:
+    """The rows with a result, and those without a recipe."""
+    return [row for row in table.rows if row.recipe is None or row.name in reproduced]
 
 
-def _named(row: Row, seeds: Sequence[Outcome], table: Table) -> str:
-    """A row's name, and behind it what was not as the table's own recipe says."""
+def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: PublishedTable) -> str:
+    """The name of a row with its differences from the table's own recipe."""
     if not seeds:
         return row.name
     first = seeds[0]
-    said = [] if first.recipes in (None, table.recipes) else [str(first.recipes)]
-    for change in first.changes:
-        key, _, value = change.partition("=")
-        said.append(f"{key}={value if len(value) <= SHOWN else '…'}".replace("|", "\\|"))
-    if first.begun is not None:
-        said.append(f"begun with {first.begun.run}")
+    differences = [] if first.recipe_folder in (None, table.recipes) else [str(first.recipe_folder)]
+    for override in first.overrides:
+        key, _, value = override.partition("=")
+        differences.append(f"{key}={value if len(value) <= MAX_OVERRIDE_LENGTH else '…'}".replace("|", "\\|"))
+    if first.initialised_from is not None:
+        differences.append(f"initialised from {first.initialised_from.run}")
     if first.budget != 1:
-        said.append(f"budget {first.budget:g}")
+        differences.append(f"budget {first.budget:g}")
     if len(seeds) > 1:
-        said.append(f"{len(seeds)} seeds")
-    return row.name + (f" ({'; '.join(said)})" if said else "")
+        differences.append(f"{len(seeds)} seeds")
+    return row.name + (f" ({'; '.join(differences)})" if differences else "")
 
 
-def _published(row: Row, score: str) -> bool:
+def _is_published(row: PublishedRow, score: str) -> bool:
     return any(score in values for values in row.published.values())
 
 
-def _number(value: float | None, column: Column) -> str:
+def _number(value: float | None, column: TableColumn) -> str:
     return "–" if value is None else f"{value * column.scale:.{column.digits}f}"
 
 
-def _ours(row: Row, seeds: Sequence[Outcome], column: Column, compared: ComparedTable) -> str:
-    found = pooled(seeds, column.score)
-    if found is None:
+def _our_cell(row: PublishedRow, seeds: Sequence[RowResult], column: TableColumn, comparison: TableComparison) -> str:
+    score = mean_score(seeds, column.score)
+    if score is None:
         return "–"
-    spread = "" if found.spread is None else f" ± {_number(found.spread, column)}"
-    return f"{_number(found.value, column)}{spread} {marks(row, column.score, compared)}".rstrip()
+    std = "" if score.std is None else f" ± {_number(score.std, column)}"
+    return f"{_number(score.value, column)}{std} {significance_marks(row, column.score, comparison)}".rstrip()
 
 
-def _theirs(row: Row, where: str, column: Column) -> str:
-    value = _number(row.published.get(where, {}).get(column.score), column)
-    return f"{value} {row.published_marks.get(where, {}).get(column.score, '')}".rstrip()
+def _published_cell(row: PublishedRow, dataset: str, column: TableColumn) -> str:
+    value = _number(row.published.get(dataset, {}).get(column.score), column)
+    return f"{value} {row.published_marks.get(dataset, {}).get(column.score, '')}".rstrip()
 
 
-def _legend(table: Table, compared: ComparedTable) -> list[str]:
-    """What the marks behind our figures mean: a line for all rows that have the same baselines."""
-    told: dict[str, list[str]] = {}
+def _legend(table: PublishedTable, comparison: TableComparison) -> list[str]:
+    """The meaning of the significance marks: one line for all rows with the same baselines."""
+    rows_by_meaning: dict[str, list[str]] = {}
     for row in table.rows:
-        there = contrasts(row, compared)
-        better = [
-            f"{mark} better than {name}" for mark, name in zip(DAGGERS, row.against, strict=False) if name in there
+        compared = contrasts(row, comparison)
+        meanings = [
+            f"{mark} significantly better than {name}"
+            for mark, name in zip(DAGGERS, row.baselines, strict=False)
+            if name in compared
         ]
-        if better:
-            told.setdefault(f"{', '.join(better)}, p < {row.level:g}", []).append(row.name)
-    how = dict.fromkeys(f"- test: `{pair.signature}`" for pair in compared.pairs)
-    return [*(f"- marks of {' / '.join(rows)}: {better}" for better, rows in told.items()), *how]
+        if meanings:
+            rows_by_meaning.setdefault(f"{', '.join(meanings)}, p < {row.level:g}", []).append(row.name)
+    tests = dict.fromkeys(f"- test: `{pair.signature}`" for pair in comparison.pairs)
+    return [*(f"- marks of {' / '.join(rows)}: {meaning}" for meaning, rows in rows_by_meaning.items()), *tests]
 
 
-def _signatures(table: Table, outcomes: Sequence[Outcome]) -> list[str]:
-    """How the metrics of sentences were measured; twice where rows differ in that."""
-    found = [(name, one.scores[name].signature) for name in table.metrics for one in outcomes if name in one.scores]
-    return [f"- {name}: `{signature}`" for name, signature in dict.fromkeys(found)]
+def _signatures(table: PublishedTable, results: Sequence[RowResult]) -> list[str]:
+    """The signatures of the sentence metrics; a metric has several if they differ between the rows."""
+    signatures = [
+        (name, result.scores[name].signature) for name in table.metrics for result in results if name in result.scores
+    ]
+    return [f"- {name}: `{signature}`" for name, signature in dict.fromkeys(signatures)]
 
 
-def _plain(table: Table, outcomes: Sequence[Outcome], compared: ComparedTable) -> dict[str, Any]:
-    there, first = by_row(outcomes), outcomes[0].evaluation
+def _to_plain(table: PublishedTable, results: Sequence[RowResult], comparison: TableComparison) -> dict[str, Any]:
+    reproduced, first = by_row(results), results[0].evaluation
     return {
         "table": table.name,
         "collection": Path(first.collection).name,
@@ -117,53 +132,57 @@ def _plain(table: Table, outcomes: Sequence[Outcome], compared: ComparedTable) -
         "rows": [
             {
                 "row": row.name,
-                **(_measured(row, there[row.name], compared) if row.name in there else {}),
-                "published": {data: dict(values) for data, values in row.published.items()},
-                "published_marks": {data: dict(values) for data, values in row.published_marks.items()},
+                **(_plain_results(row, reproduced[row.name], comparison) if row.name in reproduced else {}),
+                "published": {dataset: dict(values) for dataset, values in row.published.items()},
+                "published_marks": {dataset: dict(marks) for dataset, marks in row.published_marks.items()},
             }
-            for row in _shown(table, there)
+            for row in _visible_rows(table, reproduced)
         ],
     }
 
 
-def _measured(row: Row, seeds: Sequence[Outcome], compared: ComparedTable) -> dict[str, Any]:
+def _plain_results(row: PublishedRow, seeds: Sequence[RowResult], comparison: TableComparison) -> dict[str, Any]:
     first = seeds[0]
     return {
         "run": first.run,
-        "recipes": first.recipes,
-        "changes": first.changes,
-        "pictures": first.pictures,
+        "recipe_folder": first.recipe_folder,
+        "overrides": first.overrides,
+        "image_control": first.image_control,
         "budget": first.budget,
-        "begun": None if first.begun is None else first.begun.model_dump(),
-        "training_seconds": round(sum(one.seconds for one in seeds), 1),
+        "initialised_from": None if first.initialised_from is None else first.initialised_from.model_dump(),
+        "training_seconds": round(sum(result.seconds for result in seeds), 1),
         "scores": [
-            {"name": score.name, "value": found.value, "spread": found.spread, "signature": score.signature}
+            {"name": score.name, "value": mean.value, "std": mean.std, "signature": score.signature}
             for score in first.evaluation.scores
-            if (found := pooled(seeds, score.name)) is not None
+            if (mean := mean_score(seeds, score.name)) is not None
         ],
         "seeds": [
-            {"seed": one.seed, "run": one.run, "scores": {name: score.value for name, score in one.scores.items()}}
-            for one in seeds
+            {
+                "seed": result.seed,
+                "run": result.run,
+                "scores": {name: score.value for name, score in result.scores.items()},
+            }
+            for result in seeds
         ],
         "contrasts": [
-            {**one.model_dump(exclude={"system"}), "level": row.level}
-            for beside in contrasts(row, compared).values()
-            for one in beside
+            {**contrast.model_dump(exclude={"system"}), "level": row.level}
+            for of_baseline in contrasts(row, comparison).values()
+            for contrast in of_baseline
         ],
     }
 
 
-def _draw(outcomes: Iterable[Outcome], out: Path) -> list[Path]:
-    """The curves of all rows, of their first seeds, in one drawing for each direction of search."""
+def _plot_curves(results: Iterable[RowResult], out: Path) -> list[Path]:
+    """Plot the recall curves of the first seed of every row, one figure for each direction of retrieval."""
     paths = []
-    for direction, title in (("text_to_image", "Sentence → pictures"), ("image_to_text", "Picture → sentences")):
+    for direction, title in RETRIEVAL_TITLES.items():
         curves: dict[str, tuple[Point, ...]] = {}
         chance: tuple[Point, ...] = ((0.0, 0.0), (1.0, 1.0))
-        for row, seeds in by_row(outcomes).items():
-            found = seeds[0].evaluation.retrieval
-            if found is not None and found.match_curves is not None:
-                curves[row] = getattr(found.match_curves, direction)
-                chance = getattr(found.chance_curves, direction, chance)
+        for row, seeds in by_row(results).items():
+            retrieval = seeds[0].evaluation.retrieval
+            if retrieval is not None and retrieval.match_curves is not None:
+                curves[row] = getattr(retrieval.match_curves, direction)
+                chance = getattr(retrieval.chance_curves, direction, chance)
         if curves:
             paths.append(out / f"{direction}.png")
             with atomic_write(paths[-1]) as beside:

@@ -1,4 +1,4 @@
-"""How the rows of a published table are trained and measured one after another."""
+"""Training and evaluation of the rows of a published table."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate
-from limner.reproduce.plan import Chain, Job, Plan, Progress, Training, all_kept, as_of_now, folder_of, plan
-from limner.reproduce.preflight import check, initialised_from
+from limner.progress import StageProgress
+from limner.reproduce.plan import (
+    ReproductionJob,
+    ReproductionSettings,
+    RowPlan,
+    TrainingRun,
+    TrainingSequence,
+    parse_stored_recipe,
+    plan_row,
+    recipe_folder_of,
+    result_paths,
+)
+from limner.reproduce.preflight import check, initial_run
 from limner.reproduce.render import write_table
-from limner.reproduce.tables import Outcome, Reproduction, Row, Table
+from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
 from limner.runs.recipe import recipe_names
 from limner.runs.records import RunConfig
 from limner.runs.trained_model import load_trained_model
@@ -19,126 +30,113 @@ from limner.training.loop import train
 
 
 def reproduce(
-    table: Table,
+    table: PublishedTable,
     collection: Collection,
     out: Path,
     *,
-    recipes: str | None = None,
-    changes: Sequence[str] = (),
-    rows: Sequence[str] = (),
-    seeds: int = 1,
-    init: Path | None = None,
-    budget: float = 1.0,
+    settings: ReproductionSettings | None = None,
     command: str = "limner.reproduce",
-    progress: Progress | None = None,
+    on_progress: StageProgress | None = None,
 ) -> Reproduction:
-    """Train and measure the rows of a table, and write it beside the published figures.
+    """Train and evaluate the rows of a table, and write the results beside the published figures.
 
-    Stopped and called again, it goes on where it was: rows that are done are read, not done again. The table has all
-    rows that `out` holds; what was not as the table's own recipe says stands beside a row's name. Whatever of the data
-    and the settings can be refused is refused before the first training.
+    An interrupted reproduction is resumed by the same call: finished rows are read from `out`. The table shows every
+    row in `out`, with its differences from the table's own recipe. Data and settings are validated before the first
+    training run.
 
     Args:
-        table: which one.
-        collection: what to learn from and measure on, with the features that the recipes name.
-        out: gets `runs/`, `rows/`, `table.md`, `table.json`, `significance.json` where rows are compared, and drawings
-            of the curves.
-        recipes: another folder of recipes than the table's; rows it has none for take the table's own.
-        changes: KEY=VALUE, made to every row's recipe, and to those it begins with.
-        rows: only these; none for all that have a recipe.
-        seeds: how many times each row is trained and measured: with the seed of its recipe and those that follow it.
-            A choice that a row makes is made with the first.
-        init: a run whose vocabularies and, where name and shape agree, weights every row begins with.
-        budget: share of the epochs and samples, above 0 and at most 1: a smaller one is sooner done and worth less.
-        command: how this was called, for the records.
-        progress: told the part of the work, what is done of it and how much it is.
+        table: the published table.
+        collection: collection with the features that the recipes use.
+        out: folder for `runs/`, `rows/`, `table.md`, `table.json`, `significance.json` and plots of the recall curves.
+        settings: rows, seeds and recipe changes; default: every row once, as the recipes say.
+        command: the command line, for the records.
+        on_progress: called with the stage, the units done and their total.
 
     Raises:
-        SettingsError: there is no such row, the budget or the seeds are none, or a recipe asks for what the data do
-            not have.
-        FeatureError: the collection lacks features that a recipe names.
-        RunError: `out` holds a row made from another collection, or one of these rows made with other settings,
-            features or weights to begin with; or `init` is no run.
+        SettingsError: a row is unknown or has no recipe, or a recipe does not fit the data.
+        FeatureError: the collection lacks features that a recipe uses.
+        RunError: `out` contains a row of another collection, or one of these rows with other settings, features or
+            initial weights; or `init` is not a run directory.
     """
-    chosen = _chosen(table, rows)
-    if recipes is not None and not any(name.startswith(f"{recipes}/") for name in recipe_names()):
-        raise SettingsError(f"no recipes '{recipes}'; there are: {', '.join(recipe_names())}")
-    if not 0 < budget <= 1:
-        raise SettingsError(f"budget {budget:g}: expected a share above 0 and at most 1, such as 0.1")
-    if seeds < 1:
-        raise SettingsError(f"seeds {seeds}: expected how many times each row is trained, 1 or more")
-    note = progress or _quietly
-    job = Job(table, collection, out, recipes or table.recipes, tuple(changes), budget, seeds, init, command, note)
-    check(chosen, job)
-    made = None
-    for done, row in enumerate(chosen):
-        note("rows", done, len(chosen))
-        for repeat in range(seeds):
-            wanted = plan(row, job, repeat)
-            if not wanted.kept.exists():
-                _bring_about(wanted, job)
-        made = write_table(table, [Outcome.load(kept) for kept in all_kept(table, out)], out, note)
-    note("rows", len(chosen), len(chosen))
-    assert made is not None, "a table has rows"
-    return made
+    settings = settings or ReproductionSettings()
+    rows = _select_rows(table, settings.rows)
+    if settings.recipes is not None and not any(name.startswith(f"{settings.recipes}/") for name in recipe_names()):
+        known = ", ".join(recipe_names())
+        raise SettingsError(f"recipe folder '{settings.recipes}': expected the folder of one of {known}")
+    job = ReproductionJob(table, collection, out, settings, command, on_progress or (lambda stage, done, total: None))
+    check(rows, job)
+    reproduction = None
+    for done, row in enumerate(rows):
+        job.on_progress("rows", done, len(rows))
+        for repetition in range(settings.seeds):
+            plan = plan_row(row, job, repetition)
+            if not plan.result_path.exists():
+                _train_and_evaluate(plan, job)
+        results = [RowResult.load(path) for path in result_paths(table, out)]
+        reproduction = write_table(table, results, out, job.on_progress)
+    job.on_progress("rows", len(rows), len(rows))
+    assert reproduction is not None, "a table has rows"
+    return reproduction
 
 
-def _quietly(part: str, done: int, total: int) -> None:
-    """Nobody wants to know."""
+def _select_rows(table: PublishedTable, names: Sequence[str]) -> list[PublishedRow]:
+    """Select rows by name, or all rows with a recipe.
+
+    Raises:
+        SettingsError: a row is unknown, or has no recipe.
+    """
+    trainable = [row for row in table.rows if row.recipe is not None]
+    known = ", ".join(row.name for row in trainable)
+    if without_recipe := {row.name for row in table.rows if row.recipe is None} & set(names):
+        raise SettingsError(
+            f"row '{min(without_recipe)}' of {table.name} has published figures but no recipe; expected one of {known}"
+        )
+    if unknown := set(names) - {row.name for row in trainable}:
+        raise SettingsError(f"no row '{min(unknown)}' in {table.name}; expected one of {known}")
+    return [row for row in trainable if not names or row.name in names]
 
 
-def _chosen(table: Table, names: Sequence[str]) -> list[Row]:
-    """The rows of these names, or all; SettingsError where one is unknown, or is only printed."""
-    ours = [row for row in table.rows if row.recipe is not None]
-    known = ", ".join(row.name for row in ours)
-    if printed := {row.name for row in table.rows if row.recipe is None} & set(names):
-        raise SettingsError(f"row '{min(printed)}' of {table.name} is shown as printed, it has no recipe; {known} have")
-    if unknown := set(names) - {row.name for row in ours}:
-        raise SettingsError(f"no row '{min(unknown)}' in {table.name}; there are: {known}")
-    return [row for row in ours if not names or row.name in names]
-
-
-def _bring_about(wanted: Plan, job: Job) -> None:
-    """Train the row (or go on training it), measure it, and keep what came out."""
-    row, out = wanted.row, job.out
-    choices = _remaining(wanted, job)
-    trainings = {training.run: training for chain in choices for training in chain}
+def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
+    """Train or resume the runs of a row, evaluate the best alternative, and store the result."""
+    row = plan.row
+    alternatives = _remaining_alternatives(plan, job)
+    trainings = {training.run: training for sequence in alternatives for training in sequence}
     for training in trainings.values():
         _train(training, job)
-    best = _best(choices)[-1]
+    best = _best_alternative(alternatives)[-1]
     model = load_trained_model(best.run)
     evaluation = evaluate(
         [model],
         job.collection,
-        settings=best.recipe.decoding,  # the run's own may be older: neither decides how it was trained
+        settings=best.recipe.decoding,  # the run may have been trained with other decoding and evaluation settings
         measure=best.recipe.evaluation,
         metrics=job.table.metrics,
-        pictures=row.pictures,
-        retrieval=row.pictures == "right",
+        pictures=row.image_control,
+        retrieval=row.image_control == "right",
         marginal=0,
         command=job.command,
-        progress=lambda part, done, total: job.note(f"{part} {row.name}", done, total),
+        progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
     )
-    outcome = Outcome(
+    result = RowResult(
         row=row.name,
         recipe=best.recipe.model_dump(mode="json"),
-        recipes=folder_of(row, job),
-        changes=job.changes,
-        stages=tuple(stage.model_dump(mode="json") for stage in wanted.stages),
-        begun=initialised_from(job.init),
+        recipe_folder=recipe_folder_of(row, job),
+        overrides=job.settings.overrides,
+        pretraining=tuple(recipe.model_dump(mode="json") for recipe in plan.pretraining),
+        initialised_from=initial_run(job.settings.init),
         features=tuple(spec.fingerprint for spec in model.config.features),
-        run=str(best.run.relative_to(out)),
-        pictures=row.pictures,
-        budget=job.budget,
-        seconds=round(sum(_fact(run, "seconds") for run in trainings), 1),
+        run=str(best.run.relative_to(job.out)),
+        image_control=row.image_control,
+        budget=job.settings.budget,
+        seconds=round(sum(_recorded_value(run, "seconds") for run in trainings), 1),
         evaluation=evaluation,
     )
-    wanted.kept.parent.mkdir(parents=True, exist_ok=True)
-    outcome.save(wanted.kept)
+    plan.result_path.parent.mkdir(parents=True, exist_ok=True)
+    result.save(plan.result_path)
 
 
-def _train(training: Training, job: Job) -> None:
-    """Train a run, or go on training it."""
+def _train(training: TrainingRun, job: ReproductionJob) -> None:
+    """Train a run, or resume it if it exists."""
     train(
         training.recipe,
         job.collection,
@@ -146,25 +144,26 @@ def _train(training: Training, job: Job) -> None:
         resume=training.run.exists(),
         init=training.init,
         command=job.command,
-        progress=lambda at: job.note(f"training {training.run.name}", at.place.step, at.steps),
+        progress=lambda at: job.on_progress(f"training {training.run.name}", at.place.step, at.steps),
     )
 
 
-def _remaining(wanted: Plan, job: Job) -> tuple[Chain, ...]:
-    """What there is to choose from: for a further seed only what was chosen with the first."""
-    first = plan(wanted.row, job)
-    if len(wanted.choices) == 1 or wanted.kept == first.kept:
-        return wanted.choices
-    best = as_of_now(Outcome.load(first.kept).recipe)
-    return tuple(chain for chain, recipe in zip(wanted.choices, first.recipes, strict=True) if recipe == best)
+def _remaining_alternatives(plan: RowPlan, job: ReproductionJob) -> tuple[TrainingSequence, ...]:
+    """The alternatives to train: all with the first seed, with later seeds the one selected with the first."""
+    first = plan_row(plan.row, job)
+    if len(plan.alternatives) == 1 or plan.result_path == first.result_path:
+        return plan.alternatives
+    selected = parse_stored_recipe(RowResult.load(first.result_path).recipe)
+    pairs = zip(plan.alternatives, first.recipes, strict=True)
+    return tuple(sequence for sequence, recipe in pairs if recipe == selected)
 
 
-def _best(choices: Sequence[Chain]) -> Chain:
-    """The choice that fits the validation split best."""
-    if len(choices) == 1:
-        return choices[0]
-    return min(choices, key=lambda chain: _fact(chain[-1].run, "validation_perplexity"))
+def _best_alternative(alternatives: Sequence[TrainingSequence]) -> TrainingSequence:
+    """The alternative with the lowest validation perplexity."""
+    if len(alternatives) == 1:
+        return alternatives[0]
+    return min(alternatives, key=lambda sequence: _recorded_value(sequence[-1].run, "validation_perplexity"))
 
 
-def _fact(run: Path, name: str) -> float:
+def _recorded_value(run: Path, name: str) -> float:
     return float(RunConfig.load(run / "config.json").provenance[name])

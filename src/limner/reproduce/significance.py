@@ -1,4 +1,4 @@
-"""Which rows of a table are better than its baselines by more than chance: approximate randomisation, kept on disk."""
+"""Significance of the differences between the rows of a table: approximate randomisation, cached on disk."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from limner.errors import RunError
 from limner.evaluation.compare import DAGGERS, ComparisonSettings, Contrast, compare_evaluations
 from limner.metrics import higher_is_better
-from limner.reproduce.plan import Progress
-from limner.reproduce.tables import Outcome, Row, Table, by_row
+from limner.progress import StageProgress
+from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_row
 from limner.runs.records import Record
 
 FILE = "significance.json"
@@ -19,127 +19,134 @@ FILE = "significance.json"
 logger = logging.getLogger(__name__)
 
 
-class ComparedRows(Record):
-    """Two rows side by side; each is the other's baseline."""
+class RowComparison(Record):
+    """The comparison of two rows by all metrics."""
 
     rows: tuple[str, str]
-    """In the table's order."""
-    of: str
-    """SHA-256 of all that was compared, and how."""
+    """Names of the rows, in the order of the table."""
+    digest: str
+    """SHA-256 of the compared evaluations and of the settings of the test."""
     contrasts: tuple[Contrast, ...]
-    """The second row less the first, one for each metric."""
+    """Difference of the second row from the first, one for each metric."""
     signature: str
-    """Of the test."""
+    """Signature of the significance test."""
 
-    def seen_from(self, row: str) -> tuple[Contrast, ...]:
-        """What the row is beside the other one, by every metric."""
+    def contrasts_of(self, row: str) -> tuple[Contrast, ...]:
+        """The differences of one of the rows from the other one."""
         first, second = self.rows
         if row == second:
             return self.contrasts
-        turned = {"system": first, "baseline": second}
-        return tuple(one.model_copy(update={**turned, "difference": -one.difference}) for one in self.contrasts)
+        systems = {"system": first, "baseline": second}
+        return tuple(one.model_copy(update={**systems, "difference": -one.difference}) for one in self.contrasts)
 
 
-class ComparedTable(Record):
-    """All rows that were compared."""
+class TableComparison(Record):
+    """The comparisons between the rows of a table."""
 
-    pairs: tuple[ComparedRows, ...] = ()
+    pairs: tuple[RowComparison, ...] = ()
 
 
-def compare_rows(table: Table, outcomes: Sequence[Outcome], out: Path, note: Progress) -> ComparedTable:
-    """Compare every row with its baselines, as far as they are there; what was compared before is read.
+def compare_rows(
+    table: PublishedTable, results: Sequence[RowResult], out: Path, on_progress: StageProgress
+) -> TableComparison:
+    """Compare every row with its baselines; unchanged pairs are read from the cache.
 
-    A pair that cannot be compared (its rows were measured on different sentences, say) is left out with a line in the
-    log.
+    A pair that cannot be compared, for example because the rows were evaluated on different sentences, is left out
+    with a warning.
 
     Args:
-        table: it names the baselines and the metrics.
-        outcomes: the rows that are there.
-        out: gets significance.json.
-        note: told the part of the work, what is done of it and how much it is.
+        table: the baselines and metrics.
+        results: the existing results.
+        out: folder of significance.json.
+        on_progress: called with the stage, the units done and their total.
     """
-    path, there = out / FILE, by_row(outcomes)
-    before = {one.of: one for one in ComparedTable.load(path).pairs} if path.exists() else {}
-    found = []
-    for first, second in _pairs(table):
-        if first in there and second in there:
-            found.append(_compare(there[first], there[second], table.metrics, before, note))
-    compared = ComparedTable(pairs=tuple(pair for pair in found if pair is not None))
-    if {pair.of for pair in compared.pairs} != set(before):
-        compared.save(path)
-    return compared
+    path, rows = out / FILE, by_row(results)
+    cache = {pair.digest: pair for pair in TableComparison.load(path).pairs} if path.exists() else {}
+    pairs = [
+        _compare_pair(rows[first], rows[second], table.metrics, cache, on_progress)
+        for first, second in _compared_pairs(table)
+        if first in rows and second in rows
+    ]
+    comparison = TableComparison(pairs=tuple(pair for pair in pairs if pair is not None))
+    if {pair.digest for pair in comparison.pairs} != set(cache):
+        comparison.save(path)
+    return comparison
 
 
-def contrasts(row: Row, compared: ComparedTable) -> dict[str, tuple[Contrast, ...]]:
-    """What a row is beside each of its baselines, by their names."""
-    found = {frozenset(pair.rows): pair for pair in compared.pairs}
-    wanted = {baseline: frozenset({row.name, baseline}) for baseline in row.against}
-    return {baseline: found[pair].seen_from(row.name) for baseline, pair in wanted.items() if pair in found}
+def contrasts(row: PublishedRow, comparison: TableComparison) -> dict[str, tuple[Contrast, ...]]:
+    """The differences of a row from each of its baselines, by the name of the baseline."""
+    pairs = {frozenset(pair.rows): pair for pair in comparison.pairs}
+    keys = {baseline: frozenset({row.name, baseline}) for baseline in row.baselines}
+    return {baseline: pairs[key].contrasts_of(row.name) for baseline, key in keys.items() if key in pairs}
 
 
-def marks(row: Row, score: str, compared: ComparedTable) -> str:
-    """† where a row is significantly better than its first baseline, ‡ where it is than the second."""
+def significance_marks(row: PublishedRow, score: str, comparison: TableComparison) -> str:
+    """† if the row is significantly better than its first baseline, ‡ if it is than its second."""
     sign = 1 if higher_is_better(score) else -1
-    better = {
-        one.baseline
-        for beside in contrasts(row, compared).values()
-        for one in beside
-        if one.metric == score and one.p < row.level and sign * one.difference > 0
+    worse_baselines = {
+        contrast.baseline
+        for of_baseline in contrasts(row, comparison).values()
+        for contrast in of_baseline
+        if contrast.metric == score and contrast.p < row.level and sign * contrast.difference > 0
     }
-    return "".join(dagger for dagger, baseline in zip(DAGGERS, row.against, strict=False) if baseline in better)
+    return "".join(
+        dagger for dagger, baseline in zip(DAGGERS, row.baselines, strict=False) if baseline in worse_baselines
+    )
 
 
-def _pairs(table: Table) -> list[tuple[str, str]]:
-    """Rows that are compared, each pair once and in the table's order."""
-    order = {row.name: place for place, row in enumerate(table.rows)}
-    places = {
+def _compared_pairs(table: PublishedTable) -> list[tuple[str, str]]:
+    """Pairs of a row and a baseline, each pair once and in the order of the table."""
+    order = {row.name: position for position, row in enumerate(table.rows)}
+    pairs = {
         (min(order[row.name], order[baseline]), max(order[row.name], order[baseline]))
         for row in table.rows
-        for baseline in row.against
+        for baseline in row.baselines
         if baseline != row.name
     }
-    return [(table.rows[first].name, table.rows[second].name) for first, second in sorted(places)]
+    return [(table.rows[first].name, table.rows[second].name) for first, second in sorted(pairs)]
 
 
-def _compare(
-    baseline: Sequence[Outcome],
-    row: Sequence[Outcome],
+def _compare_pair(
+    baseline: Sequence[RowResult],
+    row: Sequence[RowResult],
     metrics: Sequence[str],
-    before: Mapping[str, ComparedRows],
-    note: Progress,
-) -> ComparedRows | None:
-    """One comparison, or what it was when all was the same; None where it is impossible.
+    cache: Mapping[str, RowComparison],
+    on_progress: StageProgress,
+) -> RowComparison | None:
+    """Compare two rows by their common metrics; None if they cannot be compared.
 
-    A trial exchanges whole systems, so of the one that has more seeds only the first are compared.
+    A trial of the test exchanges whole systems, so that as many seeds are compared as both rows have.
     """
-    number = min(len(baseline), len(row))
-    baseline, row = baseline[:number], row[:number]
-    everything, names = [*baseline, *row], (baseline[0].row, row[0].row)
-    measured = tuple(metric for metric in metrics if all(metric in outcome.scores for outcome in everything))
+    seeds = min(len(baseline), len(row))
+    baseline, row = baseline[:seeds], row[:seeds]
+    results, names = [*baseline, *row], (baseline[0].row, row[0].row)
+    measured = tuple(metric for metric in metrics if all(metric in result.scores for result in results))
     if not measured:
         return None
     settings = ComparisonSettings(metrics=measured)
-    of = _seal(everything, settings)
-    if of in before:
-        return before[of]
+    digest = _digest(results, settings)
+    if digest in cache:
+        return cache[digest]
+    systems = {
+        name: {result.run: result.evaluation for result in group}
+        for name, group in zip(names, (baseline, row), strict=True)
+    }
     try:
-        found = compare_evaluations(
-            {
-                name: {one.run: one.evaluation for one in seeds}
-                for name, seeds in zip(names, (baseline, row), strict=True)
-            },
+        comparison = compare_evaluations(
+            systems,
             str(row[0].recipe["data"]["lang"]),
             settings=settings,
-            progress=lambda part, done, total: note(f"{part} {names[1]}", done, total),
+            progress=lambda stage, done, total: on_progress(f"{stage} {names[1]}", done, total),
         )
     except RunError as error:
-        logger.warning("'%s' is not tested against '%s': %s", *reversed(names), error)
+        logger.warning("'%s' is not compared with '%s': %s", *reversed(names), error)
         return None
-    return ComparedRows(rows=names, of=of, contrasts=found.contrasts, signature=f"{found.signature}|runs:{number}")
+    signature = f"{comparison.signature}|runs:{seeds}"
+    return RowComparison(rows=names, digest=digest, contrasts=comparison.contrasts, signature=signature)
 
 
-def _seal(everything: Sequence[Outcome], settings: ComparisonSettings) -> str:
+def _digest(results: Sequence[RowResult], settings: ComparisonSettings) -> str:
     digest = hashlib.sha256(settings.model_dump_json().encode())
-    for outcome in everything:
-        digest.update(f"\n{outcome.row} {outcome.run} {outcome.evaluation.model_dump_json()}".encode())
+    for result in results:
+        digest.update(f"\n{result.row} {result.run} {result.evaluation.model_dump_json()}".encode())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a published table is, and what came out of its rows."""
+"""Published tables and the results of their rows."""
 
 from __future__ import annotations
 
@@ -14,138 +14,147 @@ from limner.metrics import METRICS, Score
 from limner.runs.records import Evaluation, Record
 
 
-class Column(NamedTuple):
-    """A figure of a table."""
+class TableColumn(NamedTuple):
+    """A column of a published table."""
 
     score: str
-    """Its name among our scores."""
+    """Name of the score in an evaluation."""
     label: str
+    """Heading of the column."""
     digits: int
+    """Number of decimal places."""
     scale: float = 1.0
-    """Ours times this is as the paper prints it."""
+    """Factor from our scale to that of the paper."""
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """A row of a published table."""
 
     name: str
-    """As it is printed."""
+    """Name of the system as printed in the paper."""
     recipe: str | None
-    """In the table's folder of recipes; None for a system that is not ours, of which there is what was printed."""
-    pictures: ImageControl = "right"
-    choices: tuple[tuple[str, ...], ...] = ((),)
-    """Changes of the recipe, of which the best on the validation split counts."""
+    """Name of the recipe in the table's recipe folder; None for a system that Limner does not implement, which is
+    shown with its published figures only."""
+    image_control: ImageControl = "right"
+    """Image control of the evaluation."""
+    alternatives: tuple[tuple[str, ...], ...] = ((),)
+    """Alternative recipe overrides KEY=VALUE; the one with the lowest validation perplexity is evaluated."""
     published: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    """By data set: scores by our names and on our scale."""
+    """Published scores on our scale, by data set and score name."""
     published_marks: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-    """Likewise: the marks of significance that are printed behind them."""
-    begins_with: tuple[str, ...] = ()
-    """Recipes of the same folder that are trained before, each beginning with the weights of the one before it."""
-    against: tuple[str, ...] = ()
-    """Rows it is compared with: † marks what is significantly better than the first, ‡ what is than the second. A row
-    that is named here itself is compared with the other one."""
+    """Published significance marks († ‡), by data set and score name."""
+    pretraining: tuple[str, ...] = ()
+    """Recipes of preceding training stages in the same folder; each stage is initialised from the previous one."""
+    baselines: tuple[str, ...] = ()
+    """Rows that this row is compared with: † marks a significant improvement over the first, ‡ over the second. A row
+    that is its own baseline is compared with the other one."""
     level: float = 0.05
-    """A difference is significant where p is below it."""
+    """Significance level."""
 
 
-class Table(NamedTuple):
-    """A published table."""
+class PublishedTable(NamedTuple):
+    """A table of a paper."""
 
     name: str
+    """Name of the table, 'paper/table'."""
     title: str
     recipes: str
-    """Folder of its recipes."""
-    columns: tuple[Column, ...]
-    published: tuple[str, ...]
-    """The data sets the paper has figures for."""
-    rows: tuple[Row, ...]
+    """Folder of the table's recipes."""
+    columns: tuple[TableColumn, ...]
+    datasets: tuple[str, ...]
+    """Data sets that the paper reports scores for."""
+    rows: tuple[PublishedRow, ...]
     notes: str
+    """Paragraph printed below the table."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The columns that are metrics of whole sentences."""
+        """Names of the columns that are sentence metrics."""
         return tuple(column.score for column in self.columns if column.score in METRICS)
 
 
-class Begun(Record):
-    """The run that a row began with, of those that are no part of the table."""
+class InitialRun(Record):
+    """A run outside the table whose weights initialise the first training stage of a row."""
 
     run: str
-    """Its name."""
+    """Name of the run."""
     weights_sha256: str
+    """SHA-256 of the weights file."""
 
 
-class Outcome(Record):
-    """A row as it came out with one seed; the file it is kept in spares doing it again."""
+class RowResult(Record):
+    """The result of one row with one seed, stored so that the row is not trained and evaluated again."""
 
     row: str
+    """Name of the row."""
     recipe: dict[str, Any]
-    """All settings, as they were trained and measured with."""
-    recipes: str | None = None
-    """The folder the recipe is from; None in records that do not say it."""
-    changes: tuple[str, ...] = ()
-    """KEY=VALUE, as the call made them to the recipe."""
-    stages: tuple[dict[str, Any], ...] = ()
-    """All settings of the trainings that it began with, the first one first."""
-    begun: Begun | None = None
-    """What the first training began with."""
+    """All settings of training and evaluation."""
+    recipe_folder: str | None = None
+    """Folder of the recipe; None in records of older versions."""
+    overrides: tuple[str, ...] = ()
+    """Recipe overrides KEY=VALUE of the call."""
+    pretraining: tuple[dict[str, Any], ...] = ()
+    """All settings of the preceding training stages, in order."""
+    initialised_from: InitialRun | None = None
+    """Run that initialised the first training stage."""
     features: tuple[str, ...] | None = None
-    """Fingerprints of the features it looks at; None in records that do not say them."""
+    """Fingerprints of the features of the model; None in records of older versions."""
     run: str
-    """Folder of the model, below that of the table."""
-    pictures: str
+    """Run directory of the model, relative to the folder of the table."""
+    image_control: str
+    """Image control of the evaluation."""
     budget: float = 1.0
-    """Share of the recipe's epochs and samples that were spent."""
+    """Fraction of the recipe's epochs and samples."""
     seconds: float
-    """Of training steps, of all the runs that were chosen from and of those that they began with."""
+    """Training time in seconds of all alternatives and preceding stages."""
     evaluation: Evaluation
 
     @property
     def scores(self) -> dict[str, Score]:
-        """The scores by name."""
+        """Scores by name."""
         return {score.name: score for score in self.evaluation.scores}
 
     @property
     def seed(self) -> int:
-        """What it was trained with."""
+        """Random seed of the training."""
         return int(self.recipe["training"]["seed"])
 
 
-class Pooled(NamedTuple):
-    """A figure of a row."""
+class MeanScore(NamedTuple):
+    """A score of a row, averaged over its seeds."""
 
     value: float
     """Mean over the seeds."""
-    spread: float | None
-    """Standard deviation: over the seeds, or of one seed over the samplings, where there were several."""
+    std: float | None
+    """Standard deviation over the seeds, or over the samples of a single seed; None if there is neither."""
 
 
 class Reproduction(NamedTuple):
-    """A table as it came out."""
+    """A reproduced table and its files."""
 
-    table: Table
-    outcomes: tuple[Outcome, ...]
-    """Of every row and seed, in the table's order."""
+    table: PublishedTable
+    results: tuple[RowResult, ...]
+    """Results of every row and seed, in the order of the table."""
     markdown: Path
     json: Path
     figures: tuple[Path, ...]
 
 
-def by_row(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """The seeds of each row."""
-    rows: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        rows.setdefault(outcome.row, []).append(outcome)
+def by_row(results: Iterable[RowResult]) -> dict[str, list[RowResult]]:
+    """Group results by row, one result for each seed."""
+    rows: dict[str, list[RowResult]] = {}
+    for result in results:
+        rows.setdefault(result.row, []).append(result)
     return rows
 
 
-def pooled(seeds: Sequence[Outcome], score: str) -> Pooled | None:
-    """A figure of a row over its seeds; None where it was not measured."""
-    found = [outcome.scores for outcome in seeds if score in outcome.scores]
-    if not found:
+def mean_score(seeds: Sequence[RowResult], score: str) -> MeanScore | None:
+    """Average a score over the seeds of a row; None if no seed has it."""
+    measured = [result.scores for result in seeds if score in result.scores]
+    if not measured:
         return None
-    values = [scores[score].value for scores in found]
+    values = [scores[score].value for scores in measured]
     if len(values) > 1:
-        return Pooled(float(np.mean(values)), float(np.std(values, ddof=1)))
-    spread = found[0].get(f"{score}_std")
-    return Pooled(values[0], None if spread is None else spread.value)
+        return MeanScore(float(np.mean(values)), float(np.std(values, ddof=1)))
+    std = measured[0].get(f"{score}_std")
+    return MeanScore(values[0], None if std is None else std.value)

@@ -1,0 +1,375 @@
+"""Reproduction of translation tables: seeds, significance marks, pre-trained rows and rows without a recipe."""
+
+import itertools
+import json
+import logging
+import statistics
+from functools import partial
+
+import pytest
+
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.errors import RunError, SettingsError
+from limner.evaluation.compare import ComparisonSettings
+from limner.metrics import score_sentences
+from limner.reproduce import PublishedRow, PublishedTable, ReproductionSettings, RowResult, reproduce, run, significance
+from limner.reproduce.render import to_markdown
+from limner.reproduce.significance import TableComparison, compare_rows
+from limner.reproduce.tables import TableColumn
+from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
+from limner.training.loop import train
+
+WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
+COLUMNS = (TableColumn("ter", "TER ↓", 1), TableColumn("chrf3", "chrF3 ↑", 1), TableColumn("perplexity", "PPL ↓", 2))
+BASELINES = ("Idle", "NMT")
+TABLE = PublishedTable(
+    name="toy/table",
+    title="A table",
+    recipes="toy",
+    columns=COLUMNS,
+    datasets=("Theirs",),
+    rows=(
+        PublishedRow("Idle", "idle", published={"Theirs": {"ter": 46.7}}, baselines=BASELINES, level=0.01),
+        PublishedRow(
+            "Moses", None, published={"Theirs": {"ter": 45.1, "chrf3": 67.4}}, published_marks={"Theirs": {"ter": "†"}}
+        ),
+        PublishedRow("NMT", "nmt", baselines=BASELINES, level=0.01),
+        PublishedRow("The same", "same", baselines=BASELINES, level=0.01),
+        PublishedRow("NMT, more", "nmt", pretraining=("nmt-bt",)),
+    ),
+    notes="Notes.",
+)
+RECIPES = {
+    "nmt": """
+        data: {lang: en, source_lang: de}
+        text: {tokenise: space}
+        model: {name: nmt, embedding_dim: 12, hidden_dim: 16, attention_dim: 12, readout_dim: 12}
+        training:
+          epochs: 3
+          batch_size: 4
+          optimizer: {name: adam, lr: 0.03}
+          precision: fp32
+          metrics: []
+        decoding: {max_length: 6}
+    """,
+    "idle": "{base: toy/nmt, training: {epochs: 1, optimizer: {name: sgd, lr: 1.0e-9}}}",
+    "same": "base: toy/nmt",
+    "nmt-bt": "{base: toy/nmt, data: {synthetic: 0.5}, training: {epochs: 2}}",
+}
+
+
+def run_table(table, collection, out, **settings):
+    return reproduce(table, collection, out, settings=ReproductionSettings.parse(settings))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _toy(tmp_path_factory):
+    """Use a temporary recipe folder and few trials of the significance tests."""
+    folder = tmp_path_factory.mktemp("recipes")
+    (folder / "toy").mkdir()
+    for name, text in RECIPES.items():
+        (folder / "toy" / f"{name}.yaml").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("limner.runs.recipe.recipe_folder", lambda: folder)
+        patch.setattr(significance, "ComparisonSettings", partial(ComparisonSettings, trials=200))
+        yield
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """Record the trained runs with the runs that initialise them; count evaluations and comparisons."""
+    counts = {"train": [], "evaluate": 0, "compare_evaluations": 0}
+
+    def trained(recipe, collection, run, *, init=None, **more):
+        counts["train"].append((run.name, init and init.name))
+        return train(recipe, collection, run, init=init, **more)
+
+    monkeypatch.setattr(run, "train", trained)
+    for module, name in ((run, "evaluate"), (significance, "compare_evaluations")):
+        real = getattr(module, name)
+
+        def counted(*given, real=real, name=name, **more):
+            counts[name] += 1
+            return real(*given, **more)
+
+        monkeypatch.setattr(module, name, counted)
+    return counts
+
+
+def numbers(split, lengths, generated_by=""):
+    for words in itertools.chain(*(itertools.product(WORDS, repeat=length) for length in lengths)):
+        german, english = " ".join(words), " ".join(map(WORDS.get, words))
+        pair = (Sentence("de", german, generated_by=generated_by), Sentence("en", english))
+        yield Item(f"{split} {german}{generated_by}", split, sentences=pair)
+
+
+def write(folder, *more):
+    write_items(folder, [*numbers("train", (1, 2, 3)), *numbers("val", (1, 2)), *numbers("test", (1, 2, 3)), *more])
+    return Collection.open(folder)
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory):
+    """Numbers in German and English, with some back-translated German ones."""
+    return write(tmp_path_factory.mktemp("counting"), *numbers("train", (1, 2), "runs/back"))
+
+
+@pytest.fixture(scope="module")
+def made(counting, tmp_path_factory):
+    """The toy table, with two seeds."""
+    return run_table(TABLE, counting, tmp_path_factory.mktemp("made") / "out", seeds=2)
+
+
+def cells_of(markdown):
+    """Cells by the heading of their row."""
+    table = itertools.takewhile(lambda line: line.startswith("|"), markdown.splitlines()[4:])
+    return {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in table}
+
+
+def plain(made):
+    return {row["row"]: row for row in json.loads(made.json.read_text())["rows"]}
+
+
+# Rows
+
+
+def test_a_row_without_a_recipe_is_rendered(made):
+    cells = cells_of(made.markdown.read_text())
+    names = ["Idle (2 seeds)", "Moses", "NMT (2 seeds)", "The same (2 seeds)", "NMT, more (2 seeds)"]
+    assert list(cells) == names
+    assert cells["Moses"] == ["–", "–", "–", "45.1 †", "67.4"]
+    assert cells["Idle (2 seeds)"][3:] == ["46.7", "–"]
+    assert set(plain(made)["Moses"]) == {"row", "published", "published_marks"}
+    assert [result.row for result in made.results[::2]] == ["Idle", "NMT", "The same", "NMT, more"]
+
+
+def test_a_row_without_a_recipe_cannot_be_reproduced(counting, tmp_path):
+    with pytest.raises(
+        SettingsError, match=r"row 'Moses' of toy/table has published figures but no recipe.*Idle, NMT, The same"
+    ):
+        run_table(TABLE, counting, tmp_path / "out", rows=["Moses"])
+
+
+def test_hypotheses_are_evaluated_by_the_metrics_of_the_table(made):
+    first = made.results[0]
+    hypotheses = [item.tokens for item in first.evaluation.items]
+    references = [list(item.reference_tokens) for item in first.evaluation.items]
+    for score in score_sentences(hypotheses, references, ["ter", "chrf3"]):
+        assert first.scores[score.name].value == score.value
+    assert f"- ter: `{first.scores['ter'].signature}`" in made.markdown.read_text()
+
+
+def test_scores_are_means_over_the_seeds(made):
+    one, other = (result.scores["perplexity"].value for result in made.results if result.row == "NMT")
+    assert one != other
+    mean, std = statistics.mean([one, other]), statistics.stdev([one, other])
+    assert cells_of(made.markdown.read_text())["NMT (2 seeds)"][2] == f"{mean:.2f} ± {std:.2f}"
+    row = plain(made)["NMT"]
+    assert [seed["seed"] for seed in row["seeds"]] == [1, 2]
+    assert [seed["run"] for seed in row["seeds"]] == ["runs/nmt", "runs/nmt-seed2"]
+    assert [seed["scores"]["perplexity"] for seed in row["seeds"]] == [one, other]
+    assert {score["name"]: score["value"] for score in row["scores"]}["perplexity"] == pytest.approx(mean)
+
+
+def test_a_row_is_initialised_from_its_preceding_stage(made, counting):
+    runs = made.markdown.parent / "runs"
+    facts = RunConfig.load(runs / "nmt-after-nmt-bt" / "config.json").provenance
+    assert facts["init"].startswith(f"{runs / 'nmt-bt'}: ")
+    assert facts["training_sentences"] == 39
+    assert RunConfig.load(runs / "nmt-bt" / "config.json").provenance["training_sentences"] == 39 + 12
+    result = next(result for result in made.results if result.row == "NMT, more")
+    assert result.recipe["data"]["synthetic"] == 0
+    assert [(stage["data"]["synthetic"], stage["training"]["seed"]) for stage in result.pretraining] == [(0.5, 1)]
+    seconds = [
+        float(RunConfig.load(runs / name / "config.json").provenance["seconds"])
+        for name in ("nmt-bt", "nmt-after-nmt-bt")
+    ]
+    assert result.seconds == pytest.approx(sum(seconds), abs=0.11)
+
+
+def test_finished_seeds_are_kept_and_further_seeds_are_added(made, counting, done):
+    before = made.markdown.read_text()
+    out = made.markdown.parent
+    assert run_table(TABLE, counting, out, seeds=2).markdown.read_text() == before
+    assert run_table(TABLE, counting, out).markdown.read_text() == before  # all stored seeds are rendered
+    assert done == {"train": [], "evaluate": 0, "compare_evaluations": 0}
+    more = run_table(TABLE, counting, out, seeds=3, rows=["NMT, more"])
+    assert done["train"] == [("nmt-bt-seed3", None), ("nmt-after-nmt-bt-seed3", "nmt-bt-seed3")]
+    assert list(cells_of(more.markdown.read_text()))[-2:] == ["The same (2 seeds)", "NMT, more (3 seeds)"]
+    for path in (out / "rows").glob("*-seed3.json"):
+        path.unlink()
+
+
+def test_a_reproduction_interrupted_between_stages_is_resumed(counting, tmp_path, done, monkeypatch):
+    trained = run.train
+
+    def stopped(recipe, collection, run, **more):
+        if run.name == "nmt-after-nmt-bt":
+            raise KeyboardInterrupt
+        return trained(recipe, collection, run, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "train", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_table(TABLE, counting, tmp_path / "out", rows=["NMT, more"], budget=0.1)
+    weights = tmp_path / "out" / "runs" / "nmt-bt" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    (result,) = run_table(TABLE, counting, tmp_path / "out", rows=["NMT, more"], budget=0.1).results
+    assert weights.stat().st_mtime_ns == before
+    assert [stage["training"]["epochs"] for stage in (*result.pretraining, result.recipe)] == [1, 1]
+
+
+def test_rows_are_initialised_from_a_given_run(made, counting, tmp_path, done):
+    elsewhere = made.markdown.parent / "runs" / "nmt"
+    reproduction = run_table(TABLE, counting, tmp_path / "out", rows=["Idle"], init=elsewhere)
+    (idle,) = reproduction.results
+    learned = next(result for result in made.results if result.row == "NMT")
+    assert done["train"] == [("idle", "nmt")]
+    assert idle.scores["perplexity"].value == pytest.approx(learned.scores["perplexity"].value, rel=1e-3)
+    assert "Idle (initialised from nmt)" in cells_of(reproduction.markdown.read_text())
+    run_table(TABLE, counting, tmp_path / "out", rows=["Idle"], init=elsewhere)
+    for init, expected in ((None, "random weights"), (elsewhere.with_name("same-seed2"), "run 'same-seed2'")):
+        with pytest.raises(RunError, match=rf"idle\.json: was initialised from run 'nmt' .*, expected {expected}"):
+            run_table(TABLE, counting, tmp_path / "out", rows=["Idle"], init=init)
+    assert len(done["train"]) == 1
+
+
+# Errors before the first training run
+
+
+def test_a_seed_with_other_settings_is_rejected(made, counting, done):
+    out = made.markdown.parent
+    kept = out / "rows" / "nmt.json"
+    stored = kept.read_text()
+    try:
+        kept.unlink()
+        with pytest.raises(RunError, match=r"nmt-seed2\.json: made with other settings"):
+            run_table(TABLE, counting, out, rows=["NMT"], overrides=["decoding.beam_size=2"])
+    finally:
+        kept.write_text(stored)
+    with pytest.raises(RunError, match=r"nmt-more\.json: made with other settings"):  # only the preceding stage differs
+        run_table(changed("NMT, more", pretraining=("same",)), counting, out, rows=["NMT, more"])
+    assert done["train"] == []
+
+
+def changed(name, **values):
+    return TABLE._replace(rows=tuple(row._replace(**values) if row.name == name else row for row in TABLE.rows))
+
+
+def test_an_invalid_number_of_seeds(counting, tmp_path):
+    with pytest.raises(SettingsError, match="seeds: Input should be"):
+        run_table(TABLE, counting, tmp_path / "out", seeds=0)
+
+
+def test_missing_back_translated_sentences(tmp_path, done):
+    people = write(tmp_path / "people")
+    with pytest.raises(SettingsError, match=r"data\.synthetic: 0\.5, and split 'train' .* no source sentence in 'de'"):
+        run_table(TABLE, people, tmp_path / "out")
+    assert done["train"] == []
+
+
+def test_all_stages_of_a_row_have_the_same_languages(counting, tmp_path, done, monkeypatch):
+    other = {**RECIPES, "back": "{base: toy/nmt, data: {lang: de, source_lang: en}}"}
+    for name, text in other.items():
+        (tmp_path / "toy").mkdir(exist_ok=True)
+        (tmp_path / "toy" / f"{name}.yaml").write_text(text)
+    monkeypatch.setattr("limner.runs.recipe.recipe_folder", lambda: tmp_path)
+    with pytest.raises(
+        SettingsError,
+        match=r"'NMT, more': nmt-after-back translates de to en, but .* from back, which translates en to de",
+    ):
+        run_table(changed("NMT, more", pretraining=("back",)), counting, tmp_path / "out")
+    with pytest.raises(SettingsError, match=r"evaluation\.samples: 2, but translations are not sampled"):
+        run_table(TABLE, counting, tmp_path / "out", overrides=["evaluation.samples=2"])
+    assert done["train"] == []
+
+
+# Significance marks
+
+SENTENCES = [f"a house with {number} windows stands at the lake" for number in range(40)]
+WRONG = [sentence.replace("stands", "stood") for sentence in SENTENCES]
+
+
+def result_of(row, hypotheses, seed=1, references=SENTENCES):
+    """Create a result from hypotheses."""
+    items = [
+        EvaluatedItem(id=str(place), references=(right,), hypothesis=text, tokens=text, reference_tokens=(right,))
+        for place, (text, right) in enumerate(zip(hypotheses, references, strict=True))
+    ]
+    scores = score_sentences(hypotheses, [[right] for right in references], ["ter", "chrf3"])
+    facts = {"split": "test", "collection": "houses", "fingerprint": "f", "command": "", "seconds": 1}
+    recipe = {"data": {"lang": "en"}, "training": {"seed": seed}}
+    evaluation = Evaluation(items=tuple(items), scores=tuple(scores), **facts)
+    return RowResult(
+        row=row, recipe=recipe, run=f"runs/{row}{seed}", image_control="right", seconds=1, evaluation=evaluation
+    )
+
+
+def marked(results, folder, table=TABLE):
+    """Our cells of the sentence metrics, by row."""
+    compared = compare_rows(table, results, folder, lambda part, done, total: None)
+    cells = cells_of(to_markdown(table, results, compared))
+    return {name.split(" (")[0]: row[:2] for name, row in cells.items() if row[0] != "–"}
+
+
+def test_better_rows_are_marked_and_equal_rows_are_not(tmp_path):
+    cells = marked([result_of("Idle", WRONG), result_of("NMT", SENTENCES), result_of("The same", SENTENCES)], tmp_path)
+    assert cells["NMT"] == cells["The same"] == ["0.0 †", "100.0 †"]
+    assert not {"†", "‡"} & set("".join(cells["Idle"]))
+    cells = marked([result_of("Idle", SENTENCES), result_of("NMT", WRONG), result_of("The same", SENTENCES)], tmp_path)
+    assert cells["Idle"] == cells["The same"] == ["0.0 ‡", "100.0 ‡"]
+    assert not {"†", "‡"} & set("".join(cells["NMT"]))
+
+
+def test_without_the_first_baseline_the_second_keeps_its_mark(tmp_path):
+    assert marked([result_of("NMT", WRONG), result_of("The same", SENTENCES)], tmp_path)["The same"] == [
+        "0.0 ‡",
+        "100.0 ‡",
+    ]
+    few = [*SENTENCES[:2], *WRONG[2:]]  # two of forty sentences are not significant
+    assert "†" not in "".join(marked([result_of("Idle", WRONG), result_of("NMT", few)], tmp_path)["NMT"])
+
+
+def test_the_legend_explains_the_marks(tmp_path):
+    results = [result_of("Idle", WRONG), result_of("NMT", SENTENCES)]
+    compared = compare_rows(TABLE, results, tmp_path, lambda part, done, total: None)
+    assert compared == TableComparison.load(tmp_path / "significance.json")
+    rendered = to_markdown(TABLE, results, compared)
+    assert "- marks of NMT: † significantly better than Idle, p < 0.01\n" in rendered
+    assert "- test: `ar:200|seed:1|runs:1`\n" in rendered
+    (pair,) = compared.pairs
+    here, there = pair.contrasts_of("NMT"), pair.contrasts_of("Idle")
+    assert [(one.system, one.baseline, one.metric) for one in here] == [
+        ("NMT", "Idle", "ter"),
+        ("NMT", "Idle", "chrf3"),
+    ]
+    assert [one.difference for one in there] == [-one.difference for one in here]
+    assert [one.p for one in there] == [one.p for one in here] == [1 / 201, 1 / 201]
+
+
+def test_unchanged_pairs_are_not_compared_again(tmp_path, done):
+    first, second, third = result_of("Idle", WRONG), result_of("NMT", SENTENCES), result_of("The same", SENTENCES)
+    marked([first, second], tmp_path)
+    assert done["compare_evaluations"] == 1
+    before = marked([first, second, third], tmp_path)
+    assert done["compare_evaluations"] == 3
+    assert marked([first, second, third], tmp_path) == before
+    assert done["compare_evaluations"] == 3
+    assert marked([first, second, result_of("The same", WRONG)], tmp_path)["The same"][0][-1:] != "†"
+    assert done["compare_evaluations"] == 5
+
+
+def test_rows_are_compared_by_their_common_number_of_seeds(tmp_path):
+    idle = [result_of("Idle", WRONG, seed) for seed in (1, 2)]
+    compared = compare_rows(TABLE, [*idle, result_of("NMT", SENTENCES)], tmp_path, lambda part, done, total: None)
+    assert compared.pairs[0].signature.endswith("|runs:1")
+    both = [*idle, *(result_of("NMT", SENTENCES, seed) for seed in (1, 2))]
+    assert marked(both, tmp_path)["NMT"] == ["0.0 ± 0.0 †", "100.0 ± 0.0 †"]
+
+
+def test_rows_with_different_sentences_are_not_compared(tmp_path, caplog):
+    results = [result_of("Idle", WRONG), result_of("NMT", SENTENCES[1:], references=SENTENCES[1:])]
+    with caplog.at_level(logging.WARNING):
+        assert marked(results, tmp_path)["NMT"] == ["0.0", "100.0"]
+    assert "'NMT' is not compared with 'Idle': " in caplog.text

@@ -1,14 +1,13 @@
-"""The plain program that `run.py` times Limner's translation models against: the same models, step by step.
+"""Reference program that `run.py` compares the speed of Limner's translation models with.
 
-Written as research code in PyTorch was around 2017, and no slower than it need be. Like the conditional decoders of
-nmtpytorch (Caglayan et al., 2017), every step projects the attention keys anew and takes its own softmax over the
-vocabulary and its own loss; beam search tiles the annotations, one copy a hypothesis, and carries all hypotheses on
-until the last has ended. (While training, the Theano program dl4mt, which nmtpytorch follows, projected the keys and
-the vocabulary once a batch.) All is float32. The library's own parts are used where such programs used them, or could
-have: `nn.GRU` over packed sequences, `nn.GRUCell`, `torch.bmm` for the contexts; annotations are tiled once, after a
-first step without copies.
+The same models in the style of PyTorch research code of 2017. Like the conditional decoders of nmtpytorch (Caglayan et
+al., 2017), every step projects the attention keys again and computes its own softmax over the vocabulary and its own
+loss; beam search repeats the annotations for each hypothesis, and continues all hypotheses until the last one has
+ended. (The Theano program dl4mt, which nmtpytorch follows, projected the keys and the vocabulary once a batch in
+training.) Everything is float32. PyTorch's own layers are used where such programs used them or could have: `nn.GRU`
+over packed sequences, `nn.GRUCell`, `torch.bmm` for the contexts; annotations are repeated once, after the first step.
 
-It reads nothing of Limner and stands alone. Shapes: B batch, T target length, S source length, L image locations,
+The program does not import Limner. Shapes: B batch, T target length, S source length, L image locations,
 D feature size, E embedding, H hidden, V vocabulary, K beam.
 """
 
@@ -26,17 +25,17 @@ PAD, BOS, EOS = 0, 1, 2
 
 
 class PlainBatch(NamedTuple):
-    """Sentence pairs, padded with PAD, and their pictures."""
+    """Sentence pairs, padded with PAD, and image features."""
 
     source: Tensor  # (B, S)
-    lengths: Tensor  # (B,) words of each source, at least one; on the CPU, where packing wants it
+    lengths: Tensor  # (B,) tokens of each source, at least one; on the CPU, as packing requires
     target_in: Tensor  # (B, T): BOS, then the sentence
     target_out: Tensor  # (B, T): the sentence, then EOS
     grid: Tensor | None = None  # (B, L, D)
 
     @property
     def mask(self) -> Tensor:
-        """True where the source has a word, (B, S)."""
+        """Mask of the source, (B, S): true where there is a token."""
         return self.source != PAD
 
 
@@ -50,7 +49,7 @@ class Attention(nn.Module):
         self.energy = nn.Linear(attention, 1, bias=False)  # v_a
 
     def forward(self, query: Tensor, annotations: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The context (B, D) of a state proposal (B, H), over annotations (B, L, D) where `mask` (B, L) is true."""
+        """Compute the context (B, D) of a state proposal (B, H) over annotations (B, L, D) with a mask (B, L)."""
         keys = self.key(annotations)  # (B, L, A)
         scores = self.energy(torch.tanh(keys + self.query(query).unsqueeze(1))).squeeze(2)  # (B, L)
         if mask is not None:
@@ -59,7 +58,7 @@ class Attention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Bidirectional GRU over the source (section 2.1); its two last states, projected, begin the decoder."""
+    """Bidirectional GRU over the source (section 2.1); its two last states, projected, initialise the decoder."""
 
     def __init__(self, vocab: int, embedding: int, hidden: int) -> None:
         super().__init__()
@@ -68,7 +67,7 @@ class Encoder(nn.Module):
         self.start = nn.Linear(2 * hidden, hidden)
 
     def forward(self, batch: PlainBatch) -> tuple[Tensor, Tensor]:
-        """Annotations (B, S, 2H) and the first state of the decoder (B, H)."""
+        """Compute annotations (B, S, 2H) and the initial decoder state (B, H)."""
         packed = pack_padded_sequence(self.embed(batch.source), batch.lengths, batch_first=True, enforce_sorted=False)
         outputs, last = self.gru(packed)
         annotations, _ = pad_packed_sequence(outputs, batch_first=True, total_length=batch.source.shape[1])
@@ -76,7 +75,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The conditional GRU (section 2.2), with a second attention over the picture where `feature` says its size."""
+    """The conditional GRU (section 2.2), with a second attention over an image of features of size `feature`."""
 
     def __init__(
         self, vocab: int, embedding: int, hidden: int, attention: int, feature: int | None, dropout: float
@@ -84,9 +83,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(vocab, embedding)
         self.rec1 = nn.GRUCell(embedding, hidden)
-        self.attend = Attention(hidden, 2 * hidden, attention)
+        self.source_attention = Attention(hidden, 2 * hidden, attention)
         context = 2 * hidden + (feature or 0)
-        self.look = None if feature is None else Attention(hidden, feature, attention)
+        self.image_attention = None if feature is None else Attention(hidden, feature, attention)
         self.gate = None if feature is None else nn.Linear(hidden, 1)  # W_beta, b_beta
         self.rec2 = nn.GRUCell(context, hidden)
         self.read_state = nn.Linear(hidden, embedding)  # L_s
@@ -98,25 +97,25 @@ class Decoder(nn.Module):
     def step(
         self, previous: Tensor, state: Tensor, annotations: Tensor, mask: Tensor, grid: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Read one word.
+        """Compute one step.
 
         Args:
-            previous: the word before, (B,).
+            previous: previous token, (B,).
             state: s_(t-1), (B, H).
             annotations: of the source, (B, S, 2H).
-            mask: true where the source has a word, (B, S).
-            grid: the picture, (B, L, D), for a model that looks at it.
+            mask: true where the source has a token, (B, S).
+            grid: image features, (B, L, D), for a model that uses the image.
 
         Returns:
-            Log-probabilities of the next word (B, V), and s_t (B, H).
+            Log-probabilities of the next token (B, V), and s_t (B, H).
         """
         word = self.embed(previous)
         proposal = self.rec1(word, state)  # s'_t
-        context = self.attend(proposal, annotations, mask)  # c_t
-        if self.look is not None and self.gate is not None:
-            assert grid is not None, "this model looks at pictures"
-            seen = torch.sigmoid(self.gate(state)) * self.look(proposal, grid)  # i_t: eqs. 7 and 8
-            context = torch.cat([context, seen], dim=1)
+        context = self.source_attention(proposal, annotations, mask)  # c_t
+        if self.image_attention is not None and self.gate is not None:
+            assert grid is not None, "this model uses the image"
+            image = torch.sigmoid(self.gate(state)) * self.image_attention(proposal, grid)  # i_t: eqs. 7 and 8
+            context = torch.cat([context, image], dim=1)
         state = self.rec2(context, proposal)  # eq. 9
         read = torch.tanh(self.read_state(state) + self.read_word(word) + self.read_context(context))
         return functional.log_softmax(self.vocabulary(self.dropout(read)), dim=1), state  # eq. 1 or 10
@@ -125,9 +124,9 @@ class Decoder(nn.Module):
 class PlainNMT(nn.Module):
     """Text-only attention NMT or, with a grid, NMT_SRC+IMG: Calixto, Liu and Campbell (2017), eqs. 1-10.
 
-    Dropout falls on the annotations, on the picture and before the vocabulary, as nmtpytorch has it; the paper's
-    masks inside the recurrent layers are left out. Cells are `nn.GRUCell`, whose second bias would stand inside the
-    reset gate, where eq. 9 has none: it is held at zero.
+    Dropout is applied to the annotations, to the image and before the vocabulary, as in nmtpytorch; the paper's masks
+    inside the recurrent layers are left out. Cells are `nn.GRUCell`, whose second bias is inside the reset gate, where
+    eq. 9 has none: it is fixed at zero.
     """
 
     def __init__(
@@ -144,13 +143,13 @@ class PlainNMT(nn.Module):
         """Build with fresh weights.
 
         Args:
-            vocab_source: words of the source language, the signs PAD, BOS and EOS included.
-            vocab_target: the same of the target language.
-            embedding: E, of both languages, and of the read-out.
-            hidden: H, of each direction of the encoder and of the decoder.
-            attention: size of the attention layers; that of the decoder's state where None.
+            vocab_source: size of the source vocabulary, PAD, BOS and EOS included.
+            vocab_target: size of the target vocabulary, PAD, BOS and EOS included.
+            embedding: E, size of the embeddings of both languages and of the read-out.
+            hidden: H, size of each direction of the encoder and of the decoder.
+            attention: size of the attention layers; H where None.
             grid: image locations and their feature size, (196, 1024) in the paper; None is text only.
-            dropout: share of units dropped while training.
+            dropout: dropout rate in training.
         """
         super().__init__()
         feature = None if grid is None else grid[1]
@@ -173,13 +172,13 @@ class PlainNMT(nn.Module):
             cell.bias_hh.requires_grad_(False)
 
     def encode(self, batch: PlainBatch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The first state of the decoder, the annotations, and the picture if the model looks at it."""
+        """Compute the initial decoder state, the annotations, and the image features of a model that uses the image."""
         annotations, state = self.encoder(batch)
-        grid = None if self.decoder.look is None or batch.grid is None else self.dropout(batch.grid)
+        grid = None if self.decoder.image_attention is None or batch.grid is None else self.dropout(batch.grid)
         return state, self.dropout(annotations), grid
 
     def forward(self, batch: PlainBatch) -> Tensor:
-        """Mean negative log-likelihood a target word, in nats, summed up one step after another."""
+        """Compute the mean negative log-likelihood in nats a target token, step by step."""
         state, annotations, grid = self.encode(batch)
         mask = batch.mask
         loss = torch.zeros((), device=mask.device)
@@ -192,12 +191,12 @@ class PlainNMT(nn.Module):
 def build(
     vocab_source: int, vocab_target: int, embedding: int, hidden: int, grid: tuple[int, int] | None = None
 ) -> PlainNMT:
-    """A fresh model; with the dimensions of a grid, (locations, features), one that looks at pictures."""
+    """Build a model with fresh weights; `grid` (locations, features) makes it use the image."""
     return PlainNMT(vocab_source, vocab_target, embedding=embedding, hidden=hidden, grid=grid)
 
 
 def train_step(model: PlainNMT, optimizer: torch.optim.Optimizer, batch: PlainBatch) -> Tensor:
-    """Learn from one batch, with the norm of the gradient clipped at 1; the loss, in nats a word, before it."""
+    """Run one training step with the gradient norm clipped at 1; return the loss before it, in nats a token."""
     optimizer.zero_grad()
     loss: Tensor = model(batch)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -208,13 +207,13 @@ def train_step(model: PlainNMT, optimizer: torch.optim.Optimizer, batch: PlainBa
 
 @torch.no_grad()
 def beam_search(model: PlainNMT, batch: PlainBatch, beam_size: int, max_length: int) -> list[list[int]]:
-    """The most probable translation found of each source, without signs.
+    """Compute the best hypothesis of each source, without special tokens.
 
     Args:
-        model: in evaluation mode, or its dropout disturbs the search.
-        batch: of which the targets are not looked at.
+        model: model in evaluation mode.
+        batch: sources and images; targets are ignored.
         beam_size: K, at most the size of the target vocabulary.
-        max_length: steps after which what has not ended is cut off.
+        max_length: maximum number of steps.
     """
     state, annotations, grid = model.encode(batch)
     mask, size = batch.mask, len(batch.source)
@@ -225,7 +224,7 @@ def beam_search(model: PlainNMT, batch: PlainBatch, beam_size: int, max_length: 
         log_probs, state = model.decoder.step(words[:, -1], state, annotations, mask, grid)
         ended = words[:, -1] == EOS
         log_probs.masked_fill_(ended.unsqueeze(1), -math.inf)
-        log_probs[:, EOS].masked_fill_(ended, 0.0)  # what has ended stays as it is
+        log_probs[:, EOS].masked_fill_(ended, 0.0)  # a finished hypothesis is kept
         width, vocab = total.shape[1], log_probs.shape[1]
         joint = total.unsqueeze(2) + log_probs.view(size, width, vocab)
         total, index = joint.view(size, width * vocab).topk(beam_size)  # (B, K)
@@ -253,11 +252,11 @@ _NAMES = {
 
 
 @torch.no_grad()
-def take(model: PlainNMT, weights: dict[str, Tensor]) -> None:
-    """Copy the weights of Limner's model of the same sizes, by its names; the two then compute the same.
+def copy_weights(model: PlainNMT, weights: dict[str, Tensor]) -> None:
+    """Copy the weights of a Limner model of the same sizes; both then compute the same function.
 
-    Limner keeps the gates of a GRU in the order update, reset, proposal, and both directions of the encoder in one
-    matrix; PyTorch has reset before update.
+    Limner stores the gates of a GRU in the order update, reset, proposal, and both directions of the encoder in one
+    matrix; PyTorch stores reset before update.
     """
     inputs, biases = weights["encoder.input.weight"].chunk(2), weights["encoder.input.bias"].chunk(2)
     taken: dict[str, Tensor] = {}
@@ -270,12 +269,12 @@ def take(model: PlainNMT, weights: dict[str, Tensor]) -> None:
         taken[f"decoder.{cell}.weight_ih"] = _reset_first(torch.cat(parts, dim=1))
         taken[f"decoder.{cell}.bias_ih"] = _reset_first(weights[f"decoder.{products[0]}.bias"])
         taken[f"decoder.{cell}.weight_hh"] = _reset_first(weights[f"decoder.recurrent_{cell[-1]}"])
-    for ours, theirs in (("attend", "source_attention"), ("look", "image_attention")):
-        if f"decoder.{theirs}.score" in weights:
-            taken[f"decoder.{ours}.query.weight"] = weights[f"decoder.{theirs}.query.weight"]
-            taken[f"decoder.{ours}.query.bias"] = weights[f"decoder.{theirs}.key.bias"]
-            taken[f"decoder.{ours}.key.weight"] = weights[f"decoder.{theirs}.key.weight"]
-            taken[f"decoder.{ours}.energy.weight"] = weights[f"decoder.{theirs}.score"].unsqueeze(0)
+    for attention in ("source_attention", "image_attention"):
+        if f"decoder.{attention}.score" in weights:
+            taken[f"decoder.{attention}.query.weight"] = weights[f"decoder.{attention}.query.weight"]
+            taken[f"decoder.{attention}.query.bias"] = weights[f"decoder.{attention}.key.bias"]
+            taken[f"decoder.{attention}.key.weight"] = weights[f"decoder.{attention}.key.weight"]
+            taken[f"decoder.{attention}.energy.weight"] = weights[f"decoder.{attention}.score"].unsqueeze(0)
     contexts = [weights[name] for name in ("readout_context.weight", "readout_image.weight") if name in weights]
     taken["decoder.read_context.weight"] = torch.cat(contexts, dim=1)
     for ours, theirs in _NAMES.items():
@@ -285,7 +284,7 @@ def take(model: PlainNMT, weights: dict[str, Tensor]) -> None:
             if f"{theirs}.{kind}" in weights
         }
     for name, own in model.named_parameters():
-        own.copy_(taken[name]) if name in taken else own.zero_()  # second biases, which Limner has not
+        own.copy_(taken[name]) if name in taken else own.zero_()  # second biases, which Limner does not have
 
 
 def _reset_first(gates: Tensor) -> Tensor:

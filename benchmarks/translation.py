@@ -1,7 +1,7 @@
-"""Translation: Limner's models against the plain program of the same equations and weights, in one run.
+"""Speed of translation: Limner's models and the reference program, with the same equations and weights, in one run.
 
-Both drop annotations, pictures and the read-out at 0.5, neither what recurrent products read: `encoder_dropout` and
-`decoder_dropout`, which the printed recipes have at 0.5, are not measured.
+Both apply dropout of 0.5 to annotations, image features and the read-out; `encoder_dropout` and `decoder_dropout`,
+which are 0.5 in the published recipes, are off.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from measuring import CPU, median_time, product_rate, tell
 
 VOCAB, WORDS, BEAM = 10_000, (8, 13), 6
 STEPS = 2
-"""Training steps of which the median is taken, after one that does not count: the plain program takes minutes."""
+"""Number of timed training steps of the reference program, which takes minutes; one more step is a warm-up."""
 TASKS = {
     "text, 620/1024": ((620, 1024), 80, None, ">= 6 / >= 7"),
-    "picture 14x14x1024, 620/1024": ((620, 1024), 40, (196, 1024), ">= 19 / >= 20"),
+    "image 14x14x1024, 620/1024": ((620, 1024), 40, (196, 1024), ">= 19 / >= 20"),
     "text, 256": ((256, 256), 64, None, ">= 4 / >= 4"),
 }
 
 
 class Both(NamedTuple):
-    """The two programs with the same weights, and what they read."""
+    """Two models with the same weights, and the same batch for each."""
 
     ours: NMT
     plain: plain_nmt.PlainNMT
     batch: Batch
-    given: plain_nmt.PlainBatch
+    plain_batch: plain_nmt.PlainBatch
 
 
 def translation() -> None:
-    """Training and beam search of each size, with and without pictures, target words and sentences a second."""
+    """Measure training (target tokens a second) and beam search (sentences a second) of each size."""
     for name, (sizes, rows, grid, target) in TASKS.items():
         both = _both(sizes, rows, grid)
         _tell_training(name, both, target.split(" / ")[0])
@@ -65,7 +65,7 @@ def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Bo
     )
     ours = NMT(settings, ModelInputs(VOCAB, {"grid": grid} if grid else {}, VOCAB))
     plain = plain_nmt.build(VOCAB, VOCAB, words, hidden, grid)
-    plain_nmt.take(plain, ours.state_dict())
+    plain_nmt.copy_weights(plain, ours.state_dict())
     random = np.random.default_rng(0)
     lengths = np.stack(
         [random.integers(12, 15, rows), random.integers(9, 18, rows)], 1
@@ -73,21 +73,21 @@ def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Bo
     examples = [
         Example(
             str(row),
-            random.integers(len(SPECIAL_TOKENS), VOCAB, said).tolist(),
-            random.integers(len(SPECIAL_TOKENS), VOCAB, read).tolist(),
+            random.integers(len(SPECIAL_TOKENS), VOCAB, target).tolist(),
+            random.integers(len(SPECIAL_TOKENS), VOCAB, source).tolist(),
             {"grid": random.random(grid, dtype=np.float32).astype(np.float16)} if grid else None,
         )
-        for row, (said, read) in enumerate(lengths)
+        for row, (target, source) in enumerate(lengths)
     ]
     batch = collate(examples)
     assert batch.source is not None and batch.source_mask is not None
     lengths_read = batch.source_mask.sum(1)
-    given = plain_nmt.PlainBatch(batch.source, lengths_read, batch.target_in, batch.target_out, batch.image.grid)
-    return Both(ours, plain, batch, given)
+    plain_batch = plain_nmt.PlainBatch(batch.source, lengths_read, batch.target_in, batch.target_out, batch.image.grid)
+    return Both(ours, plain, batch, plain_batch)
 
 
 def _tell_training(name: str, both: Both, target: str) -> None:
-    """The same batch, again and again, with the optimizer of the papers."""
+    """Repeat one training step on one batch, with the optimizer of the papers."""
     bf16, words = native_bf16(CPU), int(both.batch.target_mask.sum())
     ours, plain = (torch.optim.Adadelta(model.parameters()) for model in (both.ours, both.plain))
 
@@ -100,8 +100,8 @@ def _tell_training(name: str, both: Both, target: str) -> None:
         ours.step()
 
     seconds = median_time(step, 3 * STEPS)
-    slowly = median_time(lambda: plain_nmt.train_step(both.plain, plain, both.given), STEPS)
-    tell(f"translation training, {name}", words / seconds, "target words/s", "-", plain=words / slowly, bf16=bf16)
+    slowly = median_time(lambda: plain_nmt.train_step(both.plain, plain, both.plain_batch), STEPS)
+    tell(f"translation training, {name}", words / seconds, "target tokens/s", "-", plain=words / slowly, bf16=bf16)
     tell(f"translation training, {name}, against the plain program", slowly / seconds, "ratio", target)
     if name.startswith("text"):
         share = (
@@ -111,7 +111,7 @@ def _tell_training(name: str, both: Both, target: str) -> None:
 
 
 def _tell_search(name: str, both: Both, target: str) -> None:
-    """Sentences of a fixed length, since weights that learned nothing do not know where to end."""
+    """Decode sentences of a fixed length, since untrained weights do not end a sentence."""
     bf16 = native_bf16(CPU)
     with torch.no_grad():
         for model, bias in ((both.ours, both.ours.readout.bias), (both.plain, both.plain.decoder.vocabulary.bias)):
@@ -122,7 +122,7 @@ def _tell_search(name: str, both: Both, target: str) -> None:
     seconds = median_time(lambda: beam_search([both.ours], both.batch, settings), 3)
     exact = settings.model_copy(update={"precision": "fp32"})
     exactly = median_time(lambda: beam_search([both.ours], both.batch, exact), 1)
-    slowly = median_time(lambda: plain_nmt.beam_search(both.plain, both.given, BEAM, length), 1)
+    slowly = median_time(lambda: plain_nmt.beam_search(both.plain, both.plain_batch, BEAM, length), 1)
     rows = len(both.batch)
     tell(
         f"beam {BEAM}, {name}",
@@ -137,6 +137,6 @@ def _tell_search(name: str, both: Both, target: str) -> None:
 
 
 def _weights_a_word(model: NMT) -> int:
-    """Weights that every word is multiplied by: all matrices but the embeddings."""
+    """Count the weights that every token is multiplied by: all but the embeddings."""
     embeddings = ("source_embedding.weight", "target_embedding.weight")
     return sum(weight.numel() for name, weight in model.named_parameters() if name not in embeddings)

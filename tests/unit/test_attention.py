@@ -1,4 +1,4 @@
-"""Additive attention against its formula, with nothing to attend to, and its gradients written by hand."""
+"""Additive attention against its formula, without annotations, and in its faster form for decoding."""
 
 from pathlib import Path
 
@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from limner.layers import attention
-from limner.layers.attention import AdditiveAttention, Annotations, _Energies
+from limner.layers.attention import AdditiveAttention, energies, masked_softmax
+from limner.layers.fused import attention as fused
 
 QUERY, DEPTH, SIZE = 4, 3, 5
-SETS, PLACES = 3, 4
+SETS, LOCATIONS = 3, 4
 MASK = torch.tensor([[True, True, True, True], [False, True, False, True], [False] * 4])
 
 
@@ -20,27 +21,27 @@ def layer_and(queries: int, dtype=torch.float64):
         for parameter in layer.parameters():
             parameter.copy_(torch.randn_like(parameter))
     states = torch.randn(SETS * queries, QUERY, dtype=dtype, requires_grad=True)
-    values = torch.randn(SETS, PLACES, DEPTH, dtype=dtype, requires_grad=True)
+    values = torch.randn(SETS, LOCATIONS, DEPTH, dtype=dtype, requires_grad=True)
     return layer, states, values
 
 
 def printed(layer: AdditiveAttention, states, values, mask):
-    """Eqs. 2-4 as they are printed, query by query, place by place: contexts and weights."""
+    """Eqs. 2-4 as they are printed, query by query, location by location: contexts and weights."""
     contexts, weights = [], []
     each = len(states) // len(values)
     for row, state in enumerate(states):
-        places = values[row // each]
+        locations = values[row // each]
         energies = torch.stack(
             [
                 layer.score @ torch.tanh(layer.query.weight @ state + layer.key.weight @ h + layer.key.bias)
-                for h in places
+                for h in locations
             ]
         )
         there = mask[row // each]
         alpha = torch.zeros_like(energies)
         if there.any():
             alpha = alpha.masked_scatter(there, energies[there].softmax(0))
-        contexts.append(alpha @ places)
+        contexts.append(alpha @ locations)
         weights.append(alpha)
     return torch.stack(contexts), torch.stack(weights)
 
@@ -50,14 +51,14 @@ def printed(layer: AdditiveAttention, states, values, mask):
 def test_it_is_the_printed_formula_and_so_is_its_gradient(queries, masked):
     layer, states, values = layer_and(queries)
     mask = MASK if masked else torch.ones_like(MASK)
-    found = layer(layer.query(states), layer.annotate(values, MASK if masked else None))
+    result = layer(states, layer.annotate(values, MASK if masked else None))
     expected = printed(layer, states, values, mask)
     inputs, coefficients = [states, values, *layer.parameters()], [torch.randn_like(part) for part in expected]
     gradients = []
-    for parts in (found, expected):
+    for parts in (result, expected):
         total = sum((part * by).sum() for part, by in zip(parts, coefficients, strict=True))
         gradients.append(torch.autograd.grad(total, inputs))
-    for ours, theirs in zip((*found, *gradients[0]), (*expected, *gradients[1]), strict=True):
+    for ours, theirs in zip((*result, *gradients[0]), (*expected, *gradients[1]), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -66,27 +67,23 @@ def test_gradients_by_differences(queries):
     layer, states, values = layer_and(queries)
 
     def attend(*_):
-        found = layer(layer.query(states), layer.annotate(values, MASK))
-        return torch.cat([part.flatten() for part in found])
+        result = layer(states, layer.annotate(values, MASK))
+        return torch.cat([part.flatten() for part in result])
 
     assert torch.autograd.gradcheck(attend, (states, values, *layer.parameters()))
 
 
 @pytest.mark.parametrize("queries", [1, 2])
 def test_the_gradient_of_the_energies_by_differences(queries):
-    shapes = ((SETS, queries, SIZE), (SETS, PLACES, SIZE), (SIZE,))
+    shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-
-    def energies(query, keys, score):
-        to = Annotations(keys, keys, None, None).shared()
-        return _Energies.apply(query, to.keys, score, to.owed[1])
 
     assert torch.autograd.gradcheck(energies, inputs)
 
 
-def test_where_there_is_nothing_the_weights_are_zero_and_no_gradient_is_lost():
+def test_without_annotations_the_weights_are_zero_and_no_gradient_is_lost():
     layer, states, values = layer_and(2)
-    context, weights = layer(layer.query(states), layer.annotate(values, MASK))
+    context, weights = layer(states, layer.annotate(values, MASK))
     assert not weights[4:].any()
     assert not context[4:].any()
     torch.testing.assert_close(weights[:4].sum(1), torch.ones(4, dtype=torch.float64))
@@ -99,59 +96,98 @@ def test_where_there_is_nothing_the_weights_are_zero_and_no_gradient_is_lost():
     assert not states.grad[4:].any()
 
 
-def test_a_masked_place_may_hold_anything():
+def test_a_masked_location_may_hold_anything():
     layer, states, values = layer_and(1)
     other = values.detach().masked_fill(~MASK[:, :, None], 1e3)
     for ours, theirs in zip(
-        layer(layer.query(states), layer.annotate(other, MASK)),
-        layer(layer.query(states), layer.annotate(values, MASK)),
+        layer(states, layer.annotate(other, MASK)),
+        layer(states, layer.annotate(values, MASK)),
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_hypotheses_of_one_example_ask_as_each_alone():
+def test_hypotheses_of_one_example_attend_as_each_alone():
     layer, states, values = layer_and(3)
-    together = layer(layer.query(states), layer.annotate(values, MASK))
+    together = layer(states, layer.annotate(values, MASK))
     for k in range(3):
         rows = torch.arange(SETS) * 3 + k
-        alone = layer(layer.query(states[rows]), layer.annotate(values, MASK))
+        alone = layer(states[rows], layer.annotate(values, MASK))
         for ours, theirs in zip(together, alone, strict=True):
             torch.testing.assert_close(ours[rows], theirs)
 
 
-def test_pieces_change_nothing(monkeypatch):
-    layer, states, values = layer_and(2)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("chunk", [1, 2 * LOCATIONS * SIZE, fused.CHUNK])
+def test_fused_energies_are_the_plain_ones(queries, dtype, chunk, monkeypatch):
+    monkeypatch.setattr(fused, "CHUNK", chunk)  # one set at a time, or all of them
+    shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
+    parts = [torch.randn(shape).to(dtype) for shape in shapes]
+    near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
+    ours, theirs = fused.energies(*parts), energies(*parts)
+    assert ours.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=0, atol=near)
 
-    def found():
-        parts = layer(layer.query(states), layer.annotate(values, MASK))
-        return (*parts, *torch.autograd.grad(sum(part.square().sum() for part in parts), [states, values, layer.score]))
 
-    whole = found()
-    monkeypatch.setattr(attention, "ELEMENTS_PER_CHUNK", 1)  # one set at a time
-    for ours, theirs in zip(found(), whole, strict=True):
-        torch.testing.assert_close(ours, theirs)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("mask", [None, MASK, ~MASK], ids=["whole", "masked", "partly masked"])
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("with_word", [False, True])
+def test_fused_attention_is_the_plain_one(queries, mask, dtype, with_word):
+    layer, states, values = layer_and(queries, dtype)
+    word = torch.randn(SETS * queries, SIZE, dtype=dtype) if with_word else None
+    with torch.no_grad():
+        assert fused.applies_to(values)
+        ours = layer(states, layer.annotate(values, mask), word)
+        layer.fused = False
+        plain = layer(states, layer.annotate(values, mask), word)
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other)
+    layer.fused = True
+    learning = layer(states, layer.annotate(values, mask), word)  # with gradients it is the plain one
+    for one, other in zip(learning, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_steps_of_a_loop_hand_over_what_each_would_alone():
-    """The keys' and the annotations' gradient is added up over the steps and handed over once."""
+def test_the_fused_form_is_chosen_for_decoding_alone(monkeypatch):
+    """It has no gradient, so it must never be used where one is asked for."""
+    calls, real = [], fused.energies
+    monkeypatch.setattr(fused, "energies", lambda *given: calls.append(1) or real(*given))
+    layer, states, values = layer_and(1)
+    layer(states, layer.annotate(values, MASK))
+    assert calls == []
+    with torch.inference_mode():
+        layer(states, layer.annotate(values, MASK))
+        assert calls == [1]
+        layer.fused = False
+        layer(states, layer.annotate(values, MASK))
+    assert calls == [1]
+    assert not fused.applies_to(values.to("meta"))
+
+
+def test_a_softmax_over_nothing_is_zero():
+    weights = masked_softmax(torch.randn(2, 1, 3), torch.tensor([[True, False, True], [False] * 3]))
+    assert weights[1].tolist() == [[0, 0, 0]]
+    assert weights[0, 0, 1] == 0
+    assert weights[0].sum().item() == pytest.approx(1)
+
+
+def test_a_loop_that_shares_its_annotations_has_the_gradient_of_one_that_does_not():
     layer, first, values = layer_and(1)
     inputs = [first, values, *layer.parameters()]
 
-    def loop(to):
+    def loop(annotations):
         state, total = first, 0.0
         for _ in range(3):
-            context, weights = layer(layer.query(state), to)
+            context, weights = layer(state, annotations())
             state = torch.tanh(state + torch.nn.functional.pad(context, (0, QUERY - DEPTH)))
             total = total + weights.square().sum()
         return total + state.sum()
 
-    to = layer.annotate(values, MASK)
-    assert to.owed is None
-    shared, alone = (
-        torch.autograd.grad(loop(to.shared()), inputs, retain_graph=True),
-        torch.autograd.grad(loop(to), inputs),
-    )
+    once = layer.annotate(values, MASK)
+    shared = torch.autograd.grad(loop(lambda: once), inputs)
+    alone = torch.autograd.grad(loop(lambda: layer.annotate(values, MASK)), inputs)
     for ours, theirs in zip(shared, alone, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -159,23 +195,23 @@ def test_steps_of_a_loop_hand_over_what_each_would_alone():
 def test_sets_without_gaps_need_no_mask():
     layer, _, values = layer_and(1)
     whole = layer.annotate(values, torch.ones_like(MASK))
-    assert (whole.missing, whole.there) == (None, None)
-    assert layer.annotate(values, MASK).there.flatten().tolist() == [1, 1, 0]
+    assert whole.mask is None
+    assert torch.equal(layer.annotate(values, MASK).mask, MASK)
 
 
 def test_layers_know_no_models():
-    """Whoever imports a layer first must not meet a model that imports the layer."""
+    """Layers are below models: an import the other way would be a cycle."""
     folder = Path(attention.__file__).parent
-    assert [file.name for file in sorted(folder.glob("*.py")) if "limner.models" in file.read_text()] == []
+    assert [file.name for file in sorted(folder.rglob("*.py")) if "limner.models" in file.read_text()] == []
 
 
 def test_half_precision_keys_give_weights_in_single():
     layer, states, values = layer_and(1, torch.float32)
-    expected = layer(layer.query(states), layer.annotate(values, MASK))
+    expected = layer(states, layer.annotate(values, MASK))
     with torch.autocast("cpu", torch.bfloat16):
         to = layer.annotate(values, MASK)
         assert to.keys.dtype == torch.bfloat16
-        context, weights = layer(layer.query(states), to)
+        context, weights = layer(states, to)
     assert weights.dtype == torch.float32
     torch.testing.assert_close(weights, expected[1], rtol=0, atol=0.05)
     (context.float().sum() + weights.square().sum()).backward()

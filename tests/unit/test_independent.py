@@ -1,4 +1,4 @@
-"""Independent descriptions: what each of the two models learns by, and what is handed from one to the other."""
+"""Independent descriptions: losses of the two models, and the transferred state."""
 
 import dataclasses
 
@@ -20,37 +20,34 @@ from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.loop import train
 from limner.training.losses import word_loss
 
-SOURCE_VOCAB, VOCAB, PICTURE = 10, 8, 3
+SOURCE_VOCAB, VOCAB, FEATURES = 10, 8, 3
 SIZES = {"embedding_dim": 5, "hidden_dim": 6, "readout_dim": 4}
 PAIRS = [([4, 5, 6], [4]), ([7], [5, 6, 4]), ([], [7, 7])]
 
 
 def build(**changes):
-    """In training, but without its chance."""
+    """Build in training mode, without dropout."""
     settings = IndependentSettings(**SIZES, **{"input_dropout": 0.0, **changes})
-    model = IndependentDescriptions(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB)).double()
+    model = IndependentDescriptions(settings, ModelInputs(VOCAB, {"pooled": (FEATURES,)}, SOURCE_VOCAB)).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
 
 
-def batch(pairs=PAIRS, pictures=True):
-    seen = [{"pooled": np.full(PICTURE, row + 1, dtype=np.float16)} for row in range(len(pairs))]
+def batch(pairs=PAIRS, images=True):
+    seen = [{"pooled": np.full(FEATURES, row + 1, dtype=np.float16)} for row in range(len(pairs))]
     made = collate(
-        [
-            Example(str(row), target, source, seen[row] if pictures else None)
-            for row, (source, target) in enumerate(pairs)
-        ]
+        [Example(str(row), target, source, seen[row] if images else None) for row, (source, target) in enumerate(pairs)]
     )
     vector = made.image.pooled
     return dataclasses.replace(made, image=made.image._replace(pooled=None if vector is None else vector.double()))
 
 
-def test_while_training_the_source_words_cost_what_they_surprise():
-    """Each word and the end sign, given those before it and the picture; the mean over all, times its weight."""
+def test_the_auxiliary_loss_is_the_mean_over_the_source_tokens():
+    """Each token and </s>, given the tokens before it and the image, times the weight of the loss."""
     model, data = build(source_weight=0.5), batch()
-    source, surprises = model.source, []
+    source, losses = model.source, []
     with torch.no_grad():
         for row, (words, _) in enumerate(PAIRS):
             hidden = torch.zeros(1, 6, dtype=torch.double)
@@ -58,9 +55,9 @@ def test_while_training_the_source_words_cost_what_they_surprise():
                 embedded = source.embedding(torch.tensor([word]))
                 read = embedded + model.image(data.image.pooled[row]) if word == SPECIAL_TOKENS.bos else embedded
                 hidden = source.states(read[None], hidden)[:, 0]
-                surprises.append(-source.read_out(hidden, embedded).log_softmax(1)[0, following].item())
-    assert len(surprises) == 4 + 2 + 1
-    assert model(data).auxiliary_loss.item() == pytest.approx(0.5 * np.mean(surprises))
+                losses.append(-source.read_out(hidden, embedded).log_softmax(1)[0, following].item())
+    assert len(losses) == 4 + 2 + 1
+    assert model(data).auxiliary_loss.item() == pytest.approx(0.5 * np.mean(losses))
     assert model.eval()(data).auxiliary_loss is None
 
 
@@ -87,17 +84,17 @@ def test_the_two_learn_apart_by_default():
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_a_missing_picture_leaves_its_term_out_with_the_bias():
+def test_a_missing_image_leaves_its_term_out_with_the_bias():
     model = build().eval()
-    without = model(batch(pictures=False)).logits
+    without = model(batch(images=False)).logits
     with torch.no_grad():
         model.image.weight.zero_()
         model.image.bias.zero_()
     torch.testing.assert_close(model(batch()).logits, without)
 
 
-def test_all_that_the_translation_knows_is_handed_over():
-    """With nothing in the first layer of the target model's state, source and picture do not matter."""
+def test_the_target_model_reads_the_source_through_its_initial_state_alone():
+    """With nothing in the first layer of the target model's state, source and image do not matter."""
     model = build().eval()
     assert not torch.allclose(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[0, 0])
     with torch.no_grad():

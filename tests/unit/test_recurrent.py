@@ -1,4 +1,4 @@
-"""Gated recurrent units against torch's own, by hand, and where there is nothing to read."""
+"""Gated recurrent units against torch's own, by hand, and with padding."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from limner.layers.recurrent import BiGRU, gru, hold
+from limner.layers.recurrent import BiGRU, gru, unroll
 
 LN2, LN3 = math.log(2), math.log(3)  # tanh(ln 2) = 3/5, sigma(ln 3) = 3/4
 INPUT, HIDDEN = 4, 3
@@ -28,16 +28,23 @@ def test_the_gradient_of_a_step(shape):
     assert torch.autograd.gradcheck(gru, parts)
 
 
-def test_an_infinite_input_holds_the_state_and_passes_its_gradient_on():
-    inputs, recurrent = torch.randn(2, 3 * HIDDEN), torch.randn(2, 3 * HIDDEN)
-    hold(inputs, torch.tensor([False, True]))
-    assert torch.equal(inputs.isinf(), torch.tensor([[True] * HIDDEN + [False] * 2 * HIDDEN, [False] * 3 * HIDDEN]))
-    parts = [part.requires_grad_() for part in (inputs, recurrent, torch.randn(2, HIDDEN))]
-    after = gru(*parts)
-    assert torch.equal(after[0], parts[2][0])
-    after.sum().backward()
-    assert [part.grad[0].abs().max().item() for part in parts] == [0, 0, 1]
-    assert all(torch.isfinite(part.grad).all() for part in parts)
+def test_a_masked_position_holds_the_state_and_passes_its_gradient_on():
+    inputs, weight, hidden = torch.randn(2, 1, 3 * HIDDEN), torch.randn(HIDDEN, 3 * HIDDEN), torch.randn(2, HIDDEN)
+    parts = [part.requires_grad_() for part in (inputs, weight, hidden)]
+    states = unroll(*parts, mask=torch.tensor([[False], [True]]))
+    assert torch.equal(states[0, 0], hidden[0])
+    assert not torch.allclose(states[1, 0], hidden[1])
+    states[0].sum().backward()
+    assert [part.grad[0].abs().max().item() for part in (inputs, weight, hidden)] == [0, 0, 1]
+
+
+def test_unrolled_steps_are_the_steps_one_by_one():
+    inputs, weight, hidden = torch.randn(2, 4, 3 * HIDDEN), torch.randn(HIDDEN, 3 * HIDDEN), torch.randn(2, HIDDEN)
+    kept = torch.tensor([[0.0, 2.0, 2.0], [2.0, 0.0, 2.0]])
+    states = unroll(inputs, weight, hidden, kept=kept)
+    for t in range(4):
+        hidden = gru(inputs[:, t], (hidden * kept) @ weight, hidden)
+        torch.testing.assert_close(states[:, t], hidden)
 
 
 def bigru(dtype=torch.float64) -> BiGRU:
@@ -85,13 +92,13 @@ def test_both_directions_are_torch_s_over_packed_sequences():
         )
 
 
-def test_padding_moves_no_state_and_its_content_is_not_seen():
+def test_padding_moves_no_state_and_its_content_has_no_effect():
     layer, sequence = bigru(), torch.randn(4, 5, INPUT, dtype=torch.float64)
     annotations, last = layer(sequence, MASK)
     for row, length in enumerate(LENGTHS.tolist()):
         forward, backward = annotations[row].split(HIDDEN, 1)
         assert torch.equal(forward[length:], forward[length - 1].expand(5 - length, -1))
-        assert not backward[length:].any()  # this direction has read nothing yet
+        assert not backward[length:].any()  # this direction starts at the last token
         assert torch.equal(last[row], torch.cat([forward[length - 1], backward[0]]))
     other = sequence.masked_fill(~MASK[:, :, None], 1e4).requires_grad_()
     changed, other_last = layer(other, MASK)
@@ -103,18 +110,18 @@ def test_padding_moves_no_state_and_its_content_is_not_seen():
 
 
 def test_words_may_stand_anywhere_between_padding():
-    """A picture that is not there leaves an empty place before the words."""
+    """The image prefix tokens of a missing image are masked positions before the words."""
     layer, sequence = bigru(), torch.randn(2, 3, INPUT, dtype=torch.float64)
     spread, mask = torch.full((2, 6, INPUT), 9.0, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
-    places = torch.tensor([1, 2, 4])
-    spread[:, places], mask[:, places] = sequence, True
+    positions = torch.tensor([1, 2, 4])
+    spread[:, positions], mask[:, positions] = sequence, True
     annotations, last = layer(sequence, torch.ones(2, 3, dtype=torch.bool))
-    found, other_last = layer(spread, mask)
-    torch.testing.assert_close(found[:, places], annotations)
+    result, other_last = layer(spread, mask)
+    torch.testing.assert_close(result[:, positions], annotations)
     torch.testing.assert_close(other_last, last)
 
 
-def test_of_no_word_at_all_nothing_is_known():
+def test_without_any_token_states_are_zero():
     layer = bigru()
     annotations, last = layer(torch.randn(2, 3, INPUT, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.bool))
     assert not annotations.any()
@@ -132,7 +139,7 @@ def test_the_gradient_of_the_encoder():
 
 
 def test_dropout_of_the_states_is_one_mask_for_all_steps():
-    """With units that see but themselves and the same input at every step, each tells whether its state was read."""
+    """With units that read only themselves and the same input at every step, each tells whether its state was read."""
     layer, steps, rows = BiGRU(1, 8).double().train(), 6, 5
     with torch.no_grad():
         layer.input.weight.zero_()

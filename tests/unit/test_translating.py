@@ -1,4 +1,4 @@
-"""The decoder cells, and the translation models made of them: gradients, missing pictures, dropout, fresh weights."""
+"""The decoders, and the translation models: gradients, missing images, dropout, initialisation."""
 
 import dataclasses
 
@@ -9,14 +9,14 @@ import torch
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.layers.attention import AdditiveAttention
-from limner.layers.decoder_cells import AttentionGRU, ConditionalGRU, Masks
+from limner.layers.recurrent import AttentionGRU, ConditionalGRU, Masks
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.trained_model import transfer_weights
 
 WORD, HIDDEN, SOURCE, SIZE, IMAGE = 2, 3, 4, 3, 2
 SOURCE_MASK = torch.tensor([[True, True, True], [True, False, False]])
-SEEN = torch.tensor([[True] * 4, [False] * 4])  # the second example has no picture
+IMAGE_MASK = torch.tensor([[True] * 4, [False] * 4])  # the second example has no image
 
 
 def randomised(module, scale=0.7):
@@ -26,29 +26,29 @@ def randomised(module, scale=0.7):
     return module.double()
 
 
-def unroll(cell, words, hidden, source, picture, steps=2, masks=None):
-    """Everything that the steps come to, as one vector."""
+def all_steps(cell, words, hidden, source, image, steps=2, masks=None):
+    """Compute the results of all steps as one vector."""
     to = cell.source_attention.annotate(source, SOURCE_MASK)
-    seen = None if picture is None else cell.image_attention.annotate(picture, SEEN)
-    loop, found = cell.loop(to, seen), []
+    image_annotations = None if image is None else cell.image_attention.annotate(image, IMAGE_MASK)
+    result = []
     for word in cell.words(words).unbind(1)[:steps]:
-        step = cell(word, hidden, loop, masks)
+        step = cell(word, hidden, to, image_annotations, masks)
         hidden = step.hidden
-        found += [part.flatten() for part in step if part is not None]
-    return torch.cat(found)
+        result += [part.flatten() for part in step if part is not None]
+    return torch.cat(result)
 
 
 @pytest.mark.parametrize("hypotheses", [1, 2])
-@pytest.mark.parametrize("picture", ["picture", "no picture", "text only"])
+@pytest.mark.parametrize("image", ["image", "no image", "text only"])
 @pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
-def test_gradients_through_two_steps(kind, picture, hypotheses):
-    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, 0 if picture == "text only" else IMAGE))
+def test_gradients_through_two_steps(kind, image, hypotheses):
+    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, 0 if image == "text only" else IMAGE))
     shapes = [(2 * hypotheses, 2, WORD), (2 * hypotheses, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    if picture != "picture":
+    if image != "image":
         inputs[3] = None
     used = [part for part in (*inputs, *cell.parameters()) if part is not None]
-    assert torch.autograd.gradcheck(lambda *_: unroll(cell, *inputs), used, fast_mode=True)
+    assert torch.autograd.gradcheck(lambda *_: all_steps(cell, *inputs), used, fast_mode=True)
 
 
 PARTS = ["hidden", "context", "alignment", "image", "attention", "gate"]
@@ -64,33 +64,32 @@ def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
     shapes = [(2, 3, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
-    def found(*_):
-        words, state, source, picture = inputs
-        loop = cell.loop(
-            cell.source_attention.annotate(source, SOURCE_MASK), cell.image_attention.annotate(picture, SEEN)
-        )
+    def result(*_):
+        words, state, source, image = inputs
+        to = cell.source_attention.annotate(source, SOURCE_MASK)
+        image_annotations = cell.image_attention.annotate(image, IMAGE_MASK)
         steps = []
         for word in cell.words(words).unbind(1):  # the loss reaches the first ones
-            steps.append(cell(word, state, loop))
+            steps.append(cell(word, state, to, image_annotations))
             state = steps[-1].hidden
         return getattr(steps[at], part)
 
-    assert torch.autograd.gradcheck(found, (*inputs, *cell.parameters()), fast_mode=True)
+    assert torch.autograd.gradcheck(result, (*inputs, *cell.parameters()), fast_mode=True)
 
 
 @pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
-def test_a_backward_pass_does_not_see_what_another_left(kind):
-    """One asked for the state's gradient alone, so that nobody fetched what its steps left for the weights."""
+def test_backward_passes_are_independent(kind):
+    """A pass for the gradient by the state alone leaves nothing behind for the passes after it."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 2, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
-    words, hidden, source, picture = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
-    asked = [words, hidden, source, picture, *cell.parameters()]
-    total = unroll(cell, words, hidden, source, picture).square().sum()
-    expected = torch.autograd.grad(unroll(cell, words, hidden, source, picture).square().sum(), asked)
+    words, hidden, source, image = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
+    inputs = [words, hidden, source, image, *cell.parameters()]
+    total = all_steps(cell, words, hidden, source, image).square().sum()
+    expected = torch.autograd.grad(all_steps(cell, words, hidden, source, image).square().sum(), inputs)
     torch.autograd.grad(total, [hidden], retain_graph=True)
     for _ in range(2):
-        found = torch.autograd.grad(total, asked, retain_graph=True)
-        for ours, theirs in zip(found, expected, strict=True):
+        result = torch.autograd.grad(total, inputs, retain_graph=True)
+        for ours, theirs in zip(result, expected, strict=True):
             torch.testing.assert_close(ours, theirs)
 
 
@@ -99,14 +98,14 @@ def test_masks_of_dropout_are_of_what_recurrent_products_read(kind):
     """A unit that is masked is not read, but what it holds is kept by the update gate."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 1, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
-    words, hidden, source, picture = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    words, hidden, source, image = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
     ones = torch.ones(2, HIDDEN, dtype=torch.float64)
     with torch.no_grad():
-        free = unroll(cell, words, hidden, source, picture, 1)
-        torch.testing.assert_close(unroll(cell, words, hidden, source, picture, 1, Masks(ones, ones)), free)
+        free = all_steps(cell, words, hidden, source, image, 1)
+        torch.testing.assert_close(all_steps(cell, words, hidden, source, image, 1, Masks(ones, ones)), free)
         for masks in (Masks(0 * ones, ones), *([Masks(ones, 0 * ones)] if kind is ConditionalGRU else [])):
-            blind = unroll(cell, words, hidden, source, picture, 1, masks)
-            assert not torch.allclose(blind, free)
+            without = all_steps(cell, words, hidden, source, image, 1, masks)
+            assert not torch.allclose(without, free)
 
 
 # Models
@@ -115,7 +114,7 @@ VOCAB, SOURCE_VOCAB = 9, 8
 FORMS = {"pooled": (3,), "grid": (4, 3)}
 SMALL = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
 SOURCES, TARGETS = ([4, 5, 6, 7], [5], [6, 6, 4]), ([4, 5], [], [8, 7, 6, 5])
-LOOKING = [
+WITH_IMAGE = [
     {"image": ["attention"]},
     {"image": ["initial"]},
     {"image": ["prefix"]},
@@ -132,34 +131,34 @@ def nmt(forms=FORMS, scale=0.6, **changes) -> NMT:
     return randomised(NMT(settings, ModelInputs(VOCAB, forms, SOURCE_VOCAB)), scale).eval()
 
 
-def batch_of(pictures=(True, True, True), forms=FORMS):
+def batch_of(images=(True, True, True), forms=FORMS):
     random = np.random.default_rng(0)
     examples = []
-    for k, there in enumerate(pictures):
-        seen = {form: random.normal(size=shape).astype(np.float16) for form, shape in forms.items()}
-        examples.append(Example(str(k), TARGETS[k], SOURCES[k], seen if there else None))
+    for k, there in enumerate(images):
+        features = {form: random.normal(size=shape).astype(np.float16) for form, shape in forms.items()}
+        examples.append(Example(str(k), TARGETS[k], SOURCES[k], features if there else None))
     batch = collate(examples)
     present, *shown = batch.image
     shown = [None if form is None else form.double() for form in shown]
     return dataclasses.replace(batch, image=type(batch.image)(present, *shown))
 
 
-@pytest.mark.parametrize("changes", LOOKING, ids=str)
-def test_without_pictures_it_is_the_text_only_model_of_the_same_weights(changes):
-    seeing, text = nmt(**changes), nmt(**(changes | {"image": []}))
-    assert transfer_weights(text, seeing.state_dict()).new == ()
-    blind = batch_of((False, False, False))
+@pytest.mark.parametrize("changes", WITH_IMAGE, ids=str)
+def test_without_images_it_is_the_text_only_model_of_the_same_weights(changes):
+    multimodal, text = nmt(**changes), nmt(**(changes | {"image": []}))
+    assert transfer_weights(text, multimodal.state_dict()).new == ()
+    without = batch_of((False, False, False))
     zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
-    unseen = dataclasses.replace(blind, image=blind.image._replace(**zeros))  # as beside an example with a picture
-    expected = sentence_log_probs(text(blind), blind)
-    for batch in (blind, unseen):
-        torch.testing.assert_close(sentence_log_probs(seeing(batch), batch), expected)
-    seen = batch_of()
-    assert not torch.allclose(sentence_log_probs(seeing(seen), seen), expected)
+    zero_images = dataclasses.replace(without, image=without.image._replace(**zeros))  # as in a mixed batch
+    expected = sentence_log_probs(text(without), without)
+    for batch in (without, zero_images):
+        torch.testing.assert_close(sentence_log_probs(multimodal(batch), batch), expected)
+    shown = batch_of()
+    assert not torch.allclose(sentence_log_probs(multimodal(shown), shown), expected)
 
 
-@pytest.mark.parametrize("changes", [LOOKING[0], LOOKING[4]], ids=str)
-def test_where_there_is_no_picture_nothing_is_looked_at_and_the_gate_is_closed(changes):
+@pytest.mark.parametrize("changes", [WITH_IMAGE[0], WITH_IMAGE[4]], ids=str)
+def test_where_there_is_no_image_attention_is_zero_and_the_gate_is_closed(changes):
     model = nmt(**changes)
     output = model(batch_of((True, False, True)))
     sums = output.attention.sum(2)
@@ -175,7 +174,7 @@ def test_where_there_is_no_picture_nothing_is_looked_at_and_the_gate_is_closed(c
 
 
 def of_grid(model, batch, grid):
-    """What a model makes of a batch whose pictures are these tables."""
+    """What a model makes of a batch whose images are these tables."""
     image = batch.image._replace(grid=grid, pooled=None)
     return model(dataclasses.replace(batch, image=image))
 
@@ -196,7 +195,7 @@ def test_the_gradient_of_an_early_gate_alone():
     parameters = dict(model.named_parameters())
     gate = model(batch).gate[:, 2].sum()
     gradients = torch.autograd.grad(gate, list(parameters.values()), allow_unused=True)
-    unused = {name for name, found in zip(parameters, gradients, strict=True) if found is None}
+    unused = {name for name, result in zip(parameters, gradients, strict=True) if result is None}
     assert all(name.startswith("readout") for name in unused), unused
     directions, step, expected = [torch.randn_like(weight) for weight in parameters.values()], 1e-6, 0.0
     for sign in (1, -1):
@@ -204,30 +203,30 @@ def test_the_gradient_of_an_early_gate_alone():
             torch._foreach_add_(list(parameters.values()), directions, alpha=sign * step)
             expected += sign * model(batch).gate[:, 2].sum().item() / (2 * step)
             torch._foreach_add_(list(parameters.values()), directions, alpha=-sign * step)
-    found = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True) if g is not None)
-    assert found == pytest.approx(expected, rel=1e-5, abs=1e-7)
+    result = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True) if g is not None)
+    assert result == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("picture", ["attention", "initial"])
-def test_rows_of_zeros_in_a_table_of_regions_are_not_looked_at(picture):
-    model, batch = nmt({"grid": FORMS["grid"]}, image=[picture]), batch_of((True, False, True))
+@pytest.mark.parametrize("image", ["attention", "initial"])
+def test_rows_of_zeros_in_a_table_of_regions_have_no_attention(image):
+    model, batch = nmt({"grid": FORMS["grid"]}, image=[image]), batch_of((True, False, True))
     grid = batch.image.grid.clone()
     grid[:, 2:] = 0
     ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
     torch.testing.assert_close(ours.logits, expected.logits)
-    if picture == "attention":
+    if image == "attention":
         assert not ours.attention[:, :, 2:].any()
         torch.testing.assert_close(ours.attention[:, :, :2], expected.attention)
-        nothing = of_grid(model, batch, torch.zeros_like(grid))  # a picture of zeros is one
+        nothing = of_grid(model, batch, torch.zeros_like(grid))  # an image of zeros is one
         assert nothing.attention[0].all()
         assert nothing.gate[0].all()
         assert not nothing.gate[1].any()
     assert torch.isfinite(of_grid(model, batch, torch.zeros_like(grid)).logits).all()
 
 
-@pytest.mark.parametrize("picture", ["prefix", "initial"])  # places of zeros give a context of zero either way
-def test_a_picture_of_zeros_is_a_picture(picture):
-    model, batch = nmt(image=[picture]), batch_of((True, True, True))
+@pytest.mark.parametrize("image", ["prefix", "initial"])  # places of zeros give a context of zero either way
+def test_a_image_of_zeros_is_a_image(image):
+    model, batch = nmt(image=[image]), batch_of((True, True, True))
     zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
     dark = model(dataclasses.replace(batch, image=batch.image._replace(**zeros))).logits
     none = model(dataclasses.replace(batch, image=ImageFeatures(torch.zeros(3, dtype=torch.bool)))).logits
@@ -246,9 +245,9 @@ def test_an_empty_source_sentence_is_finite_and_has_no_weights():
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters() if parameter.grad is not None)
 
 
-@pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *LOOKING], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
 def test_word_by_word_the_gradient_is_that_of_all_positions_at_once(changes):
-    """Going forward a loop gathers gradients over its steps; a step by itself has none to share."""
+    """Also where the loss is of the first position alone."""
     model, batch = nmt(**changes), batch_of((True, False, True))
     parameters = [parameter for _, parameter in model.named_parameters()]
     coefficients = torch.randn(3, batch.target_in.shape[1], VOCAB, dtype=torch.float64)
@@ -258,11 +257,11 @@ def test_word_by_word_the_gradient_is_that_of_all_positions_at_once(changes):
         logits, state = model.step(words, memory, state)
         total = total + (logits * coefficients[:, position]).sum()
     expected = torch.autograd.grad(total, parameters)
-    found = torch.autograd.grad((model(batch).logits * coefficients).sum(), parameters)
+    result = torch.autograd.grad((model(batch).logits * coefficients).sum(), parameters)
     first = torch.autograd.grad(model(batch).logits[:, 0].sum(), parameters, allow_unused=True)
     one = dataclasses.replace(batch, target_in=batch.target_in[:, :1])
     only = torch.autograd.grad(model(one).logits.sum(), parameters, allow_unused=True)
-    for pairs in (zip(found, expected, strict=True), zip(first, only, strict=True)):
+    for pairs in (zip(result, expected, strict=True), zip(first, only, strict=True)):
         for ours, theirs in pairs:
             torch.testing.assert_close(ours, theirs)
 
@@ -283,7 +282,7 @@ def test_recurrent_dropout_is_one_mask_for_all_steps(decoder):
     read, masks = {}, []
     model.encoder.register_forward_pre_hook(lambda _, given: read.update(source=given[0]))
     model.decoder.word.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
-    model.decoder.register_forward_pre_hook(lambda _, given: masks.append(given[3]))
+    model.decoder.register_forward_pre_hook(lambda _, given: masks.append(given[4]))
     batch = batch_of()
     model(batch)
     assert same_at_every_step(read["source"] == 0)
@@ -313,19 +312,19 @@ def test_whole_source_words_are_dropped():
     assert 0.3 < words.double().mean().item() < 0.7
 
 
-@pytest.mark.parametrize("changes", [{}, LOOKING[0], LOOKING[5]], ids=str)
+@pytest.mark.parametrize("changes", [{}, WITH_IMAGE[0], WITH_IMAGE[5]], ids=str)
 def test_in_half_precision_it_comes_near_and_weighs_in_single(changes):
     model, batch = nmt(scale=0.3, **changes).float(), batch_of((True, False, True))
     shown = [None if form is None or form.dtype == torch.bool else form.float() for form in batch.image]
     batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))
     expected = model(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        found = model(batch)
-    assert found.alignment.dtype == torch.float32
-    torch.testing.assert_close(found.alignment, expected.alignment, rtol=0, atol=0.02)
-    torch.testing.assert_close(found.logits.float(), expected.logits, rtol=0, atol=0.05)
+        result = model(batch)
+    assert result.alignment.dtype == torch.float32
+    torch.testing.assert_close(result.alignment, expected.alignment, rtol=0, atol=0.02)
+    torch.testing.assert_close(result.logits.float(), expected.logits, rtol=0, atol=0.05)
     gradients = []
-    for output in (found, expected):
+    for output in (result, expected):
         model.zero_grad()
         (-sentence_log_probs(output, batch).sum()).backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
@@ -337,8 +336,8 @@ def test_fresh_weights_are_as_printed():
     """Calixto et al. (2017), section 5: Gaussian, orthogonal where recurrent, biases of zero."""
     big = {"embedding_dim": 30, "hidden_dim": 40, "attention_dim": 30, "readout_dim": 30}
     for decoder, std in (("conditional", 0.01), ("plain", 0.05)):
-        looks = {"decoder": decoder, "image": ["prefix", "initial", "attention"]}
-        settings = NMTSettings.model_validate({**big, **looks} | ({} if std == 0.01 else {"initial_std": std}))
+        uses = {"decoder": decoder, "image": ["prefix", "initial", "attention"]}
+        settings = NMTSettings.model_validate({**big, **uses} | ({} if std == 0.01 else {"initial_std": std}))
         model = NMT(settings, ModelInputs(200, {"pooled": (50,), "grid": (4, 50)}, 200))
         for name, weight in model.named_parameters():
             if "recurrent" in name:
@@ -369,3 +368,28 @@ def test_the_keys_are_projected_once_a_batch(monkeypatch):
     for words in batch.target_in.unbind(1):
         _, state = model.step(words, memory, state)
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
+def test_decoding_with_fused_layers_is_decoding_with_plain_ones(changes, dtype):
+    """Step by step over two hypotheses an example, some examples without an image."""
+    model, batch = nmt(**changes).to(dtype), batch_of((True, False, True))
+    shown = [None if kind is None or kind.dtype == torch.bool else kind.to(dtype) for kind in batch.image]
+    batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))
+    tokens = torch.randint(4, VOCAB, (3, 6))
+    logits = []
+    for fused in (True, False):
+        for layer in model.modules():
+            if isinstance(layer, AdditiveAttention):
+                layer.fused = fused
+        with torch.no_grad():
+            memory = model.encode(batch)
+            state = model.start(memory)
+            state = type(state)(state.hidden.repeat_interleave(2, 0))
+            steps = []
+            for some in tokens:
+                step, state = model.step(some, memory, state)
+                steps.append(step)
+        logits.append(torch.stack(steps))
+    torch.testing.assert_close(*logits)

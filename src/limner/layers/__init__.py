@@ -1,1 +1,1 @@
-"""Parts that several models share; they take plain numbers, never settings."""
+"""Layers that several models share, in plain PyTorch; optimised forms of them are in `fused`."""

@@ -1,4 +1,4 @@
-"""Dropout whose random numbers cost little on a processor."""
+"""Dropout with cheap random numbers on a CPU."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from torch.nn import functional
 def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """Set a share of the units to zero and scale the others up, as `torch.nn.functional.dropout` does.
 
-    On a CPU one random byte a unit decides, an eighth of the random words that torch draws, which took a fifth of
-    a training step; the rate is therefore rounded to 1/256, and the scale is that of the rounded rate.
+    On a CPU each unit takes one random byte, an eighth of the random numbers that torch draws. The rate is therefore
+    rounded to a multiple of 1/256, and the scale is that of the rounded rate.
 
     Args:
-        x: any shape.
-        rate: share of units that become zero, 0 <= rate < 1.
-        training: false returns `x` as it is.
+        x: units of any shape.
+        rate: share of units to set to zero, 0 <= rate < 1.
+        training: whether to apply dropout; if false, `x` is returned unchanged.
+
+    Returns:
+        Units in the shape of `x`.
     """
     if not training or rate == 0:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, rate)
     dropped = max(1, min(255, round(256 * rate)))
-    words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    kept = words.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
+    random = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    kept = random.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
     return x * (kept.to(x.dtype) * (256 / (256 - dropped)))

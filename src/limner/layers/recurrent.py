@@ -1,180 +1,265 @@
-"""Gated recurrent units whose inputs are projected for all time steps at once, and the encoder made of two."""
+"""Gated recurrent units: the bidirectional encoder, and the two decoders with attention.
+
+Shapes: B batch, S source length, T target length, E embedding, H hidden, D annotation size, A attention size,
+N examples with K hypotheses each.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
+from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.dropout import dropout
-from limner.layers.precision import at_least_float32
+from limner.layers.precision import at_least_float32, precise
 
 
 def gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
-    """One step of a gated recurrent unit, Cho et al. (2014), in the form of Calixto et al. (2017), eq. 9.
-
-    With z and r the update and the reset gate: h' = (1 - z) * tanh(x + r * (U h)) + z * h.
+    """Compute one step of a gated recurrent unit, Cho et al. (2014), in the form of Calixto et al. (2017), eq. 9.
 
     Args:
-        inputs: W x + b of z, r and the proposal, side by side, (…, 3H).
+        inputs: W x + b of the update gate z, the reset gate r and the proposal, side by side, (…, 3H).
         recurrent: U h of the same three, (…, 3H).
-        hidden: h, (…, H), in at least float32.
+        hidden: previous state h, (…, H), in at least float32.
 
     Returns:
-        h', (…, H).
+        Next state, (…, H).
     """
-    after: Tensor = _Gates.apply(inputs, recurrent, hidden)  # type: ignore[no-untyped-call]
-    return after
+    x_z, x_r, x = inputs.to(hidden.dtype).chunk(3, -1)
+    u_z, u_r, u = recurrent.to(hidden.dtype).chunk(3, -1)
+    z = torch.sigmoid(x_z + u_z)
+    r = torch.sigmoid(x_r + u_r)
+    proposal = torch.tanh(x + r * u)
+    return (1 - z) * proposal + z * hidden
 
 
-def hold(inputs: Tensor, mask: Tensor) -> None:
-    """Let states stay what they were where there is nothing to read: close the update gate by an infinite input.
-
-    This changes `inputs` in place, unseen by autograd: the gradient is zero there by `gru` itself.
+def unroll(
+    inputs: Tensor, weight: Tensor, hidden: Tensor, mask: Tensor | None = None, kept: Tensor | None = None
+) -> Tensor:
+    """Run a gated recurrent unit over sequences.
 
     Args:
-        inputs: W x + b as `gru` takes it, (…, 3H).
-        mask: true where there is something to read, (…).
+        inputs: W x + b of every position, (B, S, 3H).
+        weight: U, transposed, (H, 3H).
+        hidden: initial state, (B, H), in at least float32.
+        mask: true where a position exists, (B, S); elsewhere the state does not change. None where all exist.
+        kept: dropout mask of the states that products with U read, the same for all steps, (B, H).
+
+    Returns:
+        State after every position, (B, S, H).
     """
-    if not mask.all():
-        inputs.detach()[..., : inputs.shape[-1] // 3].masked_fill_(~mask[..., None], torch.inf)
-
-
-class _Gates(torch.autograd.Function):
-    """The element-wise part of a step as one node of the graph: ten small operations would cost more than they do."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:  # noqa: ANN401
-        after, *made = _step(inputs, recurrent, hidden)
-        ctx.save_for_backward(*made, hidden)
-        return after
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
-        gates, candidate, product, hidden = ctx.saved_tensors
-        inputs = outer.new_empty(*outer.shape[:-1], 3 * outer.shape[-1])
-        kept = _step_back(outer, gates, candidate, product, hidden, inputs)
-        return inputs, _by_recurrent(inputs.clone(), gates), kept
-
-
-class _Scan(torch.autograd.Function):
-    """A GRU over all steps, its gradient written out: one product a step, and one for the weight at the end."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, kept: Tensor | None) -> Tensor:  # noqa: ANN401
-        """Inputs (S, 2, B, 3H), weight (2, H, 3H) and mask (2, B, H) to the states after every step, (S, 2, B, H)."""
-        size = weight.shape[1]
-        hidden = torch.zeros(*inputs.shape[1:3], size, device=inputs.device, dtype=at_least_float32(inputs))
-        states, made = [hidden], []
-        for at_step in inputs.unbind(0):
-            hidden, *parts = _step(at_step, torch.bmm(_masked(hidden, kept).to(weight.dtype), weight), hidden)
-            states.append(hidden)
-            made.append(parts)
-        all_states = torch.stack(states)
-        ctx.made, ctx.given = made, inputs.dtype
-        ctx.save_for_backward(all_states, weight, kept)
-        return all_states[1:]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
-        states, weight, kept = ctx.saved_tensors
-        transposed = weight.transpose(1, 2).contiguous()
-        back = torch.zeros_like(states[0])
-        error = outer.new_empty(*outer.shape[1:3], weight.shape[2])
-        inputs = torch.empty(len(outer), *error.shape, dtype=ctx.given, device=error.device)
-        products = torch.empty_like(inputs, dtype=weight.dtype)
-        for t in reversed(range(len(outer))):
-            gates, candidate, product = ctx.made[t]
-            back = _step_back(outer[t] + back, gates, candidate, product, states[t], error)
-            inputs[t] = error
-            products[t] = _by_recurrent(error, gates)
-            back += _masked(torch.bmm(products[t], transposed), kept)
-        read = _masked(states[:-1], kept).to(weight.dtype).transpose(0, 1).flatten(1, 2)  # (2, S B, H)
-        # Two products, not one batch of two, which the processor's library makes at half the speed.
-        by_weight = [one.t() @ other for one, other in zip(read, products.transpose(0, 1).flatten(1, 2), strict=True)]
-        return inputs, torch.stack(by_weight), None
-
-
-def _step(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """h', and what going back needs: both gates, the candidate, and its product with the state."""
-    size = hidden.shape[-1]
-    inputs, recurrent = inputs.to(hidden.dtype), recurrent.to(hidden.dtype)
-    gates = torch.sigmoid(inputs[..., : 2 * size] + recurrent[..., : 2 * size])
-    product = recurrent[..., 2 * size :]
-    candidate = torch.addcmul(inputs[..., 2 * size :], gates[..., size:], product).tanh_()
-    return torch.lerp(candidate, hidden, gates[..., :size]), gates, candidate, product
-
-
-def _step_back(
-    outer: Tensor, gates: Tensor, candidate: Tensor, product: Tensor, hidden: Tensor, inputs: Tensor
-) -> Tensor:
-    """Of the gradient by h', that by hidden; that by inputs is written into `inputs`."""
-    size = hidden.shape[-1]
-    slopes = gates - gates * gates
-    kept = outer * gates[..., :size]
-    proposed = torch.mul(outer - kept, 1 - candidate * candidate, out=inputs[..., 2 * size :])
-    torch.mul(outer * (hidden - candidate), slopes[..., :size], out=inputs[..., :size])
-    torch.mul(proposed * product, slopes[..., size:], out=inputs[..., size : 2 * size])
-    return kept
-
-
-def _by_recurrent(inputs: Tensor, gates: Tensor) -> Tensor:
-    """The gradient by recurrent, made in place of that by inputs."""
-    size = gates.shape[-1] // 2
-    inputs[..., 2 * size :] *= gates[..., size:]
-    return inputs
-
-
-def _masked(hidden: Tensor, kept: Tensor | None) -> Tensor:
-    return hidden if kept is None else hidden * kept
+    states = []
+    for t, at_t in enumerate(inputs.unbind(1)):
+        read = hidden if kept is None else hidden * kept
+        after = gru(at_t, read.to(weight.dtype) @ weight, hidden)
+        hidden = after if mask is None else torch.where(mask[:, t, None], after, hidden)
+        states.append(hidden)
+    return torch.stack(states, 1)
 
 
 class BiGRU(nn.Module):
-    """A forward and a backward GRU over padded sequences: the encoder of Bahdanau et al. (2015).
-
-    Both directions run in one loop. Padding does not move a state: its update gate is closed by an infinite input,
-    so the last state of each direction is that of the last real word.
-    """
+    """A forward and a backward GRU over padded sequences: the encoder of Bahdanau et al. (2015)."""
 
     def __init__(self, input_dim: int, hidden_dim: int) -> None:
         """Build, with orthogonal recurrent weights."""
         super().__init__()
-        self.input = nn.Linear(input_dim, 6 * hidden_dim)
-        self.recurrent = nn.Parameter(torch.empty(2, hidden_dim, 3 * hidden_dim))  # of each direction, transposed
+        self.input = nn.Linear(input_dim, 6 * hidden_dim)  # W, b of both directions
+        self.recurrent = nn.Parameter(torch.empty(2, hidden_dim, 3 * hidden_dim))  # U of both directions, transposed
         self.hidden_dim = hidden_dim
         with torch.no_grad():
             for direction in self.recurrent:
-                start_recurrent(direction)
+                orthogonal_gates(direction)
 
     def forward(self, sequence: Tensor, mask: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Read sequences.
+        """Encode sequences. Padding does not change a state.
 
         Args:
-            sequence: vectors of the words, (B, S, E).
-            mask: true where there is a word, (B, S).
-            rate: dropout of the states each step starts from, one mask for all steps (Gal and Ghahramani, 2016).
+            sequence: embeddings, (B, S, E).
+            mask: true where a token exists, (B, S).
+            rate: dropout of the states that recurrent products read, one mask for all steps (Gal and Ghahramani, 2016).
 
         Returns:
-            Annotations [forward; backward] of every word, (B, S, 2H), and the last states of both, (B, 2H).
+            Annotations [forward; backward] of every token, (B, S, 2H), and the last states of both, (B, 2H).
         """
-        size = self.hidden_dim
-        inputs = self.input(sequence).unflatten(2, (2, 3 * size))  # (B, S, 2, 3H)
-        inputs = torch.stack([inputs[:, :, 0], inputs[:, :, 1].flip(1)])  # (2, B, S, 3H)
-        hold(inputs, torch.stack([mask, mask.flip(1)]))
-        inputs = inputs.permute(2, 0, 1, 3)  # (S, 2, B, 3H)
-        ones = torch.ones(2, len(sequence), size, device=sequence.device, dtype=self.recurrent.dtype)
-        kept = dropout(ones, rate, self.training) if rate and self.training else None
-        states: Tensor = _Scan.apply(inputs, self.recurrent.to(inputs.dtype), kept)  # type: ignore[no-untyped-call]
-        forward, backward = states.transpose(0, 2).unbind(1)  # (B, S, H) each
-        return torch.cat([forward, backward.flip(1)], -1), torch.cat([states[-1, 0], states[-1, 1]], -1)
+        rows, size = len(sequence), self.hidden_dim
+        inputs = self.input(sequence)  # (B, S, 6H)
+        weight = self.recurrent.to(inputs.dtype)
+        zeros = torch.zeros(rows, size, dtype=at_least_float32(inputs), device=inputs.device)
+        kept = kept_back = None
+        if rate and self.training:
+            ones = torch.ones(2, rows, size, dtype=self.recurrent.dtype, device=inputs.device)
+            kept, kept_back = dropout(ones, rate, True).unbind(0)
+        forward = unroll(inputs[..., : 3 * size], weight[0], zeros, mask, kept)
+        backward = unroll(inputs[..., 3 * size :].flip(1), weight[1], zeros, mask.flip(1), kept_back).flip(1)
+        return torch.cat([forward, backward], -1), torch.cat([forward[:, -1], backward[:, 0]], -1)
+
+
+class Masks(NamedTuple):
+    """Dropout masks of the states that recurrent products read, one for all steps (Gal and Ghahramani, 2016)."""
+
+    hidden: Tensor  # (B, H), of s_{t-1}
+    proposal: Tensor | None = None  # (B, H), of s'_t; None for an `AttentionGRU`
+
+
+class Step(NamedTuple):
+    """Result of one decoder step; for a whole target sequence each tensor has T as its second dimension."""
+
+    hidden: Tensor  # (B, H): s_t
+    context: Tensor  # (B, D): c_t
+    alignment: Tensor  # (B, S): attention weights over the source tokens
+    image: Tensor | None = None  # (B, D'): i_t
+    attention: Tensor | None = None  # (B, L): attention weights over the image locations
+    gate: Tensor | None = None  # (B,): beta_t
+
+
+class ConditionalGRU(nn.Module):
+    """The conditional GRU of Calixto et al. (2017): section 2.2, and with an image section 3.1.
+
+    REC1 computes a proposal s'_t, which queries the attentions; REC2 computes s_t from s'_t and the contexts.
+    """
+
+    def __init__(self, word_dim: int, hidden_dim: int, source_dim: int, attention_dim: int, image_dim: int = 0) -> None:
+        """Build with fresh weights; `image_dim` is the size of the image annotations, 0 for text only."""
+        super().__init__()
+        self.word = nn.Linear(word_dim, 3 * hidden_dim)  # REC1: W, b
+        self.recurrent_1 = _orthogonal(hidden_dim)  # REC1: U
+        self.source_attention = AdditiveAttention(hidden_dim, source_dim, attention_dim)
+        self.source_context = nn.Linear(source_dim, 3 * hidden_dim)  # REC2: W^src, b
+        self.recurrent_2 = _orthogonal(hidden_dim)  # REC2: U
+        self.image_attention: AdditiveAttention | None = None
+        if image_dim:
+            self.image_attention = AdditiveAttention(hidden_dim, image_dim, attention_dim)
+            self.image_context = nn.Linear(image_dim, 3 * hidden_dim, bias=False)  # REC2: W^img
+            self.gate = nn.Linear(hidden_dim, 1)  # W_beta, b_beta
+
+    def words(self, embedded: Tensor) -> Tensor:
+        """Precompute the step inputs of all target tokens: (B, T, E) to (B, T, 3H)."""
+        inputs: Tensor = self.word(embedded)
+        return inputs
+
+    def forward(
+        self, word: Tensor, hidden: Tensor, source: Annotations, image: Annotations | None, masks: Masks | None = None
+    ) -> Step:
+        """Compute one step.
+
+        Args:
+            word: step input of the previous token, of `words`, (N K, 3H).
+            hidden: s_{t-1}, (N K, H).
+            source: annotations of the source tokens of N examples.
+            image: annotations of the image locations, of which a mask may leave none; None for text only.
+            masks: dropout masks; None outside of training.
+        """
+        read = hidden if masks is None else hidden * masks.hidden
+        proposal = gru(word, linear(read, self.recurrent_1), hidden)  # s'_t
+        query = proposal if masks is None or masks.proposal is None else proposal * masks.proposal
+        context, alignment = self.source_attention(query, source)  # c_t (eqs. 2-4)
+        inputs = self.source_context(context)
+        image_context = attention = gate = None
+        if self.image_attention is not None and image is not None:
+            location, attention = self.image_attention(query, image)  # eqs. 5 and 6
+            gate = _open(image, torch.sigmoid(precise(self.gate(read))))  # beta_t (eq. 7)
+            image_context = gate * location  # i_t (eq. 8)
+            inputs = inputs + self.image_context(image_context)
+            gate = gate[:, 0]
+        state = gru(inputs, linear(query, self.recurrent_2), proposal)  # s_t (eq. 9)
+        return Step(state, context, alignment, image_context, attention, gate)
+
+
+class AttentionGRU(nn.Module):
+    """The decoder of Bahdanau et al. (2015), as in Calixto et al. (2016), section 2.3, and with an image section 2.4.
+
+    The previous state and word query the attentions (eqs. 3 and 6); one GRU reads the word and the contexts.
+    """
+
+    def __init__(self, word_dim: int, hidden_dim: int, source_dim: int, attention_dim: int, image_dim: int = 0) -> None:
+        """Build with fresh weights; `image_dim` is the size of the image annotations, 0 for text only."""
+        super().__init__()
+        self.word = nn.Linear(word_dim, 3 * hidden_dim)  # W, b
+        self.recurrent = _orthogonal(hidden_dim)  # U
+        self.source_attention = AdditiveAttention(hidden_dim, source_dim, attention_dim)
+        self.source_word = nn.Linear(word_dim, attention_dim, bias=False)  # Y_a of the source attention
+        self.source_context = nn.Linear(source_dim, 3 * hidden_dim, bias=False)  # W^src
+        self.image_attention: AdditiveAttention | None = None
+        if image_dim:
+            self.image_attention = AdditiveAttention(hidden_dim, image_dim, attention_dim)
+            self.image_word = nn.Linear(word_dim, attention_dim, bias=False)  # Y_a of the image attention
+            self.image_context = nn.Linear(image_dim, 3 * hidden_dim, bias=False)  # W^img
+
+    def words(self, embedded: Tensor) -> Tensor:
+        """Precompute the step inputs of all target tokens: (B, T, E) to (B, T, 3H + A), with an image 3H + 2A."""
+        parts = [self.word(embedded), self.source_word(embedded)]
+        return torch.cat([*parts, self.image_word(embedded)] if self.image_attention else parts, -1)
+
+    def forward(
+        self, word: Tensor, hidden: Tensor, source: Annotations, image: Annotations | None, masks: Masks | None = None
+    ) -> Step:
+        """Compute one step; for the arguments see `ConditionalGRU`."""
+        size, attention_size = 3 * hidden.shape[1], self.source_word.out_features
+        word, source_word, image_word = word.tensor_split([size, size + attention_size], -1)
+        read = hidden if masks is None else hidden * masks.hidden
+        context, alignment = self.source_attention(read, source, source_word)  # c_t (eq. 3)
+        inputs = word + self.source_context(context)
+        image_context = attention = None
+        if self.image_attention is not None and image is not None:
+            image_context, attention = self.image_attention(read, image, image_word)  # i_t (eqs. 6-8)
+            inputs = inputs + self.image_context(image_context)
+        state = gru(inputs, linear(read, self.recurrent), hidden)  # s_t
+        return Step(state, context, alignment, image_context, attention)
+
+
+Decoder = ConditionalGRU | AttentionGRU
+
+
+def decode(
+    decoder: Decoder,
+    words: Tensor,
+    hidden: Tensor,
+    source: Annotations,
+    image: Annotations | None,
+    masks: Masks | None = None,
+) -> Step:
+    """Run a decoder over a target sequence.
+
+    Args:
+        decoder: its step is run T times.
+        words: step inputs of all target tokens, of `decoder.words`, (B, T, …).
+        hidden: s_0, (B, H).
+        source: annotations of the source tokens.
+        image: annotations of the image locations; None for text only.
+        masks: dropout masks; None outside of training.
+
+    Returns:
+        Results of all steps, each of them (B, T, …).
+    """
+    steps: list[Step] = []
+    for word in words.unbind(1):
+        steps.append(decoder(word, hidden, source, image, masks))
+        hidden = steps[-1].hidden
+    stacked = (None if parts[0] is None else torch.stack(parts, 1) for parts in zip(*steps, strict=True))
+    return Step(*cast(Iterable[Any], stacked))
+
+
+def _open(image: Annotations, gate: Tensor) -> Tensor:
+    """Close the gates (N K, 1) of examples without an image."""
+    if image.mask is None:
+        return gate
+    exists = image.mask.any(1, keepdim=True)  # (N, 1)
+    return gate * exists.repeat_interleave(len(gate) // len(exists), 0)
+
+
+def _orthogonal(size: int) -> nn.Parameter:
+    """Draw U of the three gates, (3H, H), each orthogonal."""
+    weight = torch.empty(size, 3 * size)
+    orthogonal_gates(weight)
+    return nn.Parameter(weight.t().contiguous())
 
 
 @torch.no_grad()
-def start_recurrent(weight: Tensor) -> None:
-    """A random orthogonal matrix for each gate: `weight` (H, n H) holds n of them side by side."""
+def orthogonal_gates(weight: Tensor) -> None:
+    """Draw a random orthogonal matrix for each gate: `weight` (H, n H) holds n of them side by side."""
     for gate in weight.view(len(weight), -1, len(weight)).unbind(1):
         gate.copy_(nn.init.orthogonal_(torch.empty(gate.shape)))

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, pad
 from limner.data.examples import Batch
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.layers.recurrent import gru, hold, start_recurrent
+from limner.layers.recurrent import gru, orthogonal_gates, unroll
 from limner.models.protocols import ModelInputs, Output, precise
 from limner.settings import Settings
 from limner.text.vocab import SPECIAL_TOKENS
@@ -75,7 +75,7 @@ class GRULanguageModel(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         for layer in (self.input, self.readout_hidden, self.readout_word, self.readout):
             _initialise(layer)
-        start_recurrent(self.recurrent)
+        orthogonal_gates(self.recurrent)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Look up word embeddings with dropout: (…) to (…, E)."""
@@ -96,13 +96,7 @@ class GRULanguageModel(nn.Module):
         Returns:
             States (B, T, H).
         """
-        projected, states = self.input(embedded), []
-        if mask is not None:
-            hold(projected, mask)
-        for at_step in projected.unbind(1):
-            hidden = self.step(at_step, hidden)
-            states.append(hidden)
-        return torch.stack(states, 1)
+        return unroll(self.input(embedded), self.recurrent, hidden, mask)
 
     def read_out(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Compute logits (…, V) of the next token from states (…, H) and embeddings of their input tokens (…, E)."""

@@ -6,8 +6,7 @@ A attention, V vocabulary, K hypotheses of an example.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -17,10 +16,9 @@ from torch.nn.functional import linear
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.layers.attention import AdditiveAttention, Annotations
-from limner.layers.decoder_cells import AttentionGRU, ConditionalGRU, Masks, Step
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoder, ImageEncoderSettings
-from limner.layers.recurrent import BiGRU
+from limner.layers.recurrent import AttentionGRU, BiGRU, ConditionalGRU, Masks, decode
 from limner.models.protocols import ModelInputs, Output, precise
 from limner.settings import Settings
 
@@ -214,8 +212,7 @@ class NMT(nn.Module):
     def step(self, tokens: Tensor, memory: NMTMemory, state: NMTState) -> tuple[Tensor, NMTState]:
         """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         embedded = self.target_embedding(tokens)
-        decoder = self.decoder
-        step = decoder(decoder.words(embedded), state.hidden, decoder.loop(memory.source, memory.image))
+        step = self.decoder(self.decoder.words(embedded), state.hidden, memory.source, memory.image)
         return self._read_out(embedded, step.hidden, step.context, step.image), NMTState(step.hidden)
 
     def forward(self, batch: Batch) -> Output:
@@ -228,13 +225,7 @@ class NMT(nn.Module):
             embedded = embedded * _dropout_mask((len(embedded), 1, embedded.shape[2]), rate, embedded)
             states = 2 if settings.decoder == "conditional" else 1  # of an `AttentionGRU`, there is no s'_t
             masks = Masks(*(_dropout_mask(memory.hidden.shape, rate, memory.hidden) for _ in range(states)))
-        hidden, steps, loop = memory.hidden, [], self.decoder.loop(memory.source, memory.image)
-        for word in self.decoder.words(embedded).unbind(1):
-            step: Step = self.decoder(word, hidden, loop, masks)
-            hidden = step.hidden
-            steps.append(step)
-        stacked = (None if parts[0] is None else torch.stack(parts, 1) for parts in zip(*steps, strict=True))
-        every = Step(*cast(Iterable[Any], stacked))
+        every = decode(self.decoder, self.decoder.words(embedded), memory.hidden, memory.source, memory.image, masks)
         logits = self._read_out(embedded, every.hidden, every.context, every.image)
         return Output(logits, attention=every.attention, alignment=every.alignment, gate=every.gate)
 

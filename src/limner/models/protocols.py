@@ -1,4 +1,8 @@
-"""The one protocol: what a model offers, so that training, search, scoring and retrieval never ask what it is."""
+"""The protocol that every model implements, and the optional capabilities that some models add.
+
+Training, decoding, scoring and retrieval are written against these protocols, never against a model.
+Shapes: B batch, T target length, S source length, L image locations, V vocabulary, N examples, K hypotheses of each.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.precision import precise as precise
 
 Memory = Any
-"""All that is constant while generating: a NamedTuple of batch-first tensors (or None)."""
+"""Tensors that are constant while a sentence is generated: a NamedTuple of batch-first tensors (or None)."""
 
 State = Any
-"""What one step hands to the next: a NamedTuple of batch-first tensors (or None)."""
+"""Recurrent state between two steps: a NamedTuple of batch-first tensors (or None)."""
 
 
 class ModelInputs(NamedTuple):
@@ -32,28 +36,28 @@ class ModelInputs(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What `forward` returns for all positions at once."""
+    """Result of `forward` for all positions."""
 
     logits: Tensor  # (B, T, V)
-    attention: Tensor | None = None  # (B, T, L): weights over the places of the picture
+    attention: Tensor | None = None  # (B, T, L): attention weights over the image locations
     auxiliary_loss: Tensor | None = None  # scalar, added to the loss of the tokens
-    loss: Tensor | None = None  # scalar: what training minimises instead of the words' negative log-likelihood
-    alignment: Tensor | None = None  # (B, T, S): weights over the source words
-    gate: Tensor | None = None  # (B, T): how far the picture is let in, 0 to 1
+    loss: Tensor | None = None  # scalar: training loss in place of the negative log-likelihood of the tokens
+    alignment: Tensor | None = None  # (B, T, S): attention weights over the source tokens
+    gate: Tensor | None = None  # (B, T): gate of the image context, 0 to 1
 
 
 def spread(memory: Memory, rows: int) -> Memory:
-    """A memory of N examples repeated for `rows` = N K hypotheses, where a step adds to it or multiplies it."""
+    """Repeat the memory of N examples for `rows` = N K hypotheses."""
     return type(memory)(*(None if part is None else part.repeat_interleave(rows // len(part), 0) for part in memory))
 
 
 def device_of(model: Model) -> torch.device:
-    """Where a model is, whether it has parameters or only tables that were counted."""
+    """Return the device of a model, from its parameters or its tables of counts."""
     return next(iter(model.state_dict().values())).device
 
 
 class ConditionalLM(Protocol):
-    """A language model of a sentence given a picture, a source sentence, both or neither."""
+    """A language model of a sentence, conditioned on an image, a source sentence, both or neither."""
 
     vocab_size: int
 
@@ -63,33 +67,33 @@ class ConditionalLM(Protocol):
         ...
 
     def encode(self, batch: Batch) -> Memory:
-        """Everything that does not depend on the time step."""
+        """Compute all tensors that do not depend on the time step."""
         ...
 
     def start(self, memory: Memory) -> State:
-        """The state before the first word."""
+        """Return the state before the first token."""
         ...
 
     def step(self, tokens: Tensor, memory: Memory, state: State) -> tuple[Tensor, State]:
-        """Read one word each and give the logits of the next.
+        """Compute the logits after one more token of each hypothesis.
 
         Args:
-            tokens: (N K,), the words of K hypotheses of each of N examples, neighbours one after another.
-            memory: of the N examples; it is never repeated for their hypotheses.
-            state: of the N K hypotheses.
+            tokens: previous tokens of K hypotheses of each of N examples, (N K,); those of an example are neighbours.
+            memory: memory of the N examples, not repeated for their hypotheses.
+            state: state of the N K hypotheses.
 
         Returns:
-            Logits (N K, V) and the next state.
+            Logits (N K, V) of the next token, and the next state.
         """
         ...
 
     def forward(self, batch: Batch) -> Output:
-        """All positions of `batch.target_in` at once; equal to `step` over them."""
+        """Compute the logits of all positions of `batch.target_in`, equal to those of `step` at each of them."""
         ...
 
 
 class Model(ConditionalLM, Protocol):
-    """A `ConditionalLM` that is an `nn.Module` (Python has no type for 'both')."""
+    """A `ConditionalLM` that is an `nn.Module` (Python has no intersection type)."""
 
     training: bool
 
@@ -155,11 +159,11 @@ class PairRanker(Protocol):
 
 @runtime_checkable
 class PairScorer(Protocol):
-    """A model with a faster way to score every sentence with every picture than one pair after another."""
+    """A model that computes the log-probabilities of all (sentence, image) pairs faster than pair by pair."""
 
     @property
     def separable(self) -> bool:
-        """Whether the model as it is set up can do so."""
+        """Whether the variant supports it: the image does not enter the recurrence."""
         ...
 
     @property
@@ -169,21 +173,21 @@ class PairScorer(Protocol):
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes kept of each word of the sentences while the pictures pass by."""
+        """Bytes of memory that `pair_log_probs` needs for each token of the sentences."""
         ...
 
     def pair_log_probs(
         self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
     ) -> Iterator[Tensor]:
-        """Log-probability of every sentence given every picture; the sentences alone are read once.
+        """Compute the log-probability of every sentence given every image; the sentences are encoded once.
 
         Args:
-            images: the pictures, some at a time.
-            sentences: S sentences; their own pictures are not looked at.
-            budget: bytes of working memory to stay within, besides `bytes_per_token` a word.
-            dtype: type of the large matrix products, float32 or bfloat16.
+            images: batches of images.
+            sentences: S sentences; images in this batch are ignored.
+            budget: bytes of working memory, in addition to `bytes_per_token` a token.
+            dtype: data type of the large matrix products, float32 or bfloat16.
 
         Yields:
-            For each of `images`, of I pictures, (S, I), natural logarithm.
+            Natural logarithms (S, I) for each batch of I images.
         """
         ...

@@ -1,0 +1,76 @@
+"""Image encoders: scaling, pooling over locations, masks of missing images and locations."""
+
+import math
+
+import pytest
+import torch
+
+from limner.data.examples import ImageFeatures
+from limner.errors import SettingsError
+from limner.layers.image_encoder import (
+    GridEncoder,
+    ImageEncoder,
+    ImageEncoderSettings,
+    location_mask,
+    mean_over_locations,
+    scale,
+)
+
+SETTINGS = ImageEncoderSettings(convnet_width=4, convnet_dim=6)
+PRESENT = torch.tensor([True, False])
+
+
+def test_scaling_of_vectors_and_of_each_location():
+    features = torch.randn(2, 3, 5)
+    assert scale(features, "none") is features
+    torch.testing.assert_close(scale(features, "unit").norm(dim=-1), torch.ones(2, 3))
+    torch.testing.assert_close(scale(features, "l2").norm(dim=-1), torch.full((2, 3), math.sqrt(5)))
+    standardised = scale(features, "layer")
+    torch.testing.assert_close(standardised.mean(-1), torch.zeros(2, 3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(standardised.var(-1, unbiased=False), torch.ones(2, 3), atol=1e-3, rtol=0)
+
+
+def test_rows_of_zeros_are_no_locations_unless_all_are():
+    grid = torch.tensor([[[1.0, 0.0], [3.0, 4.0], [0.0, 0.0]], [[0.0, 0.0]] * 3])
+    assert location_mask(grid).tolist() == [[True, True, False], [True] * 3]
+    torch.testing.assert_close(mean_over_locations(grid), torch.tensor([[2.0, 2.0], [0.0, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kind", "dim"),
+    [
+        ({"pooled": (4,), "grid": (3, 5)}, "pooled", 4),
+        ({"grid": (3, 5), "maps": (3, 16, 16)}, "grid", 5),
+        ({"maps": (3, 16, 16)}, "maps", 6),
+        ({"maps": (5, 9, 9)}, "maps", 6),
+    ],
+    ids=str,
+)
+def test_one_vector_an_image(shapes, kind, dim):
+    encoder = ImageEncoder(shapes, SETTINGS)
+    features = {name: torch.rand(2, *shape) for name, shape in shapes.items()}
+    vectors = encoder(ImageFeatures(PRESENT, **features))
+    assert (encoder.kind, encoder.dim, vectors.shape) == (kind, dim, (2, dim))
+    assert not vectors[1].any()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "locations", "dim"),
+    [({"pooled": (4,)}, 1, 4), ({"grid": (3, 5)}, 3, 5), ({"maps": (3, 32, 32)}, 4, 16)],
+    ids=str,
+)
+def test_one_vector_a_location(shapes, locations, dim):
+    encoder = GridEncoder(shapes, SETTINGS)
+    grid, mask = encoder(ImageFeatures(PRESENT, **{name: torch.rand(2, *shape) for name, shape in shapes.items()}))
+    assert (encoder.dim, grid.shape) == (dim, (2, locations, dim))
+    assert mask.tolist() == [[True] * locations, [False] * locations]
+    assert encoder(ImageFeatures(torch.zeros(2, dtype=torch.bool))) is None
+
+
+def test_missing_features_are_named():
+    with pytest.raises(SettingsError, match="the recipe names no features"):
+        ImageEncoder({}, SETTINGS)
+    with pytest.raises(SettingsError, match="expected features of kind 'grid', got maps"):
+        GridEncoder({"maps": (5, 9, 9)}, SETTINGS)
+    with pytest.raises(SettingsError, match="5x5 at least"):
+        ImageEncoder({"maps": (5, 4, 4)}, SETTINGS)

@@ -125,7 +125,7 @@ def test_a_control_is_told_apart_from_the_right_pictures(model, tiny, right, tmp
 
 def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path):
     blind = load_trained_model(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
-    with pytest.raises(SettingsError, match="pictures: 'mean', but this model looks at no pictures"):
+    with pytest.raises(SettingsError, match="image control 'mean': this model uses no images"):
         evaluate([blind], tiny, metrics=("bleu2",), pictures="mean")
 
 
@@ -141,7 +141,7 @@ def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path)
 def test_features_that_a_model_does_not_look_at_change_nothing(blind, tiny, recipe_of, tmp_path):
     recipe = recipe_of("colour", epochs=1, metrics=["perplexity"]).model_dump(mode="json") | {"model": blind}
     model = load_trained_model(train(type(recipe_of()).parse(recipe), tiny, tmp_path / "run"))
-    with pytest.raises(SettingsError, match="pictures: 'shuffled', but this model looks at no pictures"):
+    with pytest.raises(SettingsError, match="image control 'shuffled': this model uses no images"):
         evaluate([model], tiny, metrics=("bleu1",), pictures="shuffled")
     found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=4))
     assert values(found)["text_to_image_median_rank"] == 8  # all pictures tie
@@ -208,7 +208,7 @@ def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
     [
         (["model.hidden_dim=3"], "'model.hidden_dim=3': expected evaluation.KEY=VALUE or decoding.KEY=VALUE"),
         (["evaluation.sample=3"], "evaluation.sample: Extra inputs are not permitted"),
-        (["evaluation.shortlist=9"], "only 8 pictures can be searched"),
+        (["evaluation.shortlist=9"], "expected at most 8, the number of images, got 9"),
     ],
 )
 def test_what_cannot_be_changed_or_shown_is_one_line(command, argument, told):

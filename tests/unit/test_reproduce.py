@@ -247,7 +247,7 @@ def test_the_alternative_is_selected_with_the_first_seed(small, tiny, tmp_path):
         ("MLBL-B", ["training.weight_decay={nothing: 1.0}"], SettingsError, "'nothing' fits no parameter"),
         ("MLBL-B", ["training.embeddings=nowhere.txt"], LimnerError, "nowhere.txt"),
         ("GT2", ["training.embeddings=nowhere.txt"], SettingsError, "does not begin with word vectors"),
-        ("MLBL-B-R", ["features.tables=[]", "model.variant=LBL"], SettingsError, "looks at no pictures"),
+        ("MLBL-B-R", ["features.tables=[]", "model.variant=LBL"], SettingsError, "uses no images"),
     ],
 )
 def test_errors_of_the_evaluation_are_raised_before_the_first_training(

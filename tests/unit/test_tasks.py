@@ -3,6 +3,7 @@
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,6 +14,7 @@ from limner.data.examples import Example, Item, Sentence, collate
 from limner.errors import BackboneError, CollectionError, MediaError, RunError, SettingsError
 from limner.inference.new_images import new_item
 from limner.media.image import open_image
+from limner.models.protocols import Output
 from limner.training.loop import train
 
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
@@ -262,3 +264,74 @@ def test_unknown_words_are_named(scorer, photos, caplog):
     caplog.clear()
     scorer.score([photos["red"]], ["red"])
     assert "not in the vocabulary" not in caplog.text
+
+
+def forms_of_image(path):
+    with Image.open(path) as image:
+        image.load()
+        return {
+            "path": path,
+            "text": str(path),
+            "bytes": path.read_bytes(),
+            "pillow": image.copy(),
+            "array": np.asarray(image.convert("RGB")),
+        }
+
+
+@pytest.mark.parametrize("form", ["text", "bytes", "pillow", "array"])
+def test_images_in_memory_give_the_results_of_their_files(captioner, scorer, retriever, tiny, photos, form):
+    red, blue = (forms_of_image(photos[name]) for name in ("red", "blue"))
+    settings = {"beam_size": 3, "n_best": 2}
+    of_files = captioner.describe([red["path"], blue["path"]], **settings)
+    assert captioner.describe([red[form], blue[form]], **settings) == of_files
+    sentences = ["a red wall", "a blue wall"]
+    assert scorer.score([red[form], blue[form]], sentences) == scorer.score([red["path"], blue["path"]], sentences)
+    assert retriever.retrieve_sentences(blue[form], tiny, split="test") == retriever.retrieve_sentences(
+        blue["path"], tiny, split="test"
+    )
+
+
+def test_an_image_in_memory_is_read_once_for_all_its_sentences(scorer, photos, monkeypatch):
+    opened = []
+    read = type(scorer.backbone).read
+    monkeypatch.setattr(type(scorer.backbone), "read", lambda self, image: opened.append(image) or read(self, image))
+    content = photos["red"].read_bytes()
+    scorer.score([content] * 5, ["a red wall"] * 5)
+    assert opened == [content]
+
+
+def test_bytes_that_are_no_image(captioner, photos):
+    found = captioner.describe_each([photos["red"], b"no image"])
+    assert [isinstance(captions, MediaError) for _, captions in found] == [False, True]
+
+
+def test_a_captioning_model_without_attention_is_not_explained(captioner, photos):
+    captions = [captions[0] for captions in captioner.describe([photos["red"]])]
+    with pytest.raises(SettingsError, match="model 'mrnn' has no attention to explain"):
+        captioner.explain([photos["red"]], captions)
+
+
+class AttendsToLocations(torch.nn.Module):
+    """A captioning model whose attention over four locations is given."""
+
+    uses_image = True
+
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.register_buffer("unused", torch.zeros(1))
+
+    def forward(self, batch):
+        size, length = batch.target_in.shape
+        attention = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(size, length, 4)
+        return Output(torch.zeros(size, length, self.vocab_size), attention=attention)
+
+
+def test_a_captioning_model_with_attention_is_explained(captioner, photos):
+    captions = [captions[0] for captions in captioner.describe([photos["red"], photos["blue"]])]
+    model = captioner.models[0]._replace(model=AttendsToLocations(captioner.models[0].model.vocab_size))
+    explanations = limner.Captioner([model], captioner.backbone).explain([photos["red"], photos["blue"]], captions)
+    for caption, explanation in zip(captions, explanations, strict=True):
+        assert " ".join(explanation.target[:-1]) == model.tokenizer.decode(caption.ids)
+        assert explanation.attention == pytest.approx(np.tile([0.1, 0.2, 0.3, 0.4], (len(explanation.target), 1)))
+        assert explanation.source == () and explanation.alignment is None and explanation.gate is None

@@ -6,8 +6,10 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from toy_translation import BATS, WORDS, GridEye, learn, picture_collection, text_collection
 
 import limner
@@ -128,6 +130,12 @@ def test_the_picture_decides(seeing, photos):
     pictures = [photos["red"], photos["green"], photos["green"], photos["red"]]
     found = seeing.translate(["bat", "bat", "eins bat", "bat zwei"], images=pictures)
     assert best(found) == ["club", "flyer", "one flyer", "club two"]
+
+
+@pytest.mark.parametrize("read", [Path.read_bytes, Image.open, lambda path: np.asarray(Image.open(path))])
+def test_images_in_memory_decide_as_well(seeing, photos, read):
+    images = [read(photos["red"]), None, read(photos["green"])]
+    assert best(seeing.translate(["bat", "", "eins bat"], images=images)) == ["club", "", "one flyer"]
 
 
 def test_a_picture_that_is_missing_is_refused_or_done_without(seeing, photos):

@@ -16,62 +16,65 @@ from limner.runs.trained_model import TrainedModel
 
 
 def open_features(model: TrainedModel, collection: Collection, cache_mib: int | None = None) -> FeatureStore | None:
-    """The collection's features for a model; FeatureError where another backbone made them.
+    """Open the features of a collection that a model was trained on; None for a model without features.
 
     Args:
-        model: it tells which.
-        collection: where they are.
-        cache_mib: tables of up to this size are held in memory; none for what the recipe says.
+        model: trained model.
+        collection: collection with the feature tables.
+        cache_mib: size in MiB up to which a table is held in memory; None for that of the recipe.
+
+    Raises:
+        FeatureError: a table is missing, or was computed by another backbone or with other settings.
     """
     if not model.config.features:
         return None
     names = [spec.name for spec in model.config.features]
-    pictures = FeatureStore.open(collection, names, model.recipe.features.cache_mib if cache_mib is None else cache_mib)
-    for table, spec in zip(pictures.tables, model.config.features, strict=True):
+    features = FeatureStore.open(collection, names, model.recipe.features.cache_mib if cache_mib is None else cache_mib)
+    for table, spec in zip(features.tables, model.config.features, strict=True):
         require_same(table.spec, spec, f"{collection.path}/features/{spec.name}")
-    return pictures
+    return features
 
 
 def control_features(
     model: TrainedModel,
     collection: Collection,
-    pictures: FeatureStore | None,
+    features: FeatureStore | None,
     control: ImageControl,
     items: Sequence[Item],
     seed: int,
 ) -> FeatureSource | None:
-    """The pictures that a model is shown of a split.
+    """Return the features that a model receives under an image control.
 
     Args:
-        model: it tells which split it was trained on, and whether it looks at pictures.
-        collection: where that split is.
-        pictures: the right ones; None where the model has no features.
-        control: 'right' for these; 'shuffled' for another item's, by the seed; 'mean' for the mean of the training
-            split's features and 'zero' for zeros, the same for every item that has a picture.
-        items: the items of the split.
-        seed: of the shuffling.
+        model: trained model; its recipe names the training split.
+        collection: collection with the training split.
+        features: features of the collection; None for a model without features.
+        control: 'right' for the features of each item, 'shuffled' for those of another item of the split, 'mean' for
+            the mean features of the training split, 'zero' for zeros; items without an image never receive features.
+        items: items of the split.
+        seed: seed of the shuffling.
 
     Raises:
-        SettingsError: there is a control, and the model looks at no pictures.
-        CollectionError: the mean is asked for, and the collection has no training split.
+        SettingsError: a control other than 'right' for a model that uses no images.
+        CollectionError: control 'mean', and the collection has no training split.
     """
     if control == "right":
-        return pictures
-    if pictures is None or not model.model.uses_image:
-        raise SettingsError(f"pictures: '{control}', but this model looks at no pictures; evaluate it with 'right'")
+        return features
+    if features is None or not model.model.uses_image:
+        raise SettingsError(f"image control '{control}': this model uses no images; expected image control 'right'")
     if control == "shuffled":
-        return ControlFeatures.shuffled(pictures, items, seed)
+        return ControlFeatures.shuffled(features, items, seed)
     if control == "mean":
-        return ControlFeatures(pictures, {}, mean_training_features(model, collection, pictures))
-    nothing = {form: np.zeros(shape, dtype=np.float16) for form, shape in pictures.forms.items()}
-    return ControlFeatures(pictures, {}, nothing)
+        return ControlFeatures(features, {}, mean_training_features(model, collection, features))
+    zeros = {kind: np.zeros(shape, dtype=np.float16) for kind, shape in features.forms.items()}
+    return ControlFeatures(features, {}, zeros)
 
 
-def mean_training_features(model: TrainedModel, collection: Collection, pictures: FeatureStore) -> StoredFeatures:
-    """The mean picture of the split a model was trained on, by form.
+def mean_training_features(model: TrainedModel, collection: Collection, features: FeatureStore) -> StoredFeatures:
+    """Compute the mean features of the split a model was trained on, by kind.
 
     Raises:
         CollectionError: the collection has no such split.
     """
     items = collection.items(model.recipe.data.train)
-    return mean_features(pictures, [item for item in items if item.media_path is not None and pictures.covers(item)])
+    return mean_features(features, [item for item in items if item.media_path is not None and features.covers(item)])

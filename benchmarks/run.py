@@ -25,7 +25,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.device import native_bf16
 from limner.features.encoders.base import read_image
 from limner.features.preprocessing import Preprocessing
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 from limner.layers.all_pairs import PrefixTree
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.media.image import ImageInput, Pixels
@@ -173,7 +173,7 @@ def kmeans() -> None:
     from limner.data.examples import Item
     from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.features.encoders.load import load_backbone
-    from limner.features.store import extract
+    from limner.features.extract import extract
 
     with tempfile.TemporaryDirectory() as scratch:
         folder, count, data = Path(scratch), 5500, real_data()
@@ -200,7 +200,7 @@ def features() -> None:
     from limner.data.collection import Collection, write_items
     from limner.data.examples import Item
     from limner.features.encoders.load import load_backbone
-    from limner.features.store import extract
+    from limner.features.extract import extract
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -253,7 +253,7 @@ def train() -> None:
     """Training as `limner train` does it: the m-RNN from a table held in memory and read from disk, and LBL."""
     from limner.data.collection import Collection, write_items
     from limner.data.examples import Item, Sentence
-    from limner.features.store import extract
+    from limner.features.extract import extract
     from limner.runs.recipe import load_recipe
     from limner.training.loop import train as train_model
 

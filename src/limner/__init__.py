@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from limner.evaluation.gates import gate_statistics
     from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.features.encoders.load import load_backbone
-    from limner.features.store import extract
+    from limner.features.extract import extract
     from limner.inference.back_translation import back_translate
     from limner.inference.captioner import Caption, Captioner
     from limner.inference.explain import Explanation, explain
@@ -57,7 +57,7 @@ _MODULES = {
     "back_translate": "inference.back_translation",
     "evaluate": "evaluation.evaluate",
     "explain": "inference.explain",
-    "extract": "features.store",
+    "extract": "features.extract",
     "find_table": "reproduce",
     "gate_statistics": "evaluation.gates",
     "generate": "synthetic.scenes",

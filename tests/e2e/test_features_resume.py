@@ -15,13 +15,15 @@ from transformers import ResNetConfig, ResNetModel
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.features.encoders.load import load_backbone
-from limner.features.store import FeatureTable, extract
+from limner.features.extract import extract
+from limner.features.store import FeatureTable
 
 COUNT = 60
 SCRIPT = """
 import sys, time
 from limner.data.collection import Collection
 from limner.features import store
+from limner.features.extract import extract
 from limner.features.encoders.load import load_backbone
 
 store._CHUNK_ROWS = 8
@@ -30,21 +32,21 @@ def slowly(done, total):
     print(done, flush=True)
     time.sleep(0.05)
 backbone = load_backbone(network, kind="both", size=32)
-store.extract(Collection.open(collection), backbone, name="killed", batch_size=4, progress=slowly)
+extract(Collection.open(collection), backbone, name="killed", batch_size=4, on_progress=slowly)
 """
 
 
 COMMAND = """
 import sys, time
-from limner.features import store
+from limner.features import extract, store
 from limner import cli
 
-look = store._decoded
-def slowly(*given):
-    for batch in look(*given):
+read_batches = extract._read_batches
+def slowly(*arguments):
+    for batch in read_batches(*arguments):
         yield batch
         time.sleep(0.1)
-store._decoded, store._CHUNK_ROWS = slowly, 8
+extract._read_batches, store._CHUNK_ROWS = slowly, 8
 sys.argv[0] = "limner"
 cli.main()
 """

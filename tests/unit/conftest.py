@@ -10,8 +10,9 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.features.encoders.base import read_image
 from limner.features.encoders.load import load_backbone
+from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing
-from limner.features.store import FeatureSpec, extract
+from limner.features.spec import FeatureSpec
 from limner.media.modality import IMAGE
 from limner.runs.recipe import Recipe
 from limner.training.loop import train

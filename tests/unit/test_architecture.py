@@ -25,14 +25,11 @@ LONG_FUNCTIONS = {
     "cli/translate.py:translate",
     "diagnosis/diagnose.py:diagnose",
     "evaluation/evaluate.py:evaluate",
-    "features/encoders/load.py:load_backbone",
-    "features/store.py:extract",
     "metrics/significance.py:approximate_randomisation",
     "reproduce/run.py:reproduce",
 }
 MANY_PARAMETERS = {
     "evaluation/evaluate.py:evaluate",
-    "features/encoders/networks.py:__init__",
     "reproduce/run.py:reproduce",
     "retrieval/all_pairs.py:evaluate_retrieval",
 }

@@ -14,7 +14,7 @@ from limner.errors import BackboneError, CollectionError, FeatureError, MediaErr
 from limner.features.encoders import logmel
 from limner.features.encoders.load import load_backbone, load_backbone_for
 from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, log_mel, statistics
-from limner.features.store import extract
+from limner.features.extract import extract
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import BackboneFeatures
 from limner.media import audio
@@ -229,8 +229,8 @@ def test_a_picture_is_no_sound(tiny):
     ("values", "told"),
     [
         ({"bandes": 20}, "bandes: Extra inputs"),
-        ({"lowest": 9000}, "lowest .* must be below highest"),
-        ({"hop": 0.1}, "hop .* must not exceed window"),
+        ({"lowest": 9000}, "expected lowest below highest"),
+        ({"hop": 0.1}, "expected hop of at most window"),
     ],
 )
 def test_settings_that_do_not_fit(values, told):
@@ -262,7 +262,7 @@ def test_it_is_loaded_by_name_and_like_stored_features():
 
 @pytest.mark.parametrize("wish", [{"layer": "fc7"}, {"kind": "grid"}, {"size": 64}, {"resize": "crop"}, {"views": 2}])
 def test_what_only_networks_have_is_refused(wish):
-    with pytest.raises(BackboneError, match="logmel: gives one vector a sound; leave layer, kind"):
+    with pytest.raises(BackboneError, match=r"logmel: option .* does not apply"):
         load_backbone("logmel", **wish)
 
 

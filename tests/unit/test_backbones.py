@@ -17,12 +17,13 @@ from torch import nn
 from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTForImageClassification, ViTModel
 
 from limner.errors import BackboneError, FeatureError, SettingsError
-from limner.features.encoders import load
+from limner.features.encoders import transformers
+from limner.features.encoders.base import BackboneOptions
 from limner.features.encoders.classic import VGG19, AlexNet
 from limner.features.encoders.load import load_backbone, load_backbone_for
-from limner.features.encoders.networks import NetworkBackbone
+from limner.features.encoders.network import NetworkBackbone, PretrainedNetwork
 from limner.features.preprocessing import Preprocessing
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 
 
 def saved(network, folder):
@@ -123,17 +124,9 @@ class Backwards(nn.Module):
 
 
 def network_backbone(network):
+    preprocessing = Preprocessing(resize="squash", size=8, short=8)
     return NetworkBackbone(
-        "own",
-        network,
-        layer=None,
-        forms="grid",
-        preprocessing=Preprocessing(resize="squash", size=8, short=8),
-        weights_sha256="",
-        source="",
-        own_pooler=True,
-        bf16=False,
-        device=torch.device("cpu"),
+        PretrainedNetwork("own", network, preprocessing), BackboneOptions(kind="grid", precision="fp32")
     )
 
 
@@ -214,21 +207,23 @@ def test_tokens_become_a_grid_without_the_class_token(vit):
 
 
 def test_size_that_the_network_cannot_read_is_refused(vit):
-    with pytest.raises(BackboneError, match="vit: cannot read pictures of 48 x 48"):
+    with pytest.raises(BackboneError, match="vit: cannot process images of 48 x 48"):
         load_backbone(str(vit), size=48)
 
 
 def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
-    with pytest.raises(BackboneError, match=r"no layer 'res9z'; it has .*res4f.*encoder\.stages\.2 \(1024x14x14\)"):
+    with pytest.raises(
+        BackboneError, match=r"no layer 'res9z'; available layers: .*res4f.*encoder\.stages\.2 \(1024x14x14\)"
+    ):
         load_backbone(str(resnet), layer="res9z")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"kind": "maps"}, BackboneError, "'pooled', 'grid' or 'both'"),
+        ({"kind": "maps"}, SettingsError, "'pooled', 'grid' or 'both'"),
         ({"device": "abacus"}, SettingsError, "device 'abacus': no such device"),
-        ({"precision": "int3"}, BackboneError, "'auto', 'bf16' or 'fp32'"),
+        ({"precision": "int3"}, SettingsError, "'auto', 'bf16' or 'fp32'"),
         ({"views": 3}, SettingsError, "views"),
         ({"resize": "stretch"}, SettingsError, "resize"),
     ],
@@ -239,7 +234,7 @@ def test_options_out_of_range_are_refused(resnet, options, error, words):
 
 
 def test_folder_without_a_network_is_refused(tmp_path):
-    with pytest.raises(BackboneError, match=r"no network in it; expected config\.json"):
+    with pytest.raises(BackboneError, match=r"no network in this folder; expected config\.json"):
         load_backbone(str(tmp_path))
     with pytest.raises(BackboneError, match="no such folder"):
         load_backbone(str(tmp_path / "absent"))
@@ -312,14 +307,14 @@ def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, picture):
     torch.save(thin_weights(AlexNet), file)
     default, named = (load_backbone(f"alexnet:{file}", layer=layer, precision="fp32") for layer in (None, "fc7"))
     np.testing.assert_array_equal(look(default, picture)["pooled"], look(named, picture)["pooled"])
-    with pytest.raises(BackboneError, match="gives a vector, no grid"):
+    with pytest.raises(BackboneError, match="returns one vector, not a grid"):
         load_backbone(f"alexnet:{file}", layer="fc7", kind="grid")
 
 
 def test_classic_weights_are_read_from_safetensors_too(tmp_path):
     file = tmp_path / "alexnet.safetensors"
     save_file({"features.0.weight": torch.zeros(64, 3, 11, 11)}, file)
-    with pytest.raises(BackboneError, match=r"'features\.0\.bias' of shape \(64,\), found nothing \(15 of 16"):
+    with pytest.raises(BackboneError, match=r"'features\.0\.bias' of shape \(64,\), got nothing \(15 of 16"):
         load_backbone(f"alexnet:{file}")
 
 
@@ -357,7 +352,7 @@ def test_pixels_of_no_size_are_refused(name):
 
 @pytest.mark.parametrize("name", ["kmeans:", "vgg19:", "alexnet:", "kmeans"])
 def test_a_family_without_its_file_says_where_the_name_goes(name):
-    with pytest.raises(BackboneError, match=f"'{name}': names no file; write it after the colon, .*:FILE"):
+    with pytest.raises(BackboneError, match=f"'{name}': expected a file after the colon, .*:FILE"):
         load_backbone(name)
 
 
@@ -372,7 +367,7 @@ def test_filters_that_are_not_there_are_called_missing(tmp_path):
         with pytest.raises(BackboneError, match=r"gone\.safetensors: no such file.*--backbone kmeans:FILE"):
             load_backbone_for([spec], place)
     (tmp_path / "moved.safetensors").write_bytes(b"")
-    with pytest.raises(BackboneError, match=r"say kmeans:.*moved\.safetensors"):
+    with pytest.raises(BackboneError, match=r"write kmeans:.*moved\.safetensors"):
         load_backbone_for([spec], str(tmp_path / "moved.safetensors"))
 
 
@@ -383,14 +378,14 @@ def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture
     for kind, values in look(made, picture).items():
         np.testing.assert_array_equal(values, look(again, picture)[kind])
     other = load_backbone(str(vit), size=32)
-    with pytest.raises(FeatureError, match=r"small-resnet pooled .*vit pooled"):
+    with pytest.raises(FeatureError, match=r"vit pooled .*small-resnet pooled"):
         load_backbone_for(other.specs, str(saved_at_size(resnet, tmp_path)))
     for kind, values in look(load_backbone_for(made.specs), picture).items():  # it knows where the network was
         np.testing.assert_array_equal(values, look(again, picture)[kind])
-    with pytest.raises(FeatureError, match=r"pixels:64: holds maps of pixels, but small-resnet .*--backbone"):
+    with pytest.raises(FeatureError, match=r"pixels:64: expected small-resnet .* got maps of pixels.*--backbone"):
         load_backbone_for(made.specs, "pixels:64")
     moved = [spec.model_copy(update={"source": str(tmp_path / "gone")}) for spec in made.specs]
-    with pytest.raises(BackboneError, match=r"'small-resnet', which is not where it was .*gone.*--backbone"):
+    with pytest.raises(BackboneError, match=r"'small-resnet' of the features was not found at .*gone.*--backbone"):
         load_backbone_for(moved)
     assert load_backbone_for(load_backbone("pixels:8").specs).specs[0].shape == (3, 8, 8)
 
@@ -404,13 +399,13 @@ def test_features_of_two_layers_are_seen_by_both(tmp_path, resnet, picture):
     np.testing.assert_array_equal(seen["grid"], look(near, picture)["grid"])
     np.testing.assert_array_equal(seen["pooled"], look(far, picture)["pooled"])
     larger = load_backbone(str(resnet), kind="pooled", size=96)
-    with pytest.raises(BackboneError, match=r"cut or scaled differently, so the model cannot look at a new picture"):
+    with pytest.raises(BackboneError, match=r"differ in their preprocessing"):
         load_backbone_for([*near.specs, *larger.specs])
 
 
 def test_a_picture_that_fails_leaves_torch_its_threads(resnet, picture, monkeypatch):
     backbone = load_backbone(str(resnet), size=64)
-    monkeypatch.setattr(backbone, "_see", lambda pixels: 1 / 0)
+    monkeypatch.setattr(backbone, "_encode", lambda pixels: 1 / 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -494,7 +489,7 @@ def test_a_source_recorded_by_a_run_is_refused_alike(with_code, resnet):
 def test_transformers_is_never_trusted_with_code(with_code, monkeypatch):
     """Even if the check of the folder failed, transformers would neither prompt nor run anything."""
     folder, mark = with_code(model_type="custom", architectures=["Model"], auto_map=AUTO_MAP)
-    monkeypatch.setattr(load, "_refuse_code", lambda name, folder: None)
+    monkeypatch.setattr(transformers, "_refuse_code", lambda name, folder: None)
     with pytest.raises(BackboneError, match="cannot be loaded"):
         load_backbone(str(folder), size=64)
     assert not mark.exists()

@@ -8,7 +8,7 @@ import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.evaluation.evaluate import evaluate
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.models.bag_of_words import Bow, BowSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import tiled_log_probs

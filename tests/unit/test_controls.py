@@ -13,7 +13,8 @@ from limner.data.examples import Item, collate_features
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate, save_evaluation
-from limner.features.sources import ControlFeatures, FeatureStore, mean_features
+from limner.features.controls import ControlFeatures, mean_features
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.retrieval.shortlist import nearest_images
 from limner.runs.recipe import EvaluationSettings, load_recipe
@@ -69,7 +70,7 @@ def test_who_has_no_picture_has_none_here_either():
 
 
 def test_the_only_picture_cannot_be_shuffled():
-    with pytest.raises(SettingsError, match="item '0' has the only picture"):
+    with pytest.raises(SettingsError, match="expected at least two items with an image, got one \\('0'\\)"):
         ControlFeatures.shuffled(Numbers(), numbered(2, blind={1}), 0)
 
 
@@ -82,7 +83,7 @@ def test_the_mean_is_that_of_the_training_split_and_of_every_form(model, tiny):
     for form in ("pooled", "maps"):
         expected = np.mean([row[form] for row in rows], axis=0)
         np.testing.assert_allclose(mean[form], expected, rtol=1e-3)
-        np.testing.assert_array_equal(mean_features(pictures, tiny.items("train"), at_once=3)[form], mean[form])
+        np.testing.assert_array_equal(mean_features(pictures, tiny.items("train"), batch_size=3)[form], mean[form])
 
 
 def test_zeros_are_a_picture_that_is_there(model, tiny):

@@ -7,7 +7,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, GenerationInput, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError, FeatureError, TrainingError
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.text.tokenizer import TextSettings, Tokenizer
 
 ITEMS = [
@@ -50,7 +50,7 @@ def test_a_batch_to_score_is_bounded_by_both_languages():
 
 def test_pictures_give_what_is_stored(tiny):
     pictures = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
-    assert pictures.forms == {"pooled": (3,), "maps": (3, 16, 16)}
+    assert pictures.shapes == {"pooled": (3,), "maps": (3, 16, 16)}
     shown, bare = tiny.items("test")[0], Item("bare", "test")
     first, second, third = pictures.take([shown, bare, shown])
     assert second is None

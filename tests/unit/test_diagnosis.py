@@ -29,7 +29,7 @@ from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive
 from limner.diagnosis.masking import LastWordsMask, MaskedTokenizer, WordListMask, count_recovered, create_mask
 from limner.diagnosis.records import ConditionResult, ConditionScore
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
-from limner.features.store import extract
+from limner.features.extract import extract
 from limner.inference.collection_features import open_features
 from limner.models import Output
 from limner.runs.recipe import Recipe

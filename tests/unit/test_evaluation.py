@@ -15,8 +15,8 @@ from limner.decoding.scoring import counted_tokens, score_examples, sentence_log
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import evaluate, save_evaluation, validate
-from limner.features.sources import FeatureStore
-from limner.features.store import extract
+from limner.features.extract import extract
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.explain import explain
 from limner.inference.generate import generate
@@ -190,7 +190,7 @@ def test_what_is_not_there_is_named(model, tiny, own_tiny):
 
 def test_features_of_another_network_are_refused_by_name(model, own_tiny, eye_of):
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
-    with pytest.raises(FeatureError, match=r"colour\.lance: no such features \(there are: pixels16\)"):
+    with pytest.raises(FeatureError, match=r"colour\.lance: no such feature table \(available: pixels16\)"):
         evaluate([model], own_tiny)
     extract(own_tiny, eye_of(version="2"))
     with pytest.raises(FeatureError, match=r"features/colour: holds eye .*weights_sha256: 2 / 1"):

@@ -14,7 +14,7 @@ from limner.decoding.hypotheses import Hypothesis
 from limner.errors import SettingsError
 from limner.evaluation import gates
 from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
-from limner.features.store import FeatureSpec, RegionRows
+from limner.features.spec import FeatureSpec, RegionRows
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
 from limner.inference.generate import generate

@@ -1,4 +1,4 @@
-"""Feature tables: made once, continued, read in any order, and never mixed up."""
+"""Feature tables: extraction, continuation, reading in any order, and compatibility checks."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,10 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features import store
 from limner.features.encoders.base import read_image
+from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing
-from limner.features.store import FeatureSpec, FeatureTable, extract, require_same
+from limner.features.spec import FeatureSpec, require_compatible
+from limner.features.store import FeatureTable
 from limner.media.modality import IMAGE
 
 COUNT = 23
@@ -147,7 +149,7 @@ def test_damaged_pictures_are_skipped_reported_and_taken_when_mended(collection)
     assert set(report.skipped) == {"p3", "p9", "p20"}
     assert "3.png: the file is empty" in report.skipped["p3"]
     assert report.added == COUNT - 3
-    with pytest.raises(FeatureError, match="no pooled for image 'p9'"):
+    with pytest.raises(FeatureError, match="no pooled features of item 'p9'"):
         report.tables[0].take(["p1", "p9"])
     Image.new("RGB", (4, 4), (9, 18, 27)).save(collection.path / "9.png")
     mended = extract(collection, ImageEncoder(), batch_size=4)
@@ -163,7 +165,7 @@ def test_strict_stops_at_the_first_damaged_picture(collection):
 
 def test_features_of_another_backbone_are_refused_and_kept(collection):
     extract(collection, ImageEncoder(version="1"))
-    with pytest.raises(FeatureError, match=r"eye\.lance: holds eye pooled.*weights_sha256: 1 / 2.*another name"):
+    with pytest.raises(FeatureError, match=r"eye\.lance: expected eye pooled.*weights_sha256: 1 / 2.*another name"):
         extract(collection, ImageEncoder(version="2"))
     assert len(FeatureTable.open(collection, "eye")) == COUNT
 
@@ -172,12 +174,12 @@ def test_a_model_s_features_are_refused_with_a_remedy_and_without_what_makes_no_
     spec = ImageEncoder(version="1").specs[0].model_copy(update={"source": "/here/eye"})
     other = ImageEncoder(version="2").specs[0].model_copy(update={"source": "/there/eye"})
     with pytest.raises(FeatureError, match=r"\(weights_sha256: 1 / 2\); remove that table and run 'limner features'"):
-        require_same(spec, other, "features/eye")
+        require_compatible(spec, other, "features/eye")
 
 
 def test_refusal_leaves_no_table_behind(collection):
     extract(collection, ImageEncoder())
-    with pytest.raises(FeatureError, match="holds eye pooled"):
+    with pytest.raises(FeatureError, match=r"expected eye pooled .* got eye pooled"):
         extract(collection, ImageEncoder(("grid", "pooled"), version="2"))
     assert collection.features() == ("eye",)
 
@@ -218,7 +220,7 @@ def test_specification_survives_the_table(collection):
 
 def test_absent_table_names_those_there_are(collection):
     extract(collection, ImageEncoder())
-    with pytest.raises(FeatureError, match=r"nose\.lance: no such features \(there are: eye\)"):
+    with pytest.raises(FeatureError, match=r"nose\.lance: no such feature table \(available: eye\)"):
         FeatureTable.open(collection, "nose")
 
 
@@ -233,7 +235,7 @@ def test_damaged_table_is_refused_by_name(collection):
 def test_progress_rises_to_the_number_of_pictures(collection):
     (collection.path / "3.png").write_bytes(b"")
     calls = []
-    extract(collection, ImageEncoder(), batch_size=4, progress=lambda done, total: calls.append((done, total)))
+    extract(collection, ImageEncoder(), batch_size=4, on_progress=lambda done, total: calls.append((done, total)))
     assert [total for _, total in calls] == [COUNT] * len(calls)
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[-1] == (COUNT, COUNT)
@@ -271,6 +273,6 @@ def test_a_refusal_leaves_no_empty_table(collection):
 @pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", "", ".hidden", "/x"])
 def test_a_name_that_leads_elsewhere_is_refused(collection, name):
     before = sorted(collection.path.parent.rglob("*"))
-    with pytest.raises(FeatureError, match=r"features are stored under their name"):
+    with pytest.raises(FeatureError, match=r"expected a file name as the name of the features"):
         extract(collection, ImageEncoder(), name=name)
     assert sorted(collection.path.parent.rglob("*")) == before

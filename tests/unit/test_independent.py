@@ -10,7 +10,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Example, collate
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.inference.generate import generate
 from limner.models.independent_descriptions import GRULanguageModel, IndependentDescriptions, IndependentSettings
 from limner.models.protocols import ModelInputs

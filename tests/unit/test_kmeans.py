@@ -30,7 +30,8 @@ from limner.features.encoders.kmeans import (
     spherical_kmeans,
 )
 from limner.features.encoders.load import load_backbone, load_backbone_for
-from limner.features.store import FeatureTable, extract
+from limner.features.extract import extract
+from limner.features.store import FeatureTable
 
 SMALL = KMeansSettings(size=16, patch=4, filters=8, grid=3, patches=600, passes=4)
 
@@ -160,7 +161,7 @@ def test_only_pictures_of_the_split_are_learned_from(stripes, learned, tmp_path)
 
 def test_progress_ends_at_its_total(stripes):
     news = []
-    learn_filters(stripes, SMALL, progress=lambda done, total: news.append((done, total)))
+    learn_filters(stripes, SMALL, on_progress=lambda done, total: news.append((done, total)))
     assert news == sorted(news)
     assert len({total for _, total in news}) == 1
     assert news[-1][0] == news[-1][1]
@@ -259,7 +260,7 @@ def test_extracting_and_looking_at_a_new_picture_alike(stripes, file, tmp_path):
     moved = file.rename(tmp_path / "moved.safetensors")
     with pytest.raises(BackboneError, match="--backbone kmeans:FILE"):
         load_backbone_for([spec])
-    with pytest.raises(BackboneError, match="pixels:16: the features were made by filters"):
+    with pytest.raises(BackboneError, match="pixels:16: expected k-means filters"):
         load_backbone_for([spec], "pixels:16")
     assert load_backbone_for([spec], f"kmeans:{moved}").specs[0].fingerprint == spec.fingerprint
 
@@ -267,9 +268,9 @@ def test_extracting_and_looking_at_a_new_picture_alike(stripes, file, tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"size": 5, "patch": 6}, "a patch of 6 pixels is larger than the picture of size 5"),
-        ({"size": 12, "patch": 6}, "a grid of 9 is finer than the maps, which have 7 places"),
-        ({"filters": 3}, "3 filters are too few: models take maps of three channels for the pixels .* at least 4"),
+        ({"size": 5, "patch": 6}, "expected a patch no larger than the image, got patch 6 and size 5"),
+        ({"size": 12, "patch": 6}, "expected a grid no larger than the maps, got grid 9 for maps of side 7"),
+        ({"filters": 3}, "expected at least 4 filters, got 3: models take maps of three channels for pixels"),
         ({"fitlers": 12}, "fitlers"),
     ],
 )
@@ -287,7 +288,7 @@ def test_pictures_smaller_than_the_patch_are_skipped_by_name(tmp_path, caplog):
     collection = Collection.open(tmp_path)
     with caplog.at_level(logging.WARNING):
         save_filters(tmp_path / "filters", learn_filters(collection, SMALL))
-    assert "2 pictures were skipped" in caplog.text
+    assert "2 images were skipped" in caplog.text
     eye = KMeansBackbone(tmp_path / "filters")
     with pytest.raises(MediaError, match=r"strip\.png: 3 x 20 pixels, smaller than .* 4 x 4"):
         eye.read(tmp_path / "strip.png")
@@ -295,13 +296,13 @@ def test_pictures_smaller_than_the_patch_are_skipped_by_name(tmp_path, caplog):
 
 
 def test_too_few_patches_are_refused(stripes, tmp_path):
-    with pytest.raises(CollectionError, match="split 'words' has no pictures"):
+    with pytest.raises(CollectionError, match="split 'words' has no images"):
         learn_filters(stripes, SMALL, split="words")
     with pytest.raises(CollectionError, match="no items in split 'dev'"):
         learn_filters(stripes, SMALL, split="dev")
     write_picture(tmp_path / "grey.png", np.full((20, 20, 3), 90))
     write_items(tmp_path, [Item("grey", "train", image="grey.png")])
-    with pytest.raises(CollectionError, match=r"give 0 patches .* fewer than 8 filters"):
+    with pytest.raises(CollectionError, match=r"expected at least 8 patches .*, got 0"):
         learn_filters(Collection.open(tmp_path), SMALL)
 
 
@@ -312,15 +313,15 @@ def test_files_that_are_no_filters_are_refused(learned, file):
     damaged.write_bytes(file.read_bytes()[:-40])
     save_filters(wrong := file.with_name("wrong.safetensors"), learned._replace(centroids=torch.zeros(2, 3)))
     expected = {
-        other: "no filters of k-means",
+        other: "not k-means filters",
         damaged: "damaged",
-        wrong: "settings ask for",
+        wrong: "expected tensors of shapes",
         file.parent: "no such file",
     }
     for path, told in expected.items():
         with pytest.raises(BackboneError, match=f"{told}.*limner kmeans"):
             load_backbone(f"kmeans:{path}")
-    with pytest.raises(BackboneError, match="leave layer, kind, size"):
+    with pytest.raises(BackboneError, match="option 'size' does not apply"):
         load_backbone(f"kmeans:{file}", size=32)
 
 

@@ -15,18 +15,20 @@ from limner.data.examples import Item, Region
 from limner.errors import CollectionError, FeatureError, MediaError, SettingsError
 from limner.features import store
 from limner.features.encoders import load
-from limner.features.encoders.networks import PixelBackbone
+from limner.features.encoders.pixels import PixelBackbone
+from limner.features.extract import extract
 from limner.features.regions import (
     Box,
     Crop,
     RegionBackbone,
-    WholeBackbone,
-    choose,
+    WholeImageBackbone,
     read_boxes,
-    whole_spec,
+    select_regions,
+    whole_image_spec,
     with_regions,
 )
-from limner.features.store import FeatureTable, RegionRows, extract
+from limner.features.spec import RegionRows
+from limner.features.store import FeatureTable
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 SMALL, MIDDLE, LARGE = [2, 3, 4, 5], [20, 0, 10, 6], [10, 12, 30, 8]  # a red, a green and a blue box of 20, 60, 240
@@ -98,12 +100,12 @@ def test_table_is_called_as_the_user_says_or_after_its_backbone(collection, eye)
     ],
 )  # fmt: skip
 def test_choice_and_order(boxes, chosen):
-    assert choose(boxes, (20, 10), 2) == [Crop(*crop) for crop in chosen]
-    assert choose(boxes[::-1], (20, 10), 2) == [Crop(*crop) for crop in chosen]
+    assert select_regions(boxes, (20, 10), 2) == [Crop(*crop) for crop in chosen]
+    assert select_regions(boxes[::-1], (20, 10), 2) == [Crop(*crop) for crop in chosen]
 
 
 def test_cut_off_boxes_are_sized_by_what_is_left_of_them():
-    assert choose([Box(19, 0, 1000, 5), Box(0, 0, 3, 3)], (20, 10), 1) == [Crop(0, 0, 3, 3)]
+    assert select_regions([Box(19, 0, 1000, 5), Box(0, 0, 3, 3)], (20, 10), 1) == [Crop(0, 0, 3, 3)]
 
 
 def test_a_region_is_seen_whole_whatever_its_proportions(tmp_path, eye):
@@ -189,13 +191,13 @@ def test_items_that_share_a_picture_share_its_boxes(tmp_path, eye, collection):
 def test_names_of_other_pictures_are_counted(collection, eye, caplog):
     boxes = {"item-one": [SMALL], "four.png": [SMALL], "other/one.png": [SMALL], "words": [SMALL]}
     with_regions(eye, collection, written(collection.path, boxes))
-    assert "boxes.json: 3 of 4 names are of no picture" in caplog.text
+    assert "boxes.json: 3 of 4 names match no image" in caplog.text
     assert "the first: 'four.png'" in caplog.text
 
 
 @pytest.mark.parametrize("boxes", [{}, {"four.png": [SMALL]}, {"item-one": []}, "collection"])
 def test_no_box_for_any_picture_is_an_error(collection, eye, boxes):
-    with pytest.raises(FeatureError, match=r"is of a picture in .*the items' ids \('item-one', for example\)"):
+    with pytest.raises(FeatureError, match=r"no box of an image in .*the ids of items \(such as 'item-one'\)"):
         with_regions(eye, collection, boxes if boxes == "collection" else written(collection.path, boxes))
 
 
@@ -207,7 +209,7 @@ def test_a_name_that_two_pictures_bear_is_refused(tmp_path, eye):
         items.append(Item(folder, "train", image=f"{folder}/1.png"))
     write_items(tmp_path, items)
     collection = Collection.open(tmp_path)
-    with pytest.raises(CollectionError, match=r"'1\.png' may be 'cats/1\.png' or 'dogs/1\.png'"):
+    with pytest.raises(CollectionError, match=r"'1\.png' matches both 'cats/1\.png' and 'dogs/1\.png'"):
         with_regions(eye, collection, written(tmp_path, {"1.png": [SMALL]}))
     with_regions(eye, collection, written(tmp_path, {"dogs/1.png": [SMALL]}))
 
@@ -223,7 +225,7 @@ def test_a_name_that_two_pictures_bear_is_refused(tmp_path, eye):
         ('{"a": [1, 2, 3, 4]}', "box 0 of 'a' is 1"),
         ('{"a": 5}', "'a' is 5; expected a value of type 'list'"),
         ('{"id": 1, "regions": [{"x": 1, "y": 2}]}', "box 0 of '1'"),
-        ('[["a", [1, 2, 3, 4]]]', r"\[0\]: expected an object of pictures and their boxes"),
+        ('[["a", [1, 2, 3, 4]]]', r"\[0\]: expected an object of images and their boxes"),
         ('{"a": []}\n{"b": [}', r"boxes\.json:2: not valid JSON"),
         ('{"a": [\n]', "not valid JSON"),
         ("", "the file is empty"),
@@ -236,7 +238,7 @@ def test_what_is_no_box_is_refused_by_place(tmp_path, contents, told):
 
 def test_scores_for_some_boxes_of_a_picture_are_refused(collection, eye):
     boxes = written(collection.path, {"item-one": [[*SMALL, 0.5], MIDDLE]})
-    with pytest.raises(CollectionError, match=r"some boxes of .*one\.png have a score and some have none"):
+    with pytest.raises(CollectionError, match=r"only some boxes of .*one\.png have a score"):
         with_regions(eye, collection, boxes)
 
 
@@ -253,7 +255,7 @@ def test_a_box_outside_its_picture_is_told_with_both(collection, eye):
     boxes = written(collection.path, {"item-one": [SMALL, [60, 0, 5, 5]], "item-two": [SMALL]})
     done = extract(collection, with_regions(eye, collection, boxes))
     assert done.skipped.keys() == {"item-one"}
-    assert "one.png: the box [60, 0, 5, 5] lies outside this picture of 60 x 40 pixels" in done.skipped["item-one"]
+    assert "one.png: the box [60, 0, 5, 5] lies outside the image of 60 x 40 pixels" in done.skipped["item-one"]
     with pytest.raises(MediaError, match=r"one\.png: the box \[60, 0, 5, 5\]"):
         extract(collection, with_regions(eye, collection, boxes), name="again", strict=True)
 
@@ -303,7 +305,7 @@ def test_a_stopped_run_goes_on_and_other_boxes_are_refused(collection, eye, monk
     assert (done.present, done.added) == (1, 2)
     assert grid_of(done.tables[0], "one", "two", "three") == grid_of(whole, "one", "two", "three")
     other = written(collection.path, {"item-one": [SMALL]}, "other.json")
-    with pytest.raises(FeatureError, match=r"regions\.lance: holds eye regions 5x3 .*boxes_sha256"):
+    with pytest.raises(FeatureError, match=r"regions\.lance: expected eye regions 5x3 .*boxes_sha256"):
         extract(collection, with_regions(eye, collection, other), name="regions")
 
 
@@ -323,9 +325,9 @@ def test_the_network_always_sees_batches_of_one_size_and_no_zero_rows(collection
 def test_a_new_picture_shows_only_its_whole_with_the_fingerprint_of_the_model_s_features(collection, eye):
     path = collection.path / "pictures" / "one.png"
     looking = with_regions(eye, collection, written(collection.path, {"item-two": [SMALL]}))
-    alone = WholeBackbone(eye, looking.specs[0].regions)
+    alone = WholeImageBackbone(eye, looking.specs[0].regions)
     assert alone.specs[0].fingerprint == looking.specs[0].fingerprint
-    assert whole_spec(looking.specs[0]).fingerprint == eye.specs[0].fingerprint
+    assert whole_image_spec(looking.specs[0]).fingerprint == eye.specs[0].fingerprint
     seen, stored = (each(each.read(path)[None])["grid"] for each in (alone, looking))
     assert seen.shape == (1, 5, 3)
     assert not seen[0, :4].any()
@@ -334,7 +336,7 @@ def test_a_new_picture_shows_only_its_whole_with_the_fingerprint_of_the_model_s_
 
 def test_what_gives_no_vector_cannot_look_at_regions(collection):
     boxes = written(collection.path, {"item-one": [SMALL]})
-    with pytest.raises(FeatureError, match=r"pixels: gives 'maps' of images.*one vector per region"):
+    with pytest.raises(FeatureError, match=r"pixels: expected .* one pooled vector per image .* got 'maps' of images"):
         with_regions(PixelBackbone(8, "squash"), collection, boxes)
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from limner import report
 from limner.errors import RunError
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.report import plots
 from limner.report.word_map import Neighbours, WordMap

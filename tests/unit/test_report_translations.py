@@ -25,7 +25,7 @@ from limner.diagnosis import (
 from limner.diagnosis.records import ContrastivePairScore
 from limner.errors import RunError
 from limner.evaluation.gates import gate_statistics
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, Explanation, explain
 from limner.inference.generate import generate

@@ -8,7 +8,7 @@ import pytest
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import FeatureError, LimnerError, RunError, SettingsError
-from limner.features.store import extract
+from limner.features.extract import extract
 from limner.reproduce import (
     TABLES,
     PublishedRow,
@@ -241,7 +241,7 @@ def test_the_alternative_is_selected_with_the_first_seed(small, tiny, tmp_path):
             SettingsError,
             r"shortlist: expected at most 8, .*evaluation\.shortlist=8",
         ),
-        ("MLBL-B", ["features.tables=[mobilenet]"], FeatureError, "no such features"),
+        ("MLBL-B", ["features.tables=[mobilenet]"], FeatureError, "no such feature table"),
         ("bow", ["evaluation.skip_words=5"], SettingsError, r"skip_words: 5 leaves out .*'val'.*skip_words=0"),
         ("MLBL-B", ["evaluation.prefix_words=9"], SettingsError, r"prefix_words: 9, but no sentence .*prefix_words=4"),
         ("MLBL-B", ["training.weight_decay={nothing: 1.0}"], SettingsError, "'nothing' fits no parameter"),

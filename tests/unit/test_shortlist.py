@@ -14,7 +14,7 @@ from limner.data.examples import Item, Sentence
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import evaluate
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
-from limner.features.sources import ControlFeatures
+from limner.features.controls import ControlFeatures
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.metrics.ranks import chance_area, chance_curve, match_area, match_curve, shortlist_ranks
 from limner.models.mrnn import MRNN

@@ -144,7 +144,7 @@ def test_pictures_that_cannot_be_read(captioner, scorer, tmp_path):
 
 
 def test_a_model_of_stored_features_needs_its_network(trained_on_colours, tiny):
-    with pytest.raises(BackboneError, match=r"made by 'eye'.*say where it is"):
+    with pytest.raises(BackboneError, match=r"backbone 'eye'.*give the location"):
         limner.load(trained_on_colours)
     blind = limner.Retriever.load(trained_on_colours, encode_images=False)
     assert blind.retrieve_images("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")

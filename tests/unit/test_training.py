@@ -12,8 +12,8 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.errors import FeatureError, RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import validate as real_validate
-from limner.features.sources import FeatureStore
-from limner.features.store import extract
+from limner.features.extract import extract
+from limner.features.store import FeatureStore
 from limner.files import locked
 from limner.metrics import METRICS
 from limner.runs.recipe import Recipe
@@ -385,7 +385,7 @@ def test_two_tables_of_one_form_are_refused(own_tiny, recipe_of, eye_of, tmp_pat
     extract(own_tiny, eye_of("again"))
     recipe = recipe_of()
     recipe = recipe.model_copy(update={"features": recipe.features.model_copy(update={"tables": ("colour", "again")})})
-    with pytest.raises(SettingsError, match="'colour' and 'again' both are of the form 'pooled'"):
+    with pytest.raises(SettingsError, match="got 'colour' and 'again' of kind 'pooled'"):
         train(recipe, own_tiny, tmp_path / "run")
 
 

@@ -15,8 +15,9 @@ from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.evaluate import validate
 from limner.features.encoders.base import read_image
+from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing
-from limner.features.store import FeatureSpec, extract
+from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.media.modality import IMAGE
 from limner.models.nmt import NMT, NMTSettings

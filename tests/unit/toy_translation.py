@@ -11,9 +11,10 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
 from limner.features.encoders.base import read_image
+from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing
-from limner.features.sources import FeatureStore
-from limner.features.store import FeatureSpec, extract
+from limner.features.spec import FeatureSpec
+from limner.features.store import FeatureStore
 from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe

@@ -11,7 +11,7 @@ from limner.data.collection import Collection
 from limner.diagnosis import Diagnosis, DiagnosisSettings, diagnose, save_diagnosis
 from limner.evaluation.evaluate import evaluate, save_evaluation
 from limner.features.encoders.load import load_backbone
-from limner.features.store import extract
+from limner.features.extract import extract
 from limner.report import write_report
 from limner.runs.recipe import load_recipe
 from limner.runs.records import Evaluation
@@ -89,7 +89,7 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Note) -> DemoRe
 def _drawn(folder: Path, settings: SceneSettings, progress: Note) -> Collection:
     """Draw scenes, and keep what a model that learns to see from pixels is shown of them."""
     scenes = generate(folder, settings, lambda done, total: progress("drawing", done, total))
-    extract(scenes, load_backbone("pixels:64"), progress=lambda done, total: progress("looking", done, total))
+    extract(scenes, load_backbone("pixels:64"), on_progress=lambda done, total: progress("looking", done, total))
     return scenes
 
 

@@ -70,7 +70,7 @@ def features(
     """
     from limner.data.collection import Collection
     from limner.features.encoders.load import load_backbone
-    from limner.features.store import extract
+    from limner.features.extract import extract
 
     opened = Collection.open(collection)
     if boxes is None and regions is not None:
@@ -78,9 +78,9 @@ def features(
     encoder = load_backbone(
         backbone,
         layer=layer,
-        kind=kind,  # type: ignore[arg-type]  # load_backbone checks it
+        kind=kind,
         size=size,
-        resize=resize,  # type: ignore[arg-type]
+        resize=resize,
         views=views,
         precision=precision,
         device=device,
@@ -91,7 +91,7 @@ def features(
         encoder = with_regions(encoder, opened, boxes, strict=strict, **given(count=regions))
     media = encoder.modality.plural
     with progress_bar(f"encoding {media}") as bar:
-        done = extract(opened, encoder, name=name, splits=split, batch_size=batch_size, strict=strict, progress=bar)
+        done = extract(opened, encoder, name=name, splits=split, batch_size=batch_size, strict=strict, on_progress=bar)
     if as_json:
         tables = [table.spec.model_dump(mode="json") for table in done.tables]
         print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
@@ -139,7 +139,7 @@ def kmeans(
     settings = KMeansSettings.parse(values, "kmeans")
     _require_new_filters(out)
     with progress_bar("learning filters") as bar:
-        learned = learn_filters(Collection.open(collection), settings, split=split, progress=bar)
+        learned = learn_filters(Collection.open(collection), settings, split=split, on_progress=bar)
     save_filters(out, learned)
     if sheet is not None:
         save_sheet(filter_sheet(learned), sheet)

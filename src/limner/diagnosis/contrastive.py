@@ -20,7 +20,7 @@ from limner.decoding.scoring import score_examples
 from limner.diagnosis.records import ContrastivePairScore, ContrastiveResult
 from limner.errors import CollectionError, FeatureError
 from limner.features.encoders.load import load_backbone_for
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures
 from limner.media.modality import modality_of

@@ -27,7 +27,8 @@ from limner.diagnosis.contrastive import read_contrastive_set, score_contrastive
 from limner.diagnosis.masking import MaskedTokenizer, SourceMask, WordForms, count_recovered, create_mask
 from limner.diagnosis.records import AmbiguityResult, ConditionResult, Diagnosis, MaskingResult
 from limner.errors import CollectionError, SettingsError
-from limner.features.sources import ControlFeatures, FeatureStore
+from limner.features.controls import ControlFeatures
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
 from limner.progress import StageProgress

@@ -18,7 +18,8 @@ from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval
 from limner.evaluation.sampled_bleu import sampled_scores
-from limner.features.sources import FeatureStore, ImageControl
+from limner.features.controls import ImageControl
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import generate, require_ensemble
 from limner.metrics import METRICS, Score, novelty, require_metrics, sentence_scores

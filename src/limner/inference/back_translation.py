@@ -17,7 +17,7 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, Sentence
 from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
 from limner.inference.translator import MAX_SOURCE_TOKENS, languages

@@ -10,8 +10,9 @@ from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import SettingsError
-from limner.features.sources import ControlFeatures, FeatureStore, ImageControl, mean_features
-from limner.features.store import require_same
+from limner.features.controls import ControlFeatures, ImageControl, mean_features
+from limner.features.spec import require_compatible
+from limner.features.store import FeatureStore
 from limner.runs.trained_model import TrainedModel
 
 
@@ -31,7 +32,7 @@ def open_features(model: TrainedModel, collection: Collection, cache_mib: int | 
     names = [spec.name for spec in model.config.features]
     features = FeatureStore.open(collection, names, model.recipe.features.cache_mib if cache_mib is None else cache_mib)
     for table, spec in zip(features.tables, model.config.features, strict=True):
-        require_same(table.spec, spec, f"{collection.path}/features/{spec.name}")
+        require_compatible(table.spec, spec, f"{collection.path}/features/{spec.name}")
     return features
 
 
@@ -66,7 +67,7 @@ def control_features(
         return ControlFeatures.shuffled(features, items, seed)
     if control == "mean":
         return ControlFeatures(features, {}, mean_training_features(model, collection, features))
-    zeros = {kind: np.zeros(shape, dtype=np.float16) for kind, shape in features.forms.items()}
+    zeros = {kind: np.zeros(shape, dtype=np.float16) for kind, shape in features.shapes.items()}
     return ControlFeatures(features, {}, zeros)
 
 

@@ -14,7 +14,7 @@ from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.hypotheses import Hypothesis
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 from limner.models.protocols import Output, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel

@@ -11,7 +11,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.errors import CollectionError, SettingsError
 from limner.features.encoders.base import Backbone
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.inference.base import require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from limner.features.preprocessing import Preprocessing, encoded_box
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 from limner.files import write_text
 from limner.inference.explain import Explanation
 from limner.media.image import open_image

@@ -15,7 +15,7 @@ from limner.data.examples import Item
 from limner.decoding.hypotheses import Hypothesis
 from limner.errors import CollectionError, MediaError, RunError
 from limner.features.preprocessing import Preprocessing, encoded_box
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
 from limner.media.image import open_image

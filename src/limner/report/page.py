@@ -117,7 +117,7 @@ def _model(run_folder: Path) -> TrainedModel | None:
 
 def _modality(run_folder: Path) -> Modality:
     """Modality of the features that the model was trained on; images where there are none."""
-    from limner.features.store import FeatureSpec  # imports Lance, which a report without a run does without
+    from limner.features.spec import FeatureSpec  # imports Lance, which a report without a run does without
 
     stored = json.loads((run_folder / "config.json").read_bytes()).get("features", ())
     specs = [FeatureSpec.parse(values, str(run_folder / "config.json")) for values in stored]

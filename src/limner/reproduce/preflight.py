@@ -9,7 +9,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.errors import RunError, SettingsError
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.reproduce.plan import (
     ReproductionJob,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limner.features.sources import ImageControl
+from limner.features.controls import ImageControl
 from limner.metrics import METRICS, Score
 from limner.runs.records import Evaluation, Record
 

@@ -13,7 +13,7 @@ from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import CollectionError
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.models.protocols import Model
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, allocate_matrix, score_tiles, uses_bf16

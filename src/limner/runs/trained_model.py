@@ -21,7 +21,7 @@ from torch import Tensor
 from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError
-from limner.features.store import FeatureSpec
+from limner.features.spec import FeatureSpec
 from limner.files import atomic_write, write_text
 from limner.models import Model, ModelInputs, build_model
 from limner.runs.recipe import Recipe

@@ -8,7 +8,7 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.errors import SettingsError, TrainingError
-from limner.features.sources import FeatureStore
+from limner.features.store import FeatureStore
 from limner.metrics import score_sentences
 from limner.models import Model, build_model
 from limner.models.protocols import CountBasedModel, ModelInputs, PretrainedEmbeddingModel
@@ -53,7 +53,7 @@ def prepare(
         recipe, tokenizer, source = _with_words_of(load_trained_model(init), recipe, init)
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, pictures)
     source_size = None if source is None else len(source.tokenizer)
-    inputs = ModelInputs(len(tokenizer), pictures.forms if pictures else {}, source_size)
+    inputs = ModelInputs(len(tokenizer), pictures.shapes if pictures else {}, source_size)
     model = build_model(recipe.model, inputs)
     begun = {} if init is None else _begin_with(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):

@@ -1,1 +1,1 @@
-"""."""
+"""Backbones: frozen encoders that compute features."""

@@ -1,13 +1,20 @@
-"""The interface of backbones."""
+"""The interface of backbones and the options that select their output."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
-from limner.features.preprocessing import Preprocessing, preprocess
-from limner.features.store import FeatureSpec, Kind, Prepared, Values
+from numpy.typing import NDArray
+
+from limner.features.preprocessing import Preprocessing, Resize, preprocess
+from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.media.modality import Modality
+from limner.settings import Settings
+
+EncoderInput = NDArray[Any]
+"""A preprocessed input: pixels (crops, H, W, 3) of an image, or an encoder's own representation."""
 
 
 class Backbone(Protocol):
@@ -23,21 +30,21 @@ class Backbone(Protocol):
         """Specification of each kind of features that is computed."""
         ...
 
-    def read(self, source: ImageInput) -> Prepared:
+    def read(self, source: ImageInput) -> EncoderInput:
         """Open and preprocess one input; may be called from several threads.
 
         Args:
             source: a file; images also as encoded bytes, a Pillow image or an array.
 
         Returns:
-            An array that `__call__` accepts when stacked; of images, pixels (crops, H, W, 3).
+            An array that `__call__` accepts when stacked.
 
         Raises:
             MediaError: the file is missing, damaged, or of another modality.
         """
         ...
 
-    def __call__(self, inputs: Prepared, /) -> dict[Kind, Values]:
+    def __call__(self, inputs: EncoderInput, /) -> dict[FeatureKind, FeatureArray]:
         """Compute the features of a batch.
 
         Args:
@@ -47,6 +54,41 @@ class Backbone(Protocol):
             Features by kind, each (B, *shape).
         """
         ...
+
+
+class BackboneOptions(Settings):
+    """Options of `load_backbone`."""
+
+    layer: str | None = None
+    """Module whose output is returned, by its path (`encoder.stages.2`) or its name in papers (`res4f`, `conv5_4`,
+    `fc7`); default: the last layer, and the network's own pooling."""
+    kind: Literal["pooled", "grid", "both"] = "pooled"
+    """Kind of features: one vector per image, one per location, or both."""
+    size: int | None = None
+    """Side of the input in pixels; default: as the network was trained."""
+    resize: Resize | None = None
+    """Resizing mode: `crop` or `squash`; default: as the network was trained (`squash` for pixels)."""
+    views: Literal[1, 2, 10] = 1
+    """Number of views averaged: 1, 2 (with the mirror image) or 10 (centre, corners and mirror images)."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Precision of matrix products: bf16, fp32, or auto (bf16 where the hardware computes it natively)."""
+    device: str = "cpu"
+    """Device: cpu or cuda."""
+
+
+class CombinedBackbone:
+    """Several backbones with the same preprocessing and different kinds of features."""
+
+    def __init__(self, backbones: Sequence[Backbone]) -> None:
+        self._backbones = tuple(backbones)
+        self.modality = self._backbones[0].modality
+        self.specs = tuple(spec for backbone in backbones for spec in backbone.specs)
+
+    def read(self, source: ImageInput) -> EncoderInput:
+        return self._backbones[0].read(source)
+
+    def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:
+        return {kind: values for backbone in self._backbones for kind, values in backbone(inputs).items()}
 
 
 def read_image(source: ImageInput, preprocessing: Preprocessing) -> Pixels:

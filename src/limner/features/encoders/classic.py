@@ -1,36 +1,24 @@
-"""VGG-19 and AlexNet: the networks of the first image description papers, with torchvision's names."""
+"""VGG-19 and AlexNet, the networks of the first captioning papers, with torchvision's parameter names."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, NamedTuple
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from limner.errors import BackboneError
-
-
-class Looked(NamedTuple):
-    """What a network gives, under the names `transformers` uses."""
-
-    last_hidden_state: Tensor  # (B, C, H, W)
-    pooler_output: Tensor  # (B, D)
+from limner.features.encoders.network import PretrainedNetwork
+from limner.features.encoders.transformers import hash_files
+from limner.features.preprocessing import parse_processor_config
 
 
 class VGG19(nn.Module):
-    """Simonyan and Zisserman (2015), configuration E: conv5_4 as the grid, fc7 as the vector.
+    """VGG-19 (Simonyan and Zisserman, 2015, configuration E): conv5_4 as grid features, fc7 as pooled features.
 
-    At 224 x 224 pixels conv5_4 (after its ReLU, before pooling) is 14 x 14 x 512 and fc7 4,096 values.
+    At 224 x 224 pixels, conv5_4 (after ReLU, before pooling) is 14 x 14 x 512 and fc7 has 4,096 values.
     """
-
-    layer_names: ClassVar[dict[str, str]] = {
-        "conv4_4": "features.26",
-        "conv5_4": "features.35",
-        "fc6": "classifier.1",
-        "fc7": "classifier.4",
-    }
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,18 +41,12 @@ class VGG19(nn.Module):
             nn.Linear(4096, 1000),
         )
 
-    def forward(self, pixels: Tensor) -> Looked:
-        return _look(self.features, self.avgpool, self.classifier, pixels)
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        return _forward(self.features, self.avgpool, self.classifier, pixels)
 
 
 class AlexNet(nn.Module):
-    """Krizhevsky (2014), the one-tower form: conv5 (13 x 13 x 256) as the grid, fc7 (4,096) as the vector."""
-
-    layer_names: ClassVar[dict[str, str]] = {
-        "conv5": "features.11",
-        "fc6": "classifier.2",
-        "fc7": "classifier.5",
-    }
+    """AlexNet (Krizhevsky, 2014, one tower): conv5 (13 x 13 x 256) as grid features, fc7 (4,096) as pooled features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,52 +76,70 @@ class AlexNet(nn.Module):
             nn.Linear(4096, 1000),
         )
 
-    def forward(self, pixels: Tensor) -> Looked:
-        return _look(self.features, self.avgpool, self.classifier, pixels)
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        return _forward(self.features, self.avgpool, self.classifier, pixels)
 
 
 CLASSIC: dict[str, type[VGG19 | AlexNet]] = {"vgg19": VGG19, "alexnet": AlexNet}
 
+_LAYER_NAMES = {
+    "vgg19": {"conv4_4": "features.26", "conv5_4": "features.35", "fc6": "classifier.1", "fc7": "classifier.4"},
+    "alexnet": {"conv5": "features.11", "fc6": "classifier.2", "fc7": "classifier.5"},
+}
 
-def _look(features: nn.Sequential, avgpool: nn.Module, classifier: nn.Sequential, pixels: Tensor) -> Looked:
-    grid = features[:-1](pixels)
-    # The last layer tells the 1,000 classes apart: what the papers read is fc7, its input.
-    return Looked(grid, classifier[:-1](avgpool(features[-1](grid)).flatten(1)))
+
+def _forward(
+    features: nn.Sequential, avgpool: nn.Module, classifier: nn.Sequential, pixels: Tensor
+) -> dict[str, Tensor]:
+    """Compute the last maps (B, C, H, W) and fc7 (B, D), the input of the classification layer."""
+    maps = features[:-1](pixels)
+    return {"last_hidden_state": maps, "pooler_output": classifier[:-1](avgpool(features[-1](maps)).flatten(1))}
 
 
-def load_classic(name: str, file: Path) -> VGG19 | AlexNet:
-    """Build VGG-19 or AlexNet with the weights of a `.pth` or `.safetensors` file.
+def load_classic(name: str, file: Path) -> PretrainedNetwork:
+    """Load VGG-19 or AlexNet with the weights of a `.pth` or `.safetensors` file.
+
+    Args:
+        name: key of `CLASSIC`.
+        file: weights as published by torchvision.
 
     Raises:
-        BackboneError: the file is missing, unreadable, or its names and shapes are not torchvision's.
+        BackboneError: the file is missing or unreadable, or its names or shapes differ from torchvision's.
     """
-    with torch.device("meta"):  # the weights come from the file: drawing random ones first takes seconds
-        network = CLASSIC[name]()
-    wanted = network.state_dict()
+    with torch.device("meta"):  # initialising weights that the file replaces would take seconds
+        module = CLASSIC[name]()
+    expected = module.state_dict()
     weights = _read_weights(file)
-    wrong = [key for key in wanted if key not in weights or weights[key].shape != wanted[key].shape]
+    wrong = [key for key in expected if key not in weights or weights[key].shape != expected[key].shape]
     if wrong:
         key = wrong[0]
-        found = tuple(weights[key].shape) if key in weights else "nothing"
+        actual = tuple(weights[key].shape) if key in weights else "nothing"
         raise BackboneError(
-            f"{file}: not the weights of {name}: expected '{key}' of shape {tuple(wanted[key].shape)}, "
-            f"found {found} ({len(wrong)} of {len(wanted)} entries do not fit); "
-            f"use the file torchvision publishes for {name}"
+            f"{file}: not the weights of {name}: expected '{key}' of shape {tuple(expected[key].shape)}, "
+            f"got {actual} ({len(wrong)} of {len(expected)} entries differ); "
+            f"use the file that torchvision publishes for {name}"
         )
-    network.load_state_dict({key: weights[key].float() for key in wanted}, assign=True)
-    return network
+    module.load_state_dict({key: weights[key].float() for key in expected}, assign=True)
+    return PretrainedNetwork(
+        name=name,
+        module=module,
+        preprocessing=parse_processor_config({}),
+        weights_sha256=hash_files([file]),
+        source=f"{name}:{file.resolve()}",
+        layer_names=_LAYER_NAMES[name],
+    )
 
 
 def _read_weights(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
-        raise BackboneError(f"{file}: no such weight file; download the one torchvision publishes")
+        raise BackboneError(f"{file}: no such weight file; download the one that torchvision publishes")
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        # weights_only: nothing but tensors is ever built from a file someone else wrote.
+        # weights_only: unpickling other objects could run code.
         weights: object = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         raise BackboneError(f"{file}: cannot be read as a weight file: {error}") from None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise BackboneError(f"{file}: expected a table of tensors by name, as torchvision publishes it")
+        raise BackboneError(f"{file}: expected a dictionary of tensors, as published by torchvision")
     return weights

@@ -1,0 +1,305 @@
+"""Features of pre-trained networks, read at one layer.
+
+`limner.features.encoders.load` loads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from limner.device import find_device, native_bf16
+from limner.errors import BackboneError
+from limner.features.encoders.base import BackboneOptions, read_image
+from limner.features.preprocessing import Preprocessing, adapt_preprocessing
+from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
+from limner.media.image import ImageInput, Pixels
+from limner.media.modality import IMAGE
+
+Result = TypeVar("Result")
+
+# Images per forward pass on a CPU, in float32 and bfloat16. Larger batches are slower: the activations of every layer
+# exceed the allocator's cache, and returning their memory takes as long as the layer (measured with MobileNetV2).
+_CPU_BATCH = {False: 2, True: 8}
+
+# A numbered block at most three names deep: 'layer.12', 'encoder.stages.2', 'features.35'.
+_BLOCK = re.compile(r"([a-z_]\w*\.){1,2}\d+")
+
+
+class PretrainedNetwork(NamedTuple):
+    """A loaded network and what is known of it."""
+
+    name: str
+    """Base name of the hub id, the folder, or the architecture of the weight file."""
+    module: nn.Module
+    """Network on pixels (B, 3, H, W). Returns a tensor, or a mapping with `last_hidden_state` and possibly
+    `pooler_output`."""
+    preprocessing: Preprocessing
+    """Preprocessing that the network was trained with."""
+    weights_sha256: str = ""
+    """SHA-256 of the weight file."""
+    source: str = ""
+    """Location of the network, as an argument of `load_backbone`."""
+    layer_names: Mapping[str, str] = {}
+    """Path of a module, by the name that papers use."""
+    trained_pooler: bool = True
+    """False if the weight file has no weights for the network's pooler."""
+
+
+class NetworkBackbone:
+    """Features of a pre-trained network, read at one layer.
+
+    Args:
+        network: the network.
+        options: layer, kind of features, preprocessing, precision and device.
+
+    Raises:
+        BackboneError: the network has no such layer, the layer has no features of this kind, or the network cannot
+            process images of this size.
+        SettingsError: the device is not available.
+    """
+
+    modality = IMAGE
+
+    def __init__(self, network: PretrainedNetwork, options: BackboneOptions) -> None:
+        if options.views == 10 and options.kind != "pooled":
+            raise BackboneError(
+                f"{network.name}: kind '{options.kind}' needs views=1 or 2, as ten views show different locations"
+            )
+        self.preprocessing = adapt_preprocessing(network.preprocessing, options.size, options.resize, options.views)
+        self._kinds: tuple[FeatureKind, ...] = ("pooled", "grid") if options.kind == "both" else (options.kind,)
+        self._name, self._layer_names = network.name, network.layer_names
+        self._trained_pooler = network.trained_pooler
+        self._device = find_device(options.device)
+        self._bf16 = native_bf16(self._device) if options.precision == "auto" else options.precision == "bf16"
+        self._network = network.module.eval().requires_grad_(False).to(self._device)
+        std = torch.tensor(self.preprocessing.std).view(1, 3, 1, 1)
+        self._factor = (self.preprocessing.scale / std).to(self._device)
+        self._shift = (-torch.tensor(self.preprocessing.mean).view(1, 3, 1, 1) / std).to(self._device)
+        self._layer = None if options.layer is None else self._find_layer(options.layer)
+        self._fuse_normalisation()
+        self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.specs = self._make_specs(network)
+
+    def read(self, source: ImageInput) -> Pixels:
+        return read_image(source, self.preprocessing)
+
+    def __call__(self, pixels: Pixels) -> dict[FeatureKind, FeatureArray]:
+        threads = torch.get_num_threads()
+        if self._device.type == "cuda" or threads == 1 or len(pixels) == 1:
+            return self._encode_all(pixels, map)
+        # One thread per part of the batch: threads within layers would synchronise hundreds of times per pass.
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return self._encode_all(pixels, pool.map)
+        finally:
+            torch.set_num_threads(threads)  # the initialiser changed the number for every new thread
+
+    def _encode_all(
+        self, pixels: Pixels, apply: Callable[..., Iterable[dict[FeatureKind, FeatureArray]]]
+    ) -> dict[FeatureKind, FeatureArray]:
+        step = len(pixels) if self._device.type == "cuda" else _CPU_BATCH[self._bf16]
+        parts = list(apply(self._encode, [pixels[start : start + step] for start in range(0, len(pixels), step)]))
+        return {kind: np.concatenate([part[kind] for part in parts]) for kind in self._kinds}
+
+    @torch.inference_mode()
+    def _encode(self, pixels: Pixels) -> dict[FeatureKind, FeatureArray]:
+        """Compute features of pixels (B, crops, H, W, 3), averaged over crops and mirror images."""
+        images, crops = pixels.shape[:2]
+        batch = torch.from_numpy(pixels).flatten(0, 1).to(self._device)  # (B * crops, H, W, 3)
+        # A view keeps the channels last in memory, the fastest layout for convolutions.
+        batch = batch.permute(0, 3, 1, 2)
+        if self.preprocessing.bgr:
+            batch = batch.flip(1)
+        batch = batch * self._factor + self._shift
+        outputs = self._forward(batch)
+        if self.preprocessing.views > 1:
+            mirrored = self._forward(batch.flip(3))
+            outputs = {kind: (outputs[kind] + _mirror_back(mirrored[kind])) / 2 for kind in outputs}
+        features: dict[FeatureKind, FeatureArray] = {}
+        for kind, output in outputs.items():
+            rows = output.flatten(2).transpose(1, 2) if kind == "grid" else output  # (B, L, D)
+            if crops > 1:
+                rows = rows.reshape(images, crops, -1).mean(1)
+            features[kind] = _to_float16(rows.cpu().numpy())
+        return features
+
+    def _forward(self, batch: Tensor) -> dict[FeatureKind, Tensor]:
+        """Compute pooled (B, D) and grid (B, D, H, W) features in float32, under autocast."""
+        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._bf16):
+            return self._forward_fp32(batch)
+
+    def _forward_fp32(self, batch: Tensor) -> dict[FeatureKind, Tensor]:
+        output = self._run(batch)
+        pooled: Tensor | None = None
+        if isinstance(output, Mapping):  # an output record of transformers
+            pooled = output.get("pooler_output") if self._trained_pooler else None
+            output = output.get("last_hidden_state")
+        maps = _as_maps(output).float()
+        features: dict[FeatureKind, Tensor] = {}
+        if "pooled" in self._kinds:
+            features["pooled"] = maps.flatten(2).mean(2) if pooled is None else pooled.float().flatten(1)
+        if "grid" in self._kinds:
+            if maps.shape[2:] == (1, 1):
+                raise BackboneError(f"layer '{self._layer}' returns one vector, not a grid; use kind 'pooled'")
+            features["grid"] = maps
+        return features
+
+    def _run(self, batch: Tensor) -> object:
+        """Run the network up to the selected layer, skipping the layers behind it."""
+        if self._layer is None:
+            return self._network(batch)
+
+        def stop(module: nn.Module, inputs: object, output: object) -> None:
+            raise _LayerReached(output)
+
+        handle = self._network.get_submodule(self._layer).register_forward_hook(stop)
+        try:
+            self._network(batch)
+        except _LayerReached as reached:
+            return reached.output
+        finally:
+            handle.remove()
+        raise BackboneError(f"layer '{self._layer}' is not used in the forward pass; choose another layer")
+
+    def _fuse_normalisation(self) -> None:
+        """Fold batch normalisation into the preceding convolution where the output stays equal; it halves the time."""
+        pairs = _normalised_convolutions(self._network)
+        if not pairs:
+            return
+        size = self.preprocessing.size
+        noise = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(0)).to(self._device)
+        before = self._attempt(self._forward_fp32, noise)
+        for parent, first, convolution, second, norm in pairs:
+            setattr(parent, first, fuse_conv_bn_eval(convolution, norm))
+            setattr(parent, second, nn.Identity())
+        after = self._attempt(self._forward_fp32, noise)
+        if not all(_close(before[kind], after[kind]) for kind in before):
+            for parent, first, convolution, second, norm in pairs:
+                setattr(parent, first, convolution)
+                setattr(parent, second, norm)
+
+    def _make_specs(self, network: PretrainedNetwork) -> tuple[FeatureSpec, ...]:
+        outputs = self._attempt(self._forward, self._blank())
+        specs = []
+        for kind in self._kinds:
+            depth, *sides = outputs[kind].shape[1:]
+            specs.append(
+                FeatureSpec(
+                    name=f"{network.name}.grid" if kind == "grid" else network.name,
+                    kind=kind,
+                    shape=(math.prod(sides), depth) if kind == "grid" else (depth,),
+                    backbone=network.name,
+                    layer=self._layer,
+                    grid_size=(sides[0], sides[1]) if kind == "grid" else None,
+                    preprocessing=self.preprocessing.model_dump(mode="json"),
+                    weights_sha256=network.weights_sha256,
+                    source=network.source,
+                )
+            )
+        return tuple(specs)
+
+    def _attempt(self, forward: Callable[[Tensor], Result], batch: Tensor) -> Result:
+        """Run a forward pass, converting errors about the input size to BackboneError."""
+        try:
+            with torch.inference_mode():
+                return forward(batch)
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            size = self.preprocessing.size
+            raise BackboneError(f"{self._name}: cannot process images of {size} x {size} pixels: {error}") from None
+
+    def _blank(self) -> Tensor:
+        return torch.zeros(1, 3, self.preprocessing.size, self.preprocessing.size, device=self._device)
+
+    def _find_layer(self, layer: str) -> str:
+        """Resolve a layer, given by its path or by its name in papers, to its path."""
+        paths = {path for path, _ in self._network.named_modules() if path}
+        path = self._layer_names.get(layer, layer)
+        if path in paths:
+            return path
+        aliases = [alias for alias, target in self._layer_names.items() if target in paths]
+        available = ", ".join(aliases + self._list_blocks())
+        raise BackboneError(f"{self._name}: no layer '{layer}'; available layers: {available}")
+
+    def _list_blocks(self) -> list[str]:
+        """List the blocks of the network with their output shapes, for the error about an unknown layer."""
+        lines: list[str] = []
+
+        def record(path: str) -> Callable[[nn.Module, object, object], None]:
+            def hook(module: nn.Module, inputs: object, output: object) -> None:
+                value = output[0] if isinstance(output, tuple) else output
+                if isinstance(value, Tensor):
+                    lines.append(f"{path} ({'x'.join(map(str, value.shape[1:]))})")
+
+            return hook
+
+        blocks = [(path, module) for path, module in self._network.named_modules() if _BLOCK.fullmatch(path)]
+        handles = [module.register_forward_hook(record(path)) for path, module in blocks]
+        try:
+            self._attempt(self._network, self._blank())
+        finally:
+            for handle in handles:
+                handle.remove()
+        return lines
+
+
+class _LayerReached(Exception):
+    """Ends a forward pass at the selected layer."""
+
+    def __init__(self, output: object) -> None:
+        self.output = output
+
+
+def _normalised_convolutions(
+    network: nn.Module,
+) -> list[tuple[nn.Module, str, nn.Conv2d, str, nn.BatchNorm2d]]:
+    """Find each convolution followed by batch normalisation in the same parent: the parent, and both with names."""
+    pairs = []
+    for parent in network.modules():
+        for (first, convolution), (second, norm) in itertools.pairwise(parent.named_children()):
+            if not isinstance(convolution, nn.Conv2d) or not isinstance(norm, nn.BatchNorm2d):
+                continue
+            if convolution.out_channels == norm.num_features:
+                pairs.append((parent, first, convolution, second, norm))
+    return pairs
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()))
+
+
+def _as_maps(output: object) -> Tensor:
+    """Convert a layer's output to maps (B, D, H, W); a vector becomes a map of one location."""
+    if isinstance(output, tuple):
+        output = output[0]
+    if not isinstance(output, Tensor) or output.ndim not in (2, 3, 4):
+        raise BackboneError("the layer's output is not a vector, a token sequence or a map; choose another layer")
+    if output.ndim == 4:
+        return output
+    if output.ndim == 2:
+        return output[:, :, None, None]
+    side = math.isqrt(output.shape[1])
+    # The class token and register tokens precede the patches, whose number is a square.
+    patches = output[:, output.shape[1] - side * side :]
+    return patches.transpose(1, 2).reshape(len(output), -1, side, side)
+
+
+def _mirror_back(values: Tensor) -> Tensor:
+    return values.flip(3) if values.ndim == 4 else values
+
+
+def _to_float16(values: NDArray[np.float32]) -> FeatureArray:
+    if not np.isfinite(values).all():
+        raise BackboneError("the network returns values that are not finite; use precision 'fp32'")
+    limit = float(np.finfo(np.float16).max)
+    return values.clip(-limit, limit).astype(np.float16)

@@ -1,0 +1,178 @@
+"""Networks in the format of the transformers library, from a folder or the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from limner.errors import BackboneError
+from limner.features.encoders.network import PretrainedNetwork
+from limner.features.preprocessing import Preprocessing, parse_processor_config
+
+logger = logging.getLogger(__name__)
+
+_CONFIG_FILES = (
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "image_processor_config.json",
+    "video_preprocessor_config.json",
+    "feature_extractor_config.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+)
+
+# res4f is the last block of the third stage of a ResNet-50: 14 x 14 x 1024.
+_RESNET_LAYERS = {f"res{n + 2}{last}": f"encoder.stages.{n}" for n, last in enumerate("cdfc")}
+
+
+def load_pretrained(name: str) -> PretrainedNetwork:
+    """Load a network, its preprocessing and the names of its layers.
+
+    Args:
+        name: a folder with config.json and *.safetensors files, or a hub id.
+
+    Raises:
+        BackboneError: the network cannot be found or loaded, or its folder refers to Python code.
+    """
+    folder = find_folder(name)
+    module, trained_pooler = _load_module(name, folder)
+    return PretrainedNetwork(
+        name=Path(name).resolve().name,
+        module=module,
+        preprocessing=_read_preprocessing(folder),
+        weights_sha256=hash_files(sorted(folder.glob("*.safetensors"))),
+        source=str(Path(name).resolve()) if Path(name).is_dir() else name,
+        layer_names=_RESNET_LAYERS,
+        trained_pooler=trained_pooler,
+    )
+
+
+def find_folder(name: str) -> Path:
+    """Find the folder of a network, downloading it from the hub where `name` is not a folder.
+
+    Raises:
+        BackboneError: there is no such network, or its folder refers to Python code.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+            raise BackboneError(f"{folder}: no network in this folder; expected config.json and *.safetensors files")
+    elif name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise BackboneError(f"{name}: no such folder; expected a folder with config.json and *.safetensors files")
+    else:
+        folder = _download(name)
+    _refuse_code(name, folder)
+    return folder
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BackboneError(
+            f"{name}: not a local folder, and not available from the hub ({reason}); give a local folder, or 'pixels' "
+            "to train without a pre-trained network"
+        ) from None
+    if not any(folder.glob("*.safetensors")):
+        raise BackboneError(f"{name}: the hub has no *.safetensors weights of this network; other formats are unsafe")
+    return folder
+
+
+def _refuse_code(name: str, folder: Path) -> None:
+    """Refuse a network whose configuration refers to Python code, which transformers would offer to run.
+
+    Raises:
+        BackboneError: a configuration file has an `auto_map` entry, or is not valid JSON.
+    """
+    for file in (folder / config for config in _CONFIG_FILES):
+        if file.is_file() and _has_key(_read_json(file), "auto_map"):
+            raise BackboneError(
+                f"{name}: its {file.name} has an 'auto_map' entry, which refers to Python code to be run with the "
+                "model; Limner never runs code from model folders; choose a model of an architecture that is part of "
+                "transformers"
+            )
+
+
+def _read_json(file: Path) -> Any:  # noqa: ANN401 (any JSON value)
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BackboneError(f"{file}: not a readable JSON file: {error}") from None
+
+
+def _has_key(value: object, key: str) -> bool:
+    if isinstance(value, dict):
+        return key in value or any(_has_key(nested, key) for nested in value.values())
+    return isinstance(value, list) and any(_has_key(nested, key) for nested in value)
+
+
+def _load_module(name: str, folder: Path) -> tuple[nn.Module, bool]:
+    """Load the vision part of a network; also return whether its pooler has trained weights."""
+    from transformers import AutoModel
+
+    try:
+        with _without_output():
+            model, report = AutoModel.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        raise BackboneError(f"{name}: cannot be loaded: {error}") from None
+    missing = [key for key in report["missing_keys"] if "pooler" not in key]
+    if missing:
+        raise BackboneError(f"{name}: {len(missing)} weights are missing in the file, for example '{missing[0]}'")
+    children: dict[str, nn.Module] = dict(model.named_children())
+    return children.get("vision_model", model), not report["missing_keys"]
+
+
+@contextlib.contextmanager
+def _without_output() -> Iterator[None]:
+    """Suppress the progress bar and the warnings about unused classifier weights."""
+    from transformers.utils import logging as transformers_logging
+
+    level, bar = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bar:
+            transformers_logging.enable_progress_bar()
+
+
+def _read_preprocessing(folder: Path) -> Preprocessing:
+    file = folder / "preprocessor_config.json"
+    if not file.is_file():
+        logger.warning("%s not found: using the usual preprocessing for ImageNet", file)
+        return parse_processor_config({})
+    config: dict[str, Any] = _read_json(file)
+    return parse_processor_config(config)
+
+
+def hash_files(files: Sequence[Path]) -> str:
+    """Compute the SHA-256 of concatenated files."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as stream:
+            while block := stream.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,186 @@
+"""Extraction: computing the features of a collection with a backbone and storing them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from limner.data.collection import Collection
+from limner.data.examples import Item
+from limner.errors import FeatureError, MediaError
+from limner.features.encoders.base import Backbone, EncoderInput
+from limner.features.spec import FeatureSpec, require_compatible
+from limner.features.store import FeatureTable, TableWriter, table_exists, table_path
+from limner.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+_BATCHES_AHEAD = 3
+
+
+class Extraction(NamedTuple):
+    """Result of `extract`."""
+
+    tables: list[FeatureTable]
+    """The tables, one for each kind of features."""
+    added: int
+    """Number of items encoded in this run."""
+    present: int
+    """Number of items whose features were already stored."""
+    skipped: dict[str, str]
+    """Error message of each item whose file could not be read, by item id."""
+
+
+def extract(
+    collection: Collection,
+    backbone: Backbone,
+    *,
+    name: str | None = None,
+    splits: Sequence[str] | None = None,
+    batch_size: int = 32,
+    strict: bool = False,
+    on_progress: Progress | None = None,
+) -> Extraction:
+    """Compute and store the features of a collection's images or audio files.
+
+    An interrupted run is continued by calling `extract` again: stored features are kept, missing ones are added. Memory
+    holds a few batches of inputs and one chunk of features, whatever the size of the collection.
+
+    Args:
+        collection: collection of the items; items without an image or audio file are ignored.
+        backbone: encoder of one or several kinds of features.
+        name: name of the tables; default: the backbone's. The table of a grid over the image is named `<name>.grid`.
+        splits: splits to encode; default: all.
+        batch_size: number of inputs per batch.
+        strict: raise an error for a file that cannot be read, instead of skipping it.
+        on_progress: called with the number of items done and their total.
+
+    Raises:
+        FeatureError: the tables exist and were computed by another backbone, layer or preprocessing; the name is not a
+            file name; or no file could be read. No table is created then.
+        CollectionError: a split does not exist.
+        MediaError: under `strict`, for the first file that cannot be read.
+    """
+    specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
+    paths = [table_path(collection.path, spec.name) for spec in specs]
+    items = [item for item in _select(collection, splits) if item.media_path is not None]
+    stored = [_stored_ids(path, spec) for path, spec in zip(paths, specs, strict=True)]
+    complete = set.intersection(*stored)
+    missing = [item for item in items if item.id not in complete]
+    skipped: dict[str, str] = {}
+    done = present = len(items) - len(missing)
+    writers = [TableWriter(path, spec, ids) for path, spec, ids in zip(paths, specs, stored, strict=True)]
+    for batch in _read_batches(collection, missing, backbone, batch_size, None if strict else skipped):
+        features = backbone(_padded([values for _, values in batch], batch_size))
+        for writer in writers:
+            writer.add([item.id for item, _ in batch], features[writer.spec.kind])
+        done += len(batch)
+        if on_progress is not None:
+            on_progress(done + len(skipped), len(items))
+    for writer in writers:
+        writer.commit()
+    if on_progress is not None:
+        on_progress(len(items), len(items))
+    _check(collection, backbone, len(items), done, skipped)
+    return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped)
+
+
+def _check(collection: Collection, backbone: Backbone, total: int, done: int, skipped: dict[str, str]) -> None:
+    """Refuse an extraction without any features, and warn of skipped items."""
+    plural = backbone.modality.plural
+    if not total:
+        raise FeatureError(
+            f"{collection.path}: no {plural} in the items; import them as well (Multi30k, COCO: option --images)"
+        )
+    first = next((f"; the first, '{item_id}': {reason}" for item_id, reason in skipped.items()), "")
+    if not done:
+        raise FeatureError(f"{collection.path}: none of {total} {plural} could be read{first}")
+    if skipped:
+        logger.warning("%d %s were skipped%s", len(skipped), plural, first)
+
+
+def _select(collection: Collection, splits: Sequence[str] | None) -> list[Item]:
+    if splits is None:
+        return collection.items()
+    return [item for split in splits for item in collection.items(split)]
+
+
+def _table_name(spec: FeatureSpec, name: str | None) -> str:
+    if name is None:
+        return spec.name
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
+        raise FeatureError(
+            f"'{name}': expected a file name as the name of the features, without '/' and '\\' and without a leading "
+            "'.'; use for example 'mobilenet_v2'"
+        )
+    return f"{name}.grid" if spec.kind == "grid" and spec.regions is None else name
+
+
+def _stored_ids(path: Path, spec: FeatureSpec) -> set[str]:
+    """Ids in a table that was computed in the same way; none where the table does not exist."""
+    if not table_exists(path):
+        return set()
+    table = FeatureTable(path, cache_bytes=0)
+    require_compatible(table.spec, spec, str(path), "use the same settings, or another name for the new features")
+    return set(table.ids())
+
+
+def _read_batches(
+    collection: Collection,
+    items: Sequence[Item],
+    backbone: Backbone,
+    batch_size: int,
+    skipped: dict[str, str] | None,
+) -> Iterator[list[tuple[Item, EncoderInput]]]:
+    """Read files in threads, a few batches ahead of the backbone (decoders release Python's lock).
+
+    Args:
+        collection: collection of the items.
+        items: items to read.
+        backbone: backbone that reads them.
+        batch_size: number of items per batch; the last batch may be smaller.
+        skipped: receives the error messages of files that cannot be read; None raises these errors.
+
+    Yields:
+        Items with their preprocessed inputs.
+    """
+
+    def read(item: Item) -> EncoderInput:
+        return backbone.read(collection.media_file(item))
+
+    pending: deque[tuple[Item, Future[EncoderInput]]] = deque()
+    batch: list[tuple[Item, EncoderInput]] = []
+    remaining = iter(items)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            while True:
+                while len(pending) < _BATCHES_AHEAD * batch_size and (item := next(remaining, None)) is not None:
+                    pending.append((item, pool.submit(read, item)))
+                if not pending:
+                    break
+                item, future = pending.popleft()
+                try:
+                    batch.append((item, future.result()))
+                except MediaError as error:
+                    if skipped is None:
+                        raise
+                    skipped[item.id] = str(error)
+                if len(batch) == batch_size:
+                    yield batch
+                    batch = []
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    if batch:
+        yield batch
+
+
+def _padded(inputs: list[EncoderInput], batch_size: int) -> EncoderInput:
+    """Stack inputs and repeat the last one to a constant batch size, so that a resumed run gives identical bits."""
+    return np.stack(inputs + [inputs[-1]] * (batch_size - len(inputs)))

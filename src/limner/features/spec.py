@@ -1,0 +1,94 @@
+"""Specification of features: what computed them, and whether two feature tables are interchangeable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from limner.errors import FeatureError
+from limner.media.modality import ModalityName
+from limner.settings import Settings
+
+FeatureKind = Literal["pooled", "grid", "maps"]
+FeatureArray = NDArray[np.float16]
+
+_NOT_IN_FINGERPRINT = {"name", "modality", "source"}
+
+
+class RegionRows(Settings):
+    """Layout of a grid of image regions: up to `count` regions, zero rows where there are fewer, the whole image."""
+
+    count: int = Field(ge=1, le=100)
+    """Maximum number of regions per image; the grid has one row more."""
+    boxes_sha256: str
+    """SHA-256 of the boxes that the regions were chosen from."""
+
+
+class FeatureSpec(Settings):
+    """Specification of the features in one table."""
+
+    name: str
+    """Name of the table in its collection; not part of the fingerprint."""
+    kind: FeatureKind
+    """Kind of features: pooled, grid or maps."""
+    shape: tuple[int, ...]
+    """Shape of the features of one item: pooled (D,), grid (L, D), maps (C, H, W)."""
+    backbone: str
+    """Base name of the hub id, the folder, or the weight file's architecture."""
+    layer: str | None = None
+    """Module whose output the features are; None for the last layer."""
+    grid_size: tuple[int, int] | None = None
+    """Height and width of a grid in locations; L is their product, in row-major order."""
+    regions: RegionRows | None = None
+    """Layout of a grid whose rows are image regions."""
+    preprocessing: dict[str, Any]
+    """Preprocessing of the inputs, as plain values."""
+    weights_sha256: str
+    """SHA-256 of the weight file; empty for backbones without weights."""
+    modality: ModalityName = "image"
+    """Modality of the inputs; not part of the fingerprint, as it follows from the backbone."""
+    source: str | None = None
+    """Location of the backbone at extraction, as an argument of `load_backbone`; not part of the fingerprint."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that identify everything that determines the values."""
+        content = self.model_dump(mode="json", exclude=_NOT_IN_FINGERPRINT)
+        if self.regions is None:
+            del content["regions"]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        layer = f" layer {self.layer}" if self.layer else ""
+        kind = self.kind if self.regions is None else "regions"
+        return f"{self.backbone}{layer} {kind} {shape} [{self.fingerprint}]"
+
+
+def require_compatible(
+    stored: FeatureSpec,
+    expected: FeatureSpec,
+    where: str,
+    remedy: str = "remove that table and run 'limner features' with the settings of the model's own features",
+) -> None:
+    """Check that features were computed as expected.
+
+    Args:
+        stored: specification of the features in a table or of a backbone.
+        expected: specification of the features that are needed.
+        where: table or backbone, named in the error.
+        remedy: what to do about a difference, for the error.
+
+    Raises:
+        FeatureError: the fingerprints differ; names both specifications and the differing fields.
+    """
+    if stored.fingerprint == expected.fingerprint:
+        return
+    actual, needed = (spec.model_dump(exclude=_NOT_IN_FINGERPRINT) for spec in (stored, expected))
+    differences = "; ".join(f"{key}: {actual[key]} / {needed[key]}" for key in actual if actual[key] != needed[key])
+    raise FeatureError(f"{where}: expected {expected}, got {stored} ({differences}); {remedy}")

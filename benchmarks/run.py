@@ -80,9 +80,9 @@ def texts(everything: bool = False) -> tuple[list[str], str]:
         shares = 1 / np.arange(1, VOCAB - 3)
         drawn = random.choice(np.arange(4, VOCAB), size=(5000, WORDS), p=shares / shares.sum())
         return [" ".join(f"w{word}" for word in sentence) for sentence in drawn.tolist()], "drawn by Zipf's law"
-    from limner.data.readers import read
+    from limner.data.readers import read_source
 
-    items = read("flickr", data / "flickr8k").items
+    items = read_source("flickr", data / "flickr8k").items
     which = "Flickr8k" if everything else "Flickr8k test"
     return [text for item in items if everything or item.split == "test" for text in item.texts("en")], which
 
@@ -318,7 +318,7 @@ class _Noise:
         )
         self.random = np.random.default_rng(0)
 
-    def read(self, source: ImageInput) -> Pixels:
+    def read_source(self, source: ImageInput) -> Pixels:
         return read_image(source, self.preprocessing)
 
     def __call__(self, pixels: Pixels) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Changes, Collection
-from limner.data.readers import Options, import_collection, read
+from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.errors import CollectionError
 from limner.report.contact_sheet import contact_sheet, summary
 
@@ -175,8 +175,8 @@ def test_multi30k(real_data, tmp_path):
 @pytest.mark.real
 def test_multi30k_by_the_splits_of_flickr8k(real_data):
     flickr = real_data / "flickr8k"
-    options = Options(images=flickr / "images", splits=flickr / "splits")
-    items = read("multi30k", real_data / "multi30k" / "task1", options).items
+    options = ReaderOptions(images=flickr / "images", splits=flickr / "splits")
+    items = read_source("multi30k", real_data / "multi30k" / "task1", options).items
     lines = (real_data / "multi30k" / "flickr8k_overlap.tsv").read_text(encoding="utf-8").splitlines()[1:]
     expected = {tuple(line.split("\t")[2:]) for line in lines}
     assert {(item.image.rpartition("/")[2], item.split) for item in items} == expected

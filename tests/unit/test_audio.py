@@ -9,7 +9,7 @@ import soundfile
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
-from limner.data.readers import Options, import_collection, read
+from limner.data.readers import ReaderOptions, import_collection, read_source
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, MissingExtraError, SettingsError
 from limner.features.encoders import logmel
 from limner.features.encoders.load import load_backbone, load_backbone_for
@@ -281,7 +281,7 @@ def folder(tmp_path):
 
 
 def test_a_folder_of_sounds_is_read(folder):
-    reading = read("audio", folder)
+    reading = read_source("audio", folder)
     found = {item.id: (item.split, item.image, item.audio, item.texts("en")) for item in reading.items}
     assert found == {
         "train/high": ("train", None, str(folder / "train/high.wav"), ["A high tone.", "It is short."]),
@@ -291,7 +291,7 @@ def test_a_folder_of_sounds_is_read(folder):
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_sounds_are_where_the_collection_says(folder, tmp_path, copy):
-    import_collection("audio", folder, tmp_path / "c", Options(lang="de"), copy=copy)
+    import_collection("audio", folder, tmp_path / "c", ReaderOptions(lang="de"), copy=copy)
     collection = Collection.open(tmp_path / "c")
     for item in collection.items():
         path = collection.media_file(item)
@@ -306,13 +306,13 @@ def test_sounds_are_where_the_collection_says(folder, tmp_path, copy):
 
 def test_a_folder_without_sounds_and_two_of_one_name(folder, tmp_path):
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(CollectionError, match=r"no sounds below this folder \(\.aif"):
-        read("audio", tmp_path / "nothing")
-    with pytest.raises(CollectionError, match="is not a folder"):
-        read("audio", folder / "train/high.wav")
+    with pytest.raises(CollectionError, match=r"no audio files below this folder \(\.aif"):
+        read_source("audio", tmp_path / "nothing")
+    with pytest.raises(CollectionError, match="expected a folder"):
+        read_source("audio", folder / "train/high.wav")
     soundfile.write(folder / "train" / "high.flac", sine(500), RATE)
-    with pytest.raises(CollectionError, match=r"is called 'train/high' like .*; rename one"):
-        read("audio", folder)
+    with pytest.raises(CollectionError, match=r"has the item id 'train/high' like .*; rename one"):
+        read_source("audio", folder)
 
 
 def test_sounds_of_all_lengths_are_extracted_and_bad_ones_skipped(folder, tmp_path):

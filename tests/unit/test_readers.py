@@ -7,11 +7,11 @@ from PIL import Image
 
 from limner.data.collection import Changes, Collection
 from limner.data.examples import Sentence
-from limner.data.readers import READERS, Options, import_collection, read
-from limner.data.readers.corpus_files import chosen_split
+from limner.data.readers import READERS, ReaderOptions, import_collection, read_source
+from limner.data.readers.corpus_files import assign_split
 from limner.errors import CollectionError
 
-AUTO = Options(split="auto")
+AUTO = ReaderOptions(split="auto")
 
 
 def write(path, text, encoding="utf-8"):
@@ -45,16 +45,16 @@ def flickr(tmp_path):
 
 
 def test_flickr(flickr):
-    reading = read("flickr", flickr)
+    reading = read_source("flickr", flickr)
     assert table(reading) == {
         "b": ("train", [("en", "b says 0 .", 0), ("en", "b says 1 .", 1)]),
         "a": ("test", [("en", "a says 0 .", 0), ("en", "a says 1 .", 1)]),
     }
     assert reading.skipped == {
-        "sentences whose picture is not there": 2,
-        "sentences whose picture is in no split": 2,
+        "sentences whose image is missing": 2,
+        "sentences whose image is in no split": 2,
     }
-    assert reading.examples["sentences whose picture is not there"] == ("gone.jpg",)
+    assert reading.examples["sentences whose image is missing"] == ("gone.jpg",)
 
 
 def test_flickr_as_it_is_downloaded(tmp_path):
@@ -62,27 +62,27 @@ def test_flickr_as_it_is_downloaded(tmp_path):
     write(tmp_path / "Flickr_8k.trainImages.txt", "a.jpg\r\n")
     write(tmp_path / "Flickr_8k.devImages.txt", "b.jpg\r\n")
     draw(tmp_path / "Flicker8k_Dataset", "a.jpg", "b.jpg")
-    assert {item.id: item.split for item in read("flickr", tmp_path).items} == {"a": "train", "b": "val"}
+    assert {item.id: item.split for item in read_source("flickr", tmp_path).items} == {"a": "train", "b": "val"}
 
 
 def test_flickr30k_by_its_file_with_lists_without_endings(tmp_path):
     tokens = write(tmp_path / "results_20130124.token", TOKENS)
     write(tmp_path / "lists" / "flickr30k_train.txt", "a\n")
     draw(tmp_path / "pictures", "a.jpg")
-    options = Options(images=tmp_path / "pictures", splits=tmp_path / "lists", lang="de")
-    (item,) = read("flickr", tokens, options).items
+    options = ReaderOptions(images=tmp_path / "pictures", splits=tmp_path / "lists", lang="de")
+    (item,) = read_source("flickr", tokens, options).items
     assert (item.id, item.split, item.texts("de")) == ("a", "train", ["a says 0 .", "a says 1 ."])
 
 
 def test_strict_refuses_the_first_thing_skipped(flickr):
-    with pytest.raises(CollectionError, match=r"Flickr8k\.token\.txt:5: 'gone\.jpg': sentences whose picture"):
-        read("flickr", flickr, strict=True)
+    with pytest.raises(CollectionError, match=r"Flickr8k\.token\.txt:5: 'gone\.jpg': sentences whose image"):
+        read_source("flickr", flickr, strict=True)
 
 
 def test_a_picture_in_two_splits_names_both_lines(flickr):
     write(flickr / "splits" / "test.txt", "a.jpg\nb.jpg\n")
     with pytest.raises(CollectionError, match=r"test\.txt:2: 'b\.jpg' is in .*'test'.*'train' in .*train\.txt:1"):
-        read("flickr", flickr)
+        read_source("flickr", flickr)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_a_picture_in_two_splits_names_both_lines(flickr):
 def test_flickr_refuses(flickr, file, text, message):
     write(flickr / file, text)
     with pytest.raises(CollectionError, match=message):
-        read("flickr", flickr)
+        read_source("flickr", flickr)
 
 
 def test_wrong_encoding_names_the_line_and_the_remedy(flickr):
     write(flickr / "Flickr8k.token.txt", "a.jpg#0\tone\na.jpg#1\tein süßer Hund\n", "latin-1")
     with pytest.raises(CollectionError, match=r"token\.txt:2: byte 0xfc is not UTF-8; save the file as UTF-8"):
-        read("flickr", flickr)
+        read_source("flickr", flickr)
 
 
 MULTI30K = {
@@ -136,7 +136,7 @@ def multi30k(tmp_path):
 
 
 def test_multi30k_task1_lines_translate_each_other(multi30k):
-    assert table(read("multi30k", multi30k / "task1")) == {
+    assert table(read_source("multi30k", multi30k / "task1")) == {
         "10": ("train", [("de", "Ein Hund.", 0), ("en", "A dog.", 0)]),
         "20": ("train", [("de", "Zwei Katzen.", 0), ("en", "Two cats.", 0)]),
         "30": ("test", [("de", "Eine Kuh.", 0), ("en", "A cow.", 0)]),
@@ -144,7 +144,7 @@ def test_multi30k_task1_lines_translate_each_other(multi30k):
 
 
 def test_multi30k_task2_descriptions_stand_alone(multi30k):
-    items = read("multi30k", multi30k / "task2").items
+    items = read_source("multi30k", multi30k / "task2").items
     assert [item.id for item in items] == ["10", "20", "30"]
     groups = [sentence.group for sentence in items[0].sentences]
     assert len(groups) == len(set(groups)) == 3
@@ -163,43 +163,43 @@ def test_multi30k_tasks_meet_in_the_same_items(multi30k, tmp_path):
 
 def test_multi30k_takes_pictures_by_flickrs_number(multi30k, tmp_path):
     draw(tmp_path / "p", "10_0a1b2c.jpg", "20.jpg", "30_aa.jpg", "30_bb.jpg", "100_ff.jpg")
-    reading = read("multi30k", multi30k / "task1", Options(images=tmp_path / "p"))
+    reading = read_source("multi30k", multi30k / "task1", ReaderOptions(images=tmp_path / "p"))
     images = {item.id: item.image and item.image.rpartition("/")[2] for item in reading.items}
     assert images == {"10": "10_0a1b2c.jpg", "20": "20.jpg", "30": None}
-    assert reading.skipped == {"pictures that are not there (their sentences are kept as text)": 1}
+    assert reading.skipped == {"images that are missing (their sentences are kept as text)": 1}
 
 
 def test_multi30k_with_the_splits_of_its_pictures(multi30k, tmp_path):
     draw(tmp_path / "p", "10_0a1b2c.jpg", "20_cc.jpg")
     write(tmp_path / "s" / "test.txt", "10_0a1b2c.jpg\n")
-    options = Options(images=tmp_path / "p", splits=tmp_path / "s")
-    reading = read("multi30k", multi30k / "task1", options)
+    options = ReaderOptions(images=tmp_path / "p", splits=tmp_path / "s")
+    reading = read_source("multi30k", multi30k / "task1", options)
     assert {item.id: item.split for item in reading.items} == {"10": "test"}
-    assert reading.skipped == {"pictures in none of the lists of splits": 2}
+    assert reading.skipped == {"images in none of the lists of splits": 2}
 
 
 def test_multi30k_files_of_different_length(multi30k):
     write(multi30k / "task1" / "train.de.gz", "Ein Hund.\n")
     with pytest.raises(CollectionError, match=r"train\.de\.gz:1: this file ends here.*train\.images\.txt.*line 2"):
-        read("multi30k", multi30k / "task1")
+        read_source("multi30k", multi30k / "task1")
 
 
 def test_multi30k_picture_in_two_splits_names_both_lines(multi30k):
     write(multi30k / "task1" / "test_2016_flickr.images.txt", "20.jpg\n")
     message = r"test_2016_flickr\.images\.txt:1: id '20' occurs twice: .*'train' in .*train\.images\.txt:2"
     with pytest.raises(CollectionError, match=message):
-        read("multi30k", multi30k / "task1")
+        read_source("multi30k", multi30k / "task1")
 
 
 def test_multi30k_refuses(multi30k, tmp_path):
     write(multi30k / "task1" / "val.en", "A hen.\n")
     with pytest.raises(CollectionError, match=r"val\.images\.txt: does not exist"):
-        read("multi30k", multi30k / "task1")
+        read_source("multi30k", multi30k / "task1")
     with pytest.raises(CollectionError, match=r"no files like train\.en\.gz"):
-        read("multi30k", tmp_path)
+        read_source("multi30k", tmp_path)
     (multi30k / "task2" / "train.1.de.gz").write_bytes(b"\x1f\x8b\x08 broken")
     with pytest.raises(CollectionError, match=r"train\.1\.de\.gz: cannot be read"):
-        read("multi30k", multi30k / "task2")
+        read_source("multi30k", multi30k / "task2")
 
 
 def test_coco(tmp_path):
@@ -217,14 +217,14 @@ def test_coco(tmp_path):
     }
     write(tmp_path / "annotations" / "captions_val2014.json", json.dumps(contents))
     draw(tmp_path / "val2014", "COCO_val2014_07.jpg")
-    reading = read("coco", tmp_path)
+    reading = read_source("coco", tmp_path)
     assert table(reading) == {"COCO_val2014_07": ("val", [("en", "A cup.", 0), ("en", "A white cup.", 1)])}
     assert sorted(reading.skipped.values()) == [1, 1, 1]
-    assert read("coco", tmp_path, AUTO).items[0].split == chosen_split("COCO_val2014_07", AUTO)
+    assert read_source("coco", tmp_path, AUTO).items[0].split == assign_split("COCO_val2014_07", AUTO)
     del contents["annotations"][2]["caption"]
     write(tmp_path / "annotations" / "captions_val2014.json", json.dumps(contents))
     with pytest.raises(CollectionError, match=r"annotations\[2\]: 'caption' is missing"):
-        read("coco", tmp_path)
+        read_source("coco", tmp_path)
 
 
 CATS_AND_DOGS = ("cats/001.jpg", "dogs/001.jpg")
@@ -285,15 +285,15 @@ SOURCES = {
 def test_two_pictures_of_one_name_are_refused_by_both_names(tmp_path, kind):
     draw(tmp_path / "images", *CATS_AND_DOGS)
     source = SOURCES[kind](tmp_path, *CATS_AND_DOGS)
-    message = r"'\S*dogs/001\S*' is called '001' like '\S*cats/001\S*' in .*; rename one"
+    message = r"'\S*dogs/001\S*' has the item id '001', like '\S*cats/001\S*' in .*; rename one"
     with pytest.raises(CollectionError, match=message):
-        read(kind.partition(" ")[0], source)
+        read_source(kind.partition(" ")[0], source)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SOURCES if kind != "multi30k"])
 def test_a_name_with_its_folder_finds_the_picture_there(tmp_path, kind):
     draw(tmp_path / "images", *CATS_AND_DOGS)
-    (item,) = read(kind.partition(" ")[0], SOURCES[kind](tmp_path, "dogs/001.jpg")).items
+    (item,) = read_source(kind.partition(" ")[0], SOURCES[kind](tmp_path, "dogs/001.jpg")).items
     assert item.image == str(tmp_path / "images" / "dogs" / "001.jpg")
     assert item.texts("en")[0].startswith("From dogs/001.jpg")
 
@@ -301,11 +301,11 @@ def test_a_name_with_its_folder_finds_the_picture_there(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["coco", "karpathy", "flickr", "multi30k"])
 def test_a_bare_name_that_fits_two_pictures_is_refused(tmp_path, kind):
     draw(tmp_path / "images", *CATS_AND_DOGS)
-    source, options = SOURCES[kind](tmp_path, "001.jpg"), Options(images=tmp_path / "images")
-    with pytest.raises(CollectionError, match=r"'001\.jpg' may be \S*cats/001\.jpg or \S*dogs/001\.jpg; name"):
-        read(kind, source, options)
+    source, options = SOURCES[kind](tmp_path, "001.jpg"), ReaderOptions(images=tmp_path / "images")
+    with pytest.raises(CollectionError, match=r"'001\.jpg' may be \S*cats/001\.jpg or \S*dogs/001\.jpg; specify"):
+        read_source(kind, source, options)
     draw(tmp_path / "images", "001.jpg")  # right where the name leads
-    (item,) = read(kind, source, options).items
+    (item,) = read_source(kind, source, options).items
     assert item.image == str(tmp_path / "images" / "001.jpg")
 
 
@@ -313,9 +313,9 @@ def test_a_name_with_another_folder_finds_nothing(tmp_path):
     draw(tmp_path / "images", "cats/001.jpg")
     source = coco_of(tmp_path, "dogs/001.jpg", "val2014/002.jpg")
     draw(tmp_path / "images", "002.jpg")  # below the folder that the name begins with
-    reading = read("coco", source)
+    reading = read_source("coco", source)
     assert [item.id for item in reading.items] == ["002"]
-    assert reading.examples["pictures that are not there"] == ("dogs/001.jpg",)
+    assert reading.examples["images that are missing"] == ("dogs/001.jpg",)
 
 
 def test_karpathy(tmp_path):
@@ -333,18 +333,18 @@ def test_karpathy(tmp_path):
     ]
     path = write(tmp_path / "dataset_coco.json", json.dumps({"images": images}))
     draw(tmp_path / "images", "a.jpg", "b.jpg")
-    reading = read("karpathy", tmp_path)
+    reading = read_source("karpathy", tmp_path)
     assert table(reading) == {
         "a": ("train", [("en", "One.", 0), ("en", "Two.", 1)]),
         "b": ("test", [("en", "Three.", 0)]),
     }
-    assert reading.skipped == {"pictures that are not there": 1}
+    assert reading.skipped == {"images that are missing": 1}
     write(path, json.dumps({"images": [*images, image("b.jpg", "val", "Four.")]}))
     with pytest.raises(CollectionError, match=r"images\[3\]: id 'b' occurs twice: its split .* in .*images\[1\]"):
-        read("karpathy", tmp_path)
+        read_source("karpathy", tmp_path)
     write(path, '{"images": [\n{"filename": }]}')
     with pytest.raises(CollectionError, match=r"dataset_coco\.json:2: not valid JSON"):
-        read("karpathy", tmp_path)
+        read_source("karpathy", tmp_path)
 
 
 ANNOTATION = """<DOC>
@@ -367,7 +367,7 @@ def test_iapr(tmp_path):
     draw(tmp_path / "images", "00/25.jpg", "01/1000.jpg")
     write(tmp_path / "iaprtc12_train_list.txt", "00/25\n00/26\n")
     write(tmp_path / "iaprtc12_test_list.txt", "01/1000\n")
-    reading = read("iapr", tmp_path)
+    reading = read_source("iapr", tmp_path)
     aligned = [
         ("en", "a café & a bar", 0),
         ("en", "two palms", 1),
@@ -376,7 +376,7 @@ def test_iapr(tmp_path):
     ]
     apart = [("en", "a hill", 0), ("en", "a lake", 1), ("de", "ein Hügel mit See", 2)]
     assert table(reading) == {"25": ("train", aligned), "1000": ("test", apart)}
-    assert reading.skipped == {"pictures that are not there": 1}
+    assert reading.skipped == {"images that are missing": 1}
 
 
 def rows(*values):
@@ -392,7 +392,7 @@ def dog(tmp_path):
 def test_csv(dog):
     text = rows("1,train,p/dog.png,en,a dog", '1,train,p/dog.png,de,"ein Hund, süß"', "1,train,p/dog.png,en,a pet")
     text += "2,val,,fr,un chat\n\n3,val,p/gone.png,en,gone\n4,val,,,\n"
-    reading = read("csv", write(dog / "t.csv", "\ufeff" + text))
+    reading = read_source("csv", write(dog / "t.csv", "\ufeff" + text))
     assert table(reading) == {
         "1": ("train", [("en", "a dog", 0), ("de", "ein Hund, süß", 0), ("en", "a pet", 1)]),
         "2": ("val", [("fr", "un chat", 0)]),
@@ -400,7 +400,7 @@ def test_csv(dog):
     }
     assert reading.items[0].image == str(dog / "p/dog.png")
     assert reading.items[1].image is None
-    assert reading.skipped == {"pictures that are not there": 1, "sentences whose picture is not there": 1}
+    assert reading.skipped == {"images that are missing": 1, "sentences whose image is missing": 1}
 
 
 def test_tables_agree(dog):
@@ -419,9 +419,9 @@ def test_tables_agree(dog):
     lines = "\n".join(json.dumps(record) for record in records)
     tabs = "id\tsplit\timage\tlang\ttext\tgroup\tlabel\n"
     tabs += "1\ttrain\tdog.png\ten\ta dog\t4\tx\n2\ttrain\t\ten\ta cat\t\t\n"
-    options = Options(images=dog / "p")
-    first = read("jsonl", write(dog / "t.jsonl", lines), options).items
-    assert first == read("csv", write(dog / "t.tsv", tabs), options).items
+    options = ReaderOptions(images=dog / "p")
+    first = read_source("jsonl", write(dog / "t.jsonl", lines), options).items
+    assert first == read_source("csv", write(dog / "t.tsv", tabs), options).items
     assert first[0].label == "x"
     assert first[0].sentences == (Sentence("en", "a dog", 4),)
 
@@ -437,30 +437,32 @@ def test_tables_agree(dog):
             rows("1,train,,en,a", "2,train,,en,b", "1,test,,en,c"),
             r"csv:4: id '1' occurs twice: .*'train' in .*csv:2",
         ),
-        (rows("1,train,,,a"), r"t\.csv:2: a sentence without a language"),
+        (rows("1,train,,,a"), r"t\.csv:2: the language of the sentence is empty"),
         (rows(",train,,en,a"), r"t\.csv:2: the id is empty"),
         (rows("1,,,en,a"), r"t\.csv:2: the split is empty"),
-        (rows(), r"nothing to import"),
+        (rows(), r"no items to import"),
         ("", r"t\.csv: the file is empty"),
         ("id,split,image,lang,text,group\n1,train,,en,a,one\n", r"t\.csv:2: the group is 'one'"),
     ],
 )
 def test_csv_refuses(tmp_path, text, message):
     with pytest.raises(CollectionError, match=message):
-        read("csv", write(tmp_path / "t.csv", text))
+        read_source("csv", write(tmp_path / "t.csv", text))
 
 
 def test_a_table_without_ids_and_splits_is_named_by_its_pictures_and_dealt_out(dog):
     path = write(dog / "t.csv", "image,lang,text\np/dog.png,en,a dog\np/dog.png,en,a pet\n")
     told = [("en", "a dog", 0), ("en", "a pet", 1)]
-    assert table(read("csv", path, Options(split="val"))) == {"p/dog": ("val", told)}
+    assert table(read_source("csv", path, ReaderOptions(split="val"))) == {"p/dog": ("val", told)}
     lines = (
         '{"image": "p/dog.png", "lang": "en", "text": "a dog"}\n{"image": "p/dog.png", "lang": "en", "text": "a pet"}'
     )
     path = write(dog / "t.jsonl", lines)
-    assert table(read("jsonl", path, Options(split="auto"))) == {"p/dog": (chosen_split("p/dog", AUTO), told)}
+    assert table(read_source("jsonl", path, ReaderOptions(split="auto"))) == {
+        "p/dog": (assign_split("p/dog", AUTO), told)
+    }
     path = write(dog / "own.csv", rows("1,val,,en,a", "2,,,en,b"))
-    assert table(read("csv", path, Options(split="test"))) == {
+    assert table(read_source("csv", path, ReaderOptions(split="test"))) == {
         "1": ("val", [("en", "a", 0)]),
         "2": ("test", [("en", "b", 0)]),
     }
@@ -468,7 +470,7 @@ def test_a_table_without_ids_and_splits_is_named_by_its_pictures_and_dealt_out(d
 
 def test_a_table_parted_by_semicolons(tmp_path):
     path = write(tmp_path / "t.csv", "id;split;image;lang;text\n1;train;;en;A dog, running.\n")
-    assert table(read("csv", path)) == {"1": ("train", [("en", "A dog, running.", 0)])}
+    assert table(read_source("csv", path)) == {"1": ("train", [("en", "A dog, running.", 0)])}
 
 
 @pytest.mark.parametrize(
@@ -483,39 +485,41 @@ def test_a_table_parted_by_semicolons(tmp_path):
 def test_jsonl_refuses(tmp_path, line, message):
     good = '{"id":"1","split":"x","image":"","lang":"en","text":"a"}'
     with pytest.raises(CollectionError, match=message):
-        read("jsonl", write(tmp_path / "t.jsonl", f"{good}\n{line}\n"))
+        read_source("jsonl", write(tmp_path / "t.jsonl", f"{good}\n{line}\n"))
 
 
 def test_folder(tmp_path):
     draw(tmp_path, "b.png", "train/a.jpg", "dev/c.jpg", "other/d.JPG", ".hidden/e.jpg")
     write(tmp_path / "train" / "a.txt", "ein Tier\nnoch eines\n")
-    assert table(read("folder", tmp_path, Options(lang="de", split="test"))) == {
+    assert table(read_source("folder", tmp_path, ReaderOptions(lang="de", split="test"))) == {
         "b": ("test", []),
         "dev/c": ("val", []),
         "other/d": ("test", []),
         "train/a": ("train", [("de", "ein Tier", 0), ("de", "noch eines", 1)]),
     }
     draw(tmp_path, "b.jpg")
-    with pytest.raises(CollectionError, match=r"b\.png: is called 'b' like .*b\.jpg; rename one of them"):
-        read("folder", tmp_path)
+    with pytest.raises(CollectionError, match=r"b\.png: has the item id 'b', like .*b\.jpg; rename one of them"):
+        read_source("folder", tmp_path)
 
 
 def test_an_empty_file_beside_a_picture_says_nothing_about_it(tmp_path):
     draw(tmp_path, "a.png", "b.png")
     write(tmp_path / "a.txt", " \n")
     write(tmp_path / "b.txt", "a dog\n")
-    reading = read("folder", tmp_path)
+    reading = read_source("folder", tmp_path)
     assert table(reading) == {"a": ("train", []), "b": ("train", [("en", "a dog", 0)])}
-    assert reading.skipped == {"empty files of sentences (the pictures are kept)": 1}
+    assert reading.skipped == {"empty text files (the images are kept)": 1}
 
 
 def test_a_folder_without_pictures_names_what_would_help(tmp_path):
-    with pytest.raises(CollectionError, match="no pictures below this folder; name the folder that the pictures"):
-        read("folder", tmp_path)
+    with pytest.raises(CollectionError, match="no images below this folder .*; specify a folder of images"):
+        read_source("folder", tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "s.wav").write_bytes(b"")
-    with pytest.raises(CollectionError, match="no images below this folder, but audio files; import it as 'audio'"):
-        read("folder", tmp_path)
+    with pytest.raises(
+        CollectionError, match="no images below this folder, but audio files; choose a reader of audio files"
+    ):
+        read_source("folder", tmp_path)
 
 
 def test_dealing_out_what_was_not_dealt_out_before_names_the_remedy(tmp_path):
@@ -526,17 +530,17 @@ def test_dealing_out_what_was_not_dealt_out_before_names_the_remedy(tmp_path):
 
 
 def test_kinds_sources_and_options_are_checked(tmp_path):
-    with pytest.raises(CollectionError, match="'flicker': no such kind of source; there are flickr"):
-        read("flicker", tmp_path)
-    with pytest.raises(CollectionError, match="'csv' has no use for the option 'lang'; it takes images"):
-        read("csv", tmp_path, Options(lang="en"))
+    with pytest.raises(CollectionError, match="'flicker': unknown kind of source; expected one of flickr"):
+        read_source("flicker", tmp_path)
+    with pytest.raises(CollectionError, match="'csv' does not support the option 'lang'; it supports images"):
+        read_source("csv", tmp_path, ReaderOptions(lang="en"))
     for kind in READERS:
         with pytest.raises(CollectionError, match="does not exist"):
-            read(kind, tmp_path / "nothing")
+            read_source(kind, tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
     for kind in READERS:
         with pytest.raises(CollectionError, match="empty"):
-            read(kind, tmp_path / "empty")
+            read_source(kind, tmp_path / "empty")
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -544,9 +548,9 @@ def test_import_is_idempotent_and_pictures_are_found(flickr, tmp_path, copy):
     target = tmp_path / "deep" / "collection"
     seen = []
     progress = lambda done, total: seen.append((done, total))  # noqa: E731
-    report = import_collection("flickr", flickr, target, copy=copy, progress=progress)
+    report = import_collection("flickr", flickr, target, copy=copy, on_progress=progress)
     assert (report.items, report.sentences, report.changes) == (2, 4, Changes(2, 0, 0))
-    assert any("skipped 2 sentences whose picture is not there" in line for line in report.lines())
+    assert any("skipped 2 sentences whose image is missing" in line for line in report.lines())
     collection = Collection.open(target)
     again = import_collection("flickr", flickr, target, copy=copy)
     assert again.changes == Changes(0, 0, 2)
@@ -572,15 +576,15 @@ def test_an_interrupted_import_leaves_nothing(flickr, tmp_path):
 
     before = sorted(tmp_path.iterdir())
     with pytest.raises(KeyboardInterrupt):
-        import_collection("flickr", flickr, tmp_path / "c", copy=True, progress=interrupt)
+        import_collection("flickr", flickr, tmp_path / "c", copy=True, on_progress=interrupt)
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_auto_deals_pictures_out_by_their_names() -> None:
     ids = [f"photo{number}" for number in range(2000)]
-    splits = Counter(chosen_split(id, AUTO) for id in ids)
+    splits = Counter(assign_split(id, AUTO) for id in ids)
     assert splits.keys() == {"train", "val", "test"}
     assert 0.77 < splits["train"] / 2000 < 0.83
     assert min(splits["val"], splits["test"]) > 150
-    assert chosen_split("photo7", Options()) == "train"
-    assert chosen_split("photo7", Options(split="museum")) == "museum"
+    assert assign_split("photo7", ReaderOptions()) == "train"
+    assert assign_split("photo7", ReaderOptions(split="museum")) == "museum"

@@ -44,11 +44,11 @@ def import_(
 
     Example: `limner import flickr ~/flickr8k collections/flickr8k`
     """
-    from limner.data.readers import Options, import_collection
+    from limner.data.readers import ReaderOptions, import_collection
 
-    options = Options(images=images, splits=splits, lang=lang, split=split)
+    options = ReaderOptions(images=images, splits=splits, lang=lang, split=split)
     with progress_bar("copying images" if copy else "importing") as bar:
-        report = import_collection(kind, source, collection, options, strict=strict, copy=copy, progress=bar)
+        report = import_collection(kind, source, collection, options, strict=strict, copy=copy, on_progress=bar)
     if as_json:
         print_json(
             {

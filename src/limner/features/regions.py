@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.collection import Collection
-from limner.data.readers.corpus_files import field, read_json, read_lines
-from limner.data.readers.image_names import key_of, may_be_one
+from limner.data.readers.corpus_files import require_field, read_json, read_lines
+from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features.encoders.base import Backbone, EncoderInput
@@ -273,11 +273,11 @@ def read_boxes(path: Path) -> dict[str, list[Box]]:
     boxes: dict[str, list[Box]] = {}
     for location, entry in _entries(path):
         if isinstance(entry, dict) and "id" in entry and "regions" in entry:
-            entry = {str(entry["id"]): field(entry, "regions", list, location)}
+            entry = {str(entry["id"]): require_field(entry, "regions", list, location)}
         if not isinstance(entry, dict):
             raise CollectionError(f"{location}: expected an object of images and their boxes, got {_excerpt(entry)}")
         for name in entry:
-            values = field(entry, name, list, location)
+            values = require_field(entry, name, list, location)
             boxes.setdefault(name, []).extend(_box(each, name, number, location) for number, each in enumerate(values))
     return boxes
 
@@ -351,11 +351,11 @@ def _boxes_by_image(collection: Collection, boxes: Boxes, where: str) -> dict[Pa
     images = {item.id: item.image for item in collection.items() if item.image is not None}
     by_key: defaultdict[str, set[str]] = defaultdict(set)
     for image in images.values():
-        by_key[key_of(image)].add(image)
+        by_key[image_key(image)].add(image)
     assigned: defaultdict[Path, list[Box]] = defaultdict(list)
     unknown = []
     for name, given in boxes.items():
-        matches = [images[name]] if name in images else sorted(i for i in by_key[key_of(name)] if may_be_one(i, name))
+        matches = [images[name]] if name in images else sorted(i for i in by_key[image_key(name)] if may_be_same_image(i, name))
         if len(matches) > 1:
             raise CollectionError(f"{where}: '{name}' matches both '{matches[0]}' and '{matches[1]}'; use item ids")
         if not matches:

@@ -1,4 +1,4 @@
-"""Readers: one a kind of source, and the import that makes a collection of what they read."""
+"""Readers of published corpora and of plain files, and the import of their items into a collection."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from pathlib import Path
 
 from limner.data.collection import Changes, write_items
 from limner.data.examples import Item
-from limner.data.readers.audio import read_audio
 from limner.data.readers.coco import read_coco, read_karpathy
-from limner.data.readers.corpus_files import Options
+from limner.data.readers.corpus_files import ReaderOptions
 from limner.data.readers.flickr import read_flickr
-from limner.data.readers.folder import read_folder
+from limner.data.readers.folder import read_audio_folder, read_image_folder
 from limner.data.readers.iapr import read_iapr
-from limner.data.readers.item_builder import Gathering, Reading
+from limner.data.readers.item_builder import ItemBuilder, ReaderResult
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.errors import CollectionError
 from limner.media.modality import AUDIO, IMAGE, Modality
 from limner.progress import Progress
 
-__all__ = ["READERS", "ImportReport", "Options", "Reader", "Reading", "import_collection", "read"]
+__all__ = ["READERS", "ImportReport", "Reader", "ReaderOptions", "ReaderResult", "import_collection", "read_source"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A kind of source, in one line, the function that reads it and the options it takes."""
+    """Reader of one kind of source."""
 
-    about: str
-    read: Callable[[Path, Options, Gathering], None]
-    takes: frozenset[str]
+    description: str
+    """Files of the source, in one line."""
+    read: Callable[[Path, ReaderOptions, ItemBuilder], None]
+    """Function that adds the items of a source to a builder."""
+    options: frozenset[str]
+    """Names of the supported fields of `ReaderOptions`."""
     modality: Modality = IMAGE
-    """Modality of the files that the reader returns as the items' `image`."""
+    """Modality of the files that the function passes as `image`."""
 
 
 READERS: dict[str, Reader] = {
     "flickr": Reader(
-        "Flickr8k, Flickr30k: *.token.txt, lists of splits, pictures",
+        "Flickr8k, Flickr30k: *.token.txt, lists of splits, images",
         read_flickr,
         frozenset({"images", "splits", "lang"}),
     ),
@@ -48,44 +50,56 @@ READERS: dict[str, Reader] = {
         read_multi30k,
         frozenset({"images", "splits"}),
     ),
-    "coco": Reader("COCO: captions_*.json and pictures", read_coco, frozenset({"images", "lang", "split"})),
-    "karpathy": Reader("Karpathy's splits: dataset_*.json and pictures", read_karpathy, frozenset({"images", "lang"})),
+    "coco": Reader("COCO: captions_*.json and images", read_coco, frozenset({"images", "lang", "split"})),
+    "karpathy": Reader("Karpathy splits: dataset_*.json and images", read_karpathy, frozenset({"images", "lang"})),
     "iapr": Reader(
         "IAPR TC-12: annotations_complete_eng/, images/, lists of splits",
         read_iapr,
         frozenset({"images", "splits"}),
     ),
     "jsonl": Reader(
-        "one JSON object a sentence: id, split, image, lang, text", read_jsonl, frozenset({"images", "split"})
+        "one JSON object per sentence: id, split, image, lang, text", read_jsonl, frozenset({"images", "split"})
     ),
-    "csv": Reader("one line a sentence: id,split,image,lang,text", read_csv, frozenset({"images", "split"})),
-    "folder": Reader("a folder of pictures, sentences in .txt beside them", read_folder, frozenset({"lang", "split"})),
+    "csv": Reader("one row per sentence: id,split,image,lang,text", read_csv, frozenset({"images", "split"})),
+    "folder": Reader(
+        "folder of images, sentences in .txt files of the same names", read_image_folder, frozenset({"lang", "split"})
+    ),
     "audio": Reader(
-        "a folder of sounds, sentences in .txt beside them", read_audio, frozenset({"lang", "split"}), AUDIO
+        "folder of audio files, sentences in .txt files of the same names",
+        read_audio_folder,
+        frozenset({"lang", "split"}),
+        AUDIO,
     ),
 }
+"""Readers by kind of source."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import did and what it left out."""
+    """Result of an import."""
 
     collection: Path
+    """Folder of the collection."""
     items: int
+    """Number of items read."""
     sentences: int
+    """Number of sentences read."""
     changes: Changes
+    """Numbers of items added, updated and unchanged."""
     skipped: Counter[str]
+    """Number of skipped entries by reason."""
     examples: dict[str, tuple[str, ...]]
+    """Some names of skipped entries by reason."""
 
     def lines(self) -> list[str]:
-        """The report in sentences."""
+        """Lines of text that summarise the import."""
         changes = self.changes
-        first = (
+        summary = (
             f"{self.collection}: read {self.items:,} items with {self.sentences:,} sentences "
-            f"({changes.added:,} new, {changes.updated:,} updated, {changes.unchanged:,} as they were)"
+            f"({changes.added:,} new, {changes.updated:,} updated, {changes.unchanged:,} unchanged)"
         )
         return [
-            first,
+            summary,
             *(
                 f"skipped {count:,} {reason}, for example {'; '.join(self.examples[reason])}"
                 for reason, count in self.skipped.most_common()
@@ -93,101 +107,109 @@ class ImportReport:
         ]
 
 
-def read(kind: str, source: Path | str, options: Options | None = None, *, strict: bool = False) -> Reading:
-    """Read a source without writing anything.
+def read_source(
+    kind: str, source: Path | str, options: ReaderOptions | None = None, *, strict: bool = False
+) -> ReaderResult:
+    """Read the items of a source.
 
     Args:
-        kind: a key of READERS.
-        source: folder or file, as the reader wants it.
-        options: what the reader cannot know by itself.
-        strict: refuse at the first thing that would be skipped.
+        kind: key of `READERS`.
+        source: folder or file.
+        options: options of the reader.
+        strict: whether an entry that would be skipped raises an error.
 
     Raises:
-        CollectionError: the kind is unknown, an option is of no use to it, or the source is missing, damaged,
+        CollectionError: the kind is unknown, an option is not supported, or the source is missing, damaged,
             inconsistent or empty.
     """
     if kind not in READERS:
-        raise CollectionError(f"'{kind}': no such kind of source; there are {', '.join(READERS)}")
-    source, options, reader = Path(source), options or Options(), READERS[kind]
+        raise CollectionError(f"'{kind}': unknown kind of source; expected one of {', '.join(READERS)}")
+    source, options, reader = Path(source), options or ReaderOptions(), READERS[kind]
     for option in fields(options):
-        if getattr(options, option.name) is not None and option.name not in reader.takes:
-            takes = ", ".join(sorted(reader.takes))
-            raise CollectionError(f"'{kind}' has no use for the option '{option.name}'; it takes {takes}")
+        if getattr(options, option.name) is not None and option.name not in reader.options:
+            supported = ", ".join(sorted(reader.options))
+            raise CollectionError(f"'{kind}' does not support the option '{option.name}'; it supports {supported}")
     if not source.exists():
         raise CollectionError(f"{source}: does not exist")
-    gathering = Gathering(strict)
-    reader.read(source, options, gathering)
-    reading = gathering.reading()
-    if not reading.items:
-        reasons = "; ".join(f"{count} {reason}" for reason, count in reading.skipped.items()) or "it is empty"
-        raise CollectionError(f"{source}: nothing to import as '{kind}' ({reasons})")
+    builder = ItemBuilder(strict)
+    reader.read(source, options, builder)
+    result = builder.result()
+    if not result.items:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in result.skipped.items()) or "it is empty"
+        raise CollectionError(f"{source}: no items to import as '{kind}' ({reasons})")
     if reader.modality == IMAGE:
-        return reading
-    items = [replace(item, image=None).with_media(reader.modality, item.image) for item in reading.items]
-    return replace(reading, items=items)
+        return result
+    items = [replace(item, image=None).with_media(reader.modality, item.image) for item in result.items]
+    return replace(result, items=items)
 
 
 def import_collection(
     kind: str,
     source: Path | str,
     target: Path | str,
-    options: Options | None = None,
+    options: ReaderOptions | None = None,
     *,
     strict: bool = False,
     copy: bool = False,
-    progress: Progress | None = None,
+    on_progress: Progress | None = None,
 ) -> ImportReport:
-    """Read a source into a collection: a new one, or one that gains what it lacks. Again changes nothing.
+    """Import a source into a new or an existing collection; repeating an import changes nothing.
 
     Args:
-        kind: a key of READERS.
-        source: folder or file, as the reader wants it.
-        target: the collection's folder.
-        options: what the reader cannot know by itself.
-        strict: refuse at the first thing that would be skipped.
-        copy: copy the pictures or sounds into the collection, instead of referring to where they are.
-        progress: called with (copied, total) pictures or sounds.
+        kind: key of `READERS`.
+        source: folder or file.
+        target: folder of the collection.
+        options: options of the reader.
+        strict: whether an entry that would be skipped raises an error.
+        copy: whether media files are copied into the collection instead of being referenced.
+        on_progress: called with the numbers of copied files and of all files.
 
     Raises:
-        CollectionError: see `read` and `write_items`; the collection is then as it was.
+        CollectionError: see `read_source` and `write_items`; the collection is unchanged.
     """
     target = Path(target)
-    reading = read(kind, source, options, strict=strict)
-    items, copies = (_copied if copy else _referred)(reading.items, target)
-    changes = write_items(target, items, files=copies, on_progress=progress)
+    result = read_source(kind, source, options, strict=strict)
+    if copy:
+        items, files = _with_copied_files(result.items)
+    else:
+        items, files = _with_relative_paths(result.items, target), {}
+    changes = write_items(target, items, files=files, on_progress=on_progress)
     sentences = sum(len(item.sentences) for item in items)
-    return ImportReport(target, len(items), sentences, changes, reading.skipped, reading.examples)
+    return ImportReport(target, len(items), sentences, changes, result.skipped, result.examples)
 
 
-def _referred(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path]]:
-    """ImageFolder and sounds by their path relative to the collection, through links resolved so that '..' leads home."""
-    home = os.path.realpath(target)
-    folders: dict[str, str] = {}
-    moved = []
+def _with_relative_paths(items: list[Item], target: Path) -> list[Item]:
+    """Replace media paths by paths relative to the collection, with links resolved so that '..' is correct."""
+    root = os.path.realpath(target)
+    relative_folders: dict[str, str] = {}
+    result = []
     for item in items:
         if item.media_path is not None:
             folder, name = os.path.split(item.media_path)
-            if folder not in folders:
-                folders[folder] = Path(os.path.relpath(os.path.realpath(folder), home)).as_posix()
-            item = _moved(item, f"{folders[folder]}/{name}")
-        moved.append(item)
-    return moved, {}
+            if folder not in relative_folders:
+                relative_folders[folder] = Path(os.path.relpath(os.path.realpath(folder), root)).as_posix()
+            item = _with_path(item, f"{relative_folders[folder]}/{name}")
+        result.append(item)
+    return result
 
 
-def _copied(items: list[Item], target: Path) -> tuple[list[Item], dict[str, Path]]:
-    """By their path in `images/` or `sounds/`, where they keep the folders they have below their common one."""
-    files = [os.path.abspath(item.media_path) for item in items if item.media_path is not None]
-    root = os.path.commonpath([os.path.dirname(file) for file in files]) if files else ""
-    copies: dict[str, Path] = {}
-    moved = []
+def _with_copied_files(items: list[Item]) -> tuple[list[Item], dict[str, Path]]:
+    """Replace media paths by paths of copies in the collection; return the files to copy by these paths as well.
+
+    Copies keep their folders below the common folder of all files.
+    """
+    paths = [os.path.abspath(item.media_path) for item in items if item.media_path is not None]
+    root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    files: dict[str, Path] = {}
+    result = []
     for item in items:
         if item.media_path is not None and item.modality is not None:
-            place = Path(item.modality.folder, os.path.relpath(item.media_path, root)).as_posix()
-            copies[place] = Path(item.media_path)
-            item = _moved(item, place)
-        moved.append(item)
-    return moved, copies
+            name = Path(item.modality.folder, os.path.relpath(item.media_path, root)).as_posix()
+            files[name] = Path(item.media_path)
+            item = _with_path(item, name)
+        result.append(item)
+    return result, files
 
 
-def _moved(item: Item, place: str) -> Item:
-    return item if item.modality is None else item.with_media(item.modality, place)
+def _with_path(item: Item, path: str) -> Item:
+    return item if item.modality is None else item.with_media(item.modality, path)

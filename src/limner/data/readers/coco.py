@@ -6,78 +6,91 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from limner.data.readers.corpus_files import ImageFolder, Options, chosen_split, field, find_files, read_json
-from limner.data.readers.item_builder import Gathering, SourceLocation
+from limner.data.readers.corpus_files import (
+    ImageFolder,
+    ReaderOptions,
+    assign_split,
+    find_files,
+    read_json,
+    require_field,
+)
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 
 CAPTION_FILES = ("annotations/captions_*.json", "captions_*.json")
 KARPATHY_FILES = ("dataset_*.json", "dataset.json")
 SPLIT_OF_FILE = re.compile(r"captions_(train|val|test)?")
-SPLIT_NAMES = {"restval": "train"}  # the rest of COCO's validation images: all who use these splits train on it
+SPLIT_NAMES = {"restval": "train"}  # images of COCO's validation set that these splits use for training
 
 
-def read_coco(source: Path, options: Options, gathering: Gathering) -> None:
+def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
     """Read `captions_*.json`: `images` (`id`, `file_name`) and `annotations` (`image_id`, `caption`).
 
-    Items are named by their pictures, as in Karpathy's files, and each caption is a group of its own.
+    Item ids are image names, as in Karpathy's files, and each caption has a group of its own.
 
     Args:
-        source: the folder of the corpus, or one file of it.
-        options: `images`, where they are not below `source`; `split`, where the file's name does not tell it;
-            `lang`, English otherwise.
-        gathering: gets the items, in the order of the files.
+        source: folder of the corpus, or one file.
+        options: `images`, if not below `source`; `split`, if it is not part of the file name; `lang`, by default
+            English.
+        builder: receives the items in the order of the files.
+
+    Raises:
+        CollectionError: a file is missing or malformed.
     """
-    pictures = ImageFolder.of(source, options)
+    image_folder = ImageFolder.of(source, options)
     for path in find_files(source, CAPTION_FILES, "captions"):
         match = SPLIT_OF_FILE.match(path.name)
-        told_split = (match and match[1]) or "train"
+        file_split = (match and match[1]) or "train"
         contents = read_json(path)
         keys: dict[int, str] = {}
-        for number, image in enumerate(field(contents, "images", list, SourceLocation(path))):
-            place = SourceLocation(path, f"images[{number}]")
-            name = field(image, "file_name", str, place)
-            key = keys[field(image, "id", int, place)] = gathering.key(name, place)
-            if picture := pictures.find(name):
-                split = chosen_split(key, options) if options.split else told_split
-                gathering.item(key, place, split=split, image=picture)
+        for number, image in enumerate(require_field(contents, "images", list, SourceLocation(path))):
+            location = SourceLocation(path, f"images[{number}]")
+            name = require_field(image, "file_name", str, location)
+            key = keys[require_field(image, "id", int, location)] = builder.key(name, location)
+            if path_of_image := image_folder.find(name):
+                split = assign_split(key, options) if options.split else file_split
+                builder.add_item(key, location, split=split, image=path_of_image)
             else:
-                gathering.skip("pictures that are not there", name, place)
+                builder.skip("images that are missing", name, location)
         groups: Counter[str] = Counter()
-        for number, annotation in enumerate(field(contents, "annotations", list, SourceLocation(path))):
-            place = SourceLocation(path, f"annotations[{number}]")
-            told = keys.get(field(annotation, "image_id", int, place))
-            text = field(annotation, "caption", str, place)
-            if told is None:
-                gathering.skip("captions of images the file does not list", str(annotation["image_id"]), place)
-            elif told in gathering:
-                gathering.sentence(told, place, options.lang or "en", text, groups[told])
-                groups[told] += 1
+        for number, annotation in enumerate(require_field(contents, "annotations", list, SourceLocation(path))):
+            location = SourceLocation(path, f"annotations[{number}]")
+            key_of_image = keys.get(require_field(annotation, "image_id", int, location))
+            text = require_field(annotation, "caption", str, location)
+            if key_of_image is None:
+                builder.skip("captions of images that the file does not list", str(annotation["image_id"]), location)
+            elif key_of_image in builder:
+                builder.add_sentence(key_of_image, location, options.lang or "en", text, groups[key_of_image])
+                groups[key_of_image] += 1
             else:
-                gathering.skip("sentences whose picture is not there", told, place)
+                builder.skip("sentences whose image is missing", key_of_image, location)
 
 
-def read_karpathy(source: Path, options: Options, gathering: Gathering) -> None:
-    """Read `dataset_*.json`: `images` with `filename`, `split` and `sentences`, of which `raw` is kept.
+def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
+    """Read `dataset_*.json`: `images` with `filename`, `split` and `sentences`, of which `raw` is read.
 
-    `restval` becomes `train`. COCO's files also tell the folder, `filepath`.
+    The split `restval` becomes `train`. Files of COCO have the folder of each image as well, `filepath`.
 
     Args:
-        source: the folder of the corpus, or the file.
-        options: `images`, where they are not below `source`; `lang`, English otherwise.
-        gathering: gets the items, in the order of the file.
+        source: folder of the corpus, or the file.
+        options: `images`, if not below `source`; `lang`, by default English.
+        builder: receives the items in the order of the file.
+
+    Raises:
+        CollectionError: a file is missing or malformed.
     """
-    pictures = ImageFolder.of(source, options)
+    image_folder = ImageFolder.of(source, options)
     for path in find_files(source, KARPATHY_FILES, "Karpathy splits"):
-        for number, image in enumerate(field(read_json(path), "images", list, SourceLocation(path))):
-            place = SourceLocation(path, f"images[{number}]")
-            name, split = field(image, "filename", str, place), field(image, "split", str, place)
-            sentences = field(image, "sentences", list, place)
+        for number, image in enumerate(require_field(read_json(path), "images", list, SourceLocation(path))):
+            location = SourceLocation(path, f"images[{number}]")
+            name, split = require_field(image, "filename", str, location), require_field(image, "split", str, location)
+            sentences = require_field(image, "sentences", list, location)
             if folder := image.get("filepath"):
                 name = f"{folder}/{name}"
-            key, picture = gathering.key(name, place), pictures.find(name)
-            if picture is None:
-                gathering.skip("pictures that are not there", name, place)
+            key, path_of_image = builder.key(name, location), image_folder.find(name)
+            if path_of_image is None:
+                builder.skip("images that are missing", name, location)
                 continue
-            gathering.item(key, place, split=SPLIT_NAMES.get(split, split), image=picture)
+            builder.add_item(key, location, split=SPLIT_NAMES.get(split, split), image=path_of_image)
             for group, sentence in enumerate(sentences):
-                text = field(sentence, "raw", str, place)
-                gathering.sentence(key, place, options.lang or "en", text, group)
+                text = require_field(sentence, "raw", str, location)
+                builder.add_sentence(key, location, options.lang or "en", text, group)

@@ -1,4 +1,4 @@
-"""The files a corpus comes in: text with or without gzip, JSON, folders of pictures, lists of splits."""
+"""Files of corpora: text with optional gzip compression, JSON, image folders, lists of splits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from limner.data.readers.image_names import key_of, may_be_one
-from limner.data.readers.item_builder import Gathering, SourceLocation
+from limner.data.readers.image_names import image_key, may_be_same_image
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 from limner.media.modality import IMAGE, Modality, find_modality
 
-PICTURE_FOLDERS = (
+IMAGE_FOLDERS = (
     "images",
     "Images",
     "Flicker8k_Dataset",
@@ -26,42 +26,45 @@ PICTURE_FOLDERS = (
     "flickr30k_images",
     "flickr30k-images",
 )
+"""Names of image folders in published corpora."""
 SPLIT_NAME = re.compile(r"(?:^|[._-])(train|val|dev|test)(?:Images|_?list|_?images)?$", re.IGNORECASE)
+"""Name of a split in the file name of a list, without suffix."""
 SPLIT_ALIASES = {"dev": "val"}
-FLICKR_NAME = re.compile(r"(\d+)(?:_[0-9a-f]+.*)?")  # Flickr's number, then what Flickr8k adds to it
+FLICKR_NAME = re.compile(r"(\d+)(?:_[0-9a-f]+.*)?")
+"""Number of an image on Flickr, followed in Flickr8k by an underscore and a hash."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What a user may say about a source; each reader takes some of these."""
+class ReaderOptions:
+    """Options of readers; each reader supports some of them."""
 
     images: Path | None = None
-    """Folder of the pictures, where it is not where the corpus puts it."""
+    """Folder of the images; by default the usual folder of the corpus."""
     splits: Path | None = None
-    """Folder of lists, one a split (`train.txt`, ...): names of pictures, one a line."""
+    """Folder of lists of image names, one list per split (`train.txt`, ...) and one name per line."""
     lang: str | None = None
     """Language of the sentences."""
     split: str | None = None
-    """Split of all items that have none of their own; `auto` deals them out, see `chosen_split`."""
+    """Split of items without a split in the source; `auto` assigns splits by item id (`assign_split`)."""
 
 
-def chosen_split(id: str, options: Options) -> str:
-    """The split of an item that its source puts in none: what the user says, otherwise `train`.
+def assign_split(id: str, options: ReaderOptions) -> str:
+    """Split of an item without a split in the source: `options.split`, by default `train`.
 
-    With `auto` it depends on the id alone: about 80 % are `train`, 10 % `val` and 10 % `test`, and an item stays
-    where it is however the collection grows.
+    With `auto` the split is a function of the item id, so that it does not change when the collection grows: about
+    80 % of the items are in `train`, 10 % in `val` and 10 % in `test`.
     """
     if options.split != "auto":
         return options.split or "train"
-    drawn = hashlib.sha256(id.encode()).digest()[0]
-    return "train" if drawn < 205 else "val" if drawn < 231 else "test"
+    byte = hashlib.sha256(id.encode()).digest()[0]
+    return "train" if byte < 205 else "val" if byte < 231 else "test"
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, gunzipped when its name ends in `.gz`.
+    """Read a UTF-8 text file, decompressed if its name ends in `.gz`.
 
     Raises:
-        CollectionError: it cannot be read, is empty or is not UTF-8.
+        CollectionError: the file cannot be read, is empty or is not UTF-8.
     """
     try:
         data = path.read_bytes()
@@ -82,31 +85,37 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file; only line feeds end one, as other separators occur within sentences."""
+    """Read the lines of a text file; only line feeds separate lines, because sentences contain other separators."""
     return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
 
 
-def read_json(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
+def read_json(path: Path) -> Any:  # noqa: ANN401 (any JSON value)
+    """Read a JSON file; CollectionError if it is invalid."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise CollectionError(f"{SourceLocation(path, error.lineno)}: not valid JSON: {error.msg}") from None
 
 
-def field(entry: Any, key: str, kind: type, place: SourceLocation) -> Any:  # noqa: ANN401
-    """`entry[key]` of a JSON object, or a CollectionError saying what was expected."""
+def require_field(entry: Any, key: str, kind: type, location: SourceLocation) -> Any:  # noqa: ANN401
+    """Return `entry[key]` of a JSON object; CollectionError if it is missing or of another type."""
     value = entry.get(key) if isinstance(entry, dict) else None
     if not isinstance(value, kind):
-        found = "is missing" if value is None else f"is {value!r}"
-        raise CollectionError(f"{place}: '{key}' {found}; expected a value of type '{kind.__name__}'")
+        state = "is missing" if value is None else f"is {value!r}"
+        raise CollectionError(f"{location}: '{key}' {state}; expected a value of type '{kind.__name__}'")
     return value
 
 
-def find_files(source: Path, patterns: Iterable[str], what: str) -> list[Path]:
-    """The files of `source` that the first matching pattern finds, or `source` itself when it is a file.
+def find_files(source: Path, patterns: Iterable[str], description: str) -> list[Path]:
+    """Files of a folder that match the first pattern with a match; `source` itself if it is a file.
+
+    Args:
+        source: folder or file.
+        patterns: glob patterns in order of preference.
+        description: description of the files for the error message.
 
     Raises:
-        CollectionError: no pattern matches; the message names `what` and all patterns.
+        CollectionError: no file matches.
     """
     if source.is_file():
         return [source]
@@ -114,145 +123,148 @@ def find_files(source: Path, patterns: Iterable[str], what: str) -> list[Path]:
         raise CollectionError(f"{source}: does not exist")
     patterns = tuple(patterns)
     for pattern in patterns:
-        if found := sorted(path for path in source.glob(pattern) if path.is_file()):
-            return found
-    raise CollectionError(f"{source}: no {what} found; looked for {', '.join(patterns)}")
+        if paths := sorted(path for path in source.glob(pattern) if path.is_file()):
+            return paths
+    raise CollectionError(f"{source}: no {description} found; expected files named {', '.join(patterns)}")
 
 
 class ImageFolder:
-    """The pictures below a folder, found by name.
+    """Index of the image files below a folder by name.
 
     Raises:
-        CollectionError: the folder holds no pictures.
+        CollectionError: the folder has no images.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._paths: dict[str, dict[str, Path]] = {}  # by key, then by path below the folder
-        self._numbered: dict[str, list[Path]] = {}
-        for path in list_pictures(folder):
-            key = key_of(path.name)
+        self._paths: dict[str, dict[str, Path]] = {}  # by key, then by path relative to the folder
+        self._by_number: dict[str, list[Path]] = {}
+        for path in list_media_files(folder, IMAGE, "specify the image folder with --images"):
+            key = image_key(path.name)
             self._paths.setdefault(key, {})[path.relative_to(folder).as_posix()] = path
             if match := FLICKR_NAME.fullmatch(key):
-                self._numbered.setdefault(match[1], []).append(path)
+                self._by_number.setdefault(match[1], []).append(path)
 
     @classmethod
-    def of(cls, source: Path, options: Options) -> ImageFolder:
-        """The pictures of a corpus: in the folder the user names, or where such a corpus has them."""
+    def of(cls, source: Path, options: ReaderOptions) -> ImageFolder:
+        """Index the image folder of a corpus: `options.images`, or a folder of a usual name in the source."""
         root = source if source.is_dir() else source.parent
-        usual = (root / name for name in PICTURE_FOLDERS)
-        return cls(options.images or next((folder for folder in usual if folder.is_dir()), root))
+        candidates = (root / name for name in IMAGE_FOLDERS)
+        return cls(options.images or next((folder for folder in candidates if folder.is_dir()), root))
 
     def find(self, name: str) -> Path | None:
-        """The picture at that path below the folder, or else the one whose path the name leads to.
+        """Find the image with this path relative to the folder, or the only image that the name can denote.
 
         Raises:
-            CollectionError: several pictures fit; names two.
+            CollectionError: the name can denote several images; the message names two.
         """
-        paths = self._paths.get(key_of(name), {})
+        paths = self._paths.get(image_key(name), {})
         if name in paths:
             return paths[name]
-        fits = [path for below, path in paths.items() if may_be_one(below, name)]
-        if len(fits) > 1:
+        matches = [path for relative, path in paths.items() if may_be_same_image(relative, name)]
+        if len(matches) > 1:
             raise CollectionError(
-                f"'{name}' may be {fits[0]} or {fits[1]}; name the folder of the right ones with --images, "
-                "or rename one"
+                f"'{name}' may be {matches[0]} or {matches[1]}; specify the image folder with --images, or rename one"
             )
-        return fits[0] if fits else None
+        return matches[0] if matches else None
 
     def find_flickr(self, name: str) -> Path | None:
-        """By name, or by Flickr's number: `1000268201.jpg` is `1000268201_693b08cb0e.jpg` in Flickr8k."""
+        """Find an image by name or by number on Flickr: `1000268201.jpg` is `1000268201_693b08cb0e.jpg` in Flickr8k."""
         if path := self.find(name):
             return path
-        match = FLICKR_NAME.fullmatch(key_of(name))
-        numbered = self._numbered.get(match[1], []) if match else []
-        return numbered[0] if len(numbered) == 1 else None
+        match = FLICKR_NAME.fullmatch(image_key(name))
+        paths = self._by_number.get(match[1], []) if match else []
+        return paths[0] if len(paths) == 1 else None
 
 
-def list_pictures(folder: Path, remedy: str = "name the folder of the pictures with --images") -> list[Path]:
-    """All files below a folder that look like pictures, in order of their paths.
+def list_media_files(folder: Path, modality: Modality, remedy: str) -> list[Path]:
+    """Files of a modality below a folder, sorted by path; hidden files and folders are skipped.
 
     Args:
-        folder: where to look.
-        remedy: what the user can do about a folder without any.
+        folder: folder to search.
+        modality: modality of the files.
+        remedy: end of the error message if there are no files.
 
     Raises:
-        CollectionError: there are none.
+        CollectionError: the folder does not exist or has no such files.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     others: set[Modality] = set()
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        pictures = sorted(name for name in names if IMAGE.matches(name))
-        found += [Path(parent, name) for name in pictures if not name.startswith(".")]
-        others |= {modality for name in names if (modality := find_modality(name)) not in (None, IMAGE)}
-    if not found:
-        for other in others:
-            raise CollectionError(
-                f"{folder}: no images below this folder, but {other.plural}; import it as '{other.name}'"
-            )
-        state = "no pictures below this folder" if folder.is_dir() else "this folder does not exist"
-        raise CollectionError(f"{folder}: {state}; {remedy}")
-    return found
+        paths += [Path(parent, name) for name in sorted(names) if modality.matches(name) and not name.startswith(".")]
+        others |= {other for name in names if (other := find_modality(name)) not in (None, modality)}
+    if paths:
+        return paths
+    if not folder.is_dir():
+        raise CollectionError(f"{folder}: expected a folder; {remedy}")
+    for other in others:
+        raise CollectionError(
+            f"{folder}: no {modality.plural} below this folder, but {other.plural}; choose a reader of {other.plural}"
+        )
+    suffixes = ", ".join(sorted(modality.suffixes))
+    raise CollectionError(f"{folder}: no {modality.plural} below this folder ({suffixes}); {remedy}")
 
 
-class Listed(NamedTuple):
-    """A line of a list."""
+class SplitEntry(NamedTuple):
+    """Line of a list of images of a split."""
 
     name: str
     split: str
-    place: SourceLocation
+    location: SourceLocation
 
 
-class Splits:
-    """Which split a picture belongs to, from lists with one name a line.
+class SplitLists:
+    """Splits of images, from lists with one image name per line.
 
     Raises:
-        CollectionError: no lists are found, one is empty, or two name the same picture.
+        CollectionError: there are no lists, a list is empty, or two lists have the same image.
     """
 
-    def __init__(self, lists: dict[str, Path], gathering: Gathering) -> None:
-        self.listed: dict[str, Listed] = {}  # by key, in the lists' order
+    def __init__(self, lists: dict[str, Path], builder: ItemBuilder) -> None:
+        self.entries: dict[str, SplitEntry] = {}
+        """Entries by image key, in the order of the lists."""
         for split, path in lists.items():
             for number, line in enumerate(read_lines(path), start=1):
                 if name := line.strip():
-                    self._add(Listed(name, split, SourceLocation(path, number)), gathering)
+                    self._add(SplitEntry(name, split, SourceLocation(path, number)), builder)
 
     @classmethod
-    def of(cls, source: Path, options: Options, gathering: Gathering) -> Splits:
-        """The lists of a corpus: in the folder the user names, in `splits/`, or by the files' names."""
+    def of(cls, source: Path, options: ReaderOptions, builder: ItemBuilder) -> SplitLists:
+        """Read the lists of a corpus: in `options.splits`, in the folder `splits`, or files named after splits."""
         root = source if source.is_dir() else source.parent
         folder = options.splits or root / "splits"
         if folder.is_dir() or options.splits:
             files = find_files(folder, ["*.txt"], "lists of splits")
-            return cls(_in_order([(_split_of(path) or path.stem, path) for path in files]), gathering)
-        lists = [(split, path) for path in sorted(root.glob("*.txt")) if (split := _split_of(path))]
+            return cls(_order_splits([(_split_of_file(path) or path.stem, path) for path in files]), builder)
+        lists = [(split, path) for path in sorted(root.glob("*.txt")) if (split := _split_of_file(path))]
         if not lists:
             raise CollectionError(
-                f"{root}: no lists of splits found; write the pictures' names, one a line, to train.txt, "
-                f"val.txt and test.txt in {root / 'splits'}, or name their folder with --splits"
+                f"{root}: no lists of splits found; write the image names, one per line, to train.txt, val.txt and "
+                f"test.txt in {root / 'splits'}, or specify their folder with --splits"
             )
-        return cls(_in_order(lists), gathering)
+        return cls(_order_splits(lists), builder)
 
     def split_of(self, key: str) -> str | None:
-        found = self.listed.get(key)
-        return found.split if found else None
+        """Split of an image key; None if it is in no list."""
+        entry = self.entries.get(key)
+        return entry.split if entry else None
 
-    def _add(self, line: Listed, gathering: Gathering) -> None:
-        before = self.listed.setdefault(gathering.key(line.name, line.place), line)
-        if before.split != line.split:
+    def _add(self, entry: SplitEntry, builder: ItemBuilder) -> None:
+        before = self.entries.setdefault(builder.key(entry.name, entry.location), entry)
+        if before.split != entry.split:
             raise CollectionError(
-                f"{line.place}: '{line.name}' is in the split '{line.split}' here and in '{before.split}' in "
-                f"{before.place}; a picture belongs to one split"
+                f"{entry.location}: '{entry.name}' is in the split '{entry.split}' here and in '{before.split}' in "
+                f"{before.location}; remove it from one of the lists"
             )
 
 
-def _split_of(path: Path) -> str | None:
+def _split_of_file(path: Path) -> str | None:
     match = SPLIT_NAME.search(path.stem)
     return SPLIT_ALIASES.get(match[1].lower(), match[1].lower()) if match else None
 
 
-def _in_order(lists: list[tuple[str, Path]]) -> dict[str, Path]:
-    """Training, validation, test, then the others as they come."""
+def _order_splits(lists: list[tuple[str, Path]]) -> dict[str, Path]:
+    """Sort lists: train, val, test, then other splits in the given order."""
     ordered: dict[str, Path] = {}
     for split, path in sorted(lists, key=lambda pair: ("train", "val", "test", pair[0]).index(pair[0])):
         if split in ordered:

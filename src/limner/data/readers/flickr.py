@@ -1,55 +1,58 @@
-"""Flickr8k (Hodosh et al., 2013) and Flickr30k (Young et al., 2014): five English sentences a picture."""
+"""Flickr8k (Hodosh et al., 2013) and Flickr30k (Young et al., 2014): five English sentences per image."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from limner.data.readers.corpus_files import ImageFolder, Options, Splits, find_files, read_lines
-from limner.data.readers.item_builder import Gathering, SourceLocation
+from limner.data.readers.corpus_files import ImageFolder, ReaderOptions, SplitLists, find_files, read_lines
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 
 TOKEN_FILES = ("*.token.txt", "*.token", "*/*.token.txt", "*/*.token")
 
 
-def read_flickr(source: Path, options: Options, gathering: Gathering) -> None:
-    """Read a file of lines `name.jpg#number<TAB>sentence`, with lists of splits and a folder of pictures.
+def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
+    """Read lines `name.jpg#number<TAB>sentence`, lists of splits and an image folder.
 
-    The five sentences of a picture were written independently: each is a group of its own.
+    The sentences of an image were written independently: each has a group of its own.
 
     Args:
-        source: the folder that holds all, or the file of sentences.
-        options: `images` and `splits`, where they are not in the usual places; `lang`, English otherwise.
-        gathering: gets the items, in the order of the lists.
+        source: folder of the corpus, or the file of sentences.
+        options: `images` and `splits`, if not in the usual folders; `lang`, by default English.
+        builder: receives the items in the order of the lists.
+
+    Raises:
+        CollectionError: a file is missing, ambiguous or malformed.
     """
     path, *others = find_files(source, TOKEN_FILES, "file of sentences")
     if others:
-        both = f"{path.name}, {others[0].name}"
-        raise CollectionError(f"{source}: several files of sentences ({both}); name the one to read")
-    pictures, splits = ImageFolder.of(source, options), Splits.of(source, options, gathering)
-    for key, (name, split, place) in splits.listed.items():
-        if picture := pictures.find(name):
-            gathering.item(key, place, split=split, image=picture)
+        names = f"{path.name}, {others[0].name}"
+        raise CollectionError(f"{source}: several files of sentences ({names}); specify one of them as the source")
+    images, splits = ImageFolder.of(source, options), SplitLists.of(source, options, builder)
+    for key, (name, split, location) in splits.entries.items():
+        if image := images.find(name):
+            builder.add_item(key, location, split=split, image=image)
         else:
-            gathering.skip("pictures of a split that are not there", key, place)
-    told = set()
+            builder.skip("images of a split that are missing", key, location)
+    described = set()
     for number, line in enumerate(read_lines(path), start=1):
-        place = SourceLocation(path, number)
-        name, group, text = _parse(line, place)
-        key = gathering.key(name, place)
-        if key in gathering:
-            gathering.sentence(key, place, options.lang or "en", text, group)
-            told.add(key)
+        location = SourceLocation(path, number)
+        name, group, text = _parse_line(line, location)
+        key = builder.key(name, location)
+        if key in builder:
+            builder.add_sentence(key, location, options.lang or "en", text, group)
+            described.add(key)
         else:
-            reason = "in no split" if pictures.find(name) else "not there"
-            gathering.skip(f"sentences whose picture is {reason}", name, place)
-    for key, (_, _, place) in splits.listed.items():
-        if key in gathering and key not in told:
-            gathering.skip("pictures without sentences (the pictures are kept)", key, place)
+            reason = "in no split" if images.find(name) else "missing"
+            builder.skip(f"sentences whose image is {reason}", name, location)
+    for key, (_, _, location) in splits.entries.items():
+        if key in builder and key not in described:
+            builder.skip("images without sentences (the images are kept)", key, location)
 
 
-def _parse(line: str, place: SourceLocation) -> tuple[str, int, str]:
+def _parse_line(line: str, location: SourceLocation) -> tuple[str, int, str]:
     name, tab, text = line.partition("\t")
-    name, sign, index = name.rpartition("#")
-    if not (tab and sign and index.strip().isdecimal()):
-        raise CollectionError(f"{place}: expected 'name.jpg#0<TAB>sentence', found {line[:60]!r}")
+    name, separator, index = name.rpartition("#")
+    if not (tab and separator and index.strip().isdecimal()):
+        raise CollectionError(f"{location}: expected 'name.jpg#0<TAB>sentence', found {line[:60]!r}")
     return name, int(index), text

@@ -1,42 +1,59 @@
-"""A folder of pictures, with or without words beside them."""
+"""Folders of images or audio files, with optional text files of sentences."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from limner.data.readers.corpus_files import SPLIT_ALIASES, Options, chosen_split, list_pictures, read_lines
-from limner.data.readers.item_builder import Gathering, SourceLocation
+from limner.data.readers.corpus_files import (
+    SPLIT_ALIASES,
+    ReaderOptions,
+    assign_split,
+    list_media_files,
+    read_lines,
+)
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
+from limner.media.modality import AUDIO, IMAGE, Modality
 
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
 
 
-def read_folder(source: Path, options: Options, gathering: Gathering) -> None:
-    """Read every picture below a folder; its sentences stand, one a line, in a `.txt` of the same name.
+def read_image_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
+    """Read all images below a folder; see `read_media_folder`."""
+    read_media_folder(source, options, builder, IMAGE)
 
-    Items are named by their path below `source`, without the ending.
+
+def read_audio_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
+    """Read all audio files below a folder; see `read_media_folder`."""
+    read_media_folder(source, options, builder, AUDIO)
+
+
+def read_media_folder(source: Path, options: ReaderOptions, builder: ItemBuilder, modality: Modality) -> None:
+    """Read all files of a modality below a folder; a `.txt` file of the same name has its sentences, one per line.
+
+    The item id is the path relative to `source`, without suffix. Media files are not opened.
 
     Args:
-        source: the folder. ImageFolder below its subfolders `train`, `val` and `test` belong to these splits.
-        options: `split` of all other pictures (`auto` deals them out), `train` otherwise; `lang` of the sentences,
-            English otherwise.
-        gathering: gets the items, in the order of their paths.
+        source: folder. Files below its subfolders `train`, `val` and `test` belong to these splits.
+        options: `split` of other files, by default `train`; `lang` of the sentences, by default English.
+        builder: receives the items in the order of their paths.
+        modality: modality of the files.
 
     Raises:
-        CollectionError: there are no pictures, or two have one name, but for the ending.
+        CollectionError: there are no files, or two files differ in the suffix only.
     """
-    named: dict[str, Path] = {}
-    for picture in list_pictures(source, "name the folder that the pictures are in"):
-        inner = picture.relative_to(source)
-        id = inner.with_suffix("").as_posix()
-        if (other := named.setdefault(id, picture)) != picture:
-            raise CollectionError(f"{picture}: is called '{id}' like {other}; rename one of them")
-        top = inner.parts[0] if len(inner.parts) > 1 else ""
-        split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else chosen_split(id, options)
-        gathering.item(id, SourceLocation(picture), split=split, image=picture)
-        words = picture.with_suffix(".txt")
-        if words.is_file() and not words.read_bytes().strip():
-            gathering.skip("empty files of sentences (the pictures are kept)", id, SourceLocation(words))
-        elif words.is_file():
-            for number, line in enumerate(read_lines(words), start=1):
-                gathering.sentence(id, SourceLocation(words, number), options.lang or "en", line, number - 1)
+    paths: dict[str, Path] = {}
+    for path in list_media_files(source, modality, f"specify a folder of {modality.plural}"):
+        relative = path.relative_to(source)
+        id = relative.with_suffix("").as_posix()
+        if (other := paths.setdefault(id, path)) != path:
+            raise CollectionError(f"{path}: has the item id '{id}', like {other}; rename one of them")
+        top = relative.parts[0] if len(relative.parts) > 1 else ""
+        split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else assign_split(id, options)
+        builder.add_item(id, SourceLocation(path), split=split, image=path)
+        text_file = path.with_suffix(".txt")
+        if text_file.is_file() and not text_file.read_bytes().strip():
+            builder.skip(f"empty text files (the {modality.plural} are kept)", id, SourceLocation(text_file))
+        elif text_file.is_file():
+            for number, line in enumerate(read_lines(text_file), start=1):
+                builder.add_sentence(id, SourceLocation(text_file, number), options.lang or "en", line, number - 1)

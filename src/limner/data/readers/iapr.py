@@ -1,4 +1,4 @@
-"""IAPR TC-12 (Grubinger et al., 2006): travel pictures, each with a description of several sentences."""
+"""IAPR TC-12 (Grubinger et al., 2006): travel photographs with descriptions of several sentences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import html
 import re
 from pathlib import Path
 
-from limner.data.readers.corpus_files import Options, Splits, find_files
-from limner.data.readers.item_builder import Gathering, SourceLocation
+from limner.data.readers.corpus_files import ReaderOptions, SplitLists, find_files
+from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 
 ANNOTATIONS = {"en": ("eng", "annotations_complete_eng"), "de": ("ger", "annotations_complete_ger")}
@@ -15,56 +15,60 @@ TAG = re.compile(r"<(DOCNO|DESCRIPTION|IMAGE)>(.*?)</\1>", re.DOTALL)
 ENCODING = re.compile(rb"<\?xml[^>]*encoding=[\"']([\w-]+)[\"']")
 
 
-def read_iapr(source: Path, options: Options, gathering: Gathering) -> None:
+def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
     """Read `annotations_complete_LANG/NN/NNNN.LANG`: XML with <DOCNO>, <DESCRIPTION> and <IMAGE>.
 
-    A description's sentences end with ';'. Where English and German have equally many, the n-th ones
-    translate each other; otherwise none are said to. The files are ISO-8859-1 and not always well-formed XML
-    ('&' stands bare), so the tags are looked for as text.
+    The sentences of a description end with ';'. If the English and the German description have the same number of
+    sentences, the n-th sentences are translations of each other; otherwise each sentence has a group of its own. The
+    files are ISO-8859-1 and not always well-formed XML ('&' is not escaped), so tags are matched by a regular
+    expression.
 
     Args:
-        source: the corpus's folder, with the annotations, `images/` and lists of splits
+        source: folder of the corpus, with the annotations, `images/` and lists of splits
             (`iaprtc12_train_list.txt`, `splits/train.txt`, ...).
-        options: `images`, the folder that holds `00/25.jpg`, ...; `splits`.
-        gathering: gets the items, in the order of the annotations' files.
+        options: `images`, the folder of `00/25.jpg`, ...; `splits`.
+        builder: receives the items in the order of the annotation files.
+
+    Raises:
+        CollectionError: a file is missing or malformed.
     """
     if not source.is_dir():
-        raise CollectionError(f"{source}: expected the folder of the corpus, found a file")
-    splits = Splits.of(source, options, gathering)
+        raise CollectionError(f"{source}: expected the folder of the corpus, got a file")
+    splits = SplitLists.of(source, options, builder)
     for path in find_files(source, [f"{ANNOTATIONS['en'][1]}/**/*.eng"], "English annotations"):
-        place = SourceLocation(path)
+        location = SourceLocation(path)
         tags = _read_tags(path)
-        key = gathering.key(tags["IMAGE"], place)
-        image = _picture(source, options, tags["IMAGE"])
+        key = builder.key(tags["IMAGE"], location)
+        image = _image_path(source, options, tags["IMAGE"])
         split = splits.split_of(key)
         if split is None:
-            gathering.skip("pictures in none of the lists of splits", key, place)
+            builder.skip("images in none of the lists of splits", key, location)
         elif not image.is_file():
-            gathering.skip("pictures that are not there", str(image), place)
+            builder.skip("images that are missing", str(image), location)
         else:
-            gathering.item(key, place, split=split, image=image)
-            _add_sentences(key, source, path, tags["DESCRIPTION"], gathering)
+            builder.add_item(key, location, split=split, image=image)
+            _add_sentences(key, source, path, tags["DESCRIPTION"], builder)
 
 
-def _add_sentences(key: str, source: Path, english: Path, description: str, gathering: Gathering) -> None:
-    told = _sentences(description)
-    for group, text in enumerate(told):
-        gathering.sentence(key, SourceLocation(english), "en", text, group)
+def _add_sentences(key: str, source: Path, english: Path, description: str, builder: ItemBuilder) -> None:
+    sentences = _split_sentences(description)
+    for group, text in enumerate(sentences):
+        builder.add_sentence(key, SourceLocation(english), "en", text, group)
     ending, folder = ANNOTATIONS["de"]
     german = source / folder / english.parent.name / f"{english.stem}.{ending}"
     if german.is_file():
-        translated = _sentences(_read_tags(german)["DESCRIPTION"])
-        first = 0 if len(translated) == len(told) else len(told)
-        for group, text in enumerate(translated, start=first):
-            gathering.sentence(key, SourceLocation(german), "de", text, group)
+        translations = _split_sentences(_read_tags(german)["DESCRIPTION"])
+        first_group = 0 if len(translations) == len(sentences) else len(sentences)
+        for group, text in enumerate(translations, start=first_group):
+            builder.add_sentence(key, SourceLocation(german), "de", text, group)
 
 
-def _sentences(description: str) -> list[str]:
+def _split_sentences(description: str) -> list[str]:
     return [text.strip() for text in description.split(";") if text.strip()]
 
 
-def _picture(source: Path, options: Options, image: str) -> Path:
-    """The file of <IMAGE>`images/00/25.jpg`</IMAGE>."""
+def _image_path(source: Path, options: ReaderOptions, image: str) -> Path:
+    """Path of the image of the tag <IMAGE>`images/00/25.jpg`</IMAGE>."""
     return options.images / image.removeprefix("images/") if options.images else source / image
 
 

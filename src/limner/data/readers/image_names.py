@@ -1,27 +1,27 @@
-"""What the pictures of a corpus are called, by files that may or may not name folder and ending."""
+"""Names of images in corpus files, which may omit the folder or the suffix."""
 
 from __future__ import annotations
 
 import os
 
-from limner.media.modality import IMAGE
+from limner.media.image import IMAGE_SUFFIXES
 
 
-def key_of(name: str) -> str:
-    """The name of a picture without folders and ending: what it is called in every file of a corpus."""
-    return _parts(name)[1]
+def image_key(name: str) -> str:
+    """Name of an image without folder and suffix, which is the same in all files of a corpus."""
+    return _split_name(name)[1]
 
 
-def may_be_one(one: str, other: str) -> bool:
-    """Whether two names can mean one picture: one may say less of folders and ending, but nothing else."""
-    (folder, key, ending), (other_folder, other_key, other_ending) = _parts(one), _parts(other)
+def may_be_same_image(name: str, other: str) -> bool:
+    """Whether two names can denote the same image: equal, except that one may omit folders or the suffix."""
+    (folder, key, suffix), (other_folder, other_key, other_suffix) = _split_name(name), _split_name(other)
     shorter, longer = sorted((f"/{folder}", f"/{other_folder}"), key=len)
-    return key == other_key and longer.endswith(shorter) and (ending == other_ending or not (ending and other_ending))
+    return key == other_key and longer.endswith(shorter) and (suffix == other_suffix or not (suffix and other_suffix))
 
 
-def _parts(name: str) -> tuple[str, str, str]:
-    """Folders with their last slash, key, and ending in small letters; what is no picture's ending stays in the key."""
+def _split_name(name: str) -> tuple[str, str, str]:
+    """Split a name into folders with the last slash, key and lower-case suffix; other suffixes belong to the key."""
     folder, slash, last = name.rpartition("/")
-    stem, ending = os.path.splitext(last)
-    key, ending = (stem, ending.lower()) if ending.lower() in IMAGE.suffixes else (last, "")
-    return folder + slash, key, ending
+    stem, suffix = os.path.splitext(last)
+    key, suffix = (stem, suffix.lower()) if suffix.lower() in IMAGE_SUFFIXES else (last, "")
+    return folder + slash, key, suffix

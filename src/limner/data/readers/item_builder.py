@@ -1,4 +1,4 @@
-"""What all readers share: items gathered line by line, with every contradiction and every omission told."""
+"""Construction of items from entries of source files, with checks for contradictions and counts of skipped entries."""
 
 from __future__ import annotations
 
@@ -8,46 +8,47 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.examples import Item, Sentence
-from limner.data.readers.image_names import key_of, may_be_one
+from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.errors import CollectionError
 
-EXAMPLES_NAMED = 3
+MAX_EXAMPLES = 3
+"""Maximum number of names that are reported for each reason of skipped entries."""
 
 
 class SourceLocation(NamedTuple):
-    """Where something was read: a file and a line of it, or an entry of a JSON file."""
+    """File with a line number or, in a JSON file, the path of an entry."""
 
     path: Path
-    spot: int | str = ""
+    position: int | str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.spot}" if self.spot else str(self.path)
+        return f"{self.path}:{self.position}" if self.position else str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a reader found: items whose `image` is still the path of the picture's file."""
+class ReaderResult:
+    """Items read from a source, whose media paths are those of the source files."""
 
     items: list[Item]
     skipped: Counter[str] = field(default_factory=Counter)
-    """How many things were left out, by reason."""
+    """Number of skipped entries by reason."""
     examples: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """A few names of what was left out, by reason."""
+    """Some names of skipped entries by reason."""
 
 
 class _Draft(NamedTuple):
-    place: SourceLocation
+    location: SourceLocation
     split: str
     image: str | None
     label: str | None
     sentences: dict[Sentence, None]
 
 
-class Gathering:
-    """Items in the making.
+class ItemBuilder:
+    """Collects items and their sentences while a source is read.
 
     Args:
-        strict: refuse at the first thing that would be skipped.
+        strict: whether an entry that would be skipped raises an error.
     """
 
     def __init__(self, strict: bool) -> None:
@@ -57,75 +58,94 @@ class Gathering:
         self._skipped: Counter[str] = Counter()
         self._examples: defaultdict[str, list[str]] = defaultdict(list)
 
-    def key(self, name: str, place: SourceLocation) -> str:
-        """The id of an item that is named by its picture: the name without folders and ending.
+    def key(self, name: str, location: SourceLocation) -> str:
+        """Item id of an image: its name without folders and suffix.
 
         Raises:
-            CollectionError: it was the key of another picture before; names both.
+            CollectionError: another image has the same key; the message names both.
         """
-        key = key_of(name)
-        known, where = self._names.setdefault(key, (name, place))
-        if not may_be_one(known, name):
+        key = image_key(name)
+        known, known_location = self._names.setdefault(key, (name, location))
+        if not may_be_same_image(known, name):
             raise CollectionError(
-                f"{place}: '{name}' is called '{key}' like '{known}' in {where}, and items are named so; rename one "
-                "of the two pictures"
+                f"{location}: '{name}' has the item id '{key}', like '{known}' in {known_location}; rename one of the "
+                "two images"
             )
         return key
 
-    def item(
-        self, id: str, place: SourceLocation, *, split: str, image: Path | str | None = None, label: str | None = None
+    def add_item(
+        self,
+        id: str,
+        location: SourceLocation,
+        *,
+        split: str,
+        image: Path | str | None = None,
+        label: str | None = None,
     ) -> None:
-        """Announce an item; it may be announced again as long as it is the same.
+        """Add an item; adding it again with the same contents has no effect.
 
         Raises:
-            CollectionError: the id or the split is empty, or the id was announced with other contents.
+            CollectionError: the id or the split is empty, or the id was added with other contents.
         """
         if not id or not split:
-            raise CollectionError(f"{place}: the {'split' if id else 'id'} is empty; every item needs both")
+            raise CollectionError(f"{location}: the {'split' if id else 'id'} is empty; every item needs both")
         path = None if image is None else str(image)
         known = self._drafts.get(id)
         if known is None:
-            self._drafts[id] = _Draft(place, split, path, label, {})
+            self._drafts[id] = _Draft(location, split, path, label, {})
             return
-        told = ("split", known.split, split), ("picture", known.image, path), ("label", known.label, label)
-        for what, before, now in told:
-            if before != now:
+        for name, before, value in (
+            ("split", known.split, split),
+            ("image", known.image, path),
+            ("label", known.label, label),
+        ):
+            if before != value:
                 raise CollectionError(
-                    f"{place}: id '{id}' occurs twice: its {what} is {now!r} here and {before!r} in "
-                    f"{known.place}; give the two items different ids or make them agree"
+                    f"{location}: id '{id}' occurs twice: its {name} is {value!r} here and {before!r} in "
+                    f"{known.location}; use different ids for the two items, or make them agree"
                 )
 
-    def sentence(self, id: str, place: SourceLocation, lang: str, text: str, group: int) -> None:
-        """Add a sentence to an item that was announced; an empty one is skipped."""
-        clean = text.strip()
-        if len(parts := clean.splitlines()) > 1:
-            clean = " ".join(part.strip() for part in parts)
-        if not clean:
-            self.skip("empty sentences", id, place)
-        elif not lang:
-            raise CollectionError(f"{place}: a sentence without a language; write its code, for example 'en'")
-        else:
-            self._drafts[id].sentences[Sentence(lang, clean, group)] = None
-
-    def skip(self, reason: str, name: str, place: SourceLocation) -> None:
-        """Count something left out, under a plural like 'sentences whose picture is not there'.
+    def add_sentence(self, id: str, location: SourceLocation, lang: str, text: str, group: int) -> None:
+        """Add a sentence to an item that was added before; empty sentences are skipped.
 
         Raises:
-            CollectionError: reading is strict.
+            CollectionError: the language is empty.
+        """
+        stripped = text.strip()
+        if len(lines := stripped.splitlines()) > 1:
+            stripped = " ".join(line.strip() for line in lines)
+        if not stripped:
+            self.skip("empty sentences", id, location)
+        elif not lang:
+            raise CollectionError(f"{location}: the language of the sentence is empty; expected a code such as 'en'")
+        else:
+            self._drafts[id].sentences[Sentence(lang, stripped, group)] = None
+
+    def skip(self, reason: str, name: str, location: SourceLocation) -> None:
+        """Count a skipped entry.
+
+        Args:
+            reason: plural noun phrase, such as 'sentences whose image is missing'.
+            name: name of the entry.
+            location: location of the entry.
+
+        Raises:
+            CollectionError: the builder is strict.
         """
         if self._strict:
-            raise CollectionError(f"{place}: '{name}': {reason}; mend the source, or read it without 'strict'")
+            raise CollectionError(f"{location}: '{name}': {reason}; correct the source, or read it without 'strict'")
         self._skipped[reason] += 1
         examples = self._examples[reason]
-        if len(examples) < EXAMPLES_NAMED and name not in examples:
+        if len(examples) < MAX_EXAMPLES and name not in examples:
             examples.append(name)
 
     def __contains__(self, id: str) -> bool:
         return id in self._drafts
 
-    def reading(self) -> Reading:
+    def result(self) -> ReaderResult:
+        """Items in the order in which they were added, and the skipped entries."""
         items = [
             Item(id, draft.split, image=draft.image, sentences=tuple(draft.sentences), label=draft.label)
             for id, draft in self._drafts.items()
         ]
-        return Reading(items, self._skipped, {reason: tuple(names) for reason, names in self._examples.items()})
+        return ReaderResult(items, self._skipped, {reason: tuple(names) for reason, names in self._examples.items()})

@@ -139,7 +139,7 @@ def test_sigint_is_a_clean_end(tmp_path):
 def test_flickr8k(real_data, tmp_path):
     report = import_collection("flickr", real_data / "flickr8k", tmp_path / "c")
     assert (report.items, report.sentences) == (7000, 35000)
-    assert report.skipped == {"sentences whose picture is not there": 40460 - 35000}
+    assert report.skipped == {"sentences whose image is missing": 40460 - 35000}
     assert import_collection("flickr", real_data / "flickr8k", tmp_path / "c").changes == Changes(0, 0, 7000)
     collection = Collection.open(tmp_path / "c")
     assert collection.splits() == {"train": 5500, "val": 500, "test": 1000}

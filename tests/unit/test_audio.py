@@ -311,7 +311,7 @@ def test_a_folder_without_sounds_and_two_of_one_name(folder, tmp_path):
     with pytest.raises(CollectionError, match="expected a folder"):
         read_source("audio", folder / "train/high.wav")
     soundfile.write(folder / "train" / "high.flac", sine(500), RATE)
-    with pytest.raises(CollectionError, match=r"has the item id 'train/high' like .*; rename one"):
+    with pytest.raises(CollectionError, match=r"has the item id 'train/high', like .*; rename one"):
         read_source("audio", folder)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.collection import Collection
-from limner.data.readers.corpus_files import require_field, read_json, read_lines
+from limner.data.readers.corpus_files import read_json, read_lines, require_field
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, FeatureError, MediaError
@@ -355,7 +355,11 @@ def _boxes_by_image(collection: Collection, boxes: Boxes, where: str) -> dict[Pa
     assigned: defaultdict[Path, list[Box]] = defaultdict(list)
     unknown = []
     for name, given in boxes.items():
-        matches = [images[name]] if name in images else sorted(i for i in by_key[image_key(name)] if may_be_same_image(i, name))
+        matches = (
+            [images[name]]
+            if name in images
+            else sorted(i for i in by_key[image_key(name)] if may_be_same_image(i, name))
+        )
         if len(matches) > 1:
             raise CollectionError(f"{where}: '{name}' matches both '{matches[0]}' and '{matches[1]}'; use item ids")
         if not matches:

@@ -37,7 +37,7 @@ from limner.process import keep_freed_memory
 from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_log_probs, tiled_log_probs
 from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
-from limner.training.loop import Progress
+from limner.training.run import TrainProgress
 from measuring import CPU, median_time, product_rate, real_data, tell
 from translation import translation
 
@@ -285,7 +285,7 @@ def train() -> None:
         ):
             clock = _Clock()
             collection = collections[name == "train_lbl"]
-            run = train_model(load_recipe(recipe, [*changes, *few]), collection, folder / name, progress=clock)
+            run = train_model(load_recipe(recipe, [*changes, *few]), collection, folder / name, on_progress=clock)
             lines = [line for line in read_log(run / "log.jsonl") if line.kind == "train"]
             speed = float(np.median([line.words_per_second or 0 for line in lines]))
             model = load_trained_model(run)
@@ -332,8 +332,8 @@ class _Clock:
         self.before: tuple[float, float, int] | None = None
         self.all = self.in_steps = 0.0
 
-    def __call__(self, news: Progress) -> None:
-        now = time.perf_counter(), news.place.seconds, news.place.epoch
+    def __call__(self, news: TrainProgress) -> None:
+        now = time.perf_counter(), news.state.seconds, news.state.epoch
         if self.before is not None and self.before[2] == now[2]:
             self.all += now[0] - self.before[0]
             self.in_steps += now[1] - self.before[1]

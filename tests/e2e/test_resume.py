@@ -30,7 +30,7 @@ ADAMW = {
         "dropout": 0.3,
         "image_encoder": {"convnet_dim": 16, "convnet_width": 4, "dropout": 0.2},
     },
-    "training": {"epochs": 4, "batch_size": 16, "average": 0.99, "clip_norm": 1.0, "save_every": 7},
+    "training": {"epochs": 4, "batch_size": 16, "ema_decay": 0.99, "clip_norm": 1.0, "save_every": 7},
 }
 SGD = {
     **COMMON,
@@ -52,8 +52,8 @@ FUSED = {
         "batch_size": 16,
         "optimizer": {"name": "sgd", "lr": 0.01, "momentum_start": 0.5, "momentum": 0.9, "momentum_epochs": 3},
         "schedule": {"name": "exponential"},
-        "average": 0.9,
-        "fuse": 2,
+        "ema_decay": 0.9,
+        "train_on_val_epochs": 2,
         "metrics": ["perplexity"],
         "save_every": 5,
     },
@@ -61,13 +61,13 @@ FUSED = {
 SLOWLY = """
 import sys, time
 from limner.cli import main
-from limner.training import loop
+from limner.training.state import TrainState
 
-advance = loop._advance
-def slowly(*given):
-    advance(*given)
+add_step = TrainState.add_step
+def slowly(*arguments):
+    add_step(*arguments)
     time.sleep(0.03)  # so that a signal can come between any two steps
-loop._advance = slowly
+TrainState.add_step = slowly
 sys.argv[0] = "limner"
 main()
 """
@@ -147,10 +147,10 @@ def test_killed_while_training_and_validation_data_are_fused(scenes, tmp_path):
 def is_fused_and_under_way(state):
     """Whether a state was saved within an epoch of the second stage."""
     try:
-        place = json.loads((state / "place.json").read_text())["place"]
+        progress = json.loads((state / "train_state.json").read_text())["state"]
     except FileNotFoundError:  # it has just given way to the next one
         return False
-    return place["target"] is not None and place["batch"] > 0
+    return progress["stage"] == 1 and progress["batch"] > 0
 
 
 def test_control_c_is_a_clear_line_and_status_130(scenes, tmp_path):

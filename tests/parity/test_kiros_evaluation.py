@@ -12,7 +12,7 @@ from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import Config, TrainedModel
+from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -59,7 +59,9 @@ def world():
         )
 
     recipe = Recipe.parse({"model": settings.model_dump(), "training": {"precision": "fp32"}})
-    checkpoint = TrainedModel(model, tokenizer, Config(recipe=recipe.model_dump(mode="json"), vocab_size=1), recipe)
+    checkpoint = TrainedModel(
+        model, tokenizer, ModelConfig(recipe=recipe.model_dump(mode="json"), vocab_size=1), recipe
+    )
     examples = Examples(items, TargetLanguage("en", tokenizer), SourceLanguage(images), max_tokens=80)
     return checkpoint, examples, {key: value.astype(float) for key, value in images.items()}, conditional
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
-from limner.evaluation.evaluate import evaluate
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.features.store import FeatureStore
 from limner.models.bag_of_words import Bow, BowSettings
 from limner.models.protocols import ModelInputs
@@ -109,7 +109,9 @@ def test_it_trains_is_saved_and_finds_pictures_by_its_own_score(features, tiny, 
     recipe["model"] = {"name": "bow", "image_encoder": {"scaling": "layer"}}
     recipe = type(recipe_of()).parse(recipe)
     model = load_trained_model(train(recipe, tiny, tmp_path / "run"))
-    found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=4))
+    found = evaluate(
+        [model], tiny, options=EvaluationOptions(metrics=("bleu1",), measures=EvaluationSettings(shortlist=4))
+    )
     scores = {score.name: score for score in found.scores}
     assert "score:the model's own" in scores["image_to_text_match_area"].signature
     assert scores["text_to_image_match_area"].value > 70  # two of the eight pictures have each colour: at most 81

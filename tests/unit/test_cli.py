@@ -301,10 +301,10 @@ MRNN = {"name": "mrnn", "embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 
 def test_a_training_that_goes_on_with_validation_data_says_when_its_perplexity_was_measured(
     tiny, recipe_file, tmp_path, capsys, monkeypatch
 ):
-    recipe = recipe_file(MRNN, fuse=1)
+    recipe = recipe_file(MRNN, train_on_val_epochs=1)
     status, told, _ = run(capsys, monkeypatch, "train", recipe, "--collection", tiny.path, "--out", tmp_path / "run")
     assert status == 0
-    assert re.search(r"perplexity [\d.]+ before, then 1 epoch on training and validation data", told)
+    assert re.search(r"perplexity [\d.]+, bleu4 [\d.]+ before, then 1 epoch on training and validation data", told)
     assert "(perplexity" not in told
 
 

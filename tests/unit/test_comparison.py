@@ -151,7 +151,7 @@ def test_systems_of_one_name_are_told_apart_by_their_folders(run_of):
         (altered(7, id="item99"), "sentence 8 is of item 'item7' and of item 'item99'"),
         (altered(3, references=("Ein anderes Haus.",)), r"'item3' \(sentence 4\).*Fenstern.*'Ein anderes Haus.'"),
         (altered(3, reference_tokens=("ein haus",)), "different tokens.*'item3'.*running text: sacrebleu"),
-        (altered(3, reference_tokens=()), "kept no tokens.*evaluate it again"),
+        (altered(3, reference_tokens=()), "expected an evaluation with tokens.*evaluate it again"),
     ],
 )
 def test_what_was_not_measured_on_the_same_sentences_is_refused(other, says):
@@ -169,7 +169,7 @@ def asked(source="A house .", image="/here/house.jpg", **changes):
     ("other", "says"),
     [
         (asked(source="A hut ."), r"'item4' \(sentence 5\) was translated from 'A house .' and from 'A hut .'"),
-        (asked(image="/here/hut.jpg"), r"'item4' \(sentence 5\) has the pictures /here/house.jpg and /here/hut.jpg"),
+        (asked(image="/here/hut.jpg"), r"'item4' \(sentence 5\) has the images /here/house.jpg and /here/hut.jpg"),
     ],
 )
 def test_what_was_asked_otherwise_is_refused(other, says):
@@ -221,7 +221,7 @@ def test_a_run_without_an_evaluation_says_what_to_do(run_of, tmp_path):
     (tmp_path / "b").mkdir()
     with pytest.raises(RunError, match=f"limner evaluate --model {tmp_path}/b --collection"):
         compare([[run], [tmp_path / "b"]])
-    with pytest.raises(RunError, match="c: no such run folder"):
+    with pytest.raises(RunError, match="c: no such run directory"):
         compare([[run], [tmp_path / "c"]])
     with pytest.raises(RunError, match="--split: test"):
         compare([[run], [run_of("d", evaluation())]], split="val")
@@ -247,8 +247,8 @@ def test_the_language_is_what_the_run_writes(run_of, caplog):
 
 def test_progress_is_told_in_parts(three):
     told = []
-    compare(three, settings=QUICK, progress=lambda *news: told.append(news))
-    assert told[0][0] == "counting" and ("counting", 3, 3) in told
+    compare(three, settings=QUICK, on_progress=lambda *news: told.append(news))
+    assert told[0][0] == "metrics" and ("metrics", 3, 3) in told
     assert told[-1] == ("testing", 3 * 2 * 200, 3 * 2 * 200)
     done = [done for part, done, _ in told if part == "testing"]
     assert done == sorted(done)
@@ -291,10 +291,10 @@ def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a"], "1 systems of 1 runs: expected two systems or more"),
+        (["a"], "expected two or more systems with at least one run each, found 1 systems of 1 runs"),
         (["a", ","], "2 systems of 1, 0 runs"),
-        (["a", "a"], "is given twice"),
-        (["a,a", "b"], "is given twice"),
+        (["a", "a"], ": given twice; give each run once"),
+        (["a,a", "b"], ": given twice; give each run once"),
         (["a", "b", "--metric", "bleu9"], "no metric 'bleu9'"),
         (["a", "b", "--trials", "0"], "trials: Input should be greater"),
         (["a", "b", "--level", "1"], "level: Input should be less"),

@@ -12,7 +12,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item, collate_features
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
-from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
 from limner.features.controls import ControlFeatures, mean_features
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
@@ -30,7 +30,7 @@ def model(trained_on_colours):
 
 @pytest.fixture(scope="module")
 def right(model, tiny):
-    return evaluate([model], tiny, metrics=("bleu2",))
+    return evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",)))
 
 
 def values(evaluation):
@@ -95,7 +95,7 @@ def test_zeros_are_a_picture_that_is_there(model, tiny):
 
 
 def test_a_shuffled_evaluation_measures_what_shuffled_pictures_give(model, tiny, right):
-    found = evaluate([model], tiny, metrics=("bleu2",), pictures="shuffled")
+    found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled"))
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     shuffled = examples.with_features(ControlFeatures.shuffled(examples.features, examples.items, 1))
     assert values(found)["perplexity"] == pytest.approx(score_examples(model.model, shuffled).perplexity.value)
@@ -107,19 +107,19 @@ def test_a_shuffled_evaluation_measures_what_shuffled_pictures_give(model, tiny,
 
 @pytest.mark.parametrize("control", ["mean", "zero"])
 def test_one_picture_for_all_leaves_one_description_and_nothing_to_find(model, tiny, control):
-    found = evaluate([model], tiny, metrics=("bleu2",), pictures=control)
+    found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control=control))
     assert len({item.hypothesis for item in found.items}) == 1
     assert found.retrieval is None  # every order would be a tie
     assert not any(name.startswith(("text_to_image", "image_to_text")) for name in values(found))
 
 
 def test_a_control_is_told_apart_from_the_right_pictures(model, tiny, right, tmp_path):
-    found = evaluate([model], tiny, metrics=("bleu2",), pictures="shuffled", seed=3)
-    assert all(score.signature.endswith("|pictures:shuffled,seed3") for score in found.scores)
-    assert not any("pictures:" in score.signature for score in right.scores)
+    found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled", seed=3))
+    assert all(score.signature.endswith("|images:shuffled,seed3") for score in found.scores)
+    assert not any("images:" in score.signature for score in right.scores)
     assert [save_evaluation(one, tmp_path).name for one in (right, found)] == [
         "test.json",
-        "test-pictures_shuffled.json",
+        "test-images_shuffled.json",
     ]
     assert len(read_evaluations(tmp_path)) == 2
 
@@ -127,7 +127,7 @@ def test_a_control_is_told_apart_from_the_right_pictures(model, tiny, right, tmp
 def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path):
     blind = load_trained_model(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="image control 'mean': this model uses no images"):
-        evaluate([blind], tiny, metrics=("bleu2",), pictures="mean")
+        evaluate([blind], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="mean"))
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,10 @@ def test_features_that_a_model_does_not_look_at_change_nothing(blind, tiny, reci
     recipe = recipe_of("colour", epochs=1, metrics=["perplexity"]).model_dump(mode="json") | {"model": blind}
     model = load_trained_model(train(type(recipe_of()).parse(recipe), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="image control 'shuffled': this model uses no images"):
-        evaluate([model], tiny, metrics=("bleu1",), pictures="shuffled")
-    found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=4))
+        evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu1",), image_control="shuffled"))
+    found = evaluate(
+        [model], tiny, options=EvaluationOptions(metrics=("bleu1",), measures=EvaluationSettings(shortlist=4))
+    )
     assert values(found)["text_to_image_median_rank"] == 8  # all pictures tie
     features = open_features(model, tiny)
     near = nearest_images(model, tiny.items("test"), features, 4)
@@ -162,7 +164,9 @@ def test_the_models_of_kiros_are_evaluated_as_their_recipes_say(name, tiny, tmp_
     if name != "gt2":
         small.append("training.optimizer.lr=0.001")
     recipe = load_recipe(f"kiros2014/{name}", small)
-    found = evaluate([load_trained_model(train(recipe, tiny, tmp_path / "run"))], tiny, metrics=("bleu1",))
+    found = evaluate(
+        [load_trained_model(train(recipe, tiny, tmp_path / "run"))], tiny, options=EvaluationOptions(metrics=("bleu1",))
+    )
     assert math.isfinite(values(found)["perplexity"])
     searched = {score for score in values(found) if score.endswith("match_area")}
     assert len(searched) == (2 if recipe.features.tables else 0)
@@ -200,7 +204,7 @@ def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
     status, folder, _ = command(*changes)
     assert status == 0
     (found,) = read_evaluations(folder)
-    assert found.name == "test-beam1,penalty0,max_length9-samples2,shortlist3-pictures_shuffled"
+    assert found.name == "test-beam1,penalty0,max_length9-samples2,shortlist3-images_shuffled"
     assert {"sampled_bleu1", "image_to_text_match_area"} <= set(values(found))
 
 

@@ -14,7 +14,8 @@ from limner.data.examples import Example, Item, Sentence, collate
 from limner.decoding.scoring import counted_tokens, score_examples, sentence_log_probs
 from limner.decoding.settings import DecodingSettings
 from limner.errors import CollectionError, FeatureError, RunError, SettingsError, TrainingError
-from limner.evaluation.evaluate import evaluate, save_evaluation, validate
+from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
+from limner.evaluation.validate import validate
 from limner.features.extract import extract
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
@@ -35,7 +36,7 @@ def model(trained_on_colours):
 
 @pytest.fixture(scope="module")
 def found(model, tiny):
-    return evaluate([model], tiny, metrics=METRICS, command="limner evaluate …")
+    return evaluate([model], tiny, options=EvaluationOptions(metrics=METRICS), command="limner evaluate …")
 
 
 def values(evaluation):
@@ -72,9 +73,11 @@ def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
     other = evaluate(
         [model],
         tiny,
-        settings=DecodingSettings(beam_size=2, length_penalty=0.5, max_length=12),
-        metrics=("bleu4",),
-        marginal=5,
+        options=EvaluationOptions(
+            decoding=DecodingSettings(beam_size=2, length_penalty=0.5, max_length=12),
+            metrics=("bleu4",),
+            marginal_images=5,
+        ),
     )
     assert signature(other, "bleu4").endswith("|decoding:beam2,penalty0.5,max_length12")
     assert other.decoding == "beam2,penalty0.5,max_length12"
@@ -146,7 +149,7 @@ def test_what_nobody_translated_is_not_counted_as_unseen(translating, tmp_path):
     more = [Item("bare", "train", sentences=(Sentence("en", "one"),))]
     more.append(Item("made", "train", sentences=(Sentence("en", "one"), Sentence("de", "eins", 0, "run:0123"))))
     write_items(tmp_path, [*collection.items(), *more])
-    again = evaluate([model], Collection.open(tmp_path), metrics=("bleu1",))
+    again = evaluate([model], Collection.open(tmp_path), options=EvaluationOptions(metrics=("bleu1",)))
     assert (again.left_out, len(again.items)) == (0, len(collection.items()))
 
 
@@ -157,13 +160,13 @@ def test_an_evaluation_is_saved_where_the_report_finds_it(found, tmp_path):
 
 def test_items_without_a_sentence_are_passed_over(found, model, own_tiny):
     write_items(own_tiny.path, [Item("silent", "test", image=own_tiny.items("test")[0].image)])
-    again = evaluate([model], Collection.open(own_tiny.path), metrics=METRICS)
+    again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
     assert values(again) == pytest.approx(values(found))
 
 
 def test_items_without_a_picture_are_described_but_not_searched(found, model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "test", sentences=(Sentence("en", "a red wall"),))])
-    again = evaluate([model], Collection.open(own_tiny.path), metrics=METRICS)
+    again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
     assert "retrieval leaves out 1 items without an image" in caplog.text
     assert len(again.items) == 9
     assert values(again)["text_to_image_r1"] == pytest.approx(values(found)["text_to_image_r1"])
@@ -172,7 +175,9 @@ def test_items_without_a_picture_are_described_but_not_searched(found, model, ow
 
 def test_a_split_without_any_picture_is_not_searched(model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
-    found = evaluate([model], Collection.open(own_tiny.path), split="words", metrics=("bleu1",))
+    found = evaluate(
+        [model], Collection.open(own_tiny.path), options=EvaluationOptions(split="words", metrics=("bleu1",))
+    )
     assert found.retrieval is None
     assert "perplexity" in values(found)
     assert "image_to_text_r1" not in values(found)
@@ -180,12 +185,12 @@ def test_a_split_without_any_picture_is_not_searched(model, own_tiny, caplog):
 
 def test_what_is_not_there_is_named(model, tiny, own_tiny):
     with pytest.raises(CollectionError, match="no items in split 'dev'"):
-        evaluate([model], tiny, split="dev")
+        evaluate([model], tiny, options=EvaluationOptions(split="dev"))
     with pytest.raises(SettingsError, match="no metric 'blue4'"):
-        evaluate([model], tiny, metrics=("blue4",))
+        evaluate([model], tiny, options=EvaluationOptions(metrics=("blue4",)))
     write_items(own_tiny.path, [Item("silent", "quiet", image="x.png")])
     with pytest.raises(TrainingError, match="split 'quiet' has no sentence"):
-        evaluate([model], Collection.open(own_tiny.path), split="quiet")
+        evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(split="quiet"))
 
 
 def test_features_of_another_network_are_refused_by_name(model, own_tiny, eye_of):
@@ -199,7 +204,9 @@ def test_features_of_another_network_are_refused_by_name(model, own_tiny, eye_of
 
 def test_an_evaluation_may_leave_out_what_was_never_looked_at(found, model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
-    again = evaluate([model], Collection.open(own_tiny.path), metrics=METRICS, leave_out=True)
+    again = evaluate(
+        [model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS, skip_missing=True)
+    )
     assert (again.left_out, found.left_out) == (1, 0)
     assert values(again) == pytest.approx(values(found))
 
@@ -208,14 +215,14 @@ def test_models_of_other_words_are_no_ensemble(model, tiny):
     """Of one size, so that nothing but the words tells them apart."""
     other = model._replace(config=model.config.model_copy(update={"tokenizer_sha256": "0" * 64}))
     with pytest.raises(RunError, match="must share one vocabulary"):
-        evaluate([model, other], tiny, metrics=METRICS)
+        evaluate([model, other], tiny, options=EvaluationOptions(metrics=METRICS))
     with pytest.raises(RunError, match="must share one vocabulary"):
         inputs = [GenerationInput(item, None, ()) for item in tiny.items("test")]
         generate([model, other], inputs, open_features(model, tiny), DecodingSettings())
 
 
 def test_an_ensemble_s_evaluation_stands_beside_that_of_one_model(found, model, tiny, tmp_path):
-    both = evaluate([model, model], tiny, metrics=("bleu4",), retrieval=False)
+    both = evaluate([model, model], tiny, options=EvaluationOptions(metrics=("bleu4",), retrieval=False))
     assert both.decoding == "beam1,penalty0,max_length12,models2"
     assert signature(both, "bleu4").endswith(f"|decoding:{both.decoding}")
     for evaluation in (found, both):
@@ -283,5 +290,5 @@ def test_what_the_recipe_skips_validation_skips_as_well(model, tiny):
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     brief = validate(model._replace(recipe=recipe), examples, ["perplexity"])
     assert brief["perplexity"] == score_examples(model.model, examples, skip_words=2).perplexity.value
-    with pytest.raises(CollectionError, match=r"no sentences to count .*from word:31"):
+    with pytest.raises(CollectionError, match=r"expected tokens in the split, found none .*from word:31"):
         score_examples(model.model, examples, skip_words=30).perplexity  # noqa: B018

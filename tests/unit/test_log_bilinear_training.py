@@ -14,7 +14,7 @@ from limner.retrieval import all_pairs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import load_trained_model
-from limner.training import loop
+from limner.training import stages
 from limner.training.loop import train
 
 SGD = {"name": "sgd", "lr": 0.5, "momentum": 0.5}
@@ -37,7 +37,7 @@ def scripted(monkeypatch):
 
     def play(*perplexities):
         script = iter(perplexities)
-        monkeypatch.setattr(loop, "validate", lambda *_: {"perplexity": next(script)})
+        monkeypatch.setattr(stages, "validate", lambda *_: {"perplexity": next(script)})
 
     return play
 
@@ -51,14 +51,14 @@ def split(tiny, run, name):
 
 
 def test_the_second_stage_learns_the_validation_sentences_until_they_fit_as_the_training_sentences_did(tiny, tmp_path):
-    run = train(recipe_of(epochs=40, patience=3, fuse=60), tiny, tmp_path / "run")
+    run = train(recipe_of(epochs=40, patience=3, train_on_val_epochs=60), tiny, tmp_path / "run")
     facts = load_trained_model(run).config.provenance
-    target = state_of(run)["target"]
-    assert 1 <= facts["fused_epochs"] < 60
+    target = state_of(run)["target_perplexity"]
+    assert 1 <= facts["train_on_val_epochs"] < 60
     model, seen = split(tiny, run, "val")
     fits = score_examples(model.model, seen).perplexity.value
     assert fits <= target
-    assert facts["perplexity_of_fused_validation_data"] == pytest.approx(fits, abs=1e-3)
+    assert facts["train_on_val_perplexity"] == pytest.approx(fits, abs=1e-3)
     lines = read_log(run / "log.jsonl")
     words = {line.kind: line for line in lines}
     assert words["val"].perplexity == pytest.approx(fits, rel=1e-4)
@@ -66,7 +66,7 @@ def test_the_second_stage_learns_the_validation_sentences_until_they_fit_as_the_
 
 def state_of(run):
     (folder,) = run.glob("state-*")
-    return json.loads((folder / "place.json").read_text())["place"]
+    return json.loads((folder / "train_state.json").read_text())["state"]
 
 
 def test_it_goes_on_from_the_best_weights_and_the_target_is_theirs(scripted, tiny, tmp_path):
@@ -75,25 +75,25 @@ def test_it_goes_on_from_the_best_weights_and_the_target_is_theirs(scripted, tin
     model, seen = split(tiny, best, "train")
     expected = score_examples(model.model, seen).perplexity.value
     scripted(3.0, 2.0, 9.0)
-    run = train(recipe_of(epochs=3, fuse=1), tiny, tmp_path / "run")
-    assert state_of(run)["target"] == pytest.approx(expected)
+    run = train(recipe_of(epochs=3, train_on_val_epochs=1), tiny, tmp_path / "run")
+    assert state_of(run)["target_perplexity"] == pytest.approx(expected)
 
 
 def test_the_second_stage_gives_up_after_its_epochs_and_says_so(own_tiny, tmp_path, caplog):
     strange = (Sentence("en", "nobody ever heard these words before today"),)
     write_items(own_tiny.path, [Item(f"strange{k}", "val", sentences=strange) for k in range(20)])
     vanishing = {"name": "exponential", "decay": 1e-9}  # the first epoch is learned from, the others are not
-    recipe = recipe_of(epochs=1, fuse=2, schedule=vanishing)
+    recipe = recipe_of(epochs=1, train_on_val_epochs=2, schedule=vanishing)
     run = train(recipe, Collection.open(own_tiny.path), tmp_path / "run")
     facts = load_trained_model(run).config.provenance
-    assert state_of(run)["reached"] > state_of(run)["target"]
-    assert facts["fused_epochs"] == 2
-    assert "training.fuse: 2 epochs have not reached the perplexity" in caplog.text
+    assert state_of(run)["train_on_val_perplexity"] > state_of(run)["target_perplexity"]
+    assert facts["train_on_val_epochs"] == 2
+    assert "training.train_on_val_epochs: 2 epochs have not reached the perplexity" in caplog.text
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
 def test_a_run_stopped_in_the_second_stage_ends_as_one_that_was_not(tiny, tmp_path, average):
-    recipe = recipe_of(epochs=4, fuse=3, save_every=3, average=average, optimizer={**SGD, "lr": 0.02})
+    recipe = recipe_of(epochs=4, train_on_val_epochs=3, save_every=3, ema_decay=average, optimizer={**SGD, "lr": 0.02})
     whole = train(recipe, tiny, tmp_path / "whole")
     steps = state_of(whole)["step"]
 
@@ -101,12 +101,12 @@ def test_a_run_stopped_in_the_second_stage_ends_as_one_that_was_not(tiny, tmp_pa
         pass
 
     def stop(news):
-        if news.place.step == steps - 2:
+        if news.state.step == steps - 2:
             raise Stop
 
     with pytest.raises(Stop):
-        train(recipe, tiny, tmp_path / "run", progress=stop)
-    assert state_of(tmp_path / "run")["target"] is not None
+        train(recipe, tiny, tmp_path / "run", on_progress=stop)
+    assert state_of(tmp_path / "run")["target_perplexity"] is not None
     again = train(recipe, tiny, tmp_path / "run", resume=True)
     ours, theirs = (load_trained_model(run).model.state_dict() for run in (again, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -117,7 +117,7 @@ def test_pre_trained_vectors_are_what_training_begins_with(tiny, tmp_path):
     file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\nzebra 9 9 9\n")
     model = {"name": "lbl", "word_dim": 3}
     still = {"optimizer": {"name": "sgd", "lr": 1e-9, "momentum": 0.0}, "epochs": 1}
-    run = train(recipe_of(model, embeddings=str(file), **still), tiny, tmp_path / "run")
+    run = train(recipe_of(model, pretrained_embeddings=str(file), **still), tiny, tmp_path / "run")
     loaded = load_trained_model(run)
     rows = {word: row for row, word in enumerate(loaded.tokenizer.entries)}
     vectors = loaded.model.word_vectors().detach()
@@ -125,35 +125,40 @@ def test_pre_trained_vectors_are_what_training_begins_with(tiny, tmp_path):
     words = len(rows) - 4
     assert loaded.config.provenance["embeddings"] == f"vectors.txt: 3 of {words} words found ({3 / words:.0%})"
     with pytest.raises(SettingsError, match=r"vectors of 3 dimensions.*model\.word_dim=3"):
-        train(recipe_of(embeddings=str(file)), tiny, tmp_path / "other")
-    with pytest.raises(SettingsError, match="does not begin with word vectors"):
-        train(recipe_of({"name": "mrnn"}, embeddings=str(file)), tiny, tmp_path / "mrnn")
+        train(recipe_of(pretrained_embeddings=str(file)), tiny, tmp_path / "other")
+    with pytest.raises(SettingsError, match="does not support pre-trained word embeddings"):
+        train(recipe_of({"name": "mrnn"}, pretrained_embeddings=str(file)), tiny, tmp_path / "mrnn")
 
 
 def test_what_of_the_words_is_known_is_told_before_the_first_step(tiny, tmp_path):
     file = tmp_path / "vectors.txt"
     file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\n")
     told = []
-    recipe = recipe_of({"name": "lbl", "word_dim": 3}, embeddings=str(file), epochs=1)
-    run = train(recipe, tiny, tmp_path / "run", note=told.append, progress=lambda news: told.append(news.place.step))
+    recipe = recipe_of({"name": "lbl", "word_dim": 3}, pretrained_embeddings=str(file), epochs=1)
+    run = train(
+        recipe, tiny, tmp_path / "run", on_message=told.append, on_progress=lambda news: told.append(news.state.step)
+    )
     facts = load_trained_model(run).config.provenance
-    assert told[:2] == [f"begins with {facts['embeddings']}; the others are drawn likewise", 1]
-    with pytest.raises(SettingsError, match="does not begin with word vectors"):
-        train(recipe_of({"name": "ngram"}, features=None, embeddings=str(file)), tiny, tmp_path / "counted")
-    train(recipe_of(epochs=1), tiny, tmp_path / "none", note=told.append)
+    assert told[:2] == [
+        f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution",
+        1,
+    ]
+    with pytest.raises(SettingsError, match="does not support pre-trained word embeddings"):
+        train(recipe_of({"name": "ngram"}, features=None, pretrained_embeddings=str(file)), tiny, tmp_path / "counted")
+    train(recipe_of(epochs=1), tiny, tmp_path / "none", on_message=told.append)
     assert not [line for line in told[2:] if isinstance(line, str)]
 
 
 def test_a_counted_model_with_a_second_stage_is_measured_first_and_then_counted_on_both(tiny, tmp_path):
     model = {"name": "ngram", "order": 2}
     plain = train(recipe_of(model, features=None), tiny, tmp_path / "plain")
-    fused = train(recipe_of(model, features=None, fuse=1), tiny, tmp_path / "fused")
+    fused = train(recipe_of(model, features=None, train_on_val_epochs=1), tiny, tmp_path / "fused")
     before, after = (load_trained_model(run).config.provenance for run in (plain, fused))
     assert after["validation_perplexity"] == before["validation_perplexity"]
     alone, seen = split(tiny, plain, "val")
     both, _ = split(tiny, fused, "val")
-    assert after["fused"] == f"counted again together with the {len(seen)} validation sentences"
-    assert "fused" not in before
+    assert after["train_on_val"] == f"refitted on the training split and {len(seen)} validation sentences"
+    assert "train_on_val" not in before
     first, then = (score_examples(of.model, seen).perplexity.value for of in (alone, both))
     assert then < first
     _, training = split(tiny, plain, "train")

@@ -8,11 +8,11 @@ from torch.optim import SGD, Adadelta, Adam, AdamW
 from limner.errors import SettingsError
 from limner.runs.training_settings import ScheduleSettings, SGDSettings, TrainingSettings
 from limner.training.optimizers import (
-    WeightAverage,
+    ExponentialMovingAverage,
     build_optimizer,
     learning_rate_factor,
     momentum,
-    set_rates,
+    set_learning_rates,
     squared_norm,
 )
 
@@ -66,7 +66,7 @@ def test_rates_are_set_on_every_group():
         weight_decay={"*bias": 0.1},
     )
     optimizer = build_optimizer(parameters(), chosen)
-    assert set_rates(optimizer, chosen, 25, epoch=2, total=100) == pytest.approx(0.15)
+    assert set_learning_rates(optimizer, chosen, 25, epoch=2, total_steps=100) == pytest.approx(0.15)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.15, 0.15])
     assert [group["momentum"] for group in optimizer.param_groups] == pytest.approx([0.4, 0.4])
 
@@ -104,31 +104,31 @@ def test_weight_decay_by_the_first_pattern_that_fits():
 
 def test_learning_rates_by_the_first_pattern_that_fits():
     chosen = settings(
-        optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.0}, rates={"0.*": 0.1, "*": 2}, weight_decay={"1.*": 0.5}
+        optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.0},
+        lr_factors={"0.*": 0.1, "*": 2},
+        weight_decay={"1.*": 0.5},
     )
     optimizer = build_optimizer(parameters(), chosen)
-    set_rates(optimizer, chosen, 0, epoch=0, total=10)
+    set_learning_rates(optimizer, chosen, 0, epoch=0, total_steps=10)
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
         (pytest.approx(0.02), 0),
         (0.4, 0.5),
     ]
-    with pytest.raises(SettingsError, match=r"training\.rates: 'embeding\*' fits no parameter that is left"):
-        build_optimizer(parameters(), settings(rates={"embeding*": 0.1}))
+    with pytest.raises(SettingsError, match=r"training\.lr_factors: .*'embeding\*' matches none"):
+        build_optimizer(parameters(), settings(lr_factors={"embeding*": 0.1}))
 
 
 @pytest.mark.parametrize("patterns", [{"embeding*": 0.1}, {"*": 0.1, "*bias": 0.0}])
 def test_a_pattern_that_fits_nothing_is_an_error(patterns):
-    with pytest.raises(
-        SettingsError, match=rf"'{list(patterns)[-1]}' fits no parameter that is left".replace("*", r"\*")
-    ):
+    with pytest.raises(SettingsError, match=rf"'{list(patterns)[-1]}' matches none".replace("*", r"\*")):
         groups_of(patterns)
-    with pytest.raises(SettingsError, match=r"there are: 0\.weight, 0\.bias, 1\.weight"):
+    with pytest.raises(SettingsError, match=r"the parameters are 0\.weight, 0\.bias, 1\.weight"):
         groups_of(patterns)
 
 
 def test_the_average_equals_a_loop_by_hand():
     weight = nn.Parameter(torch.tensor([2.0, -1.0]))
-    average = WeightAverage([weight], decay=0.6)
+    average = ExponentialMovingAverage([weight], decay=0.6)
     expected = [2.0, -1.0]
     for step in range(12):
         with torch.no_grad():
@@ -143,7 +143,7 @@ def test_the_average_equals_a_loop_by_hand():
 
 def test_swapping_twice_changes_nothing():
     weight = nn.Parameter(torch.randn(3, 2))
-    average = WeightAverage([weight], decay=0.9)
+    average = ExponentialMovingAverage([weight], decay=0.9)
     with torch.no_grad():
         weight.mul_(2)
     now, then = weight.detach().clone(), average.values[0].clone()

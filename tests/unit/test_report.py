@@ -182,7 +182,7 @@ def test_a_training_on_validation_data_is_no_part_of_the_validation_curve(run, m
     log = [LogLine(step=s, epoch=s, kind="val", perplexity=10.0 - s) for s in (1, 2, 3, 4)]
     (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
     report.write_report(run, run / "report.html")
-    RunConfig(provenance={"fused_epochs": 1}).save(run / "config.json")
+    RunConfig(provenance={"train_on_val_epochs": 1}).save(run / "config.json")
     report.write_report(run, run / "report.html")
     assert [[line.step for line in lines] for lines in drawn] == [[1, 2, 3, 4], [1, 2, 3]]
 
@@ -190,7 +190,7 @@ def test_a_training_on_validation_data_is_no_part_of_the_validation_curve(run, m
 def test_the_curves_say_where_they_end(run):
     log = [LogLine(step=s, epoch=s, kind="train", loss=5.0 - s) for s in (1, 2, 3)]
     (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
-    RunConfig(provenance={"fused_epochs": 2}).save(run / "config.json")
+    RunConfig(provenance={"train_on_val_epochs": 2}).save(run / "config.json")
     text = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8")).text
     assert "After these curves 2 more epochs learned from training and validation data together" in text
 

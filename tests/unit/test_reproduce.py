@@ -44,7 +44,12 @@ TABLE = PublishedTable(
 SMALL = ["text.min_count=1", "evaluation.skip_words=0", "evaluation.samples=2", "evaluation.prefix_words=1"]
 SMALL += ["evaluation.shortlist=3", "decoding.max_length=8"]
 RECIPE_OVERRIDES = {  # settings that the n-gram recipe does not have
-    "kiros2014/mlbl-b": ["training.epochs=2", "training.fuse=2", "features.tables=[colour]", "model.word_dim=6"],
+    "kiros2014/mlbl-b": [
+        "training.epochs=2",
+        "training.train_on_val_epochs=2",
+        "features.tables=[colour]",
+        "model.word_dim=6",
+    ],
     "kiros2014/bow-f": ["training.epochs=2", "features.tables=[colour]"],
 }
 
@@ -104,7 +109,7 @@ def names_in(made):
 def test_an_image_control_evaluates_the_same_model(made):
     by_name = {result.row: result for result in made.results}
     assert by_name["MLBL-B-R"].run == by_name["MLBL-B"].run
-    assert by_name["MLBL-B-R"].evaluation.pictures == "shuffled"
+    assert by_name["MLBL-B-R"].evaluation.image_control == "shuffled"
     assert by_name["MLBL-B-R"].scores["perplexity"].value != by_name["MLBL-B"].scores["perplexity"].value
 
 
@@ -186,10 +191,10 @@ def without(record, *keys):
 
 
 def test_differences_from_the_recipe_are_rendered_beside_the_name(small, tiny, tmp_path):
-    changes = [*SMALL, "training.embeddings=null", "description=Not as the paper has it, at all"]
+    changes = [*SMALL, "training.pretrained_embeddings=null", "description=Not as the paper has it, at all"]
     made = run_table(TABLE, tiny, tmp_path / "out", overrides=changes, rows=["GT2"], budget=0.5)
     (name,) = names_in(made)
-    differences = [*SMALL, "training.embeddings=null", "description=…", "budget 0.5"]
+    differences = [*SMALL, "training.pretrained_embeddings=null", "description=…", "budget 0.5"]
     assert name == f"GT2 ({'; '.join(differences)})"
     assert json.loads(made.json.read_text())["rows"][0]["overrides"] == changes
     assert made.results[0].recipe_folder == "kiros2014"
@@ -242,11 +247,16 @@ def test_the_alternative_is_selected_with_the_first_seed(small, tiny, tmp_path):
             r"shortlist: expected at most 8, .*evaluation\.shortlist=8",
         ),
         ("MLBL-B", ["features.tables=[mobilenet]"], FeatureError, "no such feature table"),
-        ("bow", ["evaluation.skip_words=5"], SettingsError, r"skip_words: 5 leaves out .*'val'.*skip_words=0"),
+        ("bow", ["evaluation.skip_words=5"], SettingsError, r"skip_words=5 leaves out .*'val'.*skip_words=0"),
         ("MLBL-B", ["evaluation.prefix_words=9"], SettingsError, r"prefix_words: 9, but no sentence .*prefix_words=4"),
-        ("MLBL-B", ["training.weight_decay={nothing: 1.0}"], SettingsError, "'nothing' fits no parameter"),
-        ("MLBL-B", ["training.embeddings=nowhere.txt"], LimnerError, "nowhere.txt"),
-        ("GT2", ["training.embeddings=nowhere.txt"], SettingsError, "does not begin with word vectors"),
+        ("MLBL-B", ["training.weight_decay={nothing: 1.0}"], SettingsError, "'nothing' matches none"),
+        ("MLBL-B", ["training.pretrained_embeddings=nowhere.txt"], LimnerError, "nowhere.txt"),
+        (
+            "GT2",
+            ["training.pretrained_embeddings=nowhere.txt"],
+            SettingsError,
+            "does not support pre-trained word embeddings",
+        ),
         ("MLBL-B-R", ["features.tables=[]", "model.variant=LBL"], SettingsError, "uses no images"),
     ],
 )
@@ -314,10 +324,10 @@ def test_a_budget_reduces_epochs_and_samples_and_is_rendered(small, tiny, tmp_pa
 
 def test_a_budget_keeps_the_second_stage(small, tiny, tmp_path):
     (result,) = run_table(TABLE, tiny, tmp_path / "out", overrides=SMALL, rows=["MLBL-B"], budget=0.1).results
-    assert result.recipe["training"]["fuse"] == 1
-    more = [*SMALL, "training.fuse=0"]
+    assert result.recipe["training"]["train_on_val_epochs"] == 1
+    more = [*SMALL, "training.train_on_val_epochs=0"]
     (result,) = run_table(TABLE, tiny, tmp_path / "other", overrides=more, rows=["MLBL-B"], budget=0.1).results
-    assert result.recipe["training"]["fuse"] == 0
+    assert result.recipe["training"]["train_on_val_epochs"] == 0
 
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5])

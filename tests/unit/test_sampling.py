@@ -14,7 +14,7 @@ from limner.decoding.sampling import Sampler
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
-from limner.evaluation.evaluate import evaluate
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.sampled_bleu import sample_texts, sampled_scores
 from limner.inference.collection_features import open_features
 from limner.metrics import score_sentences
@@ -164,11 +164,13 @@ def test_the_signature_tells_everything_that_changes_the_value(model, examples):
 
 
 def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
-    asked = evaluate([model], tiny, metrics=("bleu1",), retrieval=False, measure=settings(2, 1))
+    asked = evaluate(
+        [model], tiny, options=EvaluationOptions(metrics=("bleu1",), retrieval=False, measures=settings(2, 1))
+    )
     assert asked.name == "test-samples2,prefix_words1"
     assert "sampled_bleu3" in {score.name for score in asked.scores}
     usual = model._replace(recipe=model.recipe.model_copy(update={"evaluation": settings(2, 1)}))
-    again = evaluate([usual], tiny, metrics=("bleu1",), retrieval=False)
+    again = evaluate([usual], tiny, options=EvaluationOptions(metrics=("bleu1",), retrieval=False))
     assert (again.name, again.scores) == ("test", asked.scores)
 
 

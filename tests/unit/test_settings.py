@@ -35,12 +35,12 @@ MRNN = {"name": "mrnn"}
         ({"model": MRNN, "text": {"lang": "en"}, "data": {"lang": "de"}}, "text.lang is 'en' and data.lang is 'de'"),
         ({"model": MRNN, "data": {"lang": "klingon"}}, "klingon"),
         (
-            {"model": MRNN, "training": {"fuse": 3, "schedule": {"name": "linear"}}},
-            "training: fuse 3, and schedule 'linear' ends at a learning rate of zero",
+            {"model": MRNN, "training": {"train_on_val_epochs": 3, "schedule": {"name": "linear"}}},
+            "training: train_on_val_epochs=3 needs the schedule 'constant' or 'exponential', found 'linear'",
         ),
         (
-            {"model": MRNN, "training": {"fuse": 1, "schedule": {"name": "cosine"}}},
-            "constant or exponential, or fuse=0",
+            {"model": MRNN, "training": {"train_on_val_epochs": 1, "schedule": {"name": "cosine"}}},
+            "change the schedule, or set train_on_val_epochs=0",
         ),
         ({"model": MRNN, "decoding": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
     ],
@@ -132,7 +132,7 @@ def test_every_recipe_parses(name):
 def test_there_are_recipes_and_a_wrong_name_lists_them():
     assert {"mao2015/flickr8k", "scenes/mrnn"} <= set(recipe_names())
     with pytest.raises(
-        SettingsError, match=r"no recipe 'mao/flickr'; there are: .*mao2015/flickr8k.*give a \.yaml file"
+        SettingsError, match=r"no recipe 'mao/flickr': expected a \.yaml file or one of .*mao2015/flickr8k"
     ):
         load_recipe("mao/flickr", [])
 
@@ -186,11 +186,11 @@ def test_a_recipe_says_only_what_differs_from_its_base(tmp_path):
     assert recipe.training.optimizer.name == "adamw"
     assert recipe.training.weight_decay == {"words": 0.2}
     path.write_text(yaml.safe_dump({"base": str(path)}))
-    with pytest.raises(SettingsError, match="is its own base"):
+    with pytest.raises(SettingsError, match="inherits from itself"):
         load_recipe(str(path), [])
     for wrong in (["a"], {"a": 1}, 7):
         path.write_text(yaml.safe_dump({"base": wrong}))
-        with pytest.raises(SettingsError, match=r"own\.yaml: base: expected the name or the file of one recipe"):
+        with pytest.raises(SettingsError, match=r"own\.yaml: base: expected the name or the file of a recipe"):
             load_recipe(str(path), [])
     path.write_text(yaml.safe_dump({"base": "nobody/knows"}))
     with pytest.raises(SettingsError, match="no recipe 'nobody/knows'"):
@@ -208,8 +208,8 @@ def test_a_base_that_is_a_file_lies_beside_the_recipe(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("schedule", ["constant", "exponential"])
 def test_schedules_that_leave_a_rate_to_fuse_with(schedule):
-    recipe = Recipe.parse({"model": MRNN, "training": {"fuse": 3, "schedule": {"name": schedule}}})
-    assert (recipe.training.fuse, recipe.training.schedule.name) == (3, schedule)
+    recipe = Recipe.parse({"model": MRNN, "training": {"train_on_val_epochs": 3, "schedule": {"name": schedule}}})
+    assert (recipe.training.train_on_val_epochs, recipe.training.schedule.name) == (3, schedule)
 
 
 def test_every_recipe_that_the_documentation_names_is_there():

@@ -12,7 +12,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.errors import SettingsError
-from limner.evaluation.evaluate import evaluate
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.features.controls import ControlFeatures
 from limner.layers.image_encoder import ImageEncoderSettings
@@ -32,7 +32,9 @@ def model(trained_on_colours):
 
 
 def searched(model, tiny, shortlist):
-    found = evaluate([model], tiny, metrics=("bleu1",), measure=EvaluationSettings(shortlist=shortlist))
+    found = evaluate(
+        [model], tiny, options=EvaluationOptions(metrics=("bleu1",), measures=EvaluationSettings(shortlist=shortlist))
+    )
     return {score.name: score for score in found.scores}, found.retrieval
 
 
@@ -235,7 +237,11 @@ def test_a_longer_shortlist_than_there_are_pictures_is_refused_before_any_work(m
 def test_a_split_without_pictures_is_not_searched_and_refuses_nothing(model, own_tiny):
     write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
     collection = Collection.open(own_tiny.path)
-    found = evaluate([model], collection, split="words", metrics=("bleu1",), measure=EvaluationSettings(shortlist=3))
+    found = evaluate(
+        [model],
+        collection,
+        options=EvaluationOptions(split="words", metrics=("bleu1",), measures=EvaluationSettings(shortlist=3)),
+    )
     assert found.retrieval is None
 
 

@@ -141,7 +141,7 @@ def test_memory_is_bounded_and_progress_is_told(monkeypatch):
     random, told = np.random.default_rng(0), []
     a, b = system(random, 1000), system(random, 1000)
     tracemalloc.start()
-    approximate_randomisation(a, b, ratio, trials=1000, progress=lambda done, total: told.append((done, total)))
+    approximate_randomisation(a, b, ratio, trials=1000, on_progress=lambda done, total: told.append((done, total)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20  # all trials at once would be 16 MB of random numbers alone

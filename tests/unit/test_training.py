@@ -11,7 +11,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.errors import FeatureError, RunError, SettingsError, TrainingError
-from limner.evaluation.evaluate import validate as real_validate
+from limner.evaluation.validate import validate as real_validate
 from limner.features.extract import extract
 from limner.features.store import FeatureStore
 from limner.files import locked
@@ -19,7 +19,9 @@ from limner.metrics import METRICS
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import load_tensors, load_trained_model
-from limner.training import loop, state
+from limner.training import epoch as epoch_module
+from limner.training import loop, stages, state
+from limner.training import run as run_module
 from limner.training.loop import train
 
 
@@ -38,7 +40,7 @@ def scripted(monkeypatch):
 
     def play(*values, metric="perplexity"):
         script = iter(values)
-        monkeypatch.setattr(loop, "validate", lambda *_: {metric: next(script)})
+        monkeypatch.setattr(stages, "validate", lambda *_: {metric: next(script)})
 
     return play
 
@@ -64,7 +66,12 @@ def test_it_computes_where_a_resumed_run_is_known_to_be_the_same(monkeypatch, ti
 
 def test_every_step_is_told_and_seen_once(tiny, recipe_of, tmp_path):
     told = []
-    train(recipe_of(epochs=2), tiny, tmp_path / "run", progress=lambda news: told.append((news.place.step, news.steps)))
+    train(
+        recipe_of(epochs=2),
+        tiny,
+        tmp_path / "run",
+        on_progress=lambda news: told.append((news.state.step, news.total_steps)),
+    )
     sentences = 2 * 32 + 1
     steps = 2 * math.ceil(sentences / 16)
     assert told == [(step, steps) for step in range(1, steps + 1)]
@@ -105,10 +112,10 @@ def test_patience_stops_and_a_stopped_run_stays_as_it_is(scripted, tiny, recipe_
 
 
 def test_the_average_is_what_is_validated_and_kept(tiny, recipe_of, tmp_path):
-    run = train(recipe_of(epochs=2, average=0.9), tiny, tmp_path / "run")
+    run = train(recipe_of(epochs=2, ema_decay=0.9), tiny, tmp_path / "run")
     kept = load_trained_model(run).model.state_dict()
     newest = state.find_state(run)
-    last, average = (load_tensors(newest / f"{name}.safetensors") for name in ("model", "average"))
+    last, average = (load_tensors(newest / f"{name}.safetensors") for name in ("model", "ema"))
     for k, name in enumerate(kept):
         torch.testing.assert_close(kept[name], average[str(k)], rtol=0, atol=0)
         assert not torch.equal(kept[name], last[name])
@@ -120,7 +127,7 @@ class Stop(Exception):
 
 def stopping_at(step):
     def progress(news):
-        if news.place.step == step:
+        if news.state.step == step:
             raise Stop
 
     return progress
@@ -130,10 +137,10 @@ def stopping_at(step):
 @pytest.mark.parametrize("moment", [1, 5, 7, 10])
 @pytest.mark.parametrize("save_every", [1, 5])
 def test_a_stopped_run_ends_as_one_that_was_not(tiny, recipe_of, tmp_path, moment, save_every):
-    recipe = recipe_of(epochs=3, model={"dropout": 0.3}, average=0.9, save_every=save_every, bucket=2)
+    recipe = recipe_of(epochs=3, model={"dropout": 0.3}, ema_decay=0.9, save_every=save_every, bucket=2)
     whole = train(recipe, tiny, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tiny, tmp_path / "run", progress=stopping_at(moment))
+        train(recipe, tiny, tmp_path / "run", on_progress=stopping_at(moment))
     run = train(recipe, tiny, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert without_times(run) == without_times(whole)
@@ -146,7 +153,7 @@ def test_every_optimizer_resumes(tiny, recipe_of, tmp_path, optimizer):
     recipe = recipe_of(epochs=3, optimizer=optimizer, save_every=3)
     whole = train(recipe, tiny, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, tiny, tmp_path / "run", progress=stopping_at(4))
+        train(recipe, tiny, tmp_path / "run", on_progress=stopping_at(4))
     run = train(recipe, tiny, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -155,7 +162,7 @@ def test_stopped_after_its_validation_was_logged(monkeypatch, tiny, recipe_of, t
     """The state is that of before the validation, so the validation comes again, and its lines only once."""
     recipe = recipe_of(epochs=2, save_every=5)
     whole = train(recipe, tiny, tmp_path / "whole")
-    save, saved = loop.save_state, []
+    save, saved = run_module.save_state, []
 
     def save_thrice(run, *rest):
         saved.append(run)
@@ -163,11 +170,11 @@ def test_stopped_after_its_validation_was_logged(monkeypatch, tiny, recipe_of, t
             raise Stop
         save(run, *rest)
 
-    monkeypatch.setattr(loop, "save_state", save_thrice)
+    monkeypatch.setattr(run_module, "save_state", save_thrice)
     with pytest.raises(Stop):
         train(recipe, tiny, tmp_path / "run")
     assert len(lines_of(tmp_path / "run", "val")) == 1
-    monkeypatch.setattr(loop, "save_state", save)
+    monkeypatch.setattr(run_module, "save_state", save)
     run = train(recipe, tiny, tmp_path / "run", resume=True)
     assert without_times(run) == without_times(whole)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -180,7 +187,7 @@ def test_there_is_a_whole_state_at_every_moment(monkeypatch, tiny, recipe_of, tm
 
     def watched(folder, *args, **kwargs):
         others = [other for other in run.glob("state-*") if other != folder]
-        assert any((other / "place.json").exists() for other in others), f"{folder} was the only one"
+        assert any((other / "train_state.json").exists() for other in others), f"{folder} was the only one"
         removed.append(folder)
         real(folder, *args, **kwargs)
 
@@ -191,17 +198,17 @@ def test_there_is_a_whole_state_at_every_moment(monkeypatch, tiny, recipe_of, tm
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_state(monkeypatch, tiny, recipe_of, tmp_path):
-    recipe, run, real = recipe_of(epochs=2, save_every=3), tmp_path / "run", loop.word_loss
+    recipe, run, real = recipe_of(epochs=2, save_every=3), tmp_path / "run", epoch_module.word_loss
     calls = []
 
     def broken(*args):
         calls.append(None)
         return real(*args) * (math.nan if len(calls) == 5 else 1)
 
-    monkeypatch.setattr(loop, "word_loss", broken)
+    monkeypatch.setattr(epoch_module, "word_loss", broken)
     with pytest.raises(TrainingError, match=r"the loss is nan at step 4 .*'train\d+'.*training\.optimizer\.lr"):
         train(recipe, tiny, run)
-    monkeypatch.setattr(loop, "word_loss", real)
+    monkeypatch.setattr(epoch_module, "word_loss", real)
     train(recipe, tiny, run, resume=True)
     whole = train(recipe, tiny, tmp_path / "whole")
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -217,8 +224,8 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(monkeypatch, tin
         def backward(ctx, gradient):
             return gradient * math.inf
 
-    real = loop.word_loss
-    monkeypatch.setattr(loop, "word_loss", lambda *args: Poison.apply(real(*args)))
+    real = epoch_module.word_loss
+    monkeypatch.setattr(epoch_module, "word_loss", lambda *args: Poison.apply(real(*args)))
     with pytest.raises(TrainingError, match=r"the norm of the gradient is (nan|inf) at step 0"):
         train(recipe_of(save_every=1), tiny, tmp_path / "run")
     assert state.find_state(tmp_path / "run") is None
@@ -245,7 +252,7 @@ def short_run(tiny, recipe_of, tmp_path_factory):
 
 
 def test_a_run_is_not_written_over(short_run, tiny, recipe_of):
-    with pytest.raises(RunError, match=r"holds a run already; add --resume"):
+    with pytest.raises(RunError, match=r"already contains a run; add --resume"):
         train(recipe_of(epochs=1), tiny, short_run)
 
 
@@ -267,7 +274,7 @@ def test_a_damaged_record_of_the_recipe_is_named(tiny, recipe_of, tmp_path, cont
     run = tmp_path / "run"
     run.mkdir()
     (run / "recipe.json").write_text(content)
-    with pytest.raises(RunError, match=r"recipe\.json: damaged .*restore it, or name another --out"):
+    with pytest.raises(RunError, match=r"recipe\.json: damaged .*restore the file, or name another --out"):
         train(recipe_of(epochs=1), tiny, run, resume=True)
 
 
@@ -289,9 +296,9 @@ def test_a_disk_that_refuses_the_state_leaves_the_one_before(monkeypatch, short_
     assert state.find_state(run) == before
 
 
-def test_a_metric_that_cannot_be_measured_is_refused_before_training(monkeypatch, tiny, recipe_of, tmp_path):
+def test_a_metric_that_cannot_be_computed_is_refused_before_training(monkeypatch, tiny, recipe_of, tmp_path):
     monkeypatch.setattr("shutil.which", lambda _: None)  # no Java
-    with pytest.raises(TrainingError, match="'meteor' cannot be measured on this machine"):
+    with pytest.raises(TrainingError, match="'meteor' cannot be computed on this machine"):
         train(recipe_of(metric="meteor"), tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -307,7 +314,7 @@ def test_what_is_too_long_is_told_of_both_splits(caplog, tiny, recipe_of, tmp_pa
 
 def test_a_folder_with_something_else_is_left_alone(tiny, recipe_of, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(RunError, match="not empty and not a run"):
+    with pytest.raises(RunError, match="expected an empty folder or a Limner run"):
         train(recipe_of(epochs=1), tiny, tmp_path, resume=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -340,7 +347,7 @@ def test_a_run_goes_on_whatever_shall_be_measured_of_it_later(short_run, tiny, r
 
 def test_sentences_too_short_to_count_are_told_before_the_folder_is_claimed(tiny, recipe_of, tmp_path):
     recipe = with_(recipe_of(epochs=1), evaluation={"skip_words": 5})
-    message = r"skip_words: 5 leaves out sentences of fewer than 8 words, and none in split 'val' has more than 5; .*=0"
+    message = r"skip_words=5 leaves out sentences of fewer than 8 tokens, and the longest in split 'val' has 5; .*=0"
     counted = recipe.model_copy(update={"model": Recipe.parse({"model": {"name": "ngram"}}).model})
     for one in (recipe, counted):
         with pytest.raises(SettingsError, match=message):
@@ -350,7 +357,7 @@ def test_sentences_too_short_to_count_are_told_before_the_folder_is_claimed(tiny
 
 
 def test_a_pattern_that_fits_no_weight_is_told_before_the_folder_is_claimed(tiny, recipe_of, tmp_path):
-    with pytest.raises(SettingsError, match="'nothing' fits no parameter"):
+    with pytest.raises(SettingsError, match="'nothing' matches none"):
         train(recipe_of(weight_decay={"nothing": 0.1}), tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

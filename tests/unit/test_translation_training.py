@@ -13,7 +13,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
-from limner.evaluation.evaluate import validate
+from limner.evaluation.validate import validate
 from limner.features.encoders.base import read_image
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing
@@ -105,7 +105,7 @@ def text_only(walls, tmp_path_factory):
 
 
 def test_a_translating_model_needs_a_language_to_translate_from():
-    with pytest.raises(SettingsError, match=r"model 'nmt' translates: say from which language by data\.source_lang"):
+    with pytest.raises(SettingsError, match=r"model 'nmt' translates: set the source language, data\.source_lang"):
         recipe_of(data={"source_lang": None})
     with pytest.raises(SettingsError, match=r"data\.source_lang is 'de', and model 'mrnn' translates nothing"):
         Recipe.parse({"data": {"lang": "en", "source_lang": "de"}, "model": {"name": "mrnn"}})
@@ -196,9 +196,9 @@ def half_made(walls, tmp_path):
 def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share, read):
     told = []
     recipe = recipe_of(data={"synthetic": share}, epochs=1, batch_size=5)
-    run = train(recipe, half_made, tmp_path / "run", progress=told.append)
-    assert {news.steps for news in told} == {math.ceil(read / 5)}
-    assert told[-1].place.step == math.ceil(read / 5)
+    run = train(recipe, half_made, tmp_path / "run", on_progress=told.append)
+    assert {news.total_steps for news in told} == {math.ceil(read / 5)}
+    assert told[-1].state.step == math.ceil(read / 5)
     model = load_trained_model(run)
     assert "synthetictrain" not in model.source.tokenizer.entries  # what a model wrote has no vote on the words,
     assert ("noch" in model.tokenizer.entries) == (share > 0)  # what people wrote has one, where it is learned
@@ -217,7 +217,8 @@ def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
 
 def test_synthetic_sentences_that_are_not_there_are_missed(walls, tmp_path):
     with pytest.raises(
-        SettingsError, match=r"data\.synthetic: 0\.5, and split 'train' of .* no .* in 'en' that a model"
+        SettingsError,
+        match=r"data\.synthetic=0\.5 needs generated source sentences, and split 'train' of .* has none in 'en'",
     ):
         train(recipe_of(data={"synthetic": 0.5}), walls, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -227,7 +228,7 @@ def test_synthetic_sentences_that_are_not_there_are_missed(walls, tmp_path):
 def test_the_share_that_is_drawn_is_told(half_made, tmp_path, caplog, share, level, told):
     with caplog.at_level("INFO", "limner.training.setup"):
         train(recipe_of(data={"synthetic": share}, epochs=1), half_made, tmp_path / "run")
-    lines = [record for record in caplog.records if "that a model wrote" in record.getMessage()]
+    lines = [record for record in caplog.records if "generated source sentence" in record.getMessage()]
     assert [line.levelname for line in lines] == [level]
     assert f"{told} pairs of an epoch" in lines[0].getMessage()
 
@@ -244,11 +245,13 @@ def all_made(walls, tmp_path):
 
 def test_what_a_model_wrote_alone_makes_no_vocabulary(all_made, text_only, tmp_path):
     recipe = recipe_of(data={"synthetic": 0.9}, epochs=1, batch_size=6)
-    with pytest.raises(TrainingError, match=r"split 'train' has no sentence in 'en' that people wrote.*: --init RUN$"):
+    with pytest.raises(
+        TrainingError, match=r"expected sentences in 'en' written by people in split 'train'.*: --init RUN$"
+    ):
         train(recipe, all_made, tmp_path / "run")
     told = []
-    train(recipe, all_made, tmp_path / "run", init=text_only, progress=told.append)
-    assert {news.steps for news in told} == {3}  # with the words of another run all of it is learned
+    train(recipe, all_made, tmp_path / "run", init=text_only, on_progress=told.append)
+    assert {news.total_steps for news in told} == {3}  # with the words of another run all of it is learned
 
 
 # Beginning with another run
@@ -258,7 +261,7 @@ STILL = {"optimizer": {"name": "sgd", "lr": 1e-12, "momentum": 0.0}, "epochs": 1
 
 def test_a_model_that_looks_begins_with_one_that_does_not(walls, text_only, tmp_path):
     told = []
-    run = train(looking(**STILL), walls, tmp_path / "run", init=text_only, note=told.append)
+    run = train(looking(**STILL), walls, tmp_path / "run", init=text_only, on_message=told.append)
     before, after = (load_tensors(folder / "model.safetensors") for folder in (text_only, run))
     assert after.keys() - before.keys() == NEW
     for name, weight in before.items():
@@ -266,15 +269,15 @@ def test_a_model_that_looks_begins_with_one_that_does_not(walls, text_only, tmp_
     said = load_trained_model(run).config.provenance["init"]
     assert said.startswith(f"{text_only}: {len(before)} weights taken; new: ")
     assert set(said.partition("; new: ")[2].split(", ")) == NEW
-    assert told == [f"begins with {said}"]
+    assert told == [f"initial weights: {said}"]
 
 
 def test_a_model_that_does_not_look_leaves_what_it_has_no_use_for(walls, text_only, tmp_path):
     seeing = train(looking(epochs=1), walls, tmp_path / "seeing", init=text_only)
     blind = train(recipe_of(**STILL), walls, tmp_path / "blind", init=seeing)
     said = load_trained_model(blind).config.provenance["init"]
-    assert "; new: none; left: " in said
-    assert set(said.partition("; left: ")[2].split(", ")) == NEW
+    assert "; new: none; unused: " in said
+    assert set(said.partition("; unused: ")[2].split(", ")) == NEW
 
 
 def test_the_words_come_with_the_weights(walls, text_only, tmp_path):
@@ -295,7 +298,7 @@ def pair(english, german):
 @pytest.mark.parametrize("data", [{"lang": "en", "source_lang": "de"}, {"lang": "de", "source_lang": "fr"}], ids=str)
 def test_a_run_of_other_languages_is_refused(walls, text_only, tmp_path, data):
     with pytest.raises(
-        SettingsError, match=r"text-only: learned to write 'de' from 'en', and the recipe .*same languages"
+        SettingsError, match=r"text-only: expected a run of the same languages.*found source 'en' and target 'de'"
     ):
         train(recipe_of(data=data), walls, tmp_path / "run", init=text_only)
 
@@ -305,16 +308,17 @@ def test_a_run_that_gives_no_weight_is_refused(walls, text_only, tmp_path):
     recipe = recipe_of(features="quarters", epochs=1).model_dump(mode="json")
     learned = train(Recipe.parse({**recipe, "model": other}), walls, tmp_path / "other")
     with pytest.raises(
-        SettingsError, match=r"other: not one of its weights .* of this model's, so it would begin afresh"
+        SettingsError, match=r"other: expected weights with the names and shapes of this model's, found none"
     ):
         train(recipe_of(), walls, tmp_path / "run", init=learned)
 
 
 def test_word_vectors_of_another_size_are_missed(walls, text_only, tmp_path, caplog):
     train(recipe_of(**STILL), walls, tmp_path / "same", init=text_only)
-    assert "begin afresh" not in caplog.text
+    assert "no weights of the same name and shape" not in caplog.text
     train(recipe_of({"embedding_dim": 5}, **STILL), walls, tmp_path / "run", init=text_only)
-    assert "source_embedding.weight, encoder.input.weight, target_embedding.weight are not taken but" in caplog.text
+    weights = "source_embedding.weight, encoder.input.weight, target_embedding.weight"
+    assert f"no weights of the same name and shape for {weights}" in caplog.text
 
 
 @pytest.mark.parametrize("joint", [True, False])
@@ -327,14 +331,14 @@ def test_the_saved_recipe_says_whose_vocabulary_it_is(walls, text_only, tmp_path
 def test_a_run_that_goes_on_is_not_said_to_begin(walls, text_only, tmp_path):
     recipe, told = recipe_of(save_every=1), []
     with pytest.raises(Stop):
-        train(recipe, walls, tmp_path / "run", init=text_only, note=told.append, progress=stop_at(1))
+        train(recipe, walls, tmp_path / "run", init=text_only, on_message=told.append, on_progress=stop_at(1))
     assert len(told) == 1
-    train(recipe, walls, tmp_path / "run", init=text_only, resume=True, note=told.append)
+    train(recipe, walls, tmp_path / "run", init=text_only, resume=True, on_message=told.append)
     assert len(told) == 1
 
 
 def test_what_is_no_run_is_refused(walls, tmp_path):
-    with pytest.raises(RunError, match=r"nothing: not a trained model"):
+    with pytest.raises(RunError, match=r"nothing: expected a run directory"):
         train(recipe_of(), walls, tmp_path / "run", init=tmp_path / "nothing")
 
 
@@ -344,7 +348,7 @@ class Stop(Exception):
 
 def stop_at(step):
     def progress(news):
-        if news.place.step == step:
+        if news.state.step == step:
             raise Stop
 
     return progress
@@ -362,10 +366,10 @@ SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", 
 
 @pytest.mark.parametrize("step", [1, 3, 4])  # of three an epoch: in its midst, at its end, and in the next
 def test_a_run_that_began_with_another_and_was_killed_ends_as_one_that_was_not(walls, text_only, tmp_path, step):
-    recipe = recipe_of({"image": ["attention"], **SOFT}, "quarters", average=0.9, save_every=1)
+    recipe = recipe_of({"image": ["attention"], **SOFT}, "quarters", ema_decay=0.9, save_every=1)
     whole = train(recipe, walls, tmp_path / "whole", init=text_only)
     with pytest.raises(Stop):
-        train(recipe, walls, tmp_path / "run", init=text_only, progress=stop_at(step))
+        train(recipe, walls, tmp_path / "run", init=text_only, on_progress=stop_at(step))
     run = train(recipe, walls, tmp_path / "run", init=text_only, resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert without_times(run) == without_times(whole)
@@ -375,7 +379,7 @@ def test_a_run_with_synthetic_sentences_resumes_within_its_epoch(half_made, tmp_
     recipe = recipe_of(data={"synthetic": 0.4}, epochs=3, batch_size=7, save_every=1)
     whole = train(recipe, half_made, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(recipe, half_made, tmp_path / "run", progress=stop_at(6))
+        train(recipe, half_made, tmp_path / "run", on_progress=stop_at(6))
     run = train(recipe, half_made, tmp_path / "run", resume=True)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -383,7 +387,7 @@ def test_a_run_with_synthetic_sentences_resumes_within_its_epoch(half_made, tmp_
 def test_resuming_without_the_run_it_began_with_is_refused(walls, text_only, tmp_path):
     """The words would be others, and with a vocabulary of the same size nobody would notice."""
     with pytest.raises(Stop):
-        train(recipe_of(save_every=1), walls, tmp_path / "run", init=text_only, progress=stop_at(1))
+        train(recipe_of(save_every=1), walls, tmp_path / "run", init=text_only, on_progress=stop_at(1))
     with pytest.raises(RunError, match="cannot resume, init was"):
         train(recipe_of(save_every=1), walls, tmp_path / "run", resume=True)
 
@@ -410,4 +414,4 @@ def test_weights_are_taken_where_name_and_shape_agree():
 
 def test_what_was_taken_is_told():
     assert str(TransferredWeights(("a", "b"), ("c", "d"), ())) == "2 weights taken; new: c, d"
-    assert str(TransferredWeights(("a",), (), ("e", "f"))) == "1 weights taken; new: none; left: e, f"
+    assert str(TransferredWeights(("a",), (), ("e", "f"))) == "1 weights taken; new: none; unused: e, f"

@@ -18,7 +18,7 @@ from limner.features.store import FeatureStore
 from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import Config, TrainedModel, feature_shapes, save_trained_model
+from limner.runs.trained_model import ModelConfig, TrainedModel, feature_shapes, save_trained_model
 from limner.text.tokenizer import Tokenizer
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
@@ -125,7 +125,7 @@ def learn(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    config = Config(
+    config = ModelConfig(
         recipe=recipe.model_dump(mode="json"),
         features=features,
         vocab_size=len(tokenizer),

@@ -63,7 +63,7 @@ def compare(
             [[Path(run) for run in system.split(",") if run] for system in runs],
             settings=ComparisonSettings.parse(options, "compare"),
             lang=lang,
-            progress=progress,
+            on_progress=progress,
             **given(split=split),
         )
     if as_json:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from limner.data.collection import Collection
 from limner.diagnosis import Diagnosis, DiagnosisSettings, diagnose, save_diagnosis
-from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.report import write_report
@@ -103,8 +103,9 @@ def _learned(
         run,
         resume=run.exists(),
         command=command,
-        progress=lambda news: progress(f"training {name}", news.place.step, news.steps),
+        on_progress=lambda news: progress(f"training {name}", news.state.step, news.total_steps),
     )
-    evaluation = evaluate([load_trained_model(run)], scenes, metrics=metrics, command=command, progress=progress)
+    options = EvaluationOptions(metrics=tuple(metrics))
+    evaluation = evaluate([load_trained_model(run)], scenes, options=options, command=command, on_progress=progress)
     save_evaluation(evaluation, run)
     return run, evaluation

@@ -66,7 +66,7 @@ def evaluate(
     """
     runs = require_models(model)
     from limner.data.collection import Collection
-    from limner.evaluation.evaluate import DEFAULT_METRICS, save_evaluation
+    from limner.evaluation.evaluate import DEFAULT_METRICS, EvaluationOptions, save_evaluation
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.process import use_threads_for
     from limner.runs.trained_model import load_trained_model
@@ -81,17 +81,19 @@ def evaluate(
         evaluation = evaluate_models(
             models,
             Collection.open(collection),
-            split=split,
-            settings=recipe.decoding,
-            measure=recipe.evaluation,
-            pictures=image_control,
-            metrics=metric or DEFAULT_METRICS,
-            retrieval=retrieval,
-            marginal=marginal,
-            leave_out=skip_missing,
-            budget=memory << 20,
+            options=EvaluationOptions(
+                split=split,
+                decoding=recipe.decoding,
+                measures=recipe.evaluation,
+                metrics=tuple(metric or DEFAULT_METRICS),
+                retrieval=retrieval,
+                marginal_images=marginal,
+                image_control=image_control,
+                skip_missing=skip_missing,
+                budget=memory << 20,
+            ),
             command=command_line(),
-            progress=progress,
+            on_progress=progress,
         )
     path = save_evaluation(evaluation, runs[0])
     if as_json:

@@ -16,7 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from limner.metrics import Score
     from limner.report.contact_sheet import Summary
-    from limner.training.loop import Progress as TrainingProgress
+    from limner.training.run import TrainProgress
 
 PLAIN_INTERVAL = 10
 """Seconds between lines of progress where standard error is no terminal."""
@@ -137,11 +137,11 @@ def _plain_progress() -> Callable[[str, int, int], None]:
 
 
 @contextmanager
-def training_bar(metric: str) -> Iterator[Callable[[TrainingProgress], None]]:
+def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that draws the progress of a training, with its loss, speed and best validation metric."""
     if not err.is_terminal:
         plain = _plain_progress()
-        yield lambda news: plain(f"training, best {metric} {news.place.best}", news.place.step, news.steps)
+        yield lambda news: plain(f"training, best {metric} {news.state.best}", news.state.step, news.total_steps)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -149,14 +149,14 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainingProgress], None]]:
     progress = Progress(*columns, console=err)
     task = progress.add_task("training", total=None)
 
-    def on_progress(news: TrainingProgress) -> None:
+    def on_progress(news: TrainProgress) -> None:
         progress.start()
-        state = news.place
+        state = news.state
         best = "" if state.best is None else f", best {metric} {state.best:.2f}"
-        best = best if state.target is None else ", with validation data"
-        speed = f"{state.words_per_second:,.0f} words/s"
+        best = best if state.target_perplexity is None else ", with validation data"
+        speed = f"{state.tokens_per_second:,.0f} tokens/s"
         description = f"epoch {state.epoch + 1}, loss {state.loss:.3f}, {speed}{best}"
-        progress.update(task, description=description, completed=state.step, total=news.steps)
+        progress.update(task, description=description, completed=state.step, total=news.total_steps)
 
     try:
         yield on_progress

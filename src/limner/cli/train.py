@@ -48,8 +48,8 @@ def train(
             resume=resume,
             init=init,
             command=command_line(),
-            note=lambda line: typer.echo(line, err=True),
-            progress=bar,
+            on_message=lambda line: typer.echo(line, err=True),
+            on_progress=bar,
         )
     from limner.runs.records import RunConfig
 
@@ -71,7 +71,7 @@ def _summary(run: Path, provenance: dict[str, Any]) -> str:
     )
     if not any(line.kind == "train" for line in read_log(run / "log.jsonl")):
         return f"counted {provenance['training_sentences']:,} sentences ({best})"
-    if epochs := provenance.get("fused_epochs"):
+    if epochs := provenance.get("train_on_val_epochs"):
         count = f"{epochs} epoch{'s' if epochs > 1 else ''}"
         return f"{best} before, then {count} on training and validation data; saved the weights after these"
     return f"saved the weights of epoch {provenance['epochs']} ({best})"

@@ -137,7 +137,7 @@ class ConditionComparison:
                     metric.value,
                     trials=self.trials,
                     seed=self.seed,
-                    progress=offset_progress(partial(self.on_progress, f"testing, {stage}"), done, total),
+                    on_progress=offset_progress(partial(self.on_progress, f"testing, {stage}"), done, total),
                 )
                 scores.append(
                     ConditionScore(metric=metric.metric, value=test.a_mean, difference=test.difference, p=test.p)

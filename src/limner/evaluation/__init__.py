@@ -1,1 +1,1 @@
-"""."""
+"""Evaluation: validation during training, full evaluation of a split, and comparison of systems."""

@@ -1,7 +1,7 @@
-"""Systems side by side on the same sentences: scores, differences, and which differences are more than chance.
+"""Comparison of systems on the same sentences: scores, differences and their significance.
 
-The first system is the baseline, the second another one, as in the tables of Calixto et al. (2017): † marks what is
-significantly better than the first, ‡ what is significantly better than the second.
+The first two systems are the baselines, as in the tables of Calixto et al. (2017): † marks a score that is
+significantly better than that of the first system, ‡ one that is significantly better than that of the second.
 """
 
 from __future__ import annotations
@@ -24,97 +24,104 @@ from limner.runs.records import EvaluatedItem, Evaluation, Record, RunConfig
 from limner.settings import Settings
 
 DAGGERS = ("†", "‡")
-"""Better than the first system, better than the second."""
+"""Marks of scores that are significantly better than those of the first and of the second system."""
 
-Progress = Callable[[str, int, int], None]
 Systems = Mapping[str, Mapping[str, Evaluation]]
-"""By system and by run: what was found on the sentences that all are compared on."""
-Counts = dict[str, dict[str, list[MetricStatistics]]]
-"""By system and metric, one for each run."""
+"""Evaluations by system and run."""
+StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]
+"""Metric statistics of each run, by system and metric."""
 Tests = dict[tuple[str, str, str], Significance]
-"""By system, baseline and metric."""
+"""Test results by system, baseline and metric."""
+PartProgress = Callable[[str, int, int], None]
+"""Called with the name of a part of the work, the number of units done and their total."""
 
 logger = logging.getLogger(__name__)
 
 
 class ComparisonSettings(Settings):
-    """What is compared, and how it is tested."""
+    """Metrics of a comparison and settings of the significance test."""
 
     metrics: tuple[str, ...] = Field(default=("bleu4", "meteor", "ter", "chrf3"), min_length=1)
-    """Names of sentence metrics; the default is the 2017 paper's."""
+    """Names of sentence metrics; by default those of Calixto et al. (2017)."""
     trials: int = Field(default=TRIALS, ge=1)
-    """Of approximate randomisation."""
+    """Number of trials of approximate randomisation."""
     seed: int = Field(default=SEED, ge=0)
+    """Seed of the trials."""
     exchange: Exchange = EXCHANGE
-    """What a trial exchanges where systems have several runs: single outputs, or all runs together."""
+    """Unit that a trial exchanges if systems have several runs, see `approximate_randomisation`."""
     level: float = Field(default=0.05, gt=0, lt=1)
-    """A difference is significant where p is below it."""
+    """Significance level: a difference is significant if p is below it."""
 
 
 class ComparedSystem(Record):
-    """A system, one or several runs of it."""
+    """A system with one or several runs."""
 
     name: str
     runs: tuple[str, ...]
+    """Paths of the run directories."""
 
 
 class ComparedMetric(Record):
-    """What was measured, and how."""
+    """A metric of a comparison."""
 
     name: str
     signature: str
+    """Settings of the metric."""
     higher_is_better: bool
 
 
 class SystemScore(Record):
-    """What a system reached by a metric."""
+    """Score of a system by a metric."""
 
     system: str
     metric: str
     value: float
-    """Mean over the runs."""
+    """Mean score over the runs."""
     values: tuple[float, ...]
-    """Of each run."""
+    """Score of each run."""
     marks: str
-    """† where it is significantly better than the first system, ‡ where it is than the second."""
+    """† if significantly better than the first system, ‡ if significantly better than the second."""
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the runs, where there are several."""
+        """Standard deviation over the runs; None for a single run."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
 
 class Contrast(Record):
-    """How far a system is from a baseline."""
+    """Difference between a system and a baseline by a metric."""
 
     system: str
     baseline: str
     metric: str
     difference: float
-    """The system's mean less the baseline's."""
+    """Mean score of the system minus that of the baseline."""
     p: float
-    """Two-sided."""
+    """Two-sided p-value."""
 
 
 class Comparison(Record):
-    """Systems side by side."""
+    """Scores of several systems and the significance of their differences."""
 
     split: str
+    """Name of the evaluations."""
     systems: tuple[ComparedSystem, ...]
     metrics: tuple[ComparedMetric, ...]
     scores: tuple[SystemScore, ...]
+    """Score of every system by every metric."""
     contrasts: tuple[Contrast, ...]
-    """Of every system with the first, and of every further one with the second."""
+    """Differences of every other system to the first, and of every further one to the second."""
     level: float
+    """Significance level."""
     signature: str
-    """Of the test."""
+    """Settings of the significance test."""
 
     def score(self, system: str, metric: str) -> SystemScore:
-        """One cell of the table; KeyError where there is none."""
+        """Return the score of a system by a metric; KeyError if there is none."""
         return {(one.system, one.metric): one for one in self.scores}[system, metric]
 
     def contrast(self, system: str, baseline: str, metric: str) -> Contrast:
-        """One test; KeyError where there was none."""
+        """Return the difference of two systems by a metric; KeyError if it was not tested."""
         return {(one.system, one.baseline, one.metric): one for one in self.contrasts}[system, baseline, metric]
 
 
@@ -124,56 +131,58 @@ def compare(
     split: str = "test",
     lang: str | None = None,
     settings: ComparisonSettings | None = None,
-    progress: Progress | None = None,
+    on_progress: PartProgress | None = None,
 ) -> Comparison:
-    """Compare systems by what `limner evaluate` found.
+    """Compare systems by their stored evaluations.
 
     Args:
-        systems: two or more, each the run folders of its training seeds; the first two are the baselines.
-        split: the name of the evaluation, RUN/evaluation/SPLIT.json, or SPLIT-part.json where that is newer.
-        lang: of the sentences; none for what the first run says it writes.
-        settings: what to compare, and how to test it.
-        progress: told the part of the work, what is done of it and how much it is.
+        systems: two or more systems, each a list of run directories that differ in the training seed; the first two are
+            the baselines.
+        split: name of the evaluations, RUN/evaluation/SPLIT.json; a newer SPLIT-part.json is read instead.
+        lang: language of the sentences; None for the language of the first run.
+        settings: metrics and settings of the test.
+        on_progress: called with the name of a part of the work, the number of units done and their total.
 
     Raises:
-        SettingsError: fewer than two systems, one without a run, a run named twice, an unknown metric, or none that
-            can be measured.
-        RunError: a run has no such evaluation, or runs were not evaluated on the same sentences.
+        SettingsError: fewer than two systems, a system without runs, a run given twice, an unknown metric, or no metric
+            that can be computed on this machine.
+        RunError: a run has no such evaluation, or the runs were not evaluated on the same sentences.
     """
-    given = [run.resolve() for runs in systems for run in runs]
-    if again := next((run for run in given if given.count(run) > 1), None):
-        raise SettingsError(f"{again} is given twice: a run is not compared with itself, nor counted as two")
-    read = [{str(run): _read(run, split) for run in runs} for runs in systems]
+    folders = [run.resolve() for runs in systems for run in runs]
+    if repeated := next((run for run in folders if folders.count(run) > 1), None):
+        raise SettingsError(f"{repeated}: given twice; give each run once")
+    evaluations = [{str(run): _load_evaluation(run, split) for run in runs} for runs in systems]
     names = [_name(runs) for runs in systems]
     if len(set(names)) < len(names):
-        names = [",".join(runs) for runs in read]
-    written = lang or (_language(given[0]) if given else "")
-    return compare_evaluations(dict(zip(names, read, strict=True)), written, settings=settings, progress=progress)
+        names = [",".join(runs) for runs in evaluations]
+    lang = lang or (_language(folders[0]) if folders else "")
+    by_system = dict(zip(names, evaluations, strict=True))
+    return compare_evaluations(by_system, lang, settings=settings, on_progress=on_progress)
 
 
 def _name(runs: Sequence[Path]) -> str:
-    """A system's name: its run's, or what the names of its runs begin with."""
+    """Return the name of a system: that of its run, or the common prefix of the names of its runs."""
     names = [run.name for run in runs]
     if len(names) == 1:
         return names[0]
-    start = commonprefix(names).rstrip("-_.")  # noqa: RUF071  (of letters, these are not paths)
+    start = commonprefix(names).rstrip("-_.")  # noqa: RUF071  (a prefix of characters, not of paths)
     return f"{start or ','.join(names)} ({len(names)} runs)"
 
 
-def _read(run: Path, split: str) -> Evaluation:
+def _load_evaluation(run: Path, split: str) -> Evaluation:
     path = run / "evaluation" / f"{split}.json"
-    # An evaluation by fewer metrics is stored beside the whole one; its sentences are all there, and all that is read.
-    if there := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:
-        newest = max(there, key=lambda one: one.stat().st_mtime_ns)
+    # A partial evaluation has fewer scores but all hypotheses, and only these are read.
+    if stored := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:
+        newest = max(stored, key=lambda one: one.stat().st_mtime_ns)
         if newest != path:
-            logger.info("%s: is newer than %s, and compared in its place", newest, path.name)
+            logger.info("%s: read instead of %s, because it is newer", newest, path.name)
         return Evaluation.load(newest)
     if not run.is_dir():
-        raise RunError(f"{run}: no such run folder")
+        raise RunError(f"{run}: no such run directory")
     others = ", ".join(sorted(other.stem for other in path.parent.glob("*.json")))
     raise RunError(
-        f"{path}: there is no such evaluation; make it with 'limner evaluate --model {run} --collection COLLECTION'"
-        + (f", or name one that is there with --split: {others}" if others else "")
+        f"{path}: no such evaluation; create it with 'limner evaluate --model {run} --collection COLLECTION'"
+        + (f", or name an existing one with --split: {others}" if others else "")
     )
 
 
@@ -182,7 +191,7 @@ def _language(run: Path) -> str:
     try:
         return str(RunConfig.load(path).recipe["data"]["lang"])
     except (KeyError, TypeError):
-        raise RunError(f"{path}: does not say which language it writes; name it with --lang") from None
+        raise RunError(f"{path}: names no language of the sentences; name it with --lang") from None
 
 
 def compare_evaluations(
@@ -190,138 +199,142 @@ def compare_evaluations(
     lang: str,
     *,
     settings: ComparisonSettings | None = None,
-    progress: Progress | None = None,
+    on_progress: PartProgress | None = None,
 ) -> Comparison:
-    """Compare evaluations that are at hand; arguments and errors as of `compare`."""
+    """Compare systems by their evaluations; arguments and errors are those of `compare`."""
     settings = settings or ComparisonSettings()
     require_metrics(settings.metrics)
     if len(systems) < 2 or not all(systems.values()):
-        runs = ", ".join(str(len(found_of)) for found_of in systems.values())
+        runs = ", ".join(str(len(evaluations)) for evaluations in systems.values())
         raise SettingsError(
-            f"{len(systems)} systems of {runs or 'no'} runs: expected two systems or more, and a run of each; "
-            "say RUN_A RUN_B, and the seeds of one system as A1,A2"
+            f"expected two or more systems with at least one run each, found {len(systems)} systems of {runs or 'no'} "
+            "runs; give them as RUN_A RUN_B, and several seeds of one system as A1,A2"
         )
-    _require_alike(systems)
+    _require_same_sentences(systems)
     _require_same_tokens(systems, settings.metrics)
-    note = progress or (lambda part, done, total: None)
-    counted = _count(systems, lang, settings.metrics, note)
-    return _record(systems, counted, _test(counted, settings, note), settings)
+    on_progress = on_progress or (lambda part, done, total: None)
+    statistics = _statistics(systems, lang, settings.metrics, on_progress)
+    return _comparison(systems, statistics, _test(statistics, settings, on_progress), settings)
 
 
-def _test(counted: Counts, settings: ComparisonSettings, note: Progress) -> Tests:
-    baselines = list(counted)[: len(DAGGERS)]
-    pairs = [(system, baseline) for baseline, system in combinations(counted, 2) if baseline in baselines]
-    total = len(pairs) * len(counted[baselines[0]]) * settings.trials
-    tested: Tests = {}
-    for (system, baseline), metric in product(pairs, counted[baselines[0]]):
-        ours, theirs = counted[system][metric], counted[baseline][metric]
-        tested[system, baseline, metric] = approximate_randomisation(
-            [run.statistics for run in ours],
-            [run.statistics for run in theirs],
-            ours[0].metric.value,
+def _test(statistics: StatisticsBySystem, settings: ComparisonSettings, on_progress: PartProgress) -> Tests:
+    """Test the difference of every system to each baseline before it, by every metric."""
+    baselines = list(statistics)[: len(DAGGERS)]
+    pairs = [(system, baseline) for baseline, system in combinations(statistics, 2) if baseline in baselines]
+    total = len(pairs) * len(statistics[baselines[0]]) * settings.trials
+    tests: Tests = {}
+    for (system, baseline), metric in product(pairs, statistics[baselines[0]]):
+        runs, baseline_runs = statistics[system][metric], statistics[baseline][metric]
+        tests[system, baseline, metric] = approximate_randomisation(
+            [run.statistics for run in runs],
+            [run.statistics for run in baseline_runs],
+            runs[0].metric.value,
             trials=settings.trials,
             seed=settings.seed,
             exchange=settings.exchange,
-            progress=offset_progress(partial(note, "testing"), len(tested) * settings.trials, total),
+            on_progress=offset_progress(partial(on_progress, "testing"), len(tests) * settings.trials, total),
         )
-    return tested
+    return tests
 
 
 def _runs(systems: Systems) -> list[tuple[str, Evaluation]]:
-    return [(run, found) for found_of in systems.values() for run, found in found_of.items()]
+    return [(run, evaluation) for evaluations in systems.values() for run, evaluation in evaluations.items()]
 
 
-def _require_alike(systems: Systems) -> None:
-    """Refuse runs that were not evaluated on the same sentences.
+def _require_same_sentences(systems: Systems) -> None:
+    """Check that all runs were evaluated on the same sentences.
 
     Raises:
-        RunError: names two runs and the first thing in which they differ.
+        RunError: names two runs and their first difference.
     """
-    (first, one), *others = _runs(systems)
-    for run, found in others:
-        where = f"{first} and {run} cannot be compared"
-        if found.split != one.split:
-            raise RunError(f"{where}: evaluated on split '{one.split}' and on split '{found.split}'")
-        for place, (ours, theirs) in enumerate(zip(one.items, found.items, strict=False), start=1):
-            if difference := _difference(ours, theirs, place):
+    (first_run, first), *others = _runs(systems)
+    for run, other in others:
+        where = f"{first_run} and {run} cannot be compared"
+        if other.split != first.split:
+            raise RunError(f"{where}: evaluated on split '{first.split}' and on split '{other.split}'")
+        for number, (ours, theirs) in enumerate(zip(first.items, other.items, strict=False), start=1):
+            if difference := _difference(ours, theirs, number):
                 raise RunError(f"{where}: {difference}")
-        if len(found.items) != len(one.items):
-            raise RunError(f"{where}: {len(one.items):,} sentences and {len(found.items):,}")
+        if len(other.items) != len(first.items):
+            raise RunError(f"{where}: {len(first.items):,} sentences and {len(other.items):,}")
 
 
-def _difference(ours: EvaluatedItem, theirs: EvaluatedItem, place: int) -> str:
-    """In what two evaluations of a sentence were not asked the same; empty where they were.
+def _difference(ours: EvaluatedItem, theirs: EvaluatedItem, number: int) -> str:
+    """Describe the difference between the inputs of two evaluations of a sentence; empty if there is none.
 
-    The collection's fingerprint does not tell: it changes with what a model writes into the training split, too.
+    The fingerprint of the collection is not compared, because generated sentences in the training split change it.
     """
     if ours.id != theirs.id:
-        return f"sentence {place} is of item '{ours.id}' and of item '{theirs.id}'"
-    item = f"item '{ours.id}' (sentence {place})"
+        return f"sentence {number} is of item '{ours.id}' and of item '{theirs.id}'"
+    item = f"item '{ours.id}' (sentence {number})"
     if ours.references != theirs.references:
         return f"{item} has the references '{' / '.join(ours.references)}' and '{' / '.join(theirs.references)}'"
-    # A model that describes translates nothing, and one that reads texts alone may have had them without pictures.
+    # A captioner has no source sentences, and the items of a text-only translator may have no images.
     if ours.source and theirs.source and ours.source != theirs.source:
         return f"{item} was translated from '{ours.source}' and from '{theirs.source}'"
     if ours.image and theirs.image and Path(ours.image).name != Path(theirs.image).name:
-        return f"{item} has the pictures {ours.image} and {theirs.image}"
+        return f"{item} has the images {ours.image} and {theirs.image}"
     return ""
 
 
-def _require_same_tokens(systems: Systems, wanted: Sequence[str]) -> None:
-    """Refuse sentences that were not kept as tokens, or that metrics of tokens would read cut in different ways.
+def _require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
+    """Check that tokens are stored and, if a metric reads tokens, that all runs tokenised the references alike.
 
     Raises:
-        RunError: names a run, or two runs and the first item whose references were not cut alike.
+        RunError: names a run without tokens, or two runs and the first item with different tokens.
     """
-    (first, one), *others = _runs(systems)
-    for run, found in ((first, one), *others):
-        if not all(item.reference_tokens for item in found.items):
+    (first_run, first), *others = _runs(systems)
+    for run, evaluation in ((first_run, first), *others):
+        if not all(item.reference_tokens for item in evaluation.items):
             raise RunError(
-                f"{run}: its evaluation kept no tokens, it is of an older Limner; evaluate it again: "
+                f"{run}: expected an evaluation with tokens, found one of an older version; evaluate it again: "
                 f"limner evaluate --model {run} --collection COLLECTION"
             )
-    if not any(METRICS[name].reads == "tokens" for name in wanted):
+    if not any(METRICS[name].reads == "tokens" for name in metrics):
         return
-    for run, found in others:
-        for ours, theirs in zip(one.items, found.items, strict=True):
+    for run, other in others:
+        for ours, theirs in zip(first.items, other.items, strict=True):
             if ours.reference_tokens != theirs.reference_tokens:
                 text = ", ".join(name for name, metric in METRICS.items() if metric.reads == "text")
                 raise RunError(
-                    f"{first} and {run} cut sentences into different tokens (item '{ours.id}': "
+                    f"{first_run} and {run} have different tokens (item '{ours.id}': "
                     f"'{' / '.join(ours.reference_tokens)}' and '{' / '.join(theirs.reference_tokens)}'); "
                     f"compare them by metrics of running text: {text}"
                 )
 
 
-def _count(systems: Systems, lang: str, wanted: Sequence[str], note: Progress) -> Counts:
-    """Statistics by system and metric, one for each run.
+def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress: PartProgress) -> StatisticsBySystem:
+    """Compute the metric statistics of all runs.
 
     Raises:
-        SettingsError: none of the metrics can be measured here.
+        SettingsError: no metric can be computed on this machine.
     """
-    runs = [(system, found) for system, found_of in systems.items() for found in found_of.values()]
-    # Models without capitals or punctuation: their evaluation gave every metric the tokens, and so is it here.
-    bare = all(any("|input:tokens" in score.signature for score in found.scores) for _, found in _runs(systems))
-    counted: Counts = {system: {} for system in systems}
-    for done, (system, found) in enumerate(runs):
-        note("counting", done, len(runs))
-        tokens = [item.tokens for item in found.items], [item.reference_tokens for item in found.items]
-        texts = [item.hypothesis for item in found.items], [item.references for item in found.items]
-        for one in sentence_statistics(*tokens, wanted, texts=None if bare else texts, lang=lang):
-            counted[system].setdefault(one.metric.name, []).append(one)
-        wanted = list(counted[system])  # what cannot run here is said once
-        if not wanted:
-            raise SettingsError("none of these metrics can be measured here; the log says why")
-    note("counting", len(runs), len(runs))
-    return counted
+    runs = [(system, evaluation) for system, evaluations in systems.items() for evaluation in evaluations.values()]
+    # Without case or punctuation in any model, the evaluations gave tokens to all metrics; the comparison does, too.
+    tokens_only = all(any("|input:tokens" in score.signature for score in one.scores) for _, one in _runs(systems))
+    statistics: StatisticsBySystem = {system: {} for system in systems}
+    for done, (system, evaluation) in enumerate(runs):
+        on_progress("metrics", done, len(runs))
+        items = evaluation.items
+        tokens = [item.tokens for item in items], [item.reference_tokens for item in items]
+        texts = [item.hypothesis for item in items], [item.references for item in items]
+        for one in sentence_statistics(*tokens, metrics, texts=None if tokens_only else texts, lang=lang):
+            statistics[system].setdefault(one.metric.name, []).append(one)
+        metrics = list(statistics[system])  # metrics that cannot be computed are logged once
+        if not metrics:
+            raise SettingsError("none of these metrics can be computed on this machine; see the log")
+    on_progress("metrics", len(runs), len(runs))
+    return statistics
 
 
-def _record(systems: Systems, counted: Counts, tested: Tests, settings: ComparisonSettings) -> Comparison:
-    columns = [runs[0] for runs in next(iter(counted.values())).values()]
+def _comparison(
+    systems: Systems, statistics: StatisticsBySystem, tests: Tests, settings: ComparisonSettings
+) -> Comparison:
+    columns = [runs[0] for runs in next(iter(statistics.values())).values()]
     scores = []
     for system, metric in product(systems, (column.metric for column in columns)):
-        values = tuple(run.score.value for run in counted[system][metric.name])
-        better = [_better(system, baseline, metric, tested, settings.level) for baseline in systems]
+        values = tuple(run.score.value for run in statistics[system][metric.name])
+        better = [_is_better(system, baseline, metric, tests, settings.level) for baseline in systems]
         marks = "".join(dagger for dagger, is_better in zip(DAGGERS, better, strict=False) if is_better)
         mean = float(np.mean(values))
         scores.append(SystemScore(system=system, metric=metric.name, value=mean, values=values, marks=marks))
@@ -337,18 +350,18 @@ def _record(systems: Systems, counted: Counts, tested: Tests, settings: Comparis
         ),
         scores=tuple(scores),
         contrasts=tuple(
-            Contrast(system=system, baseline=baseline, metric=metric, difference=found.difference, p=found.p)
-            for (system, baseline, metric), found in tested.items()
+            Contrast(system=system, baseline=baseline, metric=metric, difference=test.difference, p=test.p)
+            for (system, baseline, metric), test in tests.items()
         ),
         level=settings.level,
         signature=f"ar:{settings.trials}|seed:{settings.seed}" + (f"|exchange:{settings.exchange}" if several else ""),
     )
 
 
-def _better(system: str, baseline: str, metric: Metric, tested: Tests, level: float) -> bool:
-    """Whether it is significantly better; each pair was tested once, in one of its orders."""
+def _is_better(system: str, baseline: str, metric: Metric, tests: Tests, level: float) -> bool:
+    """Whether a system is significantly better than a baseline; each pair is tested in one order only."""
     sign = 1 if metric.higher_is_better else -1
-    found = tested.get((system, baseline, metric.name))
-    if found is None:
-        sign, found = -sign, tested.get((baseline, system, metric.name))
-    return found is not None and found.p < level and sign * found.difference > 0
+    test = tests.get((system, baseline, metric.name))
+    if test is None:
+        sign, test = -sign, tests.get((baseline, system, metric.name))
+    return test is not None and test.p < level and sign * test.difference > 0

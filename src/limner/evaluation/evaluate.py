@@ -1,4 +1,4 @@
-"""Decoding and measuring a split: what validation does briefly and `limner evaluate` does in full."""
+"""Evaluation of a split: decoding, metrics of sentences, perplexity and image-text retrieval."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
@@ -27,233 +28,264 @@ from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
-from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
-from limner.text.tokenizer import Tokenizer
+from limner.settings import Settings
 
 DEFAULT_METRICS = tuple(METRICS)
 
 logger = logging.getLogger(__name__)
 
 
-def validate(learner: TrainedModel, examples: Examples, metrics: Iterable[str]) -> dict[str, float]:
-    """Measure a model on examples: perplexity of their sentences, the other metrics from real decoding."""
-    wanted = list(metrics)
-    values: dict[str, float] = {}
-    if "perplexity" in wanted:
-        skip_words = learner.recipe.evaluation.skip_words
-        values["perplexity"] = score_examples(learner.model, examples, skip_words=skip_words).perplexity.value
-    decoded = [name for name in wanted if name != "perplexity"]
-    if decoded:
-        training = learner.model.training
-        learner.model.eval()
-        asked = examples.generation_inputs()
-        best = [found[0] for found in generate([learner], asked, examples.features, learner.recipe.decoding)]
-        learner.model.train(training)
-        scores = _sentence_scores(learner.tokenizer, best, asked, decoded)
-        values |= {score.name: score.value for score in scores}
-    return values
+class EvaluationOptions(Settings):
+    """Options of an evaluation."""
+
+    split: str | None = None
+    """Split to evaluate; None for the recipe's test split."""
+    decoding: DecodingSettings | None = None
+    """Decoding settings; None for the recipe's."""
+    measures: EvaluationSettings | None = None
+    """Additional measures; None for the recipe's."""
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    """Names of sentence metrics."""
+    retrieval: bool = True
+    """Whether to evaluate image-text retrieval, which scores every sentence with every image."""
+    marginal_images: int = MARGINAL_IMAGES
+    """Number of training images sampled for the normalisation of Mao et al. (2015), eq. 7."""
+    image_control: ImageControl = "right"
+    """Images given to the model in place of the right ones, see `control_features`."""
+    skip_missing: bool = False
+    """Whether items whose image has no features are left out and counted instead of being an error."""
+    seed: int = 1
+    """Seed of sampled images and sentences, of shuffled images, and of the example queries."""
+    budget: int = MEMORY_BUDGET
+    """Working memory of retrieval in bytes."""
+
+
+class _Task(NamedTuple):
+    """Everything that the parts of one evaluation share."""
+
+    models: Sequence[TrainedModel]
+    collection: Collection
+    examples: Examples
+    features: FeatureStore | None
+    """Features of the right images; `examples` may have those of a control."""
+    options: EvaluationOptions
+    split: str
+    decoding: DecodingSettings
+    measures: EvaluationSettings
+    on_progress: Callable[[str, int, int], None]
+
+    @property
+    def first(self) -> TrainedModel:
+        """The first model, with which sentences are scored and retrieval is evaluated."""
+        return self.models[0]
+
+    @property
+    def decoding_signature(self) -> str:
+        """Signature of the decoding settings and the size of the ensemble."""
+        size = len(self.models)
+        return self.decoding.signature + (f",models{size}" if size > 1 else "")
 
 
 def evaluate(
     models: Sequence[TrainedModel],
     collection: Collection,
     *,
-    split: str | None = None,
-    settings: DecodingSettings | None = None,
-    measure: EvaluationSettings | None = None,
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    retrieval: bool = True,
-    marginal: int = MARGINAL_IMAGES,
-    pictures: ImageControl = "right",
-    leave_out: bool = False,
-    seed: int = 1,
-    budget: int = MEMORY_BUDGET,
+    options: EvaluationOptions | None = None,
     command: str = "limner.evaluate",
-    progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
-    """Describe, score and search one split, and measure all of it.
+    """Decode, score and retrieve one split, and compute all metrics.
 
     Args:
-        models: one model, or an ensemble (which describes; scoring and search are the first model's).
-        collection: where the split is.
-        split: none for the recipe's test split.
-        settings: how to search; none for the recipe's.
-        measure: what else to measure; none for what the recipe says.
-        metrics: names of sentence metrics.
-        retrieval: whether to search both ways as well (every sentence is scored with every picture).
-        marginal: training pictures sampled for the normalisation of Mao et al. (2015), eq. 7.
-        pictures: what the model is shown in place of each picture, see `control_features`.
-        leave_out: go on without the pictures that have no features, as the recipe may say too; they are counted.
-        seed: of that sample, of the examples shown, of sampled sentences and of shuffled pictures.
-        budget: bytes of working memory of the search.
-        command: how this was called, for the record.
-        progress: told the part of the work, what is done of it and how much it is.
+        models: one model, or an ensemble; an ensemble decodes, its first model scores and retrieves.
+        collection: collection with the split and the features of the models.
+        options: options of the evaluation.
+        command: command line, for the record.
+        on_progress: called with the name of a part of the work, the number of units done and their total.
 
     Raises:
-        RunError: the models cannot describe together.
+        RunError: the models cannot be combined.
         CollectionError: there is no such split.
-        FeatureError: a picture has no features, and `leave_out` is false.
-        SettingsError: an unknown metric, a shortlist of more pictures than there are, or a control of pictures for
-            a model that looks at none.
+        FeatureError: an image has no features and `skip_missing` is false.
+        SettingsError: an unknown metric, a shortlist larger than the number of images, or an image control for a model
+            that uses no images.
     """
     began = time.perf_counter()
-    require_metrics(metrics)
+    options = options or EvaluationOptions()
+    require_metrics(options.metrics)
     require_ensemble(models)
-    first, data = models[0], models[0].recipe.data
-    split, settings, measure = split or data.test, settings or first.recipe.decoding, measure or first.recipe.evaluation
-    note = progress or (lambda part, done, total: None)
-    features = open_features(first, collection)
-    leave_out = leave_out or first.recipe.features.missing == "leave_out"
-    examples = Examples.of_split(collection, split, first.target, features, source=first.source, leave_out=leave_out)
-    if examples.source is not None and measure.samples:
-        raise SettingsError("evaluation.samples: of translations nothing is sampled; leave it 0")
-    searched_in = features if retrieval and _searchable(examples, features, pictures) else None
-    if searched_in is not None:
-        require_shortlist(measure.shortlist, examples.items)
-    examples = examples.with_features(control_features(first, collection, features, pictures, examples.items, seed))
-    asked = examples.generation_inputs()
-    found = generate(models, asked, examples.features, settings, on_progress=partial(note, "describing"))
-    best = [hypotheses[0] for hypotheses in found]
-    how = settings.signature + (f",models{len(models)}" if len(models) > 1 else "")
-    scores = _described_scores(first, best, asked, metrics, _training_texts(first, collection), how)
-    if measure.samples:
-        scores += sampled_scores(models, examples, measure, settings, seed=seed, progress=partial(note, "sampling"))
-    scores.append(score_examples(first.model, examples, skip_words=measure.skip_words).perplexity)
-    gates = None
-    if examples.source is not None and first.model.uses_image:
-        gates = measure_gates(first, asked, best, examples.features, on_progress=partial(note, "reading the gate"))
-        scores += [] if gates is None else gate_scores(gates)
-    searched = RetrievalEvaluation((), None)
-    if searched_in is not None:
-        told = partial(note, "searching")
-        searched = _search(
-            first,
-            examples,
-            collection,
-            searched_in,
-            measure.shortlist,
-            marginal,
-            budget=budget,
-            seed=seed,
-            on_progress=told,
-        )
+    task = _open(models, collection, options, on_progress or (lambda part, done, total: None))
+    retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
+    if retrieval_features is not None:
+        require_shortlist(task.measures.shortlist, task.examples.items)
+    task = _with_image_control(task)
+    inputs = task.examples.generation_inputs()
+    n_best = generate(
+        models, inputs, task.examples.features, task.decoding, on_progress=partial(task.on_progress, "decoding")
+    )
+    best = [hypotheses[0] for hypotheses in n_best]
+    scores = _sentence_scores(task, best, inputs)
+    gates = _gates(task, best, inputs)
+    scores += [] if gates is None else gate_scores(gates)
+    retrieval = RetrievalEvaluation((), None)
+    if retrieval_features is not None:
+        retrieval = _evaluate_retrieval(task, retrieval_features)
+    recipe = task.first.recipe
     return Evaluation(
-        split=split,
-        decoding="" if settings == first.recipe.decoding and len(models) == 1 else how,
-        pictures=pictures,
-        measured=_changes(measure, first.recipe.evaluation),
+        split=task.split,
+        decoding="" if task.decoding == recipe.decoding and len(models) == 1 else task.decoding_signature,
+        image_control=options.image_control,
+        measured=_changed_settings(task.measures, recipe.evaluation),
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
         seconds=time.perf_counter() - began,
-        left_out=examples.without_features,
-        scores=tuple(_signed((*scores, *searched.scores), pictures, seed)),
-        items=tuple(_evaluated(first.tokenizer, best, asked, collection)),
-        retrieval=searched.shown,
+        left_out=task.examples.without_features,
+        scores=tuple(_with_control_signature((*scores, *retrieval.scores), options)),
+        items=tuple(_evaluated_items(task, best, inputs)),
+        retrieval=retrieval.shown,
         gates=gates,
     )
 
 
-def _searchable(examples: Examples, features: FeatureStore | None, pictures: ImageControl) -> bool:
-    """Whether sentences and pictures can be searched for each other."""
-    if features is None or examples.source is not None:  # a translation is told by its source, not by the picture
+def _open(
+    models: Sequence[TrainedModel],
+    collection: Collection,
+    options: EvaluationOptions,
+    on_progress: Callable[[str, int, int], None],
+) -> _Task:
+    """Open the features and the examples, and take the settings that are not given from the recipe."""
+    first = models[0]
+    split, measures = options.split or first.recipe.data.test, options.measures or first.recipe.evaluation
+    features = open_features(first, collection)
+    leave_out = options.skip_missing or first.recipe.features.missing == "leave_out"
+    examples = Examples.of_split(collection, split, first.target, features, source=first.source, leave_out=leave_out)
+    if examples.source is not None and measures.samples:
+        raise SettingsError("evaluation.samples: not supported for translation models; set it to 0")
+    decoding = options.decoding or first.recipe.decoding
+    return _Task(models, collection, examples, features, options, split, decoding, measures, on_progress)
+
+
+def _with_image_control(task: _Task) -> _Task:
+    """Replace the features of the examples by those of the image control."""
+    control, seed = task.options.image_control, task.options.seed
+    features = control_features(task.first, task.collection, task.features, control, task.examples.items, seed)
+    return task._replace(examples=task.examples.with_features(features))
+
+
+def _supports_retrieval(task: _Task) -> bool:
+    """Whether sentences and images can be ranked for each other."""
+    if task.features is None or task.examples.source is not None:
         return False
-    if pictures in ("mean", "zero"):
-        logger.warning("pictures '%s': search is left out, for all are alike and every order is a tie", pictures)
+    if task.options.image_control in ("mean", "zero"):
+        logger.warning(
+            "image control '%s': retrieval is not evaluated, because all images have the same features",
+            task.options.image_control,
+        )
         return False
     return True
 
 
-def _search(
-    model: TrainedModel,
-    examples: Examples,
-    collection: Collection,
-    features: FeatureStore,
-    shortlist: int | None,
-    marginal: int,
-    *,
-    seed: int,
-    budget: int,
-    on_progress: Callable[[int, int], None],
-) -> RetrievalEvaluation:
-    """`evaluate_retrieval` beside images sampled from the training split; a shortlist needs its mean features."""
-    others = sample_items(collection, model.recipe.data.train, features, marginal, seed)
-    mean = mean_training_features(model, collection, features) if shortlist else None
-    settings = RetrievalSettings(shortlist, budget, seed)
-    return evaluate_retrieval(model, examples, collection, others, settings, mean=mean, on_progress=on_progress)
+def _sentence_scores(task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput]) -> list[Score]:
+    """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
+    first, measures = task.first, task.measures
+    statistics = hypothesis_statistics(first.tokenizer, best, inputs, task.options.metrics)
+    scores = [metric.score for metric in statistics]
+    if first.source is None:
+        tokens = [first.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+        scores += novelty(tokens, _training_sentences(first, task.collection))
+    scores = [score._replace(signature=f"{score.signature}|decoding:{task.decoding_signature}") for score in scores]
+    if measures.samples:
+        scores += sampled_scores(
+            task.models,
+            task.examples,
+            measures,
+            task.decoding,
+            seed=task.options.seed,
+            on_progress=partial(task.on_progress, "sampling"),
+        )
+    return [*scores, score_examples(first.model, task.examples, skip_words=measures.skip_words).perplexity]
 
 
-def _changes(measure: EvaluationSettings, usual: EvaluationSettings) -> str:
-    before = usual.model_dump()
-    return ",".join(f"{key}{value or 0}" for key, value in measure.model_dump().items() if value != before[key])
+def _gates(task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput]) -> GateStatistics | None:
+    """Compute the statistics of the image gate of a translation model; None if it has no gate."""
+    if task.examples.source is None or not task.first.model.uses_image:
+        return None
+    on_progress = partial(task.on_progress, "gate values")
+    return measure_gates(task.first, inputs, best, task.examples.features, on_progress=on_progress)
 
 
-def _signed(scores: Iterable[Score], pictures: ImageControl, seed: int) -> Iterable[Score]:
-    """Every figure says when the pictures were not the right ones."""
-    note = {"right": "", "shuffled": f"|pictures:shuffled,seed{seed}"}.get(pictures, f"|pictures:{pictures}")
-    return (score._replace(signature=score.signature + note) for score in scores)
+def _evaluate_retrieval(task: _Task, features: FeatureStore) -> RetrievalEvaluation:
+    """Evaluate retrieval in both directions, normalised with images sampled from the training split."""
+    options, train = task.options, task.first.recipe.data.train
+    return evaluate_retrieval(
+        task.first,
+        task.examples,
+        task.collection,
+        sample_items(task.collection, train, features, options.marginal_images, options.seed),
+        RetrievalSettings(task.measures.shortlist, options.budget, options.seed),
+        mean=mean_training_features(task.first, task.collection, features) if task.measures.shortlist else None,
+        on_progress=partial(task.on_progress, "retrieval"),
+    )
 
 
-def _training_texts(model: TrainedModel, collection: Collection) -> list[str]:
+def _changed_settings(measures: EvaluationSettings, default: EvaluationSettings) -> str:
+    before = default.model_dump()
+    return ",".join(f"{key}{value or 0}" for key, value in measures.model_dump().items() if value != before[key])
+
+
+def _with_control_signature(scores: Iterable[Score], options: EvaluationOptions) -> Iterable[Score]:
+    """Append the image control to the signature of every score, unless the images are the right ones."""
+    control = options.image_control
+    suffix = {"right": "", "shuffled": f"|images:shuffled,seed{options.seed}"}.get(control, f"|images:{control}")
+    return (score._replace(signature=score.signature + suffix) for score in scores)
+
+
+def _training_sentences(model: TrainedModel, collection: Collection) -> list[str]:
+    """Return the sentences of the training split as tokens joined by spaces; none if the split does not exist."""
     data = model.recipe.data
-    if data.train not in collection.splits() or data.source_lang is not None:
+    if data.train not in collection.splits():
         return []
     texts = (text for item in collection.items(data.train) for text in item.texts(data.lang))
     return [" ".join(model.tokenizer.words(text)) for text in texts]
 
 
-def _sentence_scores(
-    tokenizer: Tokenizer, best: Sequence[Hypothesis], asked: Sequence[GenerationInput], metrics: Sequence[str]
-) -> list[Score]:
-    return [counted.score for counted in hypothesis_statistics(tokenizer, best, asked, metrics)]
-
-
-def _described_scores(
-    model: TrainedModel,
-    best: Sequence[Hypothesis],
-    asked: Sequence[GenerationInput],
-    metrics: Sequence[str],
-    training: Sequence[str],
-    how: str,
-) -> list[Score]:
-    """What the sentences found are worth, and how new descriptions are; signed with how they were searched for."""
-    scores = _sentence_scores(model.tokenizer, best, asked, metrics)
-    if model.source is None:
-        scores += novelty([model.tokenizer.decode(one.tokens) for one in best], training)
-    return [score._replace(signature=f"{score.signature}|decoding:{how}") for score in scores]
-
-
-def _evaluated(
-    tokenizer: Tokenizer, best: Sequence[Hypothesis], asked: Sequence[GenerationInput], collection: Collection
+def _evaluated_items(
+    task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput]
 ) -> Iterable[EvaluatedItem]:
-    tokens = [tokenizer.decode(one.tokens) for one in best]
-    references = [[" ".join(tokenizer.words(text)) for text in query.references] for query in asked]
-    each = sentence_scores(tokens, references)
-    for query, hypothesis, said, pieces, score in zip(asked, best, tokens, references, each, strict=True):
+    tokenizer = task.first.tokenizer
+    tokens = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
+    bleu = sentence_scores(tokens, references)
+    for row, (one, hypothesis) in enumerate(zip(inputs, best, strict=True)):
         yield EvaluatedItem(
-            id=query.item.id,
-            image=collection.absolute_image_path(query.item),
-            references=query.references,
-            source=query.source,
+            id=one.item.id,
+            image=task.collection.absolute_image_path(one.item),
+            references=one.references,
+            source=one.source,
             hypothesis=tokenizer.decode(hypothesis.tokens, detokenise=True),
-            tokens=said,
-            reference_tokens=tuple(pieces),
+            tokens=tokens[row],
+            reference_tokens=tuple(references[row]),
             log_prob=hypothesis.log_prob,
-            sentence_score=score,
+            sentence_score=bleu[row],
             ids=hypothesis.tokens,
         )
 
 
 def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
-    """Write RUN/evaluation/SPLIT.json (or SPLIT-SEARCH.json), where the report finds it.
+    """Write an evaluation to the run directory, where `limner report` and `limner compare` read it.
 
-    One of fewer figures does not take the place of one of more: it becomes …-part.json.
+    An evaluation with fewer scores does not replace an existing one with more: its file name ends in `-part`.
+
+    Returns:
+        Path of the file, RUN/evaluation/NAME.json.
     """
     path = run / "evaluation" / f"{evaluation.name}.json"
     if path.exists():
-        there = {score.name for score in Evaluation.load(path).scores}
-        if {score.name for score in evaluation.scores} < there:
+        existing = {score.name for score in Evaluation.load(path).scores}
+        if {score.name for score in evaluation.scores} < existing:
             path = path.with_name(f"{evaluation.name}-part.json")
     evaluation.save(path)
     return path

@@ -1,4 +1,4 @@
-"""Sufficient statistics of metrics over decoded hypotheses."""
+"""Metric statistics of decoded hypotheses."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from limner.text.tokenizer import Tokenizer
 
 
 def hypothesis_statistics(
-    tokenizer: Tokenizer, best: Sequence[Hypothesis], asked: Sequence[GenerationInput], metrics: Sequence[str]
+    tokenizer: Tokenizer, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput], metrics: Sequence[str]
 ) -> list[MetricStatistics]:
-    """What metrics count of the sentences found, one by one; metrics that cannot run here are left out.
+    """Compute the statistics of several metrics; metrics that cannot be computed on this machine are left out.
 
-    Those that tokenise by themselves read running text, unless the vocabulary has no case or no punctuation.
+    Metrics with their own tokenisation are given running text, unless the vocabulary has no case or no punctuation.
+
+    Args:
+        tokenizer: tokenizer of the hypotheses.
+        best: one hypothesis of each input.
+        inputs: inputs with their references.
+        metrics: names of metrics.
     """
-    said = [tokenizer.decode(one.tokens) for one in best]
-    references = [[" ".join(tokenizer.words(text)) for text in query.references] for query in asked]
+    tokens = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
     texts = None
     if not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
-        running = [tokenizer.decode(one.tokens, detokenise=True) for one in best]
-        texts = (running, [query.references for query in asked])
-    return sentence_statistics(said, references, metrics, texts=texts, lang=tokenizer.settings.lang)
+        running_text = [tokenizer.decode(hypothesis.tokens, detokenise=True) for hypothesis in best]
+        texts = (running_text, [one.references for one in inputs])
+    return sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)

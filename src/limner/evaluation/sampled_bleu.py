@@ -1,4 +1,4 @@
-"""BLEU of sampled descriptions: Kiros et al. (2014), section 7.1, 'Bleu Evaluation'."""
+"""BLEU of sampled captions: Kiros et al. (2014), section 7.1, 'Bleu Evaluation'."""
 
 from __future__ import annotations
 
@@ -19,70 +19,72 @@ from limner.models.protocols import device_of
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.trained_model import TrainedModel
 
-ORDERS = 3
-"""Longest n-grams: the paper prints BLEU-1, -2 and -3."""
+MAX_ORDER = 3
+"""Maximum n-gram order: the paper reports BLEU-1, -2 and -3."""
 
 ROWS_PER_BATCH = 2048
-"""Sentences sampled at once, about: it bounds the logits of a step and changes no result."""
+"""Approximate number of samples per batch, which bounds the memory of the logits and changes no result."""
 
 
-class Start(NamedTuple):
-    """What a sample begins with, and what it is measured by."""
+class SampleInput(NamedTuple):
+    """Input of the samples of one sentence."""
 
     row: int
-    """Of the pair, in its `Examples`."""
+    """Row of the example in its `Examples`."""
     id: str
-    """Which decides the draws."""
-    given: tuple[int, ...]
-    """Ids of the words that are given."""
+    """Id that determines the random numbers."""
+    prefix: tuple[int, ...]
+    """Token ids that every sample starts with."""
     length: int
-    """Ids in all, given ones included: as many as the reference has."""
-    rest: str
-    """The reference after the given words, as tokens joined by blanks."""
+    """Number of tokens of a sample with its prefix: that of the reference."""
+    reference: str
+    """The reference after the prefix, as tokens joined by spaces."""
 
 
 def sampled_scores(
     models: Sequence[TrainedModel],
     examples: Examples,
     settings: EvaluationSettings,
-    how: DecodingSettings,
+    decoding: DecodingSettings,
     *,
     seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Score]:
-    """Sample every sentence of a split anew, several times, and score the samples against it.
+    """Sample every sentence of a split several times and compute BLEU against the sentence itself.
 
-    A sample is given the picture and the first words of its reference, and goes on exactly as long as the reference
-    does. What follows the given words is compared with what follows them in the reference, over the whole corpus.
+    A sample is conditioned on the image and the first words of its reference, and has the length of the reference. The
+    remaining words are compared with the remaining words of the reference, over the whole corpus.
 
     Args:
         models: one model, or an ensemble.
-        examples: the pairs; sentences that have no more words than are given are left out and counted.
-        settings: `samples` and `prefix_words`.
-        how: whether <unk> may be said; where it samples, its temperature and what it draws among hold here too.
-        seed: of the draws.
-        progress: told the sentences that are done, and how many there are.
+        examples: examples of the split; sentences without words after the prefix are left out and counted.
+        settings: number of samples and length of the prefix.
+        decoding: `ban_unknown`, and the temperature and truncation of its sampling settings, if it has any.
+        seed: seed of the samples.
+        on_progress: called with the number of sentences done and their total.
 
     Returns:
-        `sampled_bleu1` … `sampled_bleu3`, the mean over the repetitions, and `sampled_bleu1_std` … their standard
-        deviation (of a sample: divided by one less), where there is more than one.
+        `sampled_bleu1` … `sampled_bleu3`, the mean over the repetitions, and with several repetitions their sample
+        standard deviation, `sampled_bleu1_std` ….
 
     Raises:
-        SettingsError: no sentence is longer than the words that are given.
+        SettingsError: no sentence has words after the prefix.
     """
-    starts = _starts(models[0], examples, settings.prefix_words)
-    if not starts:
+    inputs = _sample_inputs(models[0], examples, settings.prefix_words)
+    if not inputs:
         raise SettingsError(
-            f"evaluation.prefix_words: {settings.prefix_words}, and no sentence of the split has more words to go on with"
+            f"evaluation.prefix_words={settings.prefix_words}: expected sentences with more words in the split, found "
+            "none; lower it"
         )
-    texts = sample_texts(models, examples, starts, settings.samples, how, seed, progress)
-    references = [[start.rest] for start in starts]
-    totals = [BLEU_METRICS[0].statistics(said, references).sum(axis=0) for said in zip(*texts, strict=True)]
-    where = _signature(settings, how, seed, len(models), len(starts), len(examples))
+    texts = sample_texts(models, examples, inputs, settings.samples, decoding, seed, on_progress)
+    references = [[one.reference] for one in inputs]
+    repetitions = zip(*texts, strict=True)
+    totals = [BLEU_METRICS[0].statistics(hypotheses, references).sum(axis=0) for hypotheses in repetitions]
+    sampling = _signature(settings, decoding, seed, len(models), len(inputs), len(examples))
     scores = []
-    for metric in BLEU_METRICS[:ORDERS]:
+    for metric in BLEU_METRICS[:MAX_ORDER]:
         values = [metric.value(total) for total in totals]
-        signature = f"{metric.signature(references)}|{where}"
+        signature = f"{metric.signature(references)}|{sampling}"
         scores.append(Score(f"sampled_{metric.name}", float(np.mean(values)), signature))
         if len(values) > 1:
             scores.append(Score(f"sampled_{metric.name}_std", float(np.std(values, ddof=1)), signature))
@@ -90,89 +92,99 @@ def sampled_scores(
 
 
 def _signature(
-    settings: EvaluationSettings, how: DecodingSettings, seed: int, models: int, scored: int, sentences: int
+    settings: EvaluationSettings, decoding: DecodingSettings, seed: int, models: int, scored: int, sentences: int
 ) -> str:
-    drawn = {} if how.sample is None else how.sample.model_dump(exclude_defaults=True, exclude={"seed"})
+    sampling = {} if decoding.sample is None else decoding.sample.model_dump(exclude_defaults=True, exclude={"seed"})
     parts = [
         f"sentences:{scored}",
         f"left out:{sentences - scored} too short" if scored < sentences else "",
         "length:of the reference",
-        f"given words:{settings.prefix_words},not scored",
+        f"prefix words:{settings.prefix_words},not scored",
         f"samples:{settings.samples}",
         f"seed:{seed}",
-        *(f"{key}:{value:g}" for key, value in drawn.items()),
-        "ban_unknown" if how.ban_unknown else "",
+        *(f"{key}:{value:g}" for key, value in sampling.items()),
+        "ban_unknown" if decoding.ban_unknown else "",
         f"models:{models}" if models > 1 else "",
     ]
     return "|".join(part for part in parts if part)
 
 
-def _starts(model: TrainedModel, examples: Examples, prefix_words: int) -> list[Start]:
-    starts, numbers = [], dict.fromkeys(examples.owners, 0)
-    pieces = model.tokenizer.settings.level == "bpe"
+def _sample_inputs(model: TrainedModel, examples: Examples, prefix_words: int) -> list[SampleInput]:
+    inputs, counts = [], dict.fromkeys(examples.owners, 0)
+    subwords = model.tokenizer.settings.level == "bpe"
     for row, (owner, text) in enumerate(zip(examples.owners, examples.texts, strict=True)):
         words = model.tokenizer.words(text)
-        given = len(model.tokenizer.encode(" ".join(words[:prefix_words]))) if pieces else prefix_words
-        id_ = f"{examples.items[owner].id}#{numbers[owner]}"
-        numbers[owner] += 1
+        prefix = len(model.tokenizer.encode(" ".join(words[:prefix_words]))) if subwords else prefix_words
+        id_ = f"{examples.items[owner].id}#{counts[owner]}"
+        counts[owner] += 1
         if len(words) > prefix_words:
-            rest = " ".join(words[prefix_words:])
-            starts.append(Start(row, id_, tuple(examples.targets[row][:given]), len(examples.targets[row]), rest))
-    return starts
+            target = examples.targets[row]
+            reference = " ".join(words[prefix_words:])
+            inputs.append(SampleInput(row, id_, tuple(target[:prefix]), len(target), reference))
+    return inputs
 
 
 def sample_texts(
     models: Sequence[TrainedModel],
     examples: Examples,
-    starts: Sequence[Start],
+    inputs: Sequence[SampleInput],
     samples: int,
-    how: DecodingSettings,
+    decoding: DecodingSettings,
     seed: int,
-    progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[list[str]]:
-    """What is said after the given words, `samples` times of each start, in an order that says nothing."""
-    tokenizer, device = models[0].tokenizer, device_of(models[0].model)
-    texts: list[list[str]] = [[] for _ in starts]
-    groups = list(_groups(starts, max(1, ROWS_PER_BATCH // samples)))
-    sample = (how.sample or SampleSettings()).model_copy(update={"seed": seed})
+    """Sample the words after the prefix, `samples` times for each input, in random order.
 
-    def make(places: Sequence[int]) -> Batch:
-        shown = examples.batch([starts[place].row for place in places]).image
-        batch = collate([Example(starts[place].id) for place in places])
-        batch.image = shown
+    Args:
+        models: one model, or an ensemble.
+        examples: examples of the split.
+        inputs: prefixes and lengths.
+        samples: number of samples of each input.
+        decoding: see `sampled_scores`.
+        seed: seed of the samples.
+        on_progress: called with the number of inputs done and their total.
+    """
+    tokenizer, device = models[0].tokenizer, device_of(models[0].model)
+    texts: list[list[str]] = [[] for _ in inputs]
+    groups = list(_groups(inputs, max(1, ROWS_PER_BATCH // samples)))
+    sample = (decoding.sample or SampleSettings()).model_copy(update={"seed": seed})
+
+    def make_batch(group: Sequence[int]) -> Batch:
+        batch = collate([Example(inputs[k].id) for k in group])
+        batch.image = examples.batch([inputs[k].row for k in group]).image
         return batch
 
     done = 0
-    for places, batch in zip(groups, prefetch(make, groups, 2), strict=True):
-        length = starts[places[0]].length
+    for group, batch in zip(groups, prefetch(make_batch, groups, 2), strict=True):
+        length = inputs[group[0]].length
         settings = DecodingSettings(
             beam_size=samples, n_best=samples, min_length=length, max_length=length,
-            ban_unknown=how.ban_unknown, sample=sample,
+            ban_unknown=decoding.ban_unknown, sample=sample,
         )  # fmt: skip
-        given = [starts[place].given for place in places]
-        found = beam_search([one.model for one in models], batch.to(device), settings, given)
-        for place, words, hypotheses in zip(places, given, found, strict=True):
-            # They come sorted by probability: in that order, repetition k would be the k-th likeliest of each.
-            order = np.random.default_rng([seed, *starts[place].id.encode()]).permutation(samples)
-            said = [hypotheses[k % len(hypotheses)].tokens[len(words) :] for k in order]
-            texts[place] = [tokenizer.decode(tokens) for tokens in said]
-        done += len(places)
-        if progress is not None:
-            progress(done, len(starts))
+        prefixes = [inputs[k].prefix for k in group]
+        n_best = beam_search([one.model for one in models], batch.to(device), settings, prefixes)
+        for k, prefix, hypotheses in zip(group, prefixes, n_best, strict=True):
+            # Hypotheses are sorted by probability: unshuffled, repetition r would have the r-th most probable of each.
+            order = np.random.default_rng([seed, *inputs[k].id.encode()]).permutation(samples)
+            continuations = [hypotheses[r % len(hypotheses)].tokens[len(prefix) :] for r in order]
+            texts[k] = [tokenizer.decode(tokens) for tokens in continuations]
+        done += len(group)
+        if on_progress is not None:
+            on_progress(done, len(inputs))
     return texts
 
 
-def _groups(starts: Sequence[Start], size: int) -> Iterator[list[int]]:
-    """Places of starts of one length and as many given ids, so that no row waits for another."""
+def _groups(inputs: Sequence[SampleInput], size: int) -> Iterator[list[int]]:
+    """Group the indices of inputs of equal length and equal prefix length, so that a batch ends at one step."""
 
-    def kind(place: int) -> tuple[int, int]:
-        return starts[place].length, len(starts[place].given)
+    def lengths(k: int) -> tuple[int, int]:
+        return inputs[k].length, len(inputs[k].prefix)
 
     group: list[int] = []
-    for place in sorted(range(len(starts)), key=kind):
-        if group and (len(group) == size or kind(place) != kind(group[0])):
+    for k in sorted(range(len(inputs)), key=lengths):
+        if group and (len(group) == size or lengths(k) != lengths(group[0])):
             yield group
             group = []
-        group.append(place)
+        group.append(k)
     if group:
         yield group

@@ -1,8 +1,7 @@
-"""Metrics of sentences, of search and of novelty.
+"""Metrics of sentences, retrieval and novelty, and perplexity.
 
-All values are on the scale 0-100, as sacrebleu prints them (.565 in a captioning paper is 56.5 here; CIDEr,
-times 100 as well, can go beyond), except perplexity, ranks and counts. Every score carries its settings as a
-signature.
+All scores are on the scale 0-100, as in sacrebleu (.565 in a captioning paper is 56.5 here; CIDEr, also times 100, can
+exceed 100), except perplexity, ranks and counts. Every score has a signature with its settings.
 """
 
 from __future__ import annotations
@@ -57,37 +56,42 @@ METRICS = {
     metric.name: metric
     for metric in (*BLEU_METRICS, SACREBLEU, CHRF2, *CHRF3_METRICS, TER, TER_TEXT, CIDER, ROUGE_L, METEOR)
 }
-"""By name; METEOR's as it is for English, see `metrics_for`."""
+"""Sentence metrics by name; METEOR with its parameters for English, see `metrics_for`."""
 
 
 def require_metrics(names: Iterable[str]) -> None:
-    """Refuse unknown names before any work is done: SettingsError."""
+    """Check the names of sentence metrics.
+
+    Raises:
+        SettingsError: a name is unknown.
+    """
     unknown = [name for name in names if name not in METRICS]
     if unknown:
         raise SettingsError(f"no metric '{unknown[0]}': expected one of {', '.join(METRICS)}")
 
 
 def metrics_for(lang: str) -> dict[str, Metric]:
-    """`METRICS` as they are for sentences of a language: METEOR is tuned to each, the others are alike for all."""
+    """Return `METRICS` with the parameters of METEOR for a language."""
     return METRICS | {METEOR.name: meteor_in(lang)}
 
 
 def higher_is_better(name: str) -> bool:
-    """Which way a figure goes that training can be guided by: a metric's, or perplexity."""
+    """Whether higher values of a metric, or of perplexity, are better."""
     return METRICS[name].higher_is_better if name in METRICS else name != "perplexity"
 
 
 class MetricStatistics(NamedTuple):
-    """A metric's statistics of every segment, which a significance test sums again and again."""
+    """Statistics of a metric for every segment of a corpus."""
 
     metric: Metric
     statistics: Statistics
-    """(N, k)."""
+    """Sufficient statistics, (N, k)."""
     signature: str
+    """Settings of the metric."""
 
     @property
     def score(self) -> Score:
-        """The score of the whole corpus."""
+        """Score of the whole corpus."""
         return Score(self.metric.name, self.metric.value(self.statistics.sum(axis=0)), self.signature)
 
 
@@ -99,8 +103,8 @@ def score_sentences(
     texts: tuple[Sequence[str], References] | None = None,
     lang: str = "en",
 ) -> list[Score]:
-    """Score N sentences by several metrics; arguments and errors as of `sentence_statistics`."""
-    return [counted.score for counted in sentence_statistics(hypotheses, references, metrics, texts=texts, lang=lang)]
+    """Compute the corpus scores of several metrics; arguments and errors are those of `sentence_statistics`."""
+    return [metric.score for metric in sentence_statistics(hypotheses, references, metrics, texts=texts, lang=lang)]
 
 
 def sentence_statistics(
@@ -111,22 +115,22 @@ def sentence_statistics(
     texts: tuple[Sequence[str], References] | None = None,
     lang: str,
 ) -> list[MetricStatistics]:
-    """Count what several metrics need of N sentences.
+    """Compute the segment statistics of several metrics.
 
-    A metric that cannot run here (an extra that is not installed, no Java, a language it does not know) is left out
-    with one line in the log; the others still come.
+    A metric that cannot be computed on this machine (missing extra, no Java, unsupported language) is left out with a
+    warning in the log.
 
     Args:
-        hypotheses: normalised tokens joined by blanks, N of them.
-        references: N lists of sentences in the same form; they may differ in length.
-        metrics: names in `METRICS`; they come in this order.
-        texts: hypotheses and references again as running text, for the metrics that tokenise by themselves
-            (sacrebleu, chrf, chrf3_text, ter_text); without it they read the tokens, and their signature says so.
-        lang: of the sentences.
+        hypotheses: N hypotheses as normalised tokens joined by spaces.
+        references: N lists of references in the same form; the number of references may vary.
+        metrics: names in `METRICS`, in the order of the result.
+        texts: hypotheses and references as running text for the metrics with their own tokenisation (sacrebleu, chrf,
+            chrf3_text, ter_text). None to give them the tokens, which their signature records.
+        lang: language of the sentences.
 
     Raises:
         SettingsError: a metric is unknown.
-        CollectionError: an item has no reference, or there are no items.
+        CollectionError: a segment has no reference, or there are no segments.
     """
     require_metrics(metrics)
     references = check_corpus(hypotheses, references)
@@ -135,22 +139,22 @@ def sentence_statistics(
     known = metrics_for(lang)
     statistics: dict[Callable[..., Statistics], Statistics | None] = {}
     missing: list[MissingExtraError] = []
-    counted = []
+    results = []
     for metric in (known[name] for name in metrics):
         corpus = texts if metric.reads == "text" and texts is not None else (hypotheses, references)
         if metric.statistics not in statistics:
-            statistics[metric.statistics] = _count(metric, *corpus, missing)
+            statistics[metric.statistics] = _compute(metric, *corpus, missing)
         rows = statistics[metric.statistics]
         if rows is not None:
-            note = "|input:tokens" if metric.reads == "text" and texts is None else ""
-            counted.append(MetricStatistics(metric, rows, metric.signature(corpus[1]) + note))
+            suffix = "|input:tokens" if metric.reads == "text" and texts is None else ""
+            results.append(MetricStatistics(metric, rows, metric.signature(corpus[1]) + suffix))
     if missing:
         left_out = [metric for metric in metrics if statistics[known[metric].statistics] is None]
         logger.warning("%s (left out: %s)", missing[0], ", ".join(left_out))
-    return counted
+    return results
 
 
-def _count(
+def _compute(
     metric: Metric, hypotheses: Sequence[str], references: References, missing: list[MissingExtraError]
 ) -> Statistics | None:
     try:
@@ -163,24 +167,24 @@ def _count(
 
 
 def sentence_scores(hypotheses: Sequence[str], references: References) -> list[float]:
-    """Smoothed BLEU-4 of each sentence, 0-100: what a report orders its best and worst by."""
+    """Compute the smoothed BLEU-4 of each sentence, 0-100."""
     statistics = bleu_statistics(hypotheses, check_corpus(hypotheses, references))
     return [float(score) for score in sentence_bleu(statistics)]
 
 
-def perplexity(total_log_prob: float, words: int, counted: str = "") -> Score:
-    """Perplexity of a corpus, Mao et al. (2015), eq. 5; with 2 or e as the base it is the same number.
+def perplexity(total_log_prob: float, tokens: int, selection: str = "") -> Score:
+    """Compute the perplexity of a corpus, Mao et al. (2015), eq. 5.
 
     Args:
-        total_log_prob: natural logarithm of the probability of all words together.
-        words: how many were predicted, end signs included.
-        counted: which words these are, for the signature, where they are not all.
+        total_log_prob: log-probability of the corpus in nats.
+        tokens: number of tokens, end-of-sentence tokens included.
+        selection: description of the tokens for the signature; empty for all tokens.
 
     Raises:
-        CollectionError: there are no words.
+        CollectionError: there are no tokens.
     """
-    if words < 1:
-        raise CollectionError(f"perplexity of no words: the split has no sentences to count ({counted or 'all words'})")
-    mean = -total_log_prob / words
-    value = math.exp(mean) if mean < 700 else math.inf  # beyond, exp overflows
-    return Score("perplexity", value, f"words:{words}|end sign:counted" + (f"|{counted}" if counted else ""))
+    if tokens < 1:
+        raise CollectionError(f"perplexity: expected tokens in the split, found none ({selection or 'all tokens'})")
+    mean = -total_log_prob / tokens
+    value = math.exp(mean) if mean < 700 else math.inf  # exp overflows above 709
+    return Score("perplexity", value, f"tokens:{tokens}|eos:counted" + (f"|{selection}" if selection else ""))

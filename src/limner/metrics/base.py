@@ -1,8 +1,8 @@
-"""What a metric is: statistics of every segment that sum, and a value read from the sum.
+"""Base of the sentence metrics: sufficient statistics of every segment, and a score of their sum.
 
-After sacrebleu's design (Post, 2018): because the statistics of a corpus are the sum of its segments', a
-significance test resamples rows and sums again, and no sentence is ever scored twice. Metrics that share
-their statistics (BLEU-1 to BLEU-4) share the function that makes them, so they are counted once.
+This is the design of sacrebleu (Post, 2018). The statistics of a corpus are the sum of those of its segments, so a
+significance test resamples segments without scoring them again. Metrics with the same statistics (BLEU-1 to BLEU-4)
+share the function that computes them.
 """
 
 from __future__ import annotations
@@ -21,64 +21,69 @@ References = Sequence[Sequence[str]]
 
 
 class Score(NamedTuple):
-    """One figure and the settings it was computed with."""
+    """Value of a metric with its settings."""
 
     name: str
+    """Name of the metric."""
     value: float
     signature: str
+    """Settings of the metric, `key:value` joined by '|'."""
 
     def __str__(self) -> str:
         return f"{self.name} = {self.value:.2f}  [{self.signature}]"
 
 
 class MetricUnavailable(LimnerError):
-    """A metric's outside program cannot run here; the other metrics still can."""
+    """The external program of a metric cannot run on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric over a corpus of N hypotheses, each with one or more references."""
+    """A corpus metric of N hypotheses with one or more references each."""
 
     name: str
     statistics: Callable[[Sequence[str], References], Statistics]
-    """Sufficient statistics of every segment, (N, k); the corpus' are their sum over N."""
+    """Function from hypotheses and references to the sufficient statistics of every segment, (N, k)."""
     value: Callable[[Statistics], float]
-    """The score of summed statistics, (k,)."""
+    """Function from summed statistics, (k,), to the score."""
     settings: Callable[[], str]
-    """Everything that changes the value, `key:value` joined by '|'."""
+    """Function that returns all settings that affect the score, `key:value` joined by '|'."""
     reads: Literal["tokens", "text"] = "tokens"
-    """Tokens joined by single blanks, or running text that the metric tokenises itself."""
+    """Input: tokens joined by single spaces, or running text that the metric tokenises itself."""
     higher_is_better: bool = True
+    """Whether higher scores are better."""
 
     def signature(self, references: References) -> str:
+        """Return the number of references and the settings."""
         counts = {len(own) for own in references}
         number = str(counts.pop()) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
         return f"nrefs:{number}|{self.settings()}"
 
     def score(self, hypotheses: Sequence[str], references: References) -> Score:
-        """Score a corpus of N hypotheses against N lists of references."""
+        """Compute the score of N hypotheses against N lists of references."""
         references = check_corpus(hypotheses, references)
         totals = self.statistics(hypotheses, references).sum(axis=0)
         return Score(self.name, self.value(totals), self.signature(references))
 
 
 def check_corpus(hypotheses: Sequence[str], references: References) -> list[list[str]]:
-    """Refuse a corpus whose parts do not match, or where a hypothesis has nothing to be compared with.
+    """Check that every hypothesis has at least one reference.
 
     Returns:
-        The references without blank ones, which would be the closest in length to an empty hypothesis.
+        The references without blank ones; blank references would be the closest in length to an empty hypothesis.
 
     Raises:
-        CollectionError: names the position of the first item without a reference.
+        CollectionError: there are no hypotheses, the numbers differ, or a hypothesis has no reference; names its index.
     """
     if len(hypotheses) != len(references):
         raise CollectionError(
-            f"{len(hypotheses)} hypotheses and {len(references)} lists of references: expected one list each"
+            f"expected one list of references for each hypothesis, found {len(hypotheses)} hypotheses and "
+            f"{len(references)} lists"
         )
     if not hypotheses:
-        raise CollectionError("there is no sentence to score: the split is empty")
-    kept = [[reference for reference in own if reference.strip()] for own in references]
-    for position, own in enumerate(kept):
+        raise CollectionError("expected sentences to score, found none: the split is empty")
+    nonblank = [[reference for reference in own if reference.strip()] for own in references]
+    for index, own in enumerate(nonblank):
         if not own:
-            raise CollectionError(f"item {position} has no reference sentence; leave such items out, or add references")
-    return kept
+            raise CollectionError(f"item {index} has no reference sentence; leave it out, or add references")
+    return nonblank

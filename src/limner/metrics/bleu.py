@@ -1,8 +1,8 @@
-"""BLEU over the corpus, as section 9.3 of Mao et al. (2015) computes it, and sacrebleu's BLEU.
+"""Corpus BLEU: BLEU-1 to BLEU-4 of given tokens, and sacrebleu's BLEU of running text.
 
-Both kinds of BLEU come from sacrebleu's counts. They differ in what they read: BLEU-1 to BLEU-4 see the
-tokens they are given and nothing is smoothed (the captioning papers' way); sacrebleu's own BLEU tokenises
-running text itself (the translation papers' way, comparable between systems).
+Both use sacrebleu's n-gram counts. BLEU-1 to BLEU-4 take tokens and are not smoothed, as in captioning papers (Mao et
+al., 2015, section 9.3); sacrebleu's BLEU tokenises running text itself, so that systems with different tokenisation
+are comparable, as in translation papers.
 """
 
 from __future__ import annotations
@@ -23,52 +23,53 @@ MAX_ORDER = 4
 
 
 _TOKENS = BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=MAX_ORDER)
-_TEXT = BLEU(force=True)  # whether it was given running text stands in the signature; it need not guess from full stops
+_TEXT = BLEU(force=True)  # no guessing from full stops whether the text is tokenised: the signature records it
 
 
 def sacrebleu_statistics(counter: Sacrebleu, hypotheses: Sequence[str], references: References) -> Statistics:
-    """What one of sacrebleu's metrics keeps of every segment, (N, k)."""
-    streams = list(zip_longest(*references))  # sacrebleu wants the first of every item, the second, …, or None
+    """Compute the statistics of a sacrebleu metric for every segment, (N, k)."""
+    streams = list(zip_longest(*references))  # transposed: the first references, the second ones, …, or None
     return np.asarray(counter._extract_corpus_statistics(hypotheses, streams), dtype=np.float64)
 
 
 def sacrebleu_value(counter: Sacrebleu, totals: Statistics) -> float:
-    """What one of sacrebleu's metrics makes of summed statistics, (k,)."""
+    """Compute the score of a sacrebleu metric from summed statistics, (k,)."""
     return float(counter._compute_score_from_stats(totals.tolist()).score)
 
 
 def sacrebleu_settings(text: str) -> str:
-    """A signature's end, the same for all that sacrebleu counts."""
+    """Append the scale and the version of sacrebleu to a signature."""
     return f"{text}|scale:0-100|sacrebleu:{sacrebleu.__version__}"
 
 
 def bleu_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Count n-grams of tokens joined by blanks.
+    """Count the n-grams of tokens joined by spaces.
 
     Returns:
-        (N, 10): c, the closest reference length r, matched 1- to 4-grams, all 1- to 4-grams.
+        (N, 10): length c of the hypothesis, closest reference length r, number of matched 1- to 4-grams, number of all
+        1- to 4-grams.
     """
     return sacrebleu_statistics(_TOKENS, hypotheses, references)
 
 
 def bleu_value(order: int, totals: Statistics) -> float:
-    """B-N of Mao et al. (2015), eqs. 8-9, times 100.
+    """Compute BLEU-N, Mao et al. (2015), eqs. 8-9, times 100.
 
     Args:
-        order: N, the longest n-gram.
+        order: maximum n-gram order N.
         totals: summed statistics, (10,).
     """
     return _bleu(order, totals, smooth="none")
 
 
 def sentence_bleu(statistics: Statistics) -> NDArray[np.float64]:
-    """Smoothed BLEU-4 of every segment, to order segments by; unsmoothed, most of them would be 0.
+    """Compute BLEU-4 of every segment with sacrebleu's exponential smoothing and effective order.
 
     Args:
-        statistics: of `bleu_statistics`, (N, 10).
+        statistics: statistics of `bleu_statistics`, (N, 10).
 
     Returns:
-        (N,), 0-100, with sacrebleu's exponential smoothing and effective order.
+        (N,), 0-100.
     """
     return np.array([_bleu(MAX_ORDER, row, smooth="exp") for row in statistics])
 

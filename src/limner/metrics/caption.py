@@ -1,6 +1,6 @@
-"""CIDEr-D and ROUGE-L, computed by pycocoevalcap (extra `coco`) on tokens that are given.
+"""CIDEr-D and ROUGE-L of given tokens, computed by pycocoevalcap (extra `coco`).
 
-pycocoevalcap's own tokeniser is a Java program and is not used: the tokens are the caller's.
+The tokeniser of pycocoevalcap, a Java program, is not used.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from limner.metrics.base import Metric, References, Statistics
 logger = logging.getLogger(__name__)
 
 
-def coco_module(name: str, need: str) -> Any:  # noqa: ANN401  (a module without types)
+def coco_module(name: str, need: str) -> Any:  # noqa: ANN401  (an untyped module)
     """Import a module of pycocoevalcap.
+
+    Args:
+        name: name of the module in the package.
+        need: name of the metric, for the error message.
 
     Raises:
         MissingExtraError: the extra `coco` is not installed.
@@ -32,33 +36,33 @@ def coco_module(name: str, need: str) -> Any:  # noqa: ANN401  (a module without
 
 
 def cider_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
-    """CIDEr-D (Vedantam et al., 2015) of every segment; document frequencies are those of all references.
+    """Compute CIDEr-D (Vedantam et al., 2015) of every segment, with the document frequencies of all references.
 
     Returns:
-        (N, 2): the segment's score, and 1. A resampled sum keeps the whole corpus' document frequencies.
+        (N, 2): the score of the segment, and 1. Resampling keeps the document frequencies of the whole corpus.
     """
     scorer = coco_module("cider.cider_scorer", "CIDEr").CiderScorer(n=4, sigma=6.0)
     for hypothesis, own in zip(hypotheses, references, strict=True):
         scorer += (hypothesis, list(own))
     if len(hypotheses) == 1:
-        logger.warning("cider: one item has no document frequencies, so its score is 0 whatever it says")
+        logger.warning("cider: the score of a single item is always 0, because all document frequencies are 1")
     _, scores = scorer.compute_score()
     return np.stack([scores, np.ones(len(scores))], axis=1)
 
 
 def rouge_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
-    """ROUGE-L (Lin, 2004) of every segment: longest common subsequence, best precision and best recall.
+    """Compute ROUGE-L (Lin, 2004) of every segment: longest common subsequence, best precision and best recall.
 
     Returns:
-        (N, 2): the segment's score, and 1.
+        (N, 2): the score of the segment, and 1.
     """
     rouge = coco_module("rouge.rouge", "ROUGE-L").Rouge()
     rows = np.ones((len(hypotheses), 2))
     for row, (hypothesis, own) in enumerate(zip(hypotheses, references, strict=True)):
-        # Words are split at single blanks there, and an empty sentence would count as one empty word.
+        # pycocoevalcap splits at single spaces and would count an empty sentence as one empty token.
         normal = [" ".join(reference.split()) for reference in own]
-        words = " ".join(hypothesis.split())
-        rows[row, 0] = rouge.calc_score([words], normal) if words else 0.0
+        tokens = " ".join(hypothesis.split())
+        rows[row, 0] = rouge.calc_score([tokens], normal) if tokens else 0.0
     return rows
 
 

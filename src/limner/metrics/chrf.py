@@ -1,8 +1,8 @@
-"""chrF (Popović, 2015), computed by sacrebleu: chrF2 of running text, chrF3 of tokens as the translation papers print.
+"""chrF (Popović, 2015), computed by sacrebleu: chrF2 of running text, and chrF3 of tokens as in Calixto et al. (2017).
 
-chrF averages the precision of character 1- to 6-grams over the six orders, and the recall; F-beta of these two
-averages counts recall beta times as much as precision. Blanks do not count as characters, so tokens and running text
-differ only in what detokenising changes besides blanks.
+chrF is the F-beta score of the precision and the recall of character n-grams, each averaged over the orders 1 to 6;
+recall has beta times the weight of precision. Spaces are not counted as characters, so tokens and running text differ
+only in changes by detokenisation other than spaces.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from limner.metrics.base import Metric, Statistics
 from limner.metrics.bleu import sacrebleu_settings, sacrebleu_statistics, sacrebleu_value
 
 ORDERS = 6
-
+"""Maximum order of the character n-grams."""
 
 _CHRF2 = CHRF(char_order=ORDERS, beta=2)
 _CHRF3 = CHRF(char_order=ORDERS, beta=3)
 
 
 def precision_and_recall(totals: Statistics) -> tuple[float, float]:
-    """Character precision and recall of summed statistics, 0-100, as Calixto et al. (2017), Table 1, print them.
+    """Compute character n-gram precision and recall, 0-100, as in Calixto et al. (2017), table 1.
 
     Args:
-        totals: (18,), for every order the hypothesis' n-grams, the reference's and those in both.
+        totals: summed statistics, (18,): for every order the number of n-grams of the hypothesis, of the reference, and
+            of both.
 
     Returns:
-        Each averaged over the orders that both sides have n-grams of, as sacrebleu's chrF does.
+        Precision and recall, averaged over the orders for which hypothesis and reference have n-grams, as in sacrebleu.
     """
     hypothesis, reference, both = totals.reshape(ORDERS, 3).T
     known = (hypothesis > 0) & (reference > 0)
@@ -51,7 +52,7 @@ def _settings(beta: int, tokens: str) -> str:
     return sacrebleu_settings(f"case:mixed|eff:yes|nc:{ORDERS}|nw:0|beta:{beta}|space:no{tokens}")
 
 
-# One object for all metrics that read tokens, so that they are counted once.
+# One object for all metrics that read tokens, so that their statistics are computed once.
 _statistics = partial(sacrebleu_statistics, _CHRF3)
 _value = partial(sacrebleu_value, _CHRF3)
 _given = partial(_settings, 3, "|tok:given")

@@ -1,15 +1,15 @@
-"""METEOR 1.5 (Denkowski and Lavie, 2014) through the Java program in pycocoevalcap (extra `coco`).
+"""METEOR 1.5 (Denkowski and Lavie, 2014), computed with the Java program in pycocoevalcap (extra `coco`).
 
-The program only counts: one run reads every segment and writes its statistics. The score is computed here
-from their sum, so that resampling needs no Java; a parity test holds it to the program's own.
+One run of the program computes the statistics of all segments. The score is computed here from their sum, so that
+resampling needs no Java; a parity test compares it with the score of the program.
 
-Its parameters, stemmers and lists of function words are there for the languages in `LANGUAGES`. Of the tables of
-paraphrases, pycocoevalcap brings the English one only: for the other languages that module is left out, and the
-signature says which modules ran, unless METEOR 1.5's own paraphrase-de.gz, say, lies beside the English one.
+METEOR has parameters, stemmers and function words for the languages in `LANGUAGES`. pycocoevalcap contains the
+paraphrase table for English only. For other languages the paraphrase module is used if the table of METEOR 1.5, for
+example paraphrase-de.gz, is in the same folder; the signature lists the modules.
 
-pycocoevalcap's Python wrapper is not used. It talks with the program sentence by sentence through pipes,
-which block when the error pipe fills, lose step at a newline inside a sentence, and leave the program running
-after an error.
+The Python wrapper of pycocoevalcap is not used: it exchanges single sentences with the program through pipes, which
+block when the pipe of standard error is full, get out of step at a newline within a sentence, and leave the program
+running after an error.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ logger = logging.getLogger(__name__)
 
 
 class Tuning(NamedTuple):
-    """How METEOR 1.5 was tuned to a language, as `-l` chooses it."""
+    """Parameters of METEOR 1.5 for a language, as selected by its option `-l`."""
 
     alpha: float
+    """Weight of precision in the F-mean."""
     beta: float
+    """Exponent of the fragmentation."""
     gamma: float
+    """Maximum of the fragmentation penalty."""
     delta: float
+    """Weight of content words; that of function words is 1 - delta."""
     modules: Mapping[str, float]
-    """The weight of a match by each module, in the order in which they are tried; the paraphrases come last."""
+    """Weights of the matching modules in the order of their application; paraphrases are last."""
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Of the program's slots for modules, (4,); a slot that is not used has no matches."""
+        """Weights of the module slots of the program, (4,); unused slots have no matches."""
         return np.array([*self.modules.values(), 0.0, 0.0, 0.0])[:SLOTS]
 
 
@@ -56,56 +60,61 @@ LANGUAGES = {
     "fr": Tuning(0.9, 1.4, 0.6, 0.65, {"exact": 1.0, "stem": 0.2, "paraphrase": 0.4}),
     "ru": Tuning(0.75, 1.4, 0.7, 0.5, {"exact": 1.0, "stem": 0.5, "paraphrase": 0.5}),
 }
+"""Parameters by language."""
 SLOTS = 4
+"""Number of matching modules in the statistics."""
 FIELDS = 23
+"""Number of statistics of a segment."""
 PARAPHRASE = "paraphrase"
 START_SECONDS, SECONDS_PER_SEGMENT = 120.0, 0.5
 
 
 def meteor_in(lang: str) -> Metric:
-    """METEOR of sentences in a language; one that it does not know is found out when it counts."""
+    """Return METEOR for a language; `statistics` raises MetricUnavailable if the language is not supported."""
     return Metric("meteor", partial(meteor_statistics, lang), partial(meteor_value, lang), partial(_settings, lang))
 
 
 def meteor_statistics(lang: str, hypotheses: Sequence[str], references: References) -> Statistics:
-    """Align every hypothesis with its best reference.
+    """Compute the METEOR statistics of every segment with its best reference.
 
     Args:
         lang: a key of `LANGUAGES`.
-        hypotheses: tokens joined by blanks, N of them.
-        references: N lists of sentences in the same form.
+        hypotheses: N hypotheses as tokens joined by spaces.
+        references: N lists of references in the same form.
 
     Returns:
-        (N, 23), in the program's order: lengths, function words, matches of four modules (content words and
-        function words, of hypothesis and reference), chunks, matched words.
+        (N, 23) in the order of the program: lengths, function words, matches of four modules (content words and
+        function words of hypothesis and reference), chunks, matched words.
 
     Raises:
         MissingExtraError: the extra `coco` is not installed.
-        MetricUnavailable: METEOR does not know the language, there is no Java, or the program failed; says how.
+        MetricUnavailable: the language is not supported, there is no Java, or the program failed.
     """
     if lang not in LANGUAGES:
-        raise MetricUnavailable(f"METEOR does not know the language '{lang}'; it knows {', '.join(LANGUAGES)}")
+        raise MetricUnavailable(f"METEOR does not support language '{lang}': expected one of {', '.join(LANGUAGES)}")
     package = _package()
     java = shutil.which("java")
     if java is None:
-        raise MetricUnavailable("METEOR needs Java, and there is no 'java' on the PATH: install a Java runtime")
+        raise MetricUnavailable("METEOR needs Java: found no 'java' on the PATH; install a Java runtime")
     lines = [_line(hypothesis, own) for hypothesis, own in zip(hypotheses, references, strict=True)]
-    # Java before 18 reads and writes in the locale's encoding unless told.
+    # Java before version 18 uses the encoding of the locale by default.
     command = [java, "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Xmx2G"]
     command += ["-jar", str(package / "meteor-1.5.jar"), "-", "-", "-stdio", "-l", lang, "-norm"]
     modules = _modules(lang)
     command += ["-m", " ".join(modules)]
     if PARAPHRASE in modules:
-        # Left to itself it looks for this file beside the program, and fails where a blank is in the path.
+        # By default the program searches for the file in its own folder, which fails if the path contains a space.
         command += ["-a", str(_paraphrases(lang))]
     limit = START_SECONDS + SECONDS_PER_SEGMENT * len(lines)
     try:
-        answer = subprocess.run(command, input="".join(lines).encode(), capture_output=True, timeout=limit, check=False)
+        process = subprocess.run(
+            command, input="".join(lines).encode(), capture_output=True, timeout=limit, check=False
+        )
     except subprocess.TimeoutExpired:
-        raise MetricUnavailable(f"METEOR's Java program gave no answer in {limit:.0f} s") from None
+        raise MetricUnavailable(f"METEOR's Java program did not finish within {limit:.0f} s") from None
     except OSError as error:
         raise MetricUnavailable(f"METEOR's Java program cannot be started: {error}") from None
-    return _parse(answer, len(lines))
+    return _parse(process, len(lines))
 
 
 def _package() -> Path:
@@ -113,46 +122,46 @@ def _package() -> Path:
 
 
 def _paraphrases(lang: str) -> Path:
-    return _package() / "data" / f"paraphrase-{'cz' if lang == 'cs' else lang}.gz"  # the program's name of Czech
+    return _package() / "data" / f"paraphrase-{'cz' if lang == 'cs' else lang}.gz"  # METEOR's code for Czech
 
 
 def _modules(lang: str) -> list[str]:
-    """The modules that can run here."""
+    """Return the modules whose data are available."""
     return [module for module in LANGUAGES[lang].modules if module != PARAPHRASE or _paraphrases(lang).exists()]
 
 
 def _line(hypothesis: str, references: Sequence[str]) -> str:
-    """One segment in the program's protocol, where a line ends a segment and '|||' a sentence."""
+    """Format a segment for the program: one line with its sentences separated by '|||'."""
     clean = (" ".join(text.replace("|||", " ").split()) for text in (*references, hypothesis))
     return " ||| ".join(["SCORE", *clean]) + "\n"
 
 
-def _parse(answer: subprocess.CompletedProcess[bytes], segments: int) -> Statistics:
+def _parse(process: subprocess.CompletedProcess[bytes], segments: int) -> Statistics:
     try:
-        rows = [[float(field) for field in line.split()] for line in answer.stdout.decode().splitlines()]
+        rows = [[float(field) for field in line.split()] for line in process.stdout.decode().splitlines()]
         statistics = np.array(rows, dtype=np.float64).reshape(segments, FIELDS)
     except ValueError:
-        said = answer.stderr.decode(errors="replace").strip().splitlines()
-        why = said[0] if said else "it said nothing"
-        raise MetricUnavailable(f"METEOR's Java program failed (exit status {answer.returncode}): {why}") from None
+        lines = process.stderr.decode(errors="replace").strip().splitlines()
+        reason = lines[0] if lines else "no error message"
+        raise MetricUnavailable(f"METEOR's Java program failed (exit status {process.returncode}): {reason}") from None
     lengths, matches, chunks = statistics[:, :2], statistics[:, 21:], statistics[:, 20]
-    # A segment matched whole is in one piece and is not to be punished for it; the program sums it so too.
+    # A segment that is matched completely in one chunk has no fragmentation; the program aggregates it the same way.
     whole = (lengths == matches).all(axis=1) & (chunks == 1)
     statistics[whole, 20] = 0
     return statistics
 
 
 def meteor_value(lang: str, totals: Statistics) -> float:
-    """METEOR from summed statistics, times 100: a weighted F-mean lowered by how broken the match is.
+    """Compute METEOR, times 100: the weighted F-mean of precision and recall with a fragmentation penalty.
 
     Args:
         lang: a key of `LANGUAGES`.
-        totals: (23,).
+        totals: summed statistics, (23,).
     """
     tuned = LANGUAGES[lang]
     hypothesis_length, reference_length, hypothesis_function, reference_function = totals[:4]
     chunks, hypothesis_matches, reference_matches = totals[20:]
-    # One row a module: content words of hypothesis and reference, then function words of both.
+    # One row for each module: content words of hypothesis and reference, then function words of both.
     content_hypothesis, content_reference, function_hypothesis, function_reference = (
         float(matches) for matches in tuned.weights @ totals[4:20].reshape(SLOTS, 4)
     )

@@ -1,4 +1,4 @@
-"""What a model says of its own: novel sentences (Mao et al., 2015, section 7.5) and its words."""
+"""Novelty of generated sentences (Mao et al., 2015, section 7.5) and size of their vocabulary."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from limner.metrics.base import Score
 
 
 def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
-    """Share of the generated sentences that no training sentence equals, and how many words they use.
+    """Compute the share of generated sentences that are not in the training split, and their number of distinct tokens.
 
     Args:
-        hypotheses: tokens joined by blanks.
-        training: every sentence of the training split, normalised the same way.
+        hypotheses: generated sentences as tokens joined by spaces.
+        training: sentences of the training split, normalised in the same way.
 
     Returns:
-        `novel` in percent, unless there is no training sentence to compare with, and `distinct_words`.
+        `novel` in percent, if there are training sentences, and `distinct_words`.
 
     Raises:
         CollectionError: there are no hypotheses.
     """
     if not hypotheses:
-        raise CollectionError("there is no generated sentence: the split is empty")
+        raise CollectionError("expected generated sentences, found none: the split is empty")
     known = {tuple(sentence.split()) for sentence in training}
-    said = [tuple(sentence.split()) for sentence in hypotheses]
-    where = f"sentences:{len(said)}|tok:given"
-    scores = [Score("distinct_words", float(len({word for sentence in said for word in sentence})), where)]
+    generated = [tuple(sentence.split()) for sentence in hypotheses]
+    counts = f"sentences:{len(generated)}|tok:given"
+    vocabulary = {token for sentence in generated for token in sentence}
+    scores = [Score("distinct_words", float(len(vocabulary)), counts)]
     if known:
-        novel = 100 * sum(sentence not in known for sentence in said) / len(said)
-        against = f"against:{len(known)} distinct training sentences|{where}|scale:0-100"
-        scores.insert(0, Score("novel", novel, against))
+        novel = 100 * sum(sentence not in known for sentence in generated) / len(generated)
+        signature = f"against:{len(known)} distinct training sentences|{counts}|scale:0-100"
+        scores.insert(0, Score("novel", novel, signature))
     return scores

@@ -1,7 +1,7 @@
 """Translation edit rate (Snover et al., 2006), computed by sacrebleu; lower is better.
 
-Insertions, deletions, substitutions and shifts of phrases, in percent of the references' mean length: above 100 where
-there is more to mend than to keep.
+TER is the number of insertions, deletions, substitutions and phrase shifts in percent of the mean reference length; it
+can exceed 100.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sacrebleu.metrics.ter import TER as Counter
 from limner.metrics.base import Metric
 from limner.metrics.bleu import sacrebleu_settings, sacrebleu_statistics, sacrebleu_value
 
-_CASED = Counter(case_sensitive=True)  # and not normalised: a word is whatever stands between blanks
+_CASED = Counter(case_sensitive=True)  # not normalised: tokens are separated by spaces
 _USUAL = Counter()
 
 TER = Metric(

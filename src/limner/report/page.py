@@ -61,7 +61,7 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
     config = RunConfig.load(run_folder / "config.json")
     log_path = run_folder / "log.jsonl"
     log = read_log(log_path) if log_path.exists() else []
-    fused = int(config.provenance.get("fused_epochs", 0))
+    fused = int(config.provenance.get("train_on_val_epochs", 0))
     modality = _modality(run_folder)
     media = modality.plural
     evaluations = sorted(read_evaluations(run_folder), key=lambda one: (one.split, one.decoding, one.measured))
@@ -80,7 +80,7 @@ def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
         evaluations=[
             _section(evaluation, model, published, thumbnails, seed, media)
             for evaluation in evaluations
-            if evaluation.pictures == "right"
+            if evaluation.image_control == "right"
         ],
         controls=control_tables(evaluations, media),
         diagnoses=read_diagnoses(run_folder),

@@ -91,18 +91,18 @@ def search_rows(scores: Sequence[Score], published: Mapping[str, float], media: 
 def control_tables(evaluations: Sequence[Evaluation], media: str) -> list[dict[str, Any]]:
     """Beside the right pictures' figures, those of the same measure with other pictures shown; one table a measure."""
     groups: dict[str, list[Evaluation]] = {}
-    for evaluation in sorted(evaluations, key=lambda one: one.pictures != "right"):
+    for evaluation in sorted(evaluations, key=lambda one: one.image_control != "right"):
         groups.setdefault(title_of(evaluation), []).append(evaluation)
     tables = []
     for title, group in groups.items():
-        if group[-1].pictures == "right":
+        if group[-1].image_control == "right":
             continue
         names = dict.fromkeys(score.name for evaluation in group for score in evaluation.scores)
         found = [{score.name: _shown(score) for score in evaluation.scores} for evaluation in group]
         tables.append(
             {
                 "title": title,
-                "columns": [evaluation.pictures for evaluation in group],
+                "columns": [evaluation.image_control for evaluation in group],
                 "rows": [(_full_label(name, media), [values.get(name, "–") for values in found]) for name in names],
             }
         )

@@ -151,7 +151,8 @@ def _with_budget(recipe: Recipe, budget: float) -> Recipe:
     training, evaluation = recipe.training, recipe.evaluation
     epochs = {
         "epochs": max(1, round(budget * training.epochs)),
-        "fuse": max(min(1, training.fuse), round(budget * training.fuse)),  # a second stage keeps one epoch
+        # A second stage keeps at least one epoch.
+        "train_on_val_epochs": max(min(1, training.train_on_val_epochs), round(budget * training.train_on_val_epochs)),
     }
     samples = max(min(2, evaluation.samples), round(budget * evaluation.samples))
     return recipe.model_copy(

@@ -24,7 +24,7 @@ from limner.reproduce.plan import (
 from limner.reproduce.tables import InitialRun, PublishedRow, RowResult
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import Config, TrainedModel, sha256
+from limner.runs.trained_model import ModelConfig, TrainedModel, sha256
 from limner.training.setup import prepare, require_counted_words
 
 
@@ -107,7 +107,7 @@ def _require_same_features(path: Path, result: RowResult, recipe: Recipe, job: R
     current, stored = tuple(table.spec.fingerprint for table in tables), result.features
     if stored is None:
         config = job.out / result.run / "config.json"
-        stored = tuple(spec.fingerprint for spec in Config.load(config).features) if config.exists() else current
+        stored = tuple(spec.fingerprint for spec in ModelConfig.load(config).features) if config.exists() else current
     if current != stored:
         raise RunError(
             f"{path}: made from other features ({', '.join(stored) or 'none'}; those of the collection are "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limner.data.collection import Collection
 from limner.errors import SettingsError
-from limner.evaluation.evaluate import evaluate
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.progress import StageProgress
 from limner.reproduce.plan import (
     ReproductionJob,
@@ -108,14 +108,16 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
     evaluation = evaluate(
         [model],
         job.collection,
-        settings=best.recipe.decoding,  # the run may have been trained with other decoding and evaluation settings
-        measure=best.recipe.evaluation,
-        metrics=job.table.metrics,
-        pictures=row.image_control,
-        retrieval=row.image_control == "right",
-        marginal=0,
+        options=EvaluationOptions(
+            decoding=best.recipe.decoding,  # the run may have been trained with other decoding and evaluation settings
+            measures=best.recipe.evaluation,
+            metrics=tuple(job.table.metrics),
+            image_control=row.image_control,
+            retrieval=row.image_control == "right",
+            marginal_images=0,
+        ),
         command=job.command,
-        progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
+        on_progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
     )
     result = RowResult(
         row=row.name,
@@ -144,7 +146,7 @@ def _train(training: TrainingRun, job: ReproductionJob) -> None:
         resume=training.run.exists(),
         init=training.init,
         command=job.command,
-        progress=lambda at: job.on_progress(f"training {training.run.name}", at.place.step, at.steps),
+        on_progress=lambda news: job.on_progress(f"training {training.run.name}", news.state.step, news.total_steps),
     )
 
 

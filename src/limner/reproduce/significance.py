@@ -136,7 +136,7 @@ def _compare_pair(
             systems,
             str(row[0].recipe["data"]["lang"]),
             settings=settings,
-            progress=lambda stage, done, total: on_progress(f"{stage} {names[1]}", done, total),
+            on_progress=lambda stage, done, total: on_progress(f"{stage} {names[1]}", done, total),
         )
     except RunError as error:
         logger.warning("'%s' is not compared with '%s': %s", *reversed(names), error)

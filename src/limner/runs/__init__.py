@@ -1,1 +1,1 @@
-"""."""
+"""Run directories: recipes, trained models, logs and evaluation records."""

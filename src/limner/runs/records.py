@@ -1,11 +1,11 @@
-"""The files of a run folder that others read: its configuration, its log and its evaluations.
+"""JSON records in a run directory: configuration, log and evaluations.
 
     RUN/config.json               RunConfig
-    RUN/log.jsonl                 one LogLine a line
-    RUN/evaluation/SPLIT.json     Evaluation; SPLIT-SEARCH.json where the search was not the recipe's, and
-                                  SPLIT-pictures_shuffled.json, say, where something else was not as usual
+    RUN/log.jsonl                 one LogLine per line
+    RUN/evaluation/SPLIT.json     Evaluation with the recipe's settings; other decoding settings, measures and image
+                                  controls are appended to the name, as in SPLIT-images_shuffled.json
 
-Training and evaluation write these classes, the report and any later tool read the same ones.
+Importing this module imports neither torch nor any model.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ StoredScore = Annotated[Score, PlainSerializer(lambda score: score._asdict(), re
 
 
 class Record(BaseModel):
-    """Base of everything stored as JSON beside a model. Keys of a newer version are passed over when read."""
+    """Base class of all JSON records; unknown keys, as of a newer version, are ignored when a file is read."""
 
-    # JSON has no infinity; as a string it survives the way there and back.
+    # JSON has no infinity, so it is written as a string.
     model_config = ConfigDict(
         frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings", protected_namespaces=()
     )
 
     def save(self, path: Path) -> None:
-        """Write as JSON; a stopped program leaves the old file whole."""
+        """Write the record to a JSON file atomically."""
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote.
+        """Read a record from a JSON file.
 
         Raises:
-            RunError: the file is missing, or is not such a record; names the file and the key.
+            RunError: the file is missing or is not a record of this class; names the file and the key.
         """
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
-            raise RunError(f"{path}: cannot be read ({error.strerror}); is the run finished?") from None
+            raise RunError(f"{path}: cannot be read ({error.strerror}); check that the run is finished") from None
         except ValidationError as error:
-            raise RunError(f"{path}: not a {cls.__name__} record: {_first_problem(error)}") from None
+            raise RunError(f"{path}: expected a {cls.__name__} record: {_first_problem(error)}") from None
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -60,35 +60,41 @@ def _first_problem(error: ValidationError) -> str:
 
 
 class RunConfig(Record):
-    """What was trained, by which recipe, and where it came from."""
+    """Recipe and provenance of a trained model."""
 
     recipe: dict[str, Any] = Field(default_factory=dict)
+    """Resolved settings."""
     provenance: dict[str, Any] = Field(default_factory=dict)
-    """Free facts worth printing: collection, fingerprints, seed, versions, machine, seconds, command."""
+    """Collection, fingerprints, seed, versions, machine, seconds, command line and validation metrics."""
 
 
 class LogLine(Record):
     """One line of the training log."""
 
     step: int
+    """Number of training steps done."""
     epoch: float
+    """Number of epochs done."""
     kind: Literal["train", "val"]
+    """Whether the line reports an epoch of training or a validation."""
     loss: float | None = None
-    """Mean cross-entropy of a word in nats."""
+    """Mean training loss of the epoch, in nats per token."""
     perplexity: float | None = None
+    """Perplexity of the validation split."""
     words_per_second: float | None = None
+    """Target tokens trained on per second."""
     seconds: float | None = None
-    """Since training began."""
+    """Duration of all training steps so far."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """By name; a line may also carry them as keys of its own, they are gathered here."""
+    """Metrics of the validation by name; unknown numeric keys of a line are added here when it is read."""
 
     def named(self) -> dict[str, float]:
-        """The metrics, and perplexity beside them where it is known."""
+        """Return the metrics by name, with perplexity if it was computed."""
         return self.metrics if self.perplexity is None else {"perplexity": self.perplexity, **self.metrics}
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_metrics(cls, values: Any) -> Any:  # noqa: ANN401  (whatever JSON holds)
+    def _gather_metrics(cls, values: Any) -> Any:  # noqa: ANN401  (arbitrary JSON)
         if not isinstance(values, dict):
             return values
         named = {
@@ -101,10 +107,10 @@ class LogLine(Record):
 
 
 def read_log(path: Path) -> list[LogLine]:
-    """Read a training log; a last line that a stopped program left unfinished is passed over.
+    """Read a training log; an incomplete last line, as an interrupted program leaves it, is ignored.
 
     Raises:
-        RunError: another line is damaged; names the file and the line.
+        RunError: the file cannot be read or another line is damaged; names the file and the line.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -118,142 +124,169 @@ def read_log(path: Path) -> list[LogLine]:
             log.append(LogLine.model_validate(json.loads(line)))
         except ValueError as error:  # JSON's and pydantic's errors both are
             if number == len(lines):
-                logger.info("%s: the last line is unfinished and was passed over", path)
+                logger.info("%s: the last line is incomplete and was ignored", path)
                 continue
-            raise RunError(f"{path}, line {number}: not a log line: {error}") from None
+            raise RunError(f"{path}, line {number}: expected a line of the training log: {error}") from None
     return log
 
 
 class EvaluatedItem(Record):
-    """A picture, what people say of it and what the model says."""
+    """The hypothesis for one image or source sentence, with its references."""
 
     id: str
+    """Id of the item."""
     image: str | None = None
-    """Absolute path of the picture."""
+    """Absolute path of the image."""
     references: tuple[str, ...] = ()
+    """Reference sentences as running text."""
     source: str | None = None
-    """What was translated, where something was."""
+    """Source sentence of a translation."""
     hypothesis: str
+    """Best hypothesis as running text."""
     tokens: str = ""
-    """The hypothesis as the metrics saw it: tokens joined by blanks."""
+    """Tokens of the hypothesis, joined by single spaces, as scored by the metrics of tokens."""
     reference_tokens: tuple[str, ...] = ()
-    """The references likewise."""
+    """Tokens of each reference, joined by single spaces."""
     log_prob: float | None = None
-    """Of the hypothesis, in nats."""
+    """Log-probability of the hypothesis, in nats."""
     sentence_score: float | None = None
-    """What best and worst are chosen by, higher is better: smoothed sentence BLEU, 0-100."""
+    """Smoothed sentence BLEU-4, 0-100, by which a report selects the best and worst hypotheses."""
     ids: tuple[int, ...] = ()
-    """The hypothesis in the model's vocabulary, to be read once more."""
+    """Token ids of the hypothesis, without special tokens."""
 
 
 class RetrievedSentence(Record):
-    """A sentence among the first found for a picture."""
+    """A sentence among the top results of an image query."""
 
     text: str
     right: bool
-    """Whether it belongs to the picture asked with."""
+    """Whether the sentence belongs to the query image."""
 
 
 class RetrievedImage(Record):
-    """A picture among the first found for a sentence."""
+    """An image among the top results of a sentence query."""
 
     id: str
+    """Id of the item."""
     image: str | None = None
+    """Absolute path of the image."""
     right: bool
+    """Whether the query sentence belongs to the image."""
 
 
 class ImageQuery(Record):
-    """A picture that sentences were searched with."""
+    """An image used as a query for sentences, with the top results."""
 
     id: str
+    """Id of the item."""
     image: str | None = None
+    """Absolute path of the image."""
     rank: int
-    """Of its best-ranked own sentence, from 1."""
+    """Rank of the first of its own sentences, from 1."""
     top: tuple[RetrievedSentence, ...]
+    """Highest-ranked sentences, best first."""
 
 
 class SentenceQuery(Record):
-    """A sentence that pictures were searched with."""
+    """A sentence used as a query for images, with the top results."""
 
     text: str
     rank: int
-    """Of its own picture, from 1."""
+    """Rank of the image it belongs to, from 1."""
     image_id: str
+    """Id of the item it belongs to."""
     top: tuple[RetrievedImage, ...]
+    """Highest-ranked images, best first."""
 
 
 class RecallCurves(Record):
-    """Mean share of the right answers found against the share of all candidates looked at."""
+    """Recall curves: mean recall of the relevant candidates against the share of all candidates retrieved, 0 to 1."""
 
     image_to_text: tuple[Point, ...] = ()
+    """Curve of image queries."""
     text_to_image: tuple[Point, ...] = ()
+    """Curve of sentence queries."""
 
 
 class Retrieval(Record):
-    """Examples of search both ways, and the curves over the whole split."""
+    """Example queries of retrieval in both directions, and recall curves of the whole split."""
 
     image_to_text: tuple[ImageQuery, ...] = ()
+    """Examples of image queries."""
     text_to_image: tuple[SentenceQuery, ...] = ()
+    """Examples of sentence queries."""
     curves: RecallCurves = RecallCurves()
+    """Recall curves of retrieval among all candidates."""
     shortlist: int | None = None
-    """k_r, where the search of Kiros et al. (2014) was measured as well."""
+    """Size k_r of the shortlist of Kiros et al. (2014); None if retrieval with a shortlist was not evaluated."""
     match_curves: RecallCurves | None = None
-    """Figure 2 there: the share of queries whose match is found against the share of its candidates looked at."""
+    """Share of the queries whose first relevant candidate is retrieved, against the share of their candidates
+    retrieved: Kiros et al. (2014), figure 2."""
     chance_curves: RecallCurves | None = None
-    """The same of a random order, which is not the diagonal where a picture has several sentences."""
+    """Expected `match_curves` of a random ranking; above the diagonal if images have several sentences."""
 
 
 class GateShare(Record):
-    """How far the picture was let in for a part of the words."""
+    """Image gate values of one class of generated words."""
 
     part: str
+    """Name of the class."""
     words: int
-    """How many were said."""
+    """Number of generated words of the class."""
     mean: float
+    """Mean gate value, 0 to 1."""
     above: tuple[float, ...]
-    """Share of them whose gate is above each threshold."""
+    """Share of the words whose gate value is above each threshold."""
 
 
 class GateStatistics(Record):
-    """When a model lets its picture in; Calixto et al. (2017), section 5.2."""
+    """Values of the gate of the image context while generating; Calixto et al. (2017), section 5.2."""
 
     thresholds: tuple[float, ...]
+    """Gate values of `GateShare.above`."""
     parts: tuple[GateShare, ...]
-    """All words; then three parts of the vocabulary, the most frequent words said of which make up about a third each
-    of all that was said; then words with letters, numbers and other signs. Parts of no words are left out."""
+    """Statistics of classes of words, without empty ones: all words; frequent, less frequent and rare words, each class
+    about a third of the generated words; words with letters, numbers, and other symbols."""
     words: tuple[tuple[str, float, int], ...]
-    """Each word with its mean gate and how often it was said, the highest mean first."""
+    """Each word with its mean gate value and its number of occurrences, in descending order of the mean."""
 
 
 class Evaluation(Record):
-    """Everything one `limner evaluate` found on one split."""
+    """Results of the evaluation of one split."""
 
     split: str
     decoding: str = ""
-    """How sentences were found, where it was not by one model and as its recipe says."""
-    pictures: str = "right"
-    """Which pictures the model was shown: its own, or those of a control ('shuffled', 'mean', 'zero')."""
+    """Signature of the decoding, if it differs from the recipe's or an ensemble was evaluated."""
+    image_control: str = "right"
+    """Images given to the model: its own ('right'), or those of a control ('shuffled', 'mean', 'zero')."""
     measured: str = ""
-    """What was measured and how, where it was not as the recipe's `evaluation` says."""
+    """Evaluation settings that differ from the recipe's."""
     collection: str
+    """Absolute path of the collection."""
     fingerprint: str
+    """Fingerprint of the collection."""
     command: str
+    """Command line of the evaluation."""
     seconds: float
+    """Duration of the evaluation."""
     left_out: int = 0
-    """Items of the split whose picture has no features."""
+    """Number of items left out because their image has no features."""
     scores: tuple[StoredScore, ...] = ()
+    """Scores of all metrics."""
     items: tuple[EvaluatedItem, ...] = ()
+    """Hypotheses and references of all items or source sentences."""
     retrieval: Retrieval | None = None
+    """Results of image-text retrieval, if it was evaluated."""
     gates: GateStatistics | None = None
-    """Of models that let their picture in by a gate."""
+    """Gate values of a model with a gated image context."""
 
     @property
     def name(self) -> str:
-        """Split, search and whatever else is not as usual, as headings and file names have it."""
-        control = "" if self.pictures == "right" else f"pictures_{self.pictures}"
+        """Name in headings and file names: the split and all settings that differ from the defaults."""
+        control = "" if self.image_control == "right" else f"images_{self.image_control}"
         return "-".join(part for part in (self.split, self.decoding, self.measured, control) if part)
 
 
 def read_evaluations(run_folder: Path) -> list[Evaluation]:
-    """Read every evaluation of a run, in the order of their splits' names."""
+    """Read all evaluations of a run, in the order of their file names."""
     return [Evaluation.load(path) for path in sorted((run_folder / "evaluation").glob("*.json"))]

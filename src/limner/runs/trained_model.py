@@ -1,6 +1,6 @@
-"""A saved model: a folder with config.json, tokenizer.json, model.safetensors and README.md (its model card).
+"""A trained model and its run directory: config.json, tokenizer.json, model.safetensors and README.md (a model card).
 
-The folder rebuilds the model by itself; nothing in it is a pickle.
+These files are sufficient to rebuild the model. None of them is a pickle.
 """
 
 from __future__ import annotations
@@ -29,36 +29,41 @@ from limner.runs.records import RunConfig
 from limner.text.tokenizer import Tokenizer
 
 SOURCE_TOKENIZER = "source_tokenizer.json"
+"""File name of the source vocabulary of a translation model."""
 PACKAGES = ("limner", "torch", "transformers", "tokenizers", "sacrebleu", "numpy")
+"""Packages whose versions are recorded."""
 
 
-class Config(RunConfig):
-    """Everything needed to rebuild a model, and where it came from."""
+class ModelConfig(RunConfig):
+    """Content of config.json: everything needed to rebuild a model, and its provenance."""
 
     features: tuple[FeatureSpec, ...] = ()
-    """What the model was shown; features of another fingerprint are refused."""
+    """Image features the model was trained on; features of another fingerprint are rejected."""
     vocab_size: int
+    """Number of tokens of the target vocabulary, special tokens included."""
     tokenizer_sha256: str = ""
-    """Filled in when saved."""
+    """SHA-256 of tokenizer.json, set when the model is saved."""
     source_vocab_size: int | None = None
-    """Of the language a translation model translates from; its vocabulary is source_tokenizer.json."""
+    """Number of tokens of the source vocabulary (source_tokenizer.json); None for a model that does not translate."""
     source_tokenizer_sha256: str = ""
+    """SHA-256 of source_tokenizer.json, set when the model is saved."""
 
     @property
     def inputs(self) -> ModelInputs:
-        """Caption of the inputs that the model is built for."""
+        """Description of the inputs that the model is built for."""
         return ModelInputs(self.vocab_size, feature_shapes(self.features), self.source_vocab_size)
 
 
 class TrainedModel(NamedTuple):
-    """A model with what it needs to read and write sentences."""
+    """A model with its vocabularies, its configuration and its recipe."""
 
     model: Model
     tokenizer: Tokenizer
-    config: Config
+    """Vocabulary of the generated sentences."""
+    config: ModelConfig
     recipe: Recipe
     source_tokenizer: Tokenizer | None = None
-    """Of the language it translates from."""
+    """Vocabulary of the source sentences; None for a model that does not translate."""
 
     @property
     def target(self) -> TargetLanguage:
@@ -67,7 +72,7 @@ class TrainedModel(NamedTuple):
 
     @property
     def source(self) -> SourceLanguage | None:
-        """The language it translates from, as examples want it."""
+        """Source language with its vocabulary; None for a model that does not translate."""
         lang = self.recipe.data.source_lang
         if lang is None or self.source_tokenizer is None:
             return None
@@ -75,35 +80,44 @@ class TrainedModel(NamedTuple):
 
 
 def feature_shapes(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]]:
-    """Shape of each kind of features, as `ModelInputs.feature_shapes`."""
+    """Return the shape of each kind of features, as in `ModelInputs.feature_shapes`."""
     return {spec.kind: spec.shape for spec in features}
 
 
-def save_trained_model(folder: Path, checkpoint: TrainedModel) -> None:
-    """Write a model; each file appears whole, the weights last. RunError where the disk refuses."""
-    checkpoint.tokenizer.save(folder / "tokenizer.json")
-    prints = {"tokenizer_sha256": sha256(folder / "tokenizer.json")}
-    if checkpoint.source_tokenizer is not None:
-        checkpoint.source_tokenizer.save(folder / SOURCE_TOKENIZER)
-        prints["source_tokenizer_sha256"] = sha256(folder / SOURCE_TOKENIZER)
-    config = checkpoint.config.model_copy(update=prints)
+def save_trained_model(folder: Path, trained: TrainedModel) -> None:
+    """Write a model to a run directory; each file is replaced atomically, the weights last.
+
+    Raises:
+        RunError: a file cannot be written.
+    """
+    trained.tokenizer.save(folder / "tokenizer.json")
+    checksums = {"tokenizer_sha256": sha256(folder / "tokenizer.json")}
+    if trained.source_tokenizer is not None:
+        trained.source_tokenizer.save(folder / SOURCE_TOKENIZER)
+        checksums["source_tokenizer_sha256"] = sha256(folder / SOURCE_TOKENIZER)
+    config = trained.config.model_copy(update=checksums)
     config.save(folder / "config.json")
     write_text(folder / "README.md", model_card(config))
-    save_tensors(folder / "model.safetensors", checkpoint.model.state_dict())
+    save_tensors(folder / "model.safetensors", trained.model.state_dict())
 
 
 def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
-    """Rebuild a model, in evaluation mode on a device (cpu, cuda …).
+    """Load a model from a run directory, in evaluation mode.
+
+    Args:
+        folder: run directory.
+        device: device of the model: 'cpu', 'cuda' or 'cuda:N'.
 
     Raises:
-        RunError: a file is missing or damaged, or the vocabulary is not the one the model was trained with.
+        RunError: a file is missing or damaged, or a vocabulary is not the one the model was trained with.
+        SettingsError: the device is not available.
     """
     folder = Path(folder)
     if not (folder / "config.json").exists():
-        raise RunError(f"{folder}: not a trained model (no config.json); expected the --out of 'limner train'")
+        raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
     if not (folder / "model.safetensors").exists():
-        raise RunError(f"{folder}: no model.safetensors; the training has not validated yet, resume it first")
-    config = Config.load(folder / "config.json")
+        raise RunError(f"{folder}: found no model.safetensors, because the training has not validated yet; resume it")
+    config = ModelConfig.load(folder / "config.json")
     tokenizer = _load_tokenizer(folder / "tokenizer.json", config.tokenizer_sha256)
     source_tokenizer = None
     if config.source_vocab_size is not None:
@@ -118,44 +132,54 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
 def _load_tokenizer(path: Path, expected: str) -> Tokenizer:
     if sha256(path) != expected:
         raise RunError(
-            f"{path}: not the vocabulary this model was trained with "
-            f"(config.json expects SHA-256 {expected[:12]}…); restore the file of the same training"
+            f"{path}: expected the vocabulary this model was trained with (SHA-256 {expected[:12]}… in config.json), "
+            "found another one; restore the file of the same training"
         )
     return Tokenizer.load(path)
 
 
 def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
-    """Copy weights by name; all must be there and fit (tables that were counted, not learned, may be of any size)."""
-    own, learned = model.state_dict(), dict(model.named_parameters())
+    """Load all weights of a model by name; the tables of count-based models may have any shape.
+
+    Args:
+        model: model to load into.
+        weights: weights by name.
+        where: origin of the weights, for error messages.
+
+    Raises:
+        RunError: names or shapes do not match.
+    """
+    own, parameters = model.state_dict(), dict(model.named_parameters())
     unknown, missing = sorted(set(weights) - set(own)), sorted(set(own) - set(weights))
     if unknown or missing:
         raise RunError(
-            f"{where}: weights do not fit the model: missing {missing or 'none'}, unknown {unknown or 'none'}"
+            f"{where}: the weights do not match the model: missing {missing or 'none'}, unknown {unknown or 'none'}"
         )
     for name, weight in weights.items():
-        if name in learned and weight.shape != own[name].shape:
+        if name in parameters and weight.shape != own[name].shape:
             raise RunError(
-                f"{where}: weight '{name}' has shape {tuple(weight.shape)}, the model expects {tuple(own[name].shape)}"
+                f"{where}: weight '{name}': expected shape {tuple(own[name].shape)}, found {tuple(weight.shape)}"
             )
     model.load_state_dict(weights)
 
 
 class TransferredWeights(NamedTuple):
-    """Which weights of another run a model began with, by name."""
+    """Names of the weights that were and were not transferred from another run."""
 
     taken: tuple[str, ...]
+    """Weights that were copied."""
     new: tuple[str, ...]
-    """Of the model's own, those that the other run does not have, or has in another shape."""
+    """Weights of the model without a weight of the same name and shape in the other run."""
     unused: tuple[str, ...]
-    """Of the other run's, those that the model does not have."""
+    """Weights of the other run whose names the model does not have."""
 
     def __str__(self) -> str:
-        told = f"{len(self.taken)} weights taken; new: {', '.join(self.new) or 'none'}"
-        return told + (f"; left: {', '.join(self.unused)}" if self.unused else "")
+        summary = f"{len(self.taken)} weights taken; new: {', '.join(self.new) or 'none'}"
+        return summary + (f"; unused: {', '.join(self.unused)}" if self.unused else "")
 
 
 def transfer_weights(model: Model, weights: dict[str, Tensor]) -> TransferredWeights:
-    """Begin with another run's weights where name and shape are the same; the others stay as they are."""
+    """Copy the weights of another run that have the same name and shape; leave the others unchanged."""
     own = model.state_dict()
     taken = {name: weight for name, weight in weights.items() if name in own and own[name].shape == weight.shape}
     model.load_state_dict({**own, **taken})
@@ -164,7 +188,7 @@ def transfer_weights(model: Model, weights: dict[str, Tensor]) -> TransferredWei
 
 
 def provenance(seed: int, command: str) -> dict[str, Any]:
-    """Facts that tell how a run came about."""
+    """Return the seed, the command line, and the versions and the machine of a run."""
     return {
         "seed": seed,
         "command": command,
@@ -174,22 +198,22 @@ def provenance(seed: int, command: str) -> dict[str, Any]:
     }
 
 
-def model_card(config: Config) -> str:
-    """The README.md of a saved model."""
+def model_card(config: ModelConfig) -> str:
+    """Write the README.md of a run directory."""
     recipe, name = config.recipe, config.recipe["model"]["name"]
     verbs = ("describe", "score") if config.source_vocab_size is None else ("translate", "diagnose")
     facts = "\n".join(f"| {key} | {value} |" for key, value in config.provenance.items())
-    seen = "\n".join(f"- {spec}" for spec in config.features) or "- nothing: this model reads no pictures"
+    features = "\n".join(f"- {spec}" for spec in config.features) or "- none: this model uses no images"
     return (
         f"# {recipe.get('description') or name}\n\n"
         f"A Limner model `{name}` (vocabulary of {config.vocab_size}). Use it with "
         f"`limner {verbs[0]}`, `limner {verbs[1]}` and `limner evaluate`, or `limner.load` in Python.\n\n"
-        f"## What it looks at\n\n{seen}\n\n## Where it comes from\n\n| | |\n|---|---|\n{facts}\n"
+        f"## Image features\n\n{features}\n\n## Provenance\n\n| | |\n|---|---|\n{facts}\n"
     )
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits; a missing file is a RunError."""
+    """Compute the SHA-256 of a file in hexadecimal digits; RunError if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -197,15 +221,15 @@ def sha256(path: Path) -> str:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors as safetensors, whole or not at all; RunError where the disk refuses."""
+    """Write tensors to a safetensors file atomically; RunError if it cannot be written."""
     with atomic_write(path, SafetensorError) as beside:
         save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside)
-        beside.chmod(0o644)  # safetensors makes files that only their owner may read
+        beside.chmod(0o644)  # safetensors creates files that only their owner may read
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; a damaged one is a RunError."""
+    """Read a safetensors file; RunError if it is missing or damaged."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: damaged or missing ({error}); train again or restore the file") from None
+        raise RunError(f"{path}: missing or damaged ({error}); restore the file or train again") from None

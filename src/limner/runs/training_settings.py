@@ -1,4 +1,4 @@
-"""Settings of training."""
+"""Settings of the training: optimizer, schedule, regularisation, validation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from limner.settings import Settings
 
 
 class SGDSettings(Settings):
-    """Stochastic gradient descent whose momentum may rise over the first epochs."""
+    """Stochastic gradient descent with momentum, which may increase during the first epochs."""
 
     name: Literal["sgd"] = "sgd"
     lr: float = Field(default=0.1, gt=0, le=1e4)
+    """Learning rate."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum after the first `momentum_epochs` epochs."""
     momentum_start: float | None = Field(default=None, ge=0, lt=1)
-    """Momentum of the first epoch; it rises linearly to `momentum` over `momentum_epochs`."""
+    """Momentum of the first epoch, increased linearly to `momentum`; None for a constant momentum."""
     momentum_epochs: int = Field(default=20, ge=1)
+    """Number of epochs over which the momentum increases."""
     nesterov: bool = False
+    """Whether to use Nesterov momentum."""
 
 
 class AdadeltaSettings(Settings):
@@ -28,89 +32,103 @@ class AdadeltaSettings(Settings):
 
     name: Literal["adadelta"] = "adadelta"
     lr: float = Field(default=1.0, gt=0, le=1e4)
+    """Learning rate: factor of Adadelta's update."""
     rho: float = Field(default=0.95, gt=0, lt=1)
+    """Decay of the running averages of squared gradients and updates."""
     eps: float = Field(default=1e-6, gt=0)
+    """Constant added for numerical stability."""
 
 
 class AdamSettings(Settings):
-    """Adam, and with decoupled weight decay AdamW."""
+    """Adam, or AdamW with decoupled weight decay."""
 
     name: Literal["adam", "adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0, le=1e4)
+    """Learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Decays of the running averages of the gradient and its square."""
     eps: float = Field(default=1e-8, gt=0)
+    """Constant added for numerical stability."""
 
 
 OptimizerSettings = Annotated[SGDSettings | AdadeltaSettings | AdamSettings, Field(discriminator="name")]
 
 
 class ScheduleSettings(Settings):
-    """Learning rate over time, as a factor of the optimizer's."""
+    """Learning-rate schedule, as a factor of the optimizer's learning rate."""
 
     name: Literal["constant", "cosine", "linear", "exponential"] = "constant"
-    """Constant; down to zero as a cosine or a line over all epochs; or times `decay` after every epoch."""
+    """Shape: constant; cosine or linear decay to zero over all epochs; or multiplication by `decay` every epoch."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the rate rises linearly from zero first."""
+    """Number of steps at the start over which the learning rate increases linearly from zero."""
     decay: float = Field(default=0.998, gt=0, le=1)
+    """Factor per epoch of the exponential schedule."""
 
 
 class TrainingSettings(Settings):
-    """How a model learns."""
+    """Settings of a training."""
 
     epochs: int = Field(default=20, ge=1)
+    """Maximum number of epochs."""
     batch_size: int = Field(default=128, ge=1)
+    """Number of sentences per batch."""
     bucket: int = Field(default=50, ge=1)
-    """How many batches are sorted by sentence length together."""
+    """Number of batches within which sentences are sorted by length; 1 for no sorting."""
     prefetch: int = Field(default=4, ge=1)
-    """Batches made ahead of the training."""
+    """Number of batches prepared in advance."""
     optimizer: OptimizerSettings = AdamSettings()
+    """Optimizer and its hyperparameters."""
     schedule: ScheduleSettings = ScheduleSettings()
+    """Learning-rate schedule."""
     weight_decay: dict[str, float] = Field(default_factory=dict)
-    """Weight decay by pattern of parameter names ('*bias': 0, '*': 0.01); the first that fits counts."""
-    rates: dict[str, float] = Field(default_factory=dict)
-    """Learning rates by pattern of parameter names, as factors of the optimizer's ('*factors*': 0.1); the first that
-    fits counts, 1 for the others."""
+    """Weight decay by pattern of parameter names ('*bias': 0, '*': 0.01); the first match applies, 0 without one."""
+    lr_factors: dict[str, float] = Field(default_factory=dict)
+    """Factors of the learning rate by pattern of parameter names ('*factors*': 0.1); the first match applies, 1
+    without one."""
     l2: float = Field(default=0.0, ge=0)
-    """The regularisation of Mao et al. (2015), eq. 6: this times the squared norm of all weights is added to
-    the loss (in nats a word; the paper's lambda, against bits, is 1.4427 times this)."""
+    """Coefficient of the squared norm of all weights in the loss, Mao et al. (2015), eq. 6, with the loss in nats per
+    token; the paper's lambda, with the loss in bits, is 1.4427 times this."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the target probability spread evenly over the vocabulary."""
     clip_norm: float | None = Field(default=None, gt=0)
-    """Gradients of a larger norm are scaled down to this one."""
-    average: float = Field(default=0.0, ge=0, lt=1)
-    """Decay of a running average of the weights, which is then what is validated and kept; 0 for none."""
+    """Maximum norm of the gradient; larger gradients are scaled down."""
+    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of the exponential moving average of the weights that is validated and saved; 0 for no average."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic; auto takes bf16 where the hardware multiplies it natively."""
+    """Precision of the matrix products; 'auto' is bf16 on hardware that multiplies bf16 natively."""
     metric: str = "perplexity"
-    """What decides which weights are kept: perplexity, or a metric of decoded sentences (bleu4, cider, …)."""
+    """Metric that selects the best weights: perplexity, or a metric of decoded sentences (bleu4, cider, …)."""
     metrics: tuple[str, ...] = ("perplexity", "bleu4")
-    """What else is measured and logged at every validation."""
+    """Further metrics to compute and log at every validation."""
     patience: int | None = Field(default=None, ge=1)
-    """Validations without a better metric after which training stops."""
-    fuse: int = Field(default=0, ge=0)
-    """After training, go on for at most this many epochs with training and validation sentences together, until the
-    validation sentences are as probable as the training sentences were when training stopped (Kiros et al., 2014,
-    section 7.2); 0 for not at all. A model that is counted is counted again, on both, whatever the number."""
-    embeddings: Path | None = None
-    """Pre-trained word vectors to begin with: a file in the format of word2vec, GloVe or fastText."""
+    """Number of validations without improvement after which training stops; None for no early stopping."""
+    train_on_val_epochs: int = Field(default=0, ge=0)
+    """Maximum number of further epochs on the training and validation splits together, which end when the validation
+    perplexity reaches the training perplexity of the best weights (Kiros et al., 2014, section 7.2); 0 for none. A
+    count-based model is refitted on both splits, whatever the number."""
+    pretrained_embeddings: Path | None = None
+    """File of pre-trained word embeddings in the format of word2vec, GloVe or fastText."""
     validate_every: int = Field(default=1, ge=1)
-    """Epochs between validations."""
+    """Number of epochs between validations."""
     save_every: int = Field(default=500, ge=1)
-    """Steps between savings of the state a killed run resumes from (also saved after every epoch)."""
+    """Number of steps between saved states; the state is also saved after every epoch."""
     seed: int = Field(default=1, ge=0)
+    """Seed of the initial weights, dropout and the order of the examples."""
 
     @field_validator("metric", "metrics")
     @classmethod
     def _metrics_exist(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         for name in (value,) if isinstance(value, str) else value:
             if name != "perplexity" and name not in METRICS:
-                raise ValueError(f"no metric '{name}'; expected one of perplexity, {', '.join(METRICS)}")
+                raise ValueError(f"no metric '{name}': expected perplexity or one of {', '.join(METRICS)}")
         return value
 
     @model_validator(mode="after")
-    def _a_rate_to_fuse_with(self) -> Self:
-        if self.fuse and self.schedule.name in ("cosine", "linear"):
+    def _learning_rate_above_zero_on_both_splits(self) -> Self:
+        if self.train_on_val_epochs and self.schedule.name in ("cosine", "linear"):
             raise ValueError(
-                f"fuse {self.fuse}, and schedule '{self.schedule.name}' ends at a learning rate of zero, with which "
-                "nothing more is learned; take the schedule constant or exponential, or fuse=0"
+                f"train_on_val_epochs={self.train_on_val_epochs} needs the schedule 'constant' or 'exponential', found "
+                f"'{self.schedule.name}', whose learning rate is zero at the end; change the schedule, or set "
+                "train_on_val_epochs=0"
             )
         return self

@@ -1,1 +1,1 @@
-"""Training: one loop for every model."""
+"""Training of all models: one loop, which runs a schedule of stages."""

@@ -1,4 +1,4 @@
-"""The log of a run: plain JSON lines always, TensorBoard where it is installed."""
+"""The log of a run: JSON lines, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ logger = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Appends to RUN/log.jsonl; lines written after the place a run resumes from are dropped first."""
+    """Log of a training, RUN/log.jsonl; on resuming, lines that are newer than the saved state are removed."""
 
-    def __init__(self, run: Path, place: TrainState) -> None:
+    def __init__(self, run: Path, state: TrainState) -> None:
         self.path = run / "log.jsonl"
-        # Lines are written when an epoch ends: those of this very step are older only if its epoch has ended.
-        first_dropped = place.step + (place.batch == 0)
+        # Lines are written at the end of an epoch, so a line of this very step is older only if its epoch is complete.
+        first_removed = state.step + (state.batch == 0 and state.step > 0)
         if self.path.exists():
-            kept = [line for line in read_log(self.path) if line.step < first_dropped]
-            write_text(self.path, "".join(line.model_dump_json(exclude_none=True) + "\n" for line in kept))
-        self.board = _tensorboard(run, first_dropped)
+            older = [line for line in read_log(self.path) if line.step < first_removed]
+            write_text(self.path, "".join(line.model_dump_json(exclude_none=True) + "\n" for line in older))
+        self.board = _tensorboard(run, first_removed)
 
-    def epoch(self, place: TrainState) -> None:
-        """Write down an epoch of training."""
+    def epoch(self, state: TrainState) -> None:
+        """Log the training loss of an epoch at its end."""
         line = LogLine(
-            step=place.step,
-            epoch=place.epoch + 1,
+            step=state.step,
+            epoch=state.epoch + 1,
             kind="train",
-            loss=place.loss,
-            words_per_second=place.words_per_second,
-            seconds=place.seconds,
+            loss=state.loss,
+            words_per_second=state.tokens_per_second,
+            seconds=state.seconds,
         )
         self._write(line)
 
-    def validation(self, place: TrainState, values: dict[str, float]) -> None:
-        """Write down a validation."""
+    def validation(self, state: TrainState, values: dict[str, float]) -> None:
+        """Log the metrics of a validation."""
         others = {name: value for name, value in values.items() if name != "perplexity"}
         line = LogLine(
-            step=place.step,
-            epoch=place.epoch,
+            step=state.step,
+            epoch=state.epoch,
             kind="val",
             perplexity=values.get("perplexity"),
-            seconds=place.seconds,
+            seconds=state.seconds,
             metrics=others,
         )
         self._write(line)
 
     def close(self) -> None:
+        """Close the TensorBoard log."""
         if self.board is not None:
             self.board.close()
 
@@ -74,7 +75,7 @@ class RunLog:
                     self.board.add_scalar(f"{line.kind}/{name}", value, line.step)
 
 
-def _tensorboard(run: Path, first_dropped: int) -> Any:  # noqa: ANN401  (a class without types)
+def _tensorboard(run: Path, first_removed: int) -> Any:  # noqa: ANN401  (an untyped class)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -82,4 +83,4 @@ def _tensorboard(run: Path, first_dropped: int) -> Any:  # noqa: ANN401  (a clas
     except ImportError:
         logger.info("no TensorBoard log: the extra 'tensorboard' is not installed")
         return None
-    return SummaryWriter(str(run / "tensorboard"), purge_step=first_dropped)
+    return SummaryWriter(str(run / "tensorboard"), purge_step=first_removed)

@@ -1,4 +1,4 @@
-"""Whose a run folder is: nothing is overwritten, and nothing is resumed but the same training."""
+"""Ownership of a run directory: no run is overwritten, and only the same training is resumed."""
 
 from __future__ import annotations
 
@@ -10,62 +10,69 @@ from typing import Any
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import Config
+from limner.runs.trained_model import ModelConfig
 
 
-def claim(out: Path, config: Config, resume: bool) -> None:
-    """Make the run folder this run's: refuse to overwrite another one, or to resume something else."""
+def claim(out: Path, config: ModelConfig, resume: bool) -> None:
+    """Record in a new run directory what is trained there, or check that the recorded training is the same.
+
+    Args:
+        out: run directory.
+        config: configuration of the model to train.
+        resume: whether an existing run is to be continued.
+
+    Raises:
+        RunError: the directory contains other files, or a run and `resume` is false, or a run of another training.
+    """
     recipe_file = out / "recipe.json"
-    mine = {
+    current = {
         "recipe": config.recipe,
         "data": config.provenance["collection_fingerprint"],
-        "features": _prints(config),
-        "init": config.provenance.get("init_sha256"),  # a run has the words of the one it began with
+        "features": [spec.fingerprint for spec in config.features],
+        "init": config.provenance.get("init_sha256"),  # it determines the vocabularies, too
     }
     if not recipe_file.exists():
         if any(not file.name.startswith(".") for file in out.iterdir()):
-            raise RunError(f"{out}: not empty and not a run of Limner; name another --out")
-        write_text(recipe_file, json.dumps(mine, indent=1))
+            raise RunError(f"{out}: expected an empty folder or a Limner run, found other files; name another --out")
+        write_text(recipe_file, json.dumps(current, indent=1))
         return
     if not resume:
-        raise RunError(f"{out}: holds a run already; add --resume to go on with it, or name another --out")
+        raise RunError(f"{out}: already contains a run; add --resume to continue it, or name another --out")
     try:
-        theirs = dict(json.loads(recipe_file.read_text(encoding="utf-8")))
+        recorded = dict(json.loads(recipe_file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise RunError(
-            f"{recipe_file}: damaged ({error}), so nobody knows what to resume; restore it, or name another --out"
+            f"{recipe_file}: damaged ({error}), so the run cannot be resumed; restore the file, or name another --out"
         ) from None
-    with suppress(SettingsError):  # settings that came since have their defaults in an older run
-        theirs["recipe"] = Recipe.parse(theirs.get("recipe", {})).model_dump(mode="json")
-    for what in mine:
-        before, now = (_deciding(of.get(what)) if what == "recipe" else of.get(what) for of in (theirs, mine))
+    with suppress(SettingsError):  # settings that an older version did not have get their defaults
+        recorded["recipe"] = Recipe.parse(recorded.get("recipe", {})).model_dump(mode="json")
+    for key in current:
+        before, now = recorded.get(key), current[key]
+        if key == "recipe":
+            before, now = _decisive_settings(before), _decisive_settings(now)
         if before != now:
-            difference = _first_difference(before, now, what)
-            raise RunError(f"{out}: cannot resume, {difference}; use the same {what}, or name another --out")
+            difference = _first_difference(before, now, key)
+            raise RunError(f"{out}: cannot resume, {difference}; use the same {key}, or name another --out")
 
 
-def _deciding(recipe: Any) -> Any:  # noqa: ANN401  (whatever JSON holds)
-    """What of a recipe decides how it trains.
+def _decisive_settings(recipe: Any) -> Any:  # noqa: ANN401  (arbitrary JSON)
+    """Return the settings that affect the training.
 
-    Of `evaluation` these are the words that perplexity counts; `search` only where validation writes sentences.
+    Of `evaluation` these are the tokens that perplexity skips; `decoding` only if validation decodes.
     """
     try:
-        training, kept = recipe["training"], dict(recipe)
+        training, decisive = recipe["training"], dict(recipe)
         if {training["metric"], *training["metrics"]} <= {"perplexity"}:
-            kept.pop("decoding", None)
-        return {**kept, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
-    except (KeyError, TypeError):  # of another version: the difference is told
+            decisive.pop("decoding", None)
+        return {**decisive, "evaluation": {"skip_words": recipe["evaluation"]["skip_words"]}}
+    except (KeyError, TypeError):  # a recipe of another version: the difference is reported
         return recipe
 
 
-def _prints(config: Config) -> list[str]:
-    return [spec.fingerprint for spec in config.features]
-
-
-def _first_difference(theirs: object, mine: object, key: str) -> str:
+def _first_difference(before: object, now: object, key: str) -> str:
     """Name the first key in which two nested values differ."""
-    if isinstance(theirs, dict) and isinstance(mine, dict):
-        for name in sorted({*theirs, *mine}):
-            if theirs.get(name) != mine.get(name):
-                return _first_difference(theirs.get(name), mine.get(name), f"{key}.{name}")
-    return f"{key} was {theirs!r} and is now {mine!r}"
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted({*before, *now}):
+            if before.get(name) != now.get(name):
+                return _first_difference(before.get(name), now.get(name), f"{key}.{name}")
+    return f"{key} was {before!r} and is now {now!r}"

@@ -1,4 +1,4 @@
-"""What a training begins with: vocabularies, examples, and a model that is fresh or has another run's weights."""
+"""Setup of a training: vocabularies, examples, and a model with random weights or the weights of another run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from limner.models import Model, build_model
 from limner.models.protocols import CountBasedModel, ModelInputs, PretrainedEmbeddingModel
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (
-    Config,
+    ModelConfig,
     TrainedModel,
     load_tensors,
     load_trained_model,
@@ -34,44 +34,53 @@ logger = logging.getLogger(__name__)
 def prepare(
     recipe: Recipe, collection: Collection, command: str, init: Path | None = None
 ) -> tuple[TrainedModel, Examples, Examples]:
-    """Vocabulary from the training split or another run, a model to begin with, and the examples of both splits.
+    """Build the vocabularies, the model with its initial weights, and the examples of both splits.
+
+    Args:
+        recipe: settings.
+        collection: collection with the training and the validation split.
+        command: command line, for the records.
+        init: run whose vocabularies and matching weights are used.
+
+    Returns:
+        The untrained model, the training examples and the validation examples.
 
     Raises:
-        LimnerError: the recipe does not fit the collection, its features, its word vectors, the model or the machine;
-            whatever can be known before the first step.
+        LimnerError: the recipe does not fit the collection, its features, the pre-trained embeddings, the model or the
+            machine.
     """
-    _require_measurable(recipe.training.metric)
+    _require_computable(recipe.training.metric)
     data = recipe.data
-    pictures = (
+    features = (
         FeatureStore.open(collection, recipe.features.tables, recipe.features.cache_mib)
         if recipe.features.tables
         else None
     )
     if init is None:
-        tokenizer, source = _vocabularies(recipe, collection)
+        tokenizer, source = _build_vocabularies(recipe, collection)
     else:
-        recipe, tokenizer, source = _with_words_of(load_trained_model(init), recipe, init)
-    training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, pictures)
+        recipe, tokenizer, source = _with_vocabularies_of(load_trained_model(init), recipe, init)
+    training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, features)
     source_size = None if source is None else len(source.tokenizer)
-    inputs = ModelInputs(len(tokenizer), pictures.shapes if pictures else {}, source_size)
+    inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
     model = build_model(recipe.model, inputs)
-    begun = {} if init is None else _begin_with(init, model)
+    initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
     if not isinstance(model, CountBasedModel):
-        build_optimizer(model.named_parameters(), recipe.training)  # refuses patterns that fit no weight
-    if recipe.training.embeddings:
-        begun |= _start_from_words(model, tokenizer, recipe.training)
-    config = Config(
+        build_optimizer(model.named_parameters(), recipe.training)  # checks the patterns of parameter names
+    if recipe.training.pretrained_embeddings:
+        initialisation |= _initialise_embeddings(model, tokenizer, recipe.training)
+    config = ModelConfig(
         recipe=recipe.model_dump(mode="json"),
         provenance={
             "collection": str(collection.path.resolve()),
             "collection_fingerprint": collection.fingerprint(),
             "training_sentences": len(training_set),
-            **begun,
+            **initialisation,
             **provenance(recipe.training.seed, command),
         },
-        features=tuple(table.spec for table in pictures.tables) if pictures else (),
+        features=tuple(table.spec for table in features.tables) if features else (),
         vocab_size=len(tokenizer),
         source_vocab_size=source_size,
     )
@@ -79,44 +88,49 @@ def prepare(
     return TrainedModel(model, tokenizer, config, recipe, source_tokenizer), training_set, validation_set
 
 
-def _vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokenizer, SourceLanguage | None]:
-    """Vocabularies of the language to learn, and of the one it is translated from.
+def _build_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokenizer, SourceLanguage | None]:
+    """Build the target vocabulary from the training split and, for translation, the source vocabulary.
 
-    The words are those of people: what a model translated, where it is learned from, has a vote in the language it is
-    translated into, for people wrote these sentences, and none in the language that the model wrote.
+    The source vocabulary is built from sentences written by people. The target vocabulary also counts the sentences
+    that people wrote and a model translated into the source language, if `data.synthetic` is above 0.
 
     Raises:
-        TrainingError: a model wrote every sentence there is to translate from.
+        TrainingError: all source sentences were generated by a model.
     """
     data, items = recipe.data, collection.items(recipe.data.train)
     if data.source_lang is None or recipe.source_text is None:
         return Tokenizer.train([text for item in items for text in item.texts(data.lang)], recipe.text), None
     pairs = [pair for item in items for pair in item.pairs(data.source_lang, data.lang)]
-    read = dict.fromkeys(before.text for before, _ in pairs if not before.generated_by)
-    said = dict.fromkeys(after.text for before, after in pairs if data.synthetic or not before.generated_by)
-    if said and not read:
+    sources = dict.fromkeys(source.text for source, _ in pairs if not source.generated_by)
+    targets = dict.fromkeys(target.text for source, target in pairs if data.synthetic or not source.generated_by)
+    if targets and not sources:
         raise TrainingError(
-            f"{collection.path}: split '{data.train}' has no sentence in '{data.source_lang}' that people wrote, with "
-            f"a translation in '{data.lang}', to make a vocabulary of; begin with one of another run: --init RUN"
+            f"{collection.path}: expected sentences in '{data.source_lang}' written by people in split '{data.train}', "
+            f"with translations in '{data.lang}', to build a vocabulary from, found none; use the vocabularies of "
+            "another run: --init RUN"
         )
-    source, target = Tokenizer.train_pair(read, said, recipe.source_text, recipe.text, joint=data.joint_vocabulary)
+    source, target = Tokenizer.train_pair(
+        sources, targets, recipe.source_text, recipe.text, joint=data.joint_vocabulary
+    )
     return target, SourceLanguage(data.source_lang, source, data.synthetic)
 
 
-def _with_words_of(first: TrainedModel, recipe: Recipe, run: Path) -> tuple[Recipe, Tokenizer, SourceLanguage | None]:
-    """The vocabularies of another run, and the recipe with its text settings, which come with them."""
-    theirs, ours = (of.data.source_lang for of in (first.recipe, recipe))
-    if (first.recipe.data.lang, theirs) != (recipe.data.lang, ours):
+def _with_vocabularies_of(
+    other: TrainedModel, recipe: Recipe, run: Path
+) -> tuple[Recipe, Tokenizer, SourceLanguage | None]:
+    """Return the recipe with the text settings of another run, and the vocabularies of that run."""
+    other_source, own_source = other.recipe.data.source_lang, recipe.data.source_lang
+    if (other.recipe.data.lang, other_source) != (recipe.data.lang, own_source):
         raise SettingsError(
-            f"{run}: learned to write '{first.recipe.data.lang}' from '{theirs}', and the recipe '{recipe.data.lang}' "
-            f"from '{ours}': begin with a run of the same languages"
+            f"{run}: expected a run of the same languages, source '{own_source}' and target '{recipe.data.lang}', "
+            f"found source '{other_source}' and target '{other.recipe.data.lang}'"
         )
-    data = recipe.data.model_copy(update={"joint_vocabulary": first.recipe.data.joint_vocabulary})
+    data = recipe.data.model_copy(update={"joint_vocabulary": other.recipe.data.joint_vocabulary})
     recipe = recipe.model_copy(
-        update={"data": data, "text": first.recipe.text, "source_text": first.recipe.source_text}
+        update={"data": data, "text": other.recipe.text, "source_text": other.recipe.source_text}
     )
-    source = first.source
-    return recipe, first.tokenizer, None if source is None else source._replace(synthetic=recipe.data.synthetic)
+    source = other.source
+    return recipe, other.tokenizer, None if source is None else source._replace(synthetic=recipe.data.synthetic)
 
 
 def _both_splits(
@@ -124,16 +138,16 @@ def _both_splits(
     collection: Collection,
     tokenizer: Tokenizer,
     source: SourceLanguage | None,
-    pictures: FeatureStore | None,
+    features: FeatureStore | None,
 ) -> tuple[Examples, Examples]:
-    """What is learned, and what is validated on; the latter is what people wrote."""
+    """Tokenise the training and the validation split; the latter without sentences generated by a model."""
     data, leave_out = recipe.data, recipe.features.missing == "leave_out"
     target = TargetLanguage(data.lang, tokenizer)
     training_set, validation_set = (
         Examples.of_split(
-            collection, split, target, pictures, source=read, max_tokens=data.max_tokens, leave_out=leave_out
+            collection, split, target, features, source=language, max_tokens=data.max_tokens, leave_out=leave_out
         )
-        for split, read in ((data.train, source), (data.val, source and source._replace(synthetic=0.0)))
+        for split, language in ((data.train, source), (data.val, source and source._replace(synthetic=0.0)))
     )
     for split, examples in ((data.train, training_set), (data.val, validation_set)):
         if examples.left_out:
@@ -146,7 +160,7 @@ def _both_splits(
 
 
 def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Collection) -> None:
-    """Refuse to learn from people's sentences alone where others were asked for, and tell where they are too few.
+    """Check that there are generated source sentences if the recipe asks for them; warn if there are too few.
 
     Raises:
         SettingsError: there are none.
@@ -154,78 +168,86 @@ def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Colle
     data = recipe.data
     if not training_set.synthetic:
         raise SettingsError(
-            f"data.synthetic: {data.synthetic:g}, and split '{data.train}' of {collection.path} has no source sentence "
-            f"in '{data.source_lang}' that a model wrote; write some with 'limner translate --model RUN --collection "
-            f"{collection.path} --source-lang {data.lang} --target-lang {data.source_lang} --write', or go without: "
-            "data.synthetic=0"
+            f"data.synthetic={data.synthetic:g} needs generated source sentences, and split '{data.train}' of "
+            f"{collection.path} has none in '{data.source_lang}'; generate some with 'limner translate --model RUN "
+            f"--collection {collection.path} --source-lang {data.lang} --target-lang {data.source_lang} --write', or "
+            "set data.synthetic=0"
         )
     total = len(training_set.epoch_rows(recipe.training.seed, 0))
     drawn = total - (len(training_set) - len(training_set.synthetic))
-    told = f"{drawn:,} of the {total:,} pairs of an epoch begin with a sentence that a model wrote"
+    summary = f"{drawn:,} of the {total:,} pairs of an epoch have a generated source sentence"
     if drawn == len(training_set.synthetic) and drawn < round(data.synthetic * total):
-        logger.warning("data.synthetic: %g, but there are not as many: %s", data.synthetic, told)
+        logger.warning(
+            "data.synthetic=%g needs more generated source sentences than there are: %s", data.synthetic, summary
+        )
     else:
-        logger.info("%s", told)
+        logger.info("%s", summary)
 
 
-def _begin_with(init: Path, model: Model) -> dict[str, str]:
-    """Put another run's weights into a fresh model, and tell which.
+def _initialise_from_run(init: Path, model: Model) -> dict[str, str]:
+    """Copy the weights of another run whose names and shapes match; return a summary for the records.
 
     Raises:
-        SettingsError: none of them fits.
+        SettingsError: no weight matches.
     """
     weights = init / "model.safetensors"
-    taken = transfer_weights(model, load_tensors(weights))
-    if taken.new and not taken.taken:
+    transferred = transfer_weights(model, load_tensors(weights))
+    if transferred.new and not transferred.taken:
         raise SettingsError(
-            f"{init}: not one of its weights has the name and the shape of one of this model's, so it would begin "
-            "afresh; begin with a run of a model of the same kind and the same sizes (model.*), or without --init"
+            f"{init}: expected weights with the names and shapes of this model's, found none; name a run of the same "
+            "model and sizes (model.*), or leave out --init"
         )
-    logger.info("%s: %s", init, taken)
-    fresh = [name for name in taken.new if "embedding" in name or name.startswith("encoder")]
-    if fresh:
+    logger.info("%s: %s", init, transferred)
+    missing = [name for name in transferred.new if "embedding" in name or name.startswith("encoder")]
+    if missing:
         logger.warning(
-            "%s: %s are not taken but begin afresh: that run is of another kind of model, or of other sizes (model.*)",
+            "%s: no weights of the same name and shape for %s, which keep their random initial values: that run has "
+            "another model or other sizes (model.*)",
             init,
-            ", ".join(fresh),
+            ", ".join(missing),
         )
-    return {"init": f"{init}: {taken}", "init_sha256": sha256(weights)}
+    return {"init": f"{init}: {transferred}", "init_sha256": sha256(weights)}
 
 
 def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:
-    """Refuse sentences of which perplexity counts no word, see `limner.decoding.scoring.counted_tokens`.
+    """Check that perplexity counts at least one token, see `limner.decoding.scoring.counted_tokens`.
 
     Raises:
-        SettingsError: all are too short.
+        SettingsError: all sentences are too short.
     """
     longest = max(map(len, examples.targets))
     if skip_words and longest < skip_words + 3:
         raise SettingsError(
-            f"evaluation.skip_words: {skip_words} leaves out sentences of fewer than {skip_words + 3} words, and none "
-            f"in split '{split}' has more than {longest}; evaluation.skip_words=0 counts all words"
+            f"evaluation.skip_words={skip_words} leaves out sentences of fewer than {skip_words + 3} tokens, and the "
+            f"longest in split '{split}' has {longest}; lower it, or set evaluation.skip_words=0 to count all tokens"
         )
 
 
-def _start_from_words(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
-    """Put pre-trained word vectors into a fresh model, and tell how many of its words they know."""
-    assert settings.embeddings is not None
+def _initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: TrainingSettings) -> dict[str, str]:
+    """Initialise the word embeddings from pre-trained ones; return the coverage of the vocabulary for the records."""
+    assert settings.pretrained_embeddings is not None
     if not isinstance(model, PretrainedEmbeddingModel):
-        raise SettingsError("training.embeddings: this model does not begin with word vectors; leave it out")
-    start = initial_embeddings(
-        settings.embeddings, tokenizer.entries, model.word_dim, settings.seed, setting="model.word_dim"
+        raise SettingsError(
+            "training.pretrained_embeddings: this model does not support pre-trained word embeddings; leave it out"
+        )
+    embeddings = initial_embeddings(
+        settings.pretrained_embeddings, tokenizer.entries, model.word_dim, settings.seed, setting="model.word_dim"
     )
-    model.init_word_embeddings(start.values)
+    model.init_word_embeddings(embeddings.values)
     words = len(tokenizer) - len(SPECIAL_TOKENS)
-    told = f"{settings.embeddings.name}: {start.found:,} of {words:,} words found ({start.found / words:.0%})"
-    logger.info("%s; the others are drawn from the same distribution", told)
-    return {"embeddings": told}
+    coverage = (
+        f"{settings.pretrained_embeddings.name}: {embeddings.found:,} of {words:,} words found "
+        f"({embeddings.found / words:.0%})"
+    )
+    logger.info("%s; the others are drawn from the same distribution", coverage)
+    return {"embeddings": coverage}
 
 
-def _require_measurable(metric: str) -> None:
-    """Find out before the first step, not after the first epoch, that the metric which decides cannot run here."""
+def _require_computable(metric: str) -> None:
+    """Check before the first step that the metric which selects the best weights can be computed on this machine."""
     sentences = ["a dog runs", "a cat sleeps"]
     if metric != "perplexity" and not score_sentences(sentences, [[text] for text in sentences], [metric]):
         raise TrainingError(
-            f"training.metric: '{metric}' cannot be measured on this machine (the log says why); mend that, or choose "
-            "another metric"
+            f"training.metric: '{metric}' cannot be computed on this machine (see the log); install what it needs, or "
+            "choose another metric"
         )

@@ -1,11 +1,11 @@
-"""The state a killed training resumes from, bit by bit: weights, optimizer, average, chance and place."""
+"""The saved state of a training: weights, optimizer, moving average, random state and progress."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,72 +17,88 @@ from limner.errors import RunError
 from limner.files import sync, write_error, write_text
 from limner.models.protocols import Model
 from limner.runs.trained_model import load_tensors, load_weights, save_tensors
-from limner.training.optimizers import WeightAverage
+from limner.training.optimizers import ExponentialMovingAverage
+
+STATE_FILE = "train_state.json"
 
 
 @dataclass
 class TrainState:
-    """How far a training is."""
+    """Progress of a training."""
 
+    stage: int = -1
+    """Index of the current stage; -1 before the first one."""
     step: int = 0
+    """Number of steps done."""
     epoch: int = 0
+    """Number of epochs done."""
     batch: int = 0
-    """Batches of this epoch that are done."""
+    """Number of batches of the current epoch done."""
     best: float | None = None
-    """The best value of the metric so far."""
+    """Best value of `training.metric` so far."""
+    best_values: dict[str, float] = field(default_factory=dict)
+    """All metrics of the validation with the best value."""
     bad_epochs: int = 0
-    """Validations since then."""
-    target: float | None = None
-    """Perplexity of the validation split at which fused training ends; None before it begins."""
-    reached: float | None = None
-    """That perplexity so far."""
-    fused: int = 0
-    """Epochs with training and validation data fused."""
+    """Number of validations since the best value."""
+    target_perplexity: float | None = None
+    """Perplexity of the validation split at which training on both splits stops; None before that stage."""
+    train_on_val_perplexity: float | None = None
+    """Perplexity of the validation split after the last epoch on both splits."""
+    train_on_val_epochs: int = 0
+    """Number of epochs done on both splits."""
     seconds: float = 0.0
-    """Spent on training steps so far."""
-    epoch_began: float = 0.0
-    """`seconds` when this epoch began."""
+    """Duration of all training steps."""
+    seconds_before_epoch: float = 0.0
+    """Value of `seconds` at the start of the current epoch."""
     loss_sum: float = 0.0
-    """Loss of this epoch so far, summed over words."""
-    words: int = 0
-    """Words of this epoch so far."""
+    """Loss of the current epoch summed over its tokens, in nats."""
+    tokens: int = 0
+    """Number of target tokens of the current epoch so far."""
 
     @property
     def loss(self) -> float:
-        """Mean loss of this epoch so far, nats a word."""
-        return self.loss_sum / max(1, self.words)
+        """Mean loss of the current epoch so far, in nats per token."""
+        return self.loss_sum / max(1, self.tokens)
 
     @property
-    def words_per_second(self) -> float:
-        """Of this epoch so far."""
-        return self.words / max(1e-9, self.seconds - self.epoch_began)
+    def tokens_per_second(self) -> float:
+        """Target tokens per second of the current epoch so far."""
+        return self.tokens / max(1e-9, self.seconds - self.seconds_before_epoch)
+
+    def add_step(self, loss: float, tokens: int, seconds: float) -> None:
+        """Count a step with its mean loss, its number of target tokens and its duration."""
+        self.step, self.batch = self.step + 1, self.batch + 1
+        self.loss_sum, self.tokens = self.loss_sum + loss * tokens, self.tokens + tokens
+        self.seconds += seconds
 
     def begin_epoch(self) -> None:
-        """Go on to the next epoch."""
+        """Count the current epoch and begin the next one."""
         self.epoch, self.batch = self.epoch + 1, 0
-        self.epoch_began, self.loss_sum, self.words = self.seconds, 0.0, 0
+        self.seconds_before_epoch, self.loss_sum, self.tokens = self.seconds, 0.0, 0
 
 
-def save_state(run: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None, place: TrainState) -> None:
-    """Write RUN/state-STEP-EPOCH as a whole, then remove the one before.
+def save_state(
+    run: Path, model: Model, optimizer: Optimizer, ema: ExponentialMovingAverage | None, state: TrainState
+) -> None:
+    """Write RUN/state-STEP-EPOCH atomically, then remove the previous state.
 
-    The end of an epoch may be saved twice, before and after it is validated: the epoch tells the two apart, so that
-    nothing has to give way before the new state is whole.
+    The end of an epoch may be saved twice, before and after validation; the epoch in the name keeps the two apart, so
+    that a complete state exists at every moment.
 
     Raises:
-        RunError: the disk refuses; the state before is as it was.
+        RunError: a file cannot be written; the previous state is unchanged.
     """
-    folder = run / f"state-{place.step:09d}-{place.epoch:05d}"
+    folder = run / f"state-{state.step:09d}-{state.epoch:05d}"
     partial = run / f".{folder.name}.{os.getpid()}"
     tensors, plain = _flatten_optimizer(optimizer)
     try:
         partial.mkdir(parents=True)
         save_tensors(partial / "model.safetensors", model.state_dict())
         save_tensors(partial / "optimizer.safetensors", tensors)
-        save_tensors(partial / "chance.safetensors", _chance())
-        if average is not None:
-            save_tensors(partial / "average.safetensors", {str(k): value for k, value in enumerate(average.values)})
-        write_text(partial / "place.json", json.dumps({"place": asdict(place), "optimizer": plain}))
+        save_tensors(partial / "rng_state.safetensors", _rng_state())
+        if ema is not None:
+            save_tensors(partial / "ema.safetensors", {str(k): value for k, value in enumerate(ema.values)})
+        write_text(partial / STATE_FILE, json.dumps({"state": asdict(state), "optimizer": plain}))
         os.replace(partial, folder)
         sync(run)
     except OSError as error:
@@ -96,32 +112,37 @@ def save_state(run: Path, model: Model, optimizer: Optimizer, average: WeightAve
 
 
 def find_state(run: Path) -> Path | None:
-    """The newest whole state of a run; what a killed one left unfinished is removed."""
-    for partial in run.glob(".*.[0-9]*"):  # named after the process that wrote them
+    """Return the newest complete state of a run, and remove the partial ones that a killed process left."""
+    for partial in run.glob(".*.[0-9]*"):  # the name ends in the number of the process that wrote it
         shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
     return max(run.glob("state-*"), default=None)
 
 
-def load_state(folder: Path, model: Model, optimizer: Optimizer, average: WeightAverage | None) -> TrainState:
-    """Put a training back to where `save_state` saw it."""
+def load_state(folder: Path, model: Model, optimizer: Optimizer, ema: ExponentialMovingAverage | None) -> TrainState:
+    """Load what `save_state` wrote into the model, the optimizer, the moving average and the random generators.
+
+    Raises:
+        RunError: a file is missing or damaged.
+    """
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
+    file = folder / STATE_FILE
     try:
-        stored = json.loads((folder / "place.json").read_text(encoding="utf-8"))
-        place = TrainState(**stored["place"])
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        state = TrainState(**stored["state"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / 'place.json'}: damaged ({error}); remove {folder} and start again") from None
+        raise RunError(f"{file}: damaged ({error}); remove {folder} and start the training again") from None
     _restore_optimizer(optimizer, load_tensors(folder / "optimizer.safetensors"), stored["optimizer"])
-    if average is not None:
-        values = load_tensors(folder / "average.safetensors")
-        average.values = [values[str(k)].to(value.device) for k, value in enumerate(average.values)]
-    chance = load_tensors(folder / "chance.safetensors")
-    torch.set_rng_state(chance["cpu"])
-    if "cuda" in chance:
-        torch.cuda.set_rng_state(chance["cuda"])
-    return place
+    if ema is not None:
+        values = load_tensors(folder / "ema.safetensors")
+        ema.values = [values[str(k)].to(value.device) for k, value in enumerate(ema.values)]
+    rng_state = load_tensors(folder / "rng_state.safetensors")
+    torch.set_rng_state(rng_state["cpu"])
+    if "cuda" in rng_state:
+        torch.cuda.set_rng_state(rng_state["cuda"])
+    return state
 
 
-def _chance() -> dict[str, Tensor]:
+def _rng_state() -> dict[str, Tensor]:
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -129,7 +150,7 @@ def _chance() -> dict[str, Tensor]:
 
 
 def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as tensors by '<parameter>.<name>' and what is not a tensor beside."""
+    """Split an optimizer's state into tensors and plain values, both by '<parameter>.<name>'."""
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
     for parameter, values in optimizer.state_dict()["state"].items():

@@ -1,0 +1,41 @@
+"""Validation during training: metrics of a split without retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from limner.data.dataset import Examples
+from limner.decoding.scoring import score_examples
+from limner.evaluation.hypothesis_statistics import hypothesis_statistics
+from limner.inference.generate import generate
+from limner.runs.trained_model import TrainedModel
+
+
+def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) -> dict[str, float]:
+    """Compute metrics of a model on a split; the model is left in the mode it was in.
+
+    Args:
+        trained: model to validate; sentences are decoded as its recipe says.
+        examples: examples of the split.
+        metrics: names of metrics. `perplexity` is that of the reference sentences; the others compare decoded sentences
+            with the references.
+
+    Returns:
+        Value of each metric that can be computed on this machine.
+    """
+    names = list(metrics)
+    values: dict[str, float] = {}
+    if "perplexity" in names:
+        skip_words = trained.recipe.evaluation.skip_words
+        values["perplexity"] = score_examples(trained.model, examples, skip_words=skip_words).perplexity.value
+    sentence_metrics = [name for name in names if name != "perplexity"]
+    if sentence_metrics:
+        training = trained.model.training
+        trained.model.eval()
+        inputs = examples.generation_inputs()
+        n_best = generate([trained], inputs, examples.features, trained.recipe.decoding)
+        trained.model.train(training)
+        best = [hypotheses[0] for hypotheses in n_best]
+        for metric in hypothesis_statistics(trained.tokenizer, best, inputs, sentence_metrics):
+            values[metric.score.name] = metric.score.value
+    return values

@@ -1,0 +1,72 @@
+"""One epoch of gradient descent."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from limner.data.batching import epoch_order, prefetch
+from limner.data.dataset import Examples
+from limner.errors import TrainingError
+from limner.runs.training_settings import TrainingSettings
+from limner.training.losses import word_loss
+from limner.training.optimizers import set_learning_rates, squared_norm
+from limner.training.run import TrainingContext, TrainProgress
+from limner.training.state import TrainState
+
+
+def train_epoch(run: TrainingContext, examples: Examples) -> None:
+    """Train for one epoch, or for the remainder of an epoch that was interrupted.
+
+    Raises:
+        TrainingError: the loss or the norm of the gradient is not finite; names the step and the first item.
+        KeyboardInterrupt: Ctrl-C was pressed; the state of the completed step is saved.
+    """
+    assert run.optimization is not None, "a count-based model is not trained by gradient descent"
+    fabric, forward, wrapped_optimizer, optimizer, ema = run.optimization
+    settings, state = run.settings, run.state
+    batches = epoch_batches(examples, settings, state.epoch)
+    total_steps = settings.epochs * len(batches)
+    parameters = list(run.trained.model.parameters())
+    run.trained.model.train()
+    for batch in prefetch(examples.batch, batches[state.batch :], settings.prefetch):
+        began = time.perf_counter()
+        set_learning_rates(optimizer, settings, state.step, state.epoch, total_steps)
+        batch = batch.to(fabric.device)
+        loss = word_loss(forward(batch), batch, settings.label_smoothing)
+        _require_finite("loss", loss, state, batch.ids)
+        optimizer.zero_grad()
+        fabric.backward(loss + settings.l2 * squared_norm(parameters) if settings.l2 else loss)
+        norm = clip_grad_norm_(parameters, settings.clip_norm or math.inf)
+        _require_finite("norm of the gradient", norm, state, batch.ids)
+        wrapped_optimizer.step()
+        if ema is not None:
+            ema.update(state.step)
+        state.add_step(float(loss.detach()), int(batch.target_mask.sum()), time.perf_counter() - began)
+        if state.step % settings.save_every == 0 or run.interruption.requested:
+            run.save_state()
+        run.interruption.raise_if_requested()
+        if run.on_progress is not None:
+            run.on_progress(TrainProgress(state, total_steps))
+    run.log.epoch(state)
+    state.begin_epoch()
+
+
+def epoch_batches(examples: Examples, settings: TrainingSettings, epoch: int) -> list[list[int]]:
+    """Draw the batches of an epoch from its number and the seed: the rows of each batch."""
+    rows, lengths = examples.epoch_rows(settings.seed, epoch), examples.lengths
+    order = epoch_order([lengths[row] for row in rows], settings.batch_size, settings.bucket, settings.seed, epoch)
+    return [[rows[k] for k in batch] for batch in order]
+
+
+def _require_finite(name: str, value: Tensor, state: TrainState, ids: tuple[str, ...]) -> None:
+    if not torch.isfinite(value):
+        raise TrainingError(
+            f"the {name} is {float(value.detach())} at step {state.step} (epoch {state.epoch}, first item of the "
+            f"batch '{ids[0]}'): lower training.optimizer.lr or set training.clip_norm, then resume from the last "
+            "saved state"
+        )

@@ -1,0 +1,110 @@
+"""Objects that all stages of a training share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from lightning_fabric import Fabric
+from torch.optim import Optimizer
+
+from limner.data.dataset import Examples
+from limner.data.examples import Batch
+from limner.models import Output
+from limner.runs.trained_model import TrainedModel, save_trained_model
+from limner.runs.training_settings import TrainingSettings
+from limner.training.interruption import Interruption
+from limner.training.logging import RunLog
+from limner.training.optimizers import ExponentialMovingAverage
+from limner.training.state import TrainState, save_state
+
+
+class TrainProgress(NamedTuple):
+    """Progress of a training, reported after every step."""
+
+    state: TrainState
+    total_steps: int
+    """Number of steps of all epochs."""
+
+
+class Optimization(NamedTuple):
+    """Optimizer of a model that is trained by gradient descent, as set up by Fabric."""
+
+    fabric: Fabric
+    forward: Callable[[Batch], Output]
+    """The model, wrapped by Fabric for device and precision."""
+    wrapped_optimizer: Optimizer
+    """The optimizer, wrapped by Fabric: its `step` is called."""
+    optimizer: Optimizer
+    """The optimizer itself: its state and parameter groups are read and changed."""
+    ema: ExponentialMovingAverage | None
+    """Moving average of the weights, if `training.ema_decay` is above 0."""
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Context in which the model has its averaged weights; without a moving average it keeps its own."""
+        if self.ema is None:
+            yield
+            return
+        self.ema.swap()
+        try:
+            yield
+        finally:
+            self.ema.swap()
+
+
+@dataclass
+class TrainingContext:
+    """A training in progress."""
+
+    trained: TrainedModel
+    training_set: Examples
+    validation_set: Examples
+    out: Path
+    """Run directory."""
+    state: TrainState
+    log: RunLog
+    interruption: Interruption
+    optimization: Optimization | None
+    """None for a count-based model."""
+    on_progress: Callable[[TrainProgress], None] | None
+
+    @property
+    def settings(self) -> TrainingSettings:
+        """Training settings of the recipe."""
+        return self.trained.recipe.training
+
+    @cached_property
+    def joint_set(self) -> Examples:
+        """Examples of the training and the validation split together."""
+        training = self.training_set
+        return Examples(
+            [*training.items, *self.validation_set.items],
+            training.target,
+            training.features,
+            source=training.source,
+            max_tokens=self.trained.recipe.data.max_tokens,
+        )
+
+    def save_state(self) -> None:
+        """Save the state to resume from; a count-based model has none."""
+        if self.optimization is not None:
+            save_state(self.out, self.trained.model, self.optimization.optimizer, self.optimization.ema, self.state)
+
+    def save_model(self, **facts: object) -> None:
+        """Save the model with its current weights, the metrics of the best validation and further facts about it."""
+        values = {f"validation_{name}": round(value, 3) for name, value in self.state.best_values.items()}
+        config = self.trained.config
+        provenance = {
+            **config.provenance,
+            "epochs": self.state.epoch,
+            "seconds": round(self.state.seconds, 1),
+            **values,
+            **facts,
+        }
+        config = config.model_copy(update={"provenance": provenance})
+        save_trained_model(self.out, self.trained._replace(config=config))

@@ -134,7 +134,24 @@ def test_the_loudest_sound_fits_into_float16(tmp_path):
     assert values.dtype == np.float16 and np.isfinite(values).all()
 
 
-# What is no sound.
+@pytest.mark.parametrize("rate", [8000, 11025, 16000, 44100])
+def test_mel_filters_follow_their_definition(rate):
+    """Triangles with corners at equal distances on O'Shaughnessy's mel scale, 2595 log10(1 + f / 700)."""
+    settings = LogMelSettings()
+    window, bands = logmel._window_and_bands(rate, settings)
+    length = round(settings.window * rate)
+    np.testing.assert_allclose(window, 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / length), atol=1e-12)
+    mels = np.linspace(*(2595 * np.log10(1 + f / 700) for f in (settings.lowest, settings.highest)), BANDS + 2)
+    corners = 700 * (10 ** (mels / 2595) - 1)
+    expected = [
+        np.interp(np.arange(length + 1) * rate / (2 * length), corners[k : k + 3], [0, 1, 0]) for k in range(BANDS)
+    ]
+    scale = length * np.square(window).sum()
+    np.testing.assert_allclose(bands * scale, np.transpose(expected), rtol=1e-9, atol=1e-9)
+    assert (bands.max(0) == 0).any() == (rate < 2 * settings.highest)
+
+
+# Files that are not audio.
 
 
 def written(path, content):

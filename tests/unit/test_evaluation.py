@@ -198,7 +198,7 @@ def test_features_of_another_network_are_refused_by_name(model, own_tiny, eye_of
     with pytest.raises(FeatureError, match=r"colour\.lance: no such feature table \(available: pixels16\)"):
         evaluate([model], own_tiny)
     extract(own_tiny, eye_of(version="2"))
-    with pytest.raises(FeatureError, match=r"features/colour: holds eye .*weights_sha256: 2 / 1"):
+    with pytest.raises(FeatureError, match=r"features/colour: expected eye .*weights_sha256: 2 / 1"):
         evaluate([model], own_tiny)
 
 

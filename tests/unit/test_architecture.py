@@ -31,7 +31,6 @@ LONG_FUNCTIONS = {
 MANY_PARAMETERS = {
     "evaluation/evaluate.py:evaluate",
     "reproduce/run.py:reproduce",
-    "retrieval/all_pairs.py:evaluate_retrieval",
 }
 REPEATED_CLASS_NAMES = {"Row", "Table"}
 

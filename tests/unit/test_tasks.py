@@ -1,7 +1,9 @@
 """A trained model at work on pictures it was never shown."""
 
+import inspect
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -335,3 +337,25 @@ def test_a_captioning_model_with_attention_is_explained(captioner, photos):
         assert " ".join(explanation.target[:-1]) == model.tokenizer.decode(caption.ids)
         assert explanation.attention == pytest.approx(np.tile([0.1, 0.2, 0.3, 0.4], (len(explanation.target), 1)))
         assert explanation.source == () and explanation.alignment is None and explanation.gate is None
+
+
+def calls_to_step(model, monkeypatch, work):
+    """Run `work` and return the functions of the package on the stack of the first call of `step`, outermost first."""
+    stacks, step, package = [], type(model).step, str(Path(limner.__file__).parent)
+
+    def watched(self, *arguments):
+        frames = inspect.stack(context=0)
+        stacks.append([one.function for one in reversed(frames) if one.filename.startswith(package)])
+        return step(self, *arguments)
+
+    monkeypatch.setattr(type(model), "step", watched)
+    work()
+    return [name for name in stacks[0] if not name.startswith("<")] + ["step"]
+
+
+def test_few_calls_lead_from_a_caption_to_a_step(captioner, photos, monkeypatch):
+    model = captioner.models[0].model
+    found = calls_to_step(model, monkeypatch, lambda: captioner.describe([photos["red"]]))
+    assert found == ["describe", "generate", "beam_search", "step"]
+    found = calls_to_step(model, monkeypatch, lambda: list(captioner.describe_each([photos["red"]])))
+    assert found == ["describe_each", "generate", "beam_search", "step"]

@@ -66,12 +66,14 @@ def beam_search(
                 for model, memory, state in zip(models, beam.memories, beam.states, strict=True)
             ]
             log_probs = mean_log_probs([logits for logits, _ in steps]).view(*beam.total.shape, -1)  # (N, K, V)
+            states = [state for _, state in steps]
+            del steps  # frees the logits
             log_probs = rules.apply(log_probs, beam.live, length)
             choice = select_continuations(log_probs, beam.total, beam.live, length)
             keep = results.add(choice, beam, length)
             if not keep:
                 break
-            beam = beam.advance(choice, keep, [state for _, state in steps], length)
+            beam = beam.advance(choice, keep, states, length)
         else:
             results.add_unfinished(beam)
     return results.n_best()

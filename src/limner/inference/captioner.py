@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
 CAPTION_BATCH_SIZE = 32
+UNKNOWN_PREFIX = "captions do not depend on them"
 
 ImageT = TypeVar("ImageT", bound=ImageInput)
 
@@ -85,7 +87,7 @@ class Captioner(TextGenerator):
             SettingsError: a decoding setting is unknown or not allowed.
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
-        warn_of_unknown_words(self.tokenizer, prefixes or (), "the model gives them no meaning")
+        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         hypotheses = generate(
             self.models,
             self._inputs(images),
@@ -113,18 +115,25 @@ class Captioner(TextGenerator):
         Yields:
             Each image with its captions, or with the error that it cannot be read.
         """
-        for start in range(0, len(images), CAPTION_BATCH_SIZE):
-            batch = images[start : start + CAPTION_BATCH_SIZE]
-            given = None if prefixes is None else prefixes[start : start + CAPTION_BATCH_SIZE]
+        settings = change_decoding(self.models[0].recipe.decoding, decoding)
+        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
+        size = CAPTION_BATCH_SIZE
+        pending = deque(slice(start, min(start + size, len(images))) for start in range(0, len(images), size))
+        while pending:
+            rows = pending.popleft()
+            batch, given = images[rows], None if prefixes is None else prefixes[rows]
             try:
-                yield from zip(batch, self.describe(batch, prefixes=given, **decoding), strict=True)
-            except MediaError:
-                for row, image in enumerate(batch):
-                    try:
-                        prefix = None if given is None else [given[row]]
-                        yield image, self.describe([image], prefixes=prefix, **decoding)[0]
-                    except MediaError as error:
-                        yield image, error
+                hypotheses = generate(
+                    self.models, self._inputs(batch), self.features_of(batch), settings, prefixes=given, batch_size=size
+                )
+            except MediaError as error:
+                if len(batch) == 1:
+                    yield batch[0], error
+                else:  # one by one, to find the images that cannot be read
+                    pending.extendleft(slice(row, row + 1) for row in reversed(range(rows.start, rows.stop)))
+                continue
+            for image, n_best in zip(batch, hypotheses, strict=True):
+                yield image, [_caption(self.tokenizer, one) for one in n_best]
 
     def explain(
         self,

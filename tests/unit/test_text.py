@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sacremoses
 import tokenizers
+from sacremoses.corpus import NonbreakingPrefixes
 
 from limner.errors import RunError, SettingsError
 from limner.text import moses
@@ -78,6 +79,41 @@ def test_the_short_ways_end_where_sacremoses_does(lang):
     for text in [*TRICKY, *letters, *noise]:
         assert moses.normalise(text, lang) == normaliser.normalize(text)
         assert moses.tokenise(text, lang) == tokeniser.tokenize(text, escape=False)
+
+
+@pytest.mark.parametrize("lang", ["en", "de", "fr", "cs", "fi", "ga", "zh"])
+def test_plain_tokens_are_detokenised_as_by_sacremoses(lang):
+    detokeniser = sacremoses.MosesDetokenizer(lang)
+    draw = random.Random(0)
+    pool = [
+        "a",
+        "b",
+        "Öl",
+        "naïve",
+        "T-shirt",
+        "-",
+        "--",
+        ".",
+        ",",
+        "...",
+        ".,",
+        "li",
+        "mail",
+        "n",
+        "ssa",
+        "3",
+        "'s",
+        "d'",
+    ]
+    tokens = [draw.choices(pool, k=draw.randrange(8)) for _ in range(1500)]
+    for sentence in [[], [""], ["."], ["a", "", "b"], ["a", " "], *tokens]:
+        if lang != "cs" or not moses._CZECH_DASH.search(" ".join(sentence)):
+            assert moses.detokenise(sentence, lang) == detokeniser.detokenize(sentence, unescape=False), sentence
+
+
+def test_the_languages_are_those_of_sacremoses():
+    assert set(moses.LANGUAGES) == set(NonbreakingPrefixes().available_langs.values())
+    assert list(moses.LANGUAGES) == sorted(moses.LANGUAGES)
 
 
 def test_an_unknown_language_is_named_with_the_known_ones():

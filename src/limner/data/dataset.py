@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from limner.data.batching import bounded_batches
-from limner.data.collection import Collection
 from limner.data.examples import Batch, Example, Item, StoredFeatures, collate
 from limner.errors import FeatureError, TrainingError
 from limner.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.data.collection import Collection
 from limner.data.readers.corpus_files import read_json, read_lines, require_field
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import SourceLocation
@@ -28,6 +27,9 @@ from limner.features.preprocessing import Preprocessing, preprocess
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, RegionRows
 from limner.media.image import ImageInput, open_image
 from limner.media.modality import IMAGE
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
 
 logger = logging.getLogger(__name__)
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import lance
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from limner.data.collection import FEATURES, Collection
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import FeatureError, SettingsError
 from limner.features.spec import FeatureArray, FeatureSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from limner.data.collection import Collection
 
 _SPEC_KEY = b"limner.spec"
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # raised by Lance for files that it cannot read or write
@@ -213,6 +215,9 @@ class TableWriter:
         """
         if not self._ids:
             return
+        import lance
+        import pyarrow as pa
+
         flat = np.stack(self._values).astype(np.float16, copy=False).reshape(-1)
         values = pa.FixedSizeListArray.from_arrays(pa.array(flat), int(np.prod(self.spec.shape)))
         table = pa.Table.from_arrays([pa.array(self._ids), values], schema=_schema(self.spec))
@@ -229,6 +234,8 @@ class TableWriter:
 
 def table_path(collection: Path, name: str) -> Path:
     """Folder of a feature table."""
+    from limner.data.collection import FEATURES
+
     return collection / FEATURES / f"{name}.lance"
 
 
@@ -246,6 +253,8 @@ def _chunk_rows(spec: FeatureSpec) -> int:
 
 
 def _schema(spec: FeatureSpec) -> pa.Schema:
+    import pyarrow as pa
+
     values = pa.list_(pa.float16(), int(np.prod(spec.shape)))
     return pa.schema(
         [pa.field("id", pa.string()), pa.field("values", values)],
@@ -254,6 +263,8 @@ def _schema(spec: FeatureSpec) -> pa.Schema:
 
 
 def _to_array(column: pa.Array | pa.ChunkedArray, shape: tuple[int, ...]) -> FeatureArray:
+    import pyarrow as pa
+
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     values: FeatureArray = column.flatten().to_numpy(zero_copy_only=False)
@@ -261,6 +272,8 @@ def _to_array(column: pa.Array | pa.ChunkedArray, shape: tuple[int, ...]) -> Fea
 
 
 def _open_dataset(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
+    import lance
+
     try:
         return lance.dataset(path)
     except _LANCE_ERRORS as error:

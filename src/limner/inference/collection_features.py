@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import SettingsError
@@ -14,6 +14,9 @@ from limner.features.controls import ControlFeatures, ImageControl, mean_feature
 from limner.features.spec import require_compatible
 from limner.features.store import FeatureStore
 from limner.runs.trained_model import TrainedModel
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
 
 
 def open_features(model: TrainedModel, collection: Collection, cache_mib: int | None = None) -> FeatureStore | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.errors import CollectionError, SettingsError
@@ -21,6 +20,9 @@ from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.vocab import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
 
 logger = logging.getLogger(__name__)
 

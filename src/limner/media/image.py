@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ _FORMATS = {
     "TGA": (".tga",),
     "PCX": (".pcx",),
 }
+_PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "WebP", "Avif", "Tiff", "Bmp", "Ppm", "Jpeg2K", "Ico", "Tga", "Pcx")
 IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 """Lowercase suffixes of image files."""
 
@@ -88,7 +91,9 @@ def describe_input(source: ImageInput) -> str:
 
 @functools.cache
 def _formats() -> tuple[str, ...]:
-    Image.init()
+    for plugin in _PLUGINS:  # Image.init() would import all plugins of Pillow
+        with contextlib.suppress(ImportError):
+            import_module(f"PIL.{plugin}ImagePlugin")
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 

@@ -7,38 +7,55 @@ are comparable, as in translation papers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
-import sacrebleu
 from numpy.typing import NDArray
-from sacrebleu.metrics.base import Metric as Sacrebleu
-from sacrebleu.metrics.bleu import BLEU
 
 from limner.metrics.base import Metric, References, Statistics
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as Sacrebleu
 
 MAX_ORDER = 4
 
 
-_TOKENS = BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=MAX_ORDER)
-_TEXT = BLEU(force=True)  # no guessing from full stops whether the text is tokenised: the signature records it
+@cache
+def _tokens() -> Sacrebleu:
+    """BLEU of tokens; created when first used, as sacrebleu takes time to import."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(tokenize="none", smooth_method="none", force=True, max_ngram_order=MAX_ORDER)
 
 
-def sacrebleu_statistics(counter: Sacrebleu, hypotheses: Sequence[str], references: References) -> Statistics:
+@cache
+def _text() -> Sacrebleu:
+    """BLEU of running text; `force` suppresses the warning about tokenised input, which the signature states."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(force=True)
+
+
+def sacrebleu_statistics(
+    counter: Callable[[], Sacrebleu], hypotheses: Sequence[str], references: References
+) -> Statistics:
     """Compute the statistics of a sacrebleu metric for every segment, (N, k)."""
     streams = list(zip_longest(*references))  # transposed: the first references, the second ones, …, or None
-    return np.asarray(counter._extract_corpus_statistics(hypotheses, streams), dtype=np.float64)
+    return np.asarray(counter()._extract_corpus_statistics(hypotheses, streams), dtype=np.float64)
 
 
-def sacrebleu_value(counter: Sacrebleu, totals: Statistics) -> float:
+def sacrebleu_value(counter: Callable[[], Sacrebleu], totals: Statistics) -> float:
     """Compute the score of a sacrebleu metric from summed statistics, (k,)."""
-    return float(counter._compute_score_from_stats(totals.tolist()).score)
+    return float(counter()._compute_score_from_stats(totals.tolist()).score)
 
 
 def sacrebleu_settings(text: str) -> str:
     """Append the scale and the version of sacrebleu to a signature."""
+    import sacrebleu
+
     return f"{text}|scale:0-100|sacrebleu:{sacrebleu.__version__}"
 
 
@@ -49,7 +66,7 @@ def bleu_statistics(hypotheses: Sequence[str], references: References) -> Statis
         (N, 10): length c of the hypothesis, closest reference length r, number of matched 1- to 4-grams, number of all
         1- to 4-grams.
     """
-    return sacrebleu_statistics(_TOKENS, hypotheses, references)
+    return sacrebleu_statistics(_tokens, hypotheses, references)
 
 
 def bleu_value(order: int, totals: Statistics) -> float:
@@ -75,6 +92,8 @@ def sentence_bleu(statistics: Statistics) -> NDArray[np.float64]:
 
 
 def _bleu(order: int, totals: Statistics, smooth: str) -> float:
+    from sacrebleu.metrics.bleu import BLEU
+
     counts = [int(count) for count in totals]
     score = BLEU.compute_bleu(
         correct=counts[2 : 2 + order],
@@ -101,8 +120,8 @@ BLEU_METRICS = tuple(
 )
 SACREBLEU = Metric(
     "sacrebleu",
-    partial(sacrebleu_statistics, _TEXT),
-    partial(sacrebleu_value, _TEXT),
+    partial(sacrebleu_statistics, _text),
+    partial(sacrebleu_value, _text),
     partial(sacrebleu_settings, "n:4|case:mixed|eff:no|tok:13a|smooth:exp|reflen:closest"),
     reads="text",
 )

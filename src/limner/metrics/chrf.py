@@ -7,19 +7,28 @@ only in changes by detokenisation other than spaces.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sacrebleu.metrics.chrf import CHRF
 
 from limner.metrics.base import Metric, Statistics
 from limner.metrics.bleu import sacrebleu_settings, sacrebleu_statistics, sacrebleu_value
 
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as Sacrebleu
+
 ORDERS = 6
 """Maximum order of the character n-grams."""
 
-_CHRF2 = CHRF(char_order=ORDERS, beta=2)
-_CHRF3 = CHRF(char_order=ORDERS, beta=3)
+@cache
+def _chrf(beta: int) -> Sacrebleu:
+    from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF(char_order=ORDERS, beta=beta)
+
+
+_CHRF2, _CHRF3 = partial(_chrf, 2), partial(_chrf, 3)
 
 
 def precision_and_recall(totals: Statistics) -> tuple[float, float]:

@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from limner.data.collection import Collection
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.encoders.base import EncoderInput
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
@@ -43,6 +42,9 @@ from limner.media.image import ImageInput, Pixels, describe_input, open_image
 from limner.media.modality import IMAGE
 from limner.progress import Progress
 from limner.settings import Settings
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from limner.features.encoders.network import NetworkBackbone
 from limner.features.encoders.pixels import PixelBackbone
 from limner.features.encoders.transformers import load_pretrained
 from limner.features.preprocessing import Preprocessing
-from limner.features.regions import WholeImageBackbone, whole_image_spec
 from limner.features.spec import FeatureSpec, RegionRows, require_compatible
 
 DEFAULT_PIXELS = 64
@@ -89,6 +88,8 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
     """Load one layer of one network, for its pooled features, its grid or both."""
     first = specs[0]
     if first.regions is not None:
+        from limner.features.regions import WholeImageBackbone, whole_image_spec
+
         return WholeImageBackbone(_load_one([whole_image_spec(first)], name, precision, device), first.regions)
     if first.backbone == "logmel":
         return LogMelBackbone(LogMelSettings.parse(first.preprocessing, f"features '{first.name}'"))

@@ -1,0 +1,55 @@
+"""Modules that a command imports, in a new process: those that it does not use must not slow it down."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys
+from limner.cli import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} | set(sys.modules))))
+"""
+TABLES = {"lance", "pandas", "pyarrow"}
+TRAINING = {"lightning_fabric", "tensorboard", "torch.utils.tensorboard", "limner.training"}
+EVALUATION = {"sacrebleu", "pycocoevalcap", "scipy", "limner.evaluation"}
+DRAWING = {"jinja2", "matplotlib", "sklearn", "limner.report"}
+OTHERS = {"sacremoses", "transformers", "huggingface_hub", "av", "soundfile", "limner.synthetic", "limner.data.readers"}
+TORCH = {"torch", "numpy", "PIL", "tokenizers", "safetensors"}
+
+
+def modules_of(*arguments):
+    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1])), done.stdout
+
+
+@pytest.fixture
+def image(tiny):
+    return tiny.image_path(tiny.items("test")[0])
+
+
+def test_describing_an_image_imports_nothing_that_it_does_not_use(trained, image):
+    modules, printed = modules_of("describe", image, "--model", trained)
+    assert printed.startswith(f"{image}\t")
+    assert modules & (TABLES | TRAINING | EVALUATION | DRAWING | OTHERS) == set()
+    assert modules >= TORCH
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("describe", "--help"), ("train", "--help")])
+def test_help_imports_neither_torch_nor_numpy(arguments):
+    modules, printed = modules_of(*arguments)
+    assert "Usage: " in printed
+    assert modules & (TORCH | TABLES | TRAINING | EVALUATION | DRAWING | OTHERS | {"yaml"}) == set()
+
+
+def test_the_package_itself_imports_nothing():
+    program = "import sys, limner; print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

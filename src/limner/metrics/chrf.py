@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ORDERS = 6
 """Maximum order of the character n-grams."""
 
+
 @cache
 def _chrf(beta: int) -> Sacrebleu:
     from sacrebleu.metrics.chrf import CHRF

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from limner.reproduce import find_table, reproduce
     from limner.runs.recipe import Recipe, load_recipe
     from limner.runs.trained_model import load_trained_model
-    from limner.synthetic.scenes import SceneSettings, generate
+    from limner.synthetic.scenes import SceneSettings, generate_scenes
     from limner.synthetic.sounds import SoundSettings, generate_sounds
     from limner.training.loop import train
 
@@ -60,7 +60,7 @@ _MODULES = {
     "extract": "features.extract",
     "find_table": "reproduce",
     "gate_statistics": "evaluation.gates",
-    "generate": "synthetic.scenes",
+    "generate_scenes": "synthetic.scenes",
     "generate_sounds": "synthetic.sounds",
     "import_collection": "data.readers",
     "learn_filters": "features.encoders.kmeans",
@@ -98,7 +98,7 @@ __all__ = [
     "extract",
     "find_table",
     "gate_statistics",
-    "generate",
+    "generate_scenes",
     "generate_sounds",
     "import_collection",
     "learn_filters",

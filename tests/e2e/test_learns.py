@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from limner.synthetic.scenes import SceneSettings, generate
+from limner.synthetic.scenes import SceneSettings, generate_scenes
 
 SIZES = [
     "model.embedding_dim=48",
@@ -29,7 +29,9 @@ def limner(*arguments):
 
 
 def test_it_sees_and_says_and_finds(tmp_path):
-    scenes = generate(tmp_path / "scenes", SceneSettings(seed=3, train=600, val=30, test=60, size=64, ambiguous=0.2))
+    scenes = generate_scenes(
+        tmp_path / "scenes", SceneSettings(seed=3, train=600, val=30, test=60, size=64, ambiguous=0.2)
+    )
     limner("features", scenes.path, "--backbone", "pixels:32")
     found = {}
     for name, changes in MODELS.items():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from limner.synthetic.scenes import SceneSettings, generate
+from limner.synthetic.scenes import SceneSettings, generate_scenes
 
 
 def limner(*arguments):
@@ -27,7 +27,9 @@ def by_condition(part):
 
 def test_the_image_is_used(tmp_path):
     """Words dropped from the source depend on the image. Ambiguous nouns take longer to learn: see the slow test."""
-    scenes = generate(tmp_path / "scenes", SceneSettings(seed=3, train=1200, val=20, test=60, size=64, ambiguous=1.0))
+    scenes = generate_scenes(
+        tmp_path / "scenes", SceneSettings(seed=3, train=1200, val=20, test=60, size=64, ambiguous=1.0)
+    )
     limner("features", scenes.path, "--backbone", "pixels:32")
     run = tmp_path / "run"
     changes = ["features.tables=[pixels32]", "training.epochs=8", "training.validate_every=8"]

@@ -25,10 +25,12 @@ def place(tmp_path_factory) -> Path:
     """A folder with a small demo/, as 'make demo' leaves it, and photographs of one's own."""
     place = tmp_path_factory.mktemp("readme")
     settings = limner.SceneSettings(seed=1, train=40, val=6, test=6, size=64)
-    scenes = limner.generate(place / "demo" / "scenes", settings)
+    scenes = limner.generate_scenes(place / "demo" / "scenes", settings)
     limner.extract(scenes, limner.load_backbone("pixels:64"))
     limner.train(limner.load_recipe("scenes/mrnn", ["training.epochs=1"]), scenes, place / "demo" / "run")
-    words = limner.generate(place / "demo" / "ambiguous", settings.model_copy(update={"ambiguous": 1.0, "test": 40}))
+    words = limner.generate_scenes(
+        place / "demo" / "ambiguous", settings.model_copy(update={"ambiguous": 1.0, "test": 40})
+    )
     limner.extract(words, limner.load_backbone("pixels:64"))
     brief = limner.load_recipe("scenes/translate-src-img", ["training.epochs=1"])
     limner.train(brief, words, place / "demo" / "translation")

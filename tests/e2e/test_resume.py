@@ -10,7 +10,7 @@ import time
 import pytest
 import yaml
 
-from limner.synthetic.scenes import SceneSettings, generate
+from limner.synthetic.scenes import SceneSettings, generate_scenes
 
 COMMON = {
     "features": {"tables": ["pixels16"]},
@@ -75,7 +75,9 @@ main()
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    collection = generate(tmp_path_factory.mktemp("e2e") / "scenes", SceneSettings(train=60, val=12, test=1, size=32))
+    collection = generate_scenes(
+        tmp_path_factory.mktemp("e2e") / "scenes", SceneSettings(train=60, val=12, test=1, size=32)
+    )
     limner("features", collection.path, "--backbone", "pixels:16")
     return collection.path
 

@@ -16,37 +16,45 @@ from PIL import Image
 
 from limner.data.collection import Collection
 from limner.errors import CollectionError, MissingExtraError, SettingsError
-from limner.synthetic.scenes import ClipSettings, SceneSettings, clips, drawing, generate
-from limner.synthetic.scenes.grammar import FORMS, NOUNS, PHRASES, contract, french, german, tell
-from limner.synthetic.scenes.things import PAINTERS, draw_thing
-from limner.synthetic.scenes.world import (
+from limner.synthetic.scenes import ClipSettings, SceneSettings, clips, drawing, generate_scenes
+from limner.synthetic.scenes.grammar import (
+    NOUNS,
+    PHRASES,
+    TEMPLATES,
+    contract_prepositions,
+    describe_scene,
+    french_phrase,
+    german_phrase,
+)
+from limner.synthetic.scenes.objects import DRAW_OBJECT, draw_object
+from limner.synthetic.scenes.scene import (
+    BACKGROUNDS,
     COLOURS,
-    FLYING,
-    GROUNDS,
+    FLYING_OBJECTS,
     INVERSE,
     MOTIONS,
-    ORDINARY,
     SENSES,
+    UNAMBIGUOUS,
     Scene,
-    Thing,
+    SceneObject,
     make_clip,
     make_scene,
-    with_senses,
+    sample_senses,
 )
 
 SMALL = SceneSettings(seed=3, train=5, val=2, test=2, size=64, clips=ClipSettings(train=2, size=48, frames=5, rate=5))
 BALL, HOUSE, TREE, STAR = (
-    Thing("ball", "red", big=True),
-    Thing("house", "blue"),
-    Thing("tree", "green", big=True),
-    Thing("star", "white"),
+    SceneObject("ball", "red", big=True),
+    SceneObject("house", "blue"),
+    SceneObject("tree", "green", big=True),
+    SceneObject("star", "white"),
 )
-SIGN = Thing("letter", "black", sense="sign", big=True)
-PINK = Thing("umbrella", "pink", big=True)
+SIGN = SceneObject("letter", "black", sense="sign", big=True)
+PINK = SceneObject("umbrella", "pink", big=True)
 
 
 def texts(scene, lang):
-    return [sentence.text for sentence in tell(scene) if sentence.lang == lang]
+    return [sentence.text for sentence in describe_scene(scene) if sentence.lang == lang]
 
 
 def digests(folder):
@@ -60,7 +68,7 @@ def digests(folder):
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    return generate(tmp_path_factory.mktemp("scenes") / "one", SMALL)
+    return generate_scenes(tmp_path_factory.mktemp("scenes") / "one", SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +80,7 @@ def scenes():
 
 
 @pytest.mark.parametrize(
-    ("thing", "article", "sized", "case", "expected"),
+    ("obj", "article", "sized", "case", "expected"),
     [
         (BALL, "a", True, "nom", "ein großer roter Ball"),
         (BALL, "a", True, "acc", "einen großen roten Ball"),
@@ -98,12 +106,12 @@ def scenes():
         (HOUSE, "who", False, "nom", "das"),
     ],
 )
-def test_german_agrees_in_gender_and_case(thing, article, sized, case, expected):
-    assert german(thing, article, sized, case) == expected
+def test_german_agrees_in_gender_and_case(obj, article, sized, case, expected):
+    assert german_phrase(obj, article, sized, case) == expected
 
 
 @pytest.mark.parametrize(
-    ("thing", "article", "sized", "expected"),
+    ("obj", "article", "sized", "expected"),
     [
         (BALL, "a", True, "une grande balle rouge"),
         (HOUSE, "the", True, "la petite maison bleue"),
@@ -113,13 +121,13 @@ def test_german_agrees_in_gender_and_case(thing, article, sized, case, expected)
         (STAR, "the", False, "l'étoile blanche"),
         (STAR, "the", True, "la petite étoile blanche"),
         (STAR, "a", True, "une petite étoile blanche"),
-        (Thing("nut", "purple", sense="screw"), "the", False, "l'écrou violet"),
-        (Thing("cup", "purple"), "the", False, "la tasse violette"),
-        (Thing("boat", "black"), "a", False, "un bateau noir"),
+        (SceneObject("nut", "purple", sense="screw"), "the", False, "l'écrou violet"),
+        (SceneObject("cup", "purple"), "the", False, "la tasse violette"),
+        (SceneObject("boat", "black"), "a", False, "un bateau noir"),
     ],
 )
-def test_french_agrees_and_elides(thing, article, sized, expected):
-    assert french(thing, article, sized) == expected
+def test_french_agrees_and_elides(obj, article, sized, expected):
+    assert french_phrase(obj, article, sized) == expected
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ def test_french_agrees_and_elides(thing, article, sized, expected):
     ],
 )
 def test_prepositions_contract(loose, expected):
-    assert contract(loose) == expected
+    assert contract_prepositions(loose) == expected
 
 
 def test_a_pair_is_told_five_ways_in_three_languages():
@@ -172,12 +180,12 @@ def test_a_clip_tells_its_motion():
 
 
 def test_every_thing_can_be_named_and_drawn():
-    names = {*ORDINARY, *(f"{word}:{sense}" for word, senses in SENSES.items() for sense in senses)}
-    assert set(NOUNS) == names == set(PAINTERS)
-    assert set(drawing.PAINTERS) == set(GROUNDS)
+    names = {*UNAMBIGUOUS, *(f"{word}:{sense}" for word, senses in SENSES.items() for sense in senses)}
+    assert set(NOUNS) == names == set(DRAW_OBJECT)
+    assert set(drawing.DRAW_BACKGROUND) == set(BACKGROUNDS)
     for phrases in PHRASES.values():
         assert phrases.keys() == PHRASES["en"].keys()
-    assert {len(forms) for kinds in FORMS.values() for forms in kinds.values()} == {5}
+    assert {len(forms) for kinds in TEMPLATES.values() for forms in kinds.values()} == {5}
 
 
 # What is said, over many scenes.
@@ -187,14 +195,19 @@ def test_sentences_are_of_ordinary_length_and_end_properly(scenes):
     for scene in scenes:
         for text in texts(scene, "en"):
             assert 6 <= len(re.findall(r"\w+", text)) <= 14, text
-        groups = Counter(sentence.group for sentence in tell(scene))
+        groups = Counter(sentence.group for sentence in describe_scene(scene))
         assert groups == dict.fromkeys(range(5), 3)
-        assert all(s.text[0].isupper() and re.fullmatch(r"[^{}]+[^ ]\.", s.text) for s in tell(scene))
+        assert all(s.text[0].isupper() and re.fullmatch(r"[^{}]+[^ ]\.", s.text) for s in describe_scene(scene))
 
 
 def test_training_covers_every_word_of_the_test_scenes(scenes):
     def words(some):
-        return {(s.lang, word) for scene in some for s in tell(scene) for word in re.findall(r"\w+", s.text.lower())}
+        return {
+            (s.lang, word)
+            for scene in some
+            for s in describe_scene(scene)
+            for word in re.findall(r"\w+", s.text.lower())
+        }
 
     known = words(scenes)
     assert words(make_scene(0, "test", index, 0.4) for index in range(200)) <= known
@@ -208,7 +221,7 @@ def test_english_does_not_know_the_sense():
         scene = make_scene(0, "train", index, 1.0)
         tellings = {}
         for seed in range(8):
-            other = with_senses(scene, Random(seed))
+            other = sample_senses(scene, Random(seed))
             tellings[other.label] = (tuple(texts(other, "en")), tuple(texts(other, "de")))
         assert len(tellings) == 2
         (first, ours), (second, theirs) = tellings.values()
@@ -250,7 +263,7 @@ def test_the_share_of_ambiguous_scenes_is_a_setting():
 
 def test_relations_hold_in_the_picture(scenes):
     for scene in scenes:
-        first, *others = scene.things
+        first, *others = scene.objects
         if scene.relation == "between":
             assert others[0].x < first.x < others[1].x
         elif others:
@@ -264,7 +277,7 @@ def test_relations_hold_in_the_picture(scenes):
             }
             assert holds[scene.relation]
             assert first.big and not second.big
-    assert set(INVERSE) == {scene.relation for scene in scenes if len(scene.things) == 2}
+    assert set(INVERSE) == {scene.relation for scene in scenes if len(scene.objects) == 2}
 
 
 # What is drawn.
@@ -278,14 +291,14 @@ def test_a_scene_depends_on_seed_split_and_index_alone():
 
 @pytest.mark.parametrize("index", range(12))
 def test_boxes_hold_the_things_and_are_tight(index):
-    """Leaving a thing out changes pixels in its box, up to every edge of it; shadows aside, none outside."""
+    """Leaving a obj out changes pixels in its box, up to every edge of it; shadows aside, none outside."""
     scene = make_scene(5, "train", index, 0.5)
     side = 128
     _, boxes = drawing.draw_scene(scene, side)
-    things = [drawing.stand(thing, draw_thing(thing, side), side)._replace(floor=None) for thing in scene.things]
-    ground = drawing.draw_ground(scene.ground, scene.backdrop, side)
-    for thing, box in zip(things, boxes, strict=True):
-        changed = np.any(np.asarray(drawing.compose(ground, [thing])) != np.asarray(ground), axis=2)
+    objects = [drawing.place_object(obj, draw_object(obj, side), side)._replace(shadow_y=None) for obj in scene.objects]
+    ground = drawing.draw_background(scene.background, scene.background_seed, side)
+    for obj, box in zip(objects, boxes, strict=True):
+        changed = np.any(np.asarray(drawing.compose(ground, [obj])) != np.asarray(ground), axis=2)
         rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
         left, top, width, height = box
         assert left <= columns[0] and columns[-1] < left + width
@@ -295,30 +308,30 @@ def test_boxes_hold_the_things_and_are_tight(index):
 
 
 def test_colours_and_senses_look_different():
-    """At 64 pixels two colours of a thing, and two senses of a word, differ clearly."""
+    """At 64 pixels two colours of a obj, and two senses of a word, differ clearly."""
     plain = Image.new("RGB", (64, 64), (128, 160, 128))
 
-    def look(thing):
-        return np.asarray(drawing.compose(plain, [drawing.stand(thing, draw_thing(thing, 64), 64)]), float)
+    def look(obj):
+        return np.asarray(drawing.compose(plain, [drawing.place_object(obj, draw_object(obj, 64), 64)]), float)
 
-    balls = [look(Thing("ball", colour)) for colour in COLOURS]
+    balls = [look(SceneObject("ball", colour)) for colour in COLOURS]
     distances = [np.abs(a - b).mean() for i, a in enumerate(balls) for b in balls[:i]]
     assert min(distances) > 6
     for word, senses in SENSES.items():
-        first, second = (look(Thing(word, "blue", sense=sense)) for sense in senses)
+        first, second = (look(SceneObject(word, "blue", sense=sense)) for sense in senses)
         assert np.abs(first - second).mean() > 6, word
 
 
 def test_a_mirrored_letter_is_never_drawn():
-    sign = Thing("letter", "red", sense="sign", variant=1)
-    assert draw_thing(sign, 64).tobytes() == draw_thing(replace(sign, flip=True), 64).tobytes()
-    fish = Thing("fish", "red")
-    assert draw_thing(fish, 64).tobytes() != draw_thing(replace(fish, flip=True), 64).tobytes()
+    sign = SceneObject("letter", "red", sense="sign", variant=1)
+    assert draw_object(sign, 64).tobytes() == draw_object(replace(sign, flip=True), 64).tobytes()
+    fish = SceneObject("fish", "red")
+    assert draw_object(fish, 64).tobytes() != draw_object(replace(fish, flip=True), 64).tobytes()
 
 
 @pytest.mark.parametrize("motion", MOTIONS)
 def test_clips_move_as_they_say(motion):
-    x, y = zip(*(clips.path(motion, step / 20, 0.5) for step in range(21)), strict=True)
+    x, y = zip(*(clips.position(motion, step / 20, 0.5) for step in range(21)), strict=True)
     sideways, upwards = x[-1] - x[0], y[0] - y[-1]
     assert {
         "left": sideways < -0.5 and not upwards,
@@ -358,7 +371,7 @@ def test_clips_are_real_videos(collection):
 
 
 def test_same_settings_same_bytes(collection, tmp_path):
-    again = generate(tmp_path / "two", SMALL)
+    again = generate_scenes(tmp_path / "two", SMALL)
     assert digests(again.path) == digests(collection.path)
     assert again.items() == collection.items()
     assert again.fingerprint() == collection.fingerprint()
@@ -373,12 +386,12 @@ def test_encoding_a_clip_again_gives_the_same_bytes(tmp_path):
 
 
 def test_another_seed_gives_another_collection(collection, tmp_path):
-    other = generate(tmp_path / "other", SceneSettings(seed=4, train=5, val=0, test=0, size=64))
+    other = generate_scenes(tmp_path / "other", SceneSettings(seed=4, train=5, val=0, test=0, size=64))
     assert {item.sentences for item in other.items()} != {item.sentences for item in collection.items("train")[:5]}
 
 
 def test_more_pictures_leave_the_first_ones_as_they_are(collection, tmp_path):
-    more = generate(tmp_path / "more", SceneSettings(seed=3, train=6, val=0, test=0, size=64))
+    more = generate_scenes(tmp_path / "more", SceneSettings(seed=3, train=6, val=0, test=0, size=64))
     ours, theirs = digests(more.path), digests(collection.path)
     for index in range(5):
         name = f"images/train-{index:05d}.jpg"
@@ -387,20 +400,20 @@ def test_more_pictures_leave_the_first_ones_as_they_are(collection, tmp_path):
 
 def test_a_finished_collection_is_returned_untouched(collection):
     before = {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")}
-    assert isinstance(generate(collection.path, SMALL), Collection)
+    assert isinstance(generate_scenes(collection.path, SMALL), Collection)
     assert {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")} == before
 
 
 def test_other_settings_are_refused(collection):
     with pytest.raises(CollectionError, match=r"other settings.*another folder"):
-        generate(collection.path, SceneSettings(train=1, val=0, test=0))
+        generate_scenes(collection.path, SceneSettings(train=1, val=0, test=0))
     assert json.loads((collection.path / "scenes.json").read_text())["seed"] == 3
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(CollectionError, match="not a collection of generated scenes"):
-        generate(tmp_path, SMALL)
+        generate_scenes(tmp_path, SMALL)
     assert [file.name for file in tmp_path.iterdir()] == ["precious.txt"]
 
 
@@ -409,7 +422,7 @@ def test_nothing_is_written_when_drawing_fails(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate(tmp_path / "new", SMALL, progress=stop)
+        generate_scenes(tmp_path / "new", SMALL, on_progress=stop)
     assert list(tmp_path.iterdir()) == []
     assert threading.active_count() < 50
 
@@ -418,13 +431,13 @@ def test_progress_counts_every_picture_and_clip(tmp_path):
     calls = []
     settings = SceneSettings(train=3, val=1, test=0, size=32)
     (tmp_path / "empty").mkdir()
-    generate(tmp_path / "empty", settings, progress=lambda done, total: calls.append((done, total)))
+    generate_scenes(tmp_path / "empty", settings, on_progress=lambda done, total: calls.append((done, total)))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_no_picture_at_all_is_refused(tmp_path):
     with pytest.raises(CollectionError, match="set train, val or test"):
-        generate(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
+        generate_scenes(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
 
 
 def test_clips_without_the_extra_say_what_to_install(tmp_path, monkeypatch):
@@ -437,7 +450,7 @@ def test_clips_without_the_extra_say_what_to_install(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_av)
     with pytest.raises(MissingExtraError, match=r"limner\[video\].*-c constraints\.txt '\.\[video\]'"):
-        generate(tmp_path / "clips", SMALL)
+        generate_scenes(tmp_path / "clips", SMALL)
     assert not (tmp_path / "clips").exists()
 
 
@@ -457,8 +470,8 @@ def test_wrong_settings_are_named(values, named):
 
 
 def test_flying_things_cast_no_shadow():
-    assert set(ORDINARY) > FLYING
+    assert set(UNAMBIGUOUS) > FLYING_OBJECTS
     for word in ("star", "ball"):
-        thing = Thing(word, "red")
-        placed = drawing.stand(thing, draw_thing(thing, 64), 64)
-        assert (placed.floor is None) == (word in FLYING)
+        obj = SceneObject(word, "red")
+        placed = drawing.place_object(obj, draw_object(obj, 64), 64)
+        assert (placed.shadow_y is None) == (word in FLYING_OBJECTS)

@@ -11,7 +11,7 @@ import soundfile
 from limner import cli
 from limner.data.collection import Collection
 from limner.errors import CollectionError, SettingsError
-from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds, make_sound, synthesise, tell
+from limner.synthetic.sounds import QUALITIES, SoundSettings, describe_sound, generate_sounds, make_sound, synthesise
 
 SMALL = SoundSettings(seed=3, train=8, val=4, test=4, seconds=0.5, rate=8000)
 RATE = 16000
@@ -63,12 +63,12 @@ def test_what_is_there_stays(collection, tmp_path):
     noted = []
     assert generate_sounds(collection.path, SMALL, lambda *news: noted.append(news)).items() == collection.items()
     assert not noted
-    with pytest.raises(CollectionError, match="holds sounds made by other settings; choose another folder"):
+    with pytest.raises(CollectionError, match="has sounds of other settings; choose another folder"):
         generate_sounds(collection.path, SoundSettings(seed=4, train=1, val=0, test=0))
     assert digests(collection.path) == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("dear diary")
-    with pytest.raises(CollectionError, match="something that is not a collection of generated sounds"):
+    with pytest.raises(CollectionError, match="files that are not a collection of generated sounds"):
         generate_sounds(tmp_path / "mine", SMALL)
 
 
@@ -84,7 +84,7 @@ def test_stopped_it_leaves_nothing(tmp_path):
 
 
 def test_no_sounds_at_all(tmp_path):
-    with pytest.raises(CollectionError, match="ask for no sound; set train, val or test"):
+    with pytest.raises(CollectionError, match="specify no sounds; set train, val or test"):
         generate_sounds(tmp_path / "c", SoundSettings(train=0, val=0, test=0))
 
 
@@ -93,7 +93,7 @@ def test_no_sounds_at_all(tmp_path):
 
 @pytest.mark.parametrize("sound", SOUNDS[:40], ids=lambda sound: sound.seed)
 def test_sentences_say_nothing_but_the_truth(sound):
-    sentences = [sentence.text.lower().replace(".", "").replace(",", "").split() for sentence in tell(sound)]
+    sentences = [sentence.text.lower().replace(".", "").replace(",", "").split() for sentence in describe_sound(sound)]
     wrong = {word for words in QUALITIES[sound.kind].values() for word in words} - set(sound.qualities.values())
     elsewhere = {word for kind in QUALITIES.values() for words in kind.values() for word in words}
     elsewhere -= {word for words in QUALITIES[sound.kind].values() for word in words}
@@ -105,7 +105,7 @@ def test_sentences_say_nothing_but_the_truth(sound):
 
 
 def test_wording_varies():
-    assert len({tuple(sentence.text for sentence in tell(sound)) for sound in SOUNDS}) > 100
+    assert len({tuple(sentence.text for sentence in describe_sound(sound)) for sound in SOUNDS}) > 100
 
 
 # Words and sound agree: what is measured of the samples, by the word.

@@ -92,8 +92,7 @@ def generate(
     Example: `limner generate sounds collections/sounds --train 2000`
     """
     from limner.media.modality import IMAGE
-    from limner.synthetic.scenes import SceneSettings
-    from limner.synthetic.scenes import generate as generate_scenes
+    from limner.synthetic.scenes import SceneSettings, generate_scenes
     from limner.synthetic.sounds import SoundSettings, generate_sounds
 
     values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous)

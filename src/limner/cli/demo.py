@@ -16,7 +16,7 @@ from limner.report import write_report
 from limner.runs.recipe import load_recipe
 from limner.runs.records import Evaluation
 from limner.runs.trained_model import load_trained_model
-from limner.synthetic.scenes import SceneSettings, generate
+from limner.synthetic.scenes import SceneSettings, generate_scenes
 from limner.training.loop import train
 
 RECIPE, TRANSLATION = "scenes/mrnn", "scenes/translate-src-img"
@@ -88,7 +88,7 @@ def run_demo(folder: Path, *, seed: int, command: str, progress: Note) -> DemoRe
 
 def _drawn(folder: Path, settings: SceneSettings, progress: Note) -> Collection:
     """Draw scenes, and keep what a model that learns to see from pixels is shown of them."""
-    scenes = generate(folder, settings, lambda done, total: progress("drawing", done, total))
+    scenes = generate_scenes(folder, settings, lambda done, total: progress("drawing", done, total))
     extract(scenes, load_backbone("pixels:64"), on_progress=lambda done, total: progress("looking", done, total))
     return scenes
 

@@ -10,7 +10,7 @@ import numpy as np
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.synthetic.scenes import SENSES
-from limner.synthetic.scenes.grammar import NOUNS, WEAK
+from limner.synthetic.scenes.grammar import NOUNS, WEAK_NOUNS
 
 SOURCE_LANG = "en"
 """Language of the ambiguous words."""
@@ -90,5 +90,5 @@ def _nouns(label: str, lang: str) -> frozenset[str]:
     """All inflected forms of a label's noun that the sentences about scenes use."""
     if lang == "de":
         noun = NOUNS[label].german
-        return frozenset({noun.casefold(), f"{noun}n".casefold()} if noun in WEAK else {noun.casefold()})
+        return frozenset({noun.casefold(), f"{noun}n".casefold()} if noun in WEAK_NOUNS else {noun.casefold()})
     return frozenset({NOUNS[label].french}) if lang == "fr" else frozenset()

@@ -1,1 +1,1 @@
-"""."""
+"""Generated collections: drawn scenes and synthesised sounds."""

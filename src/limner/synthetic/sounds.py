@@ -1,7 +1,7 @@
-"""The generated sounds: tones, sweeps, noises and beats, each with sentences in English that say what is heard.
+"""Generated collection of tones, sweeps, noises and beats with English sentences that describe them.
 
-What a fresh machine learns to describe sounds from. Everything follows from the settings: the same seed gives the
-same bytes. A sound is a pure function of (seed, split, index); its `label` is its kind.
+It needs neither data nor network. All files are determined by the settings: the same seed gives the same bytes. A
+sound is a function of (seed, split, index) only; the `label` of an item is the kind of its sound.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from limner.errors import CollectionError
 from limner.media.audio import soundfile_module
 from limner.progress import Progress
 from limner.settings import Settings
-from limner.synthetic.storage import is_there, store
+from limner.synthetic.storage import matches_record, write_collection
 
-__all__ = ["QUALITIES", "Sound", "SoundSettings", "generate_sounds", "make_sound", "synthesise", "tell"]
+__all__ = ["QUALITIES", "Sound", "SoundSettings", "describe_sound", "generate_sounds", "make_sound", "synthesise"]
 
 logger = logging.getLogger(__name__)
 
 RECORD = "sounds.json"
 EDITION = 1
-"""Counted up whenever the same settings begin to give other sounds or sentences."""
+"""Version of the generated files, increased when the same settings give other sounds or sentences."""
 
 QUALITIES: dict[str, dict[str, tuple[str, str]]] = {
     "tone": {
@@ -47,10 +47,10 @@ QUALITIES: dict[str, dict[str, tuple[str, str]]] = {
     "noise": {"colour": ("hissing", "rumbling"), "length": ("long", "short"), "loudness": ("loud", "soft")},
     "beats": {"count": ("two", "five"), "pitch": ("high", "low"), "loudness": ("loud", "soft")},
 }
-"""What is varied of each kind of sound, and the words that say which it is; each sound has one of the two."""
+"""Qualities of each kind of sound with their two values, of which every sound has one."""
 
-# Each sentence may say a part of what is heard, the first one says all of it.
-_FORMS: dict[str, tuple[str, ...]] = {
+# The first template has all qualities, the others have some.
+_TEMPLATES: dict[str, tuple[str, ...]] = {
     "tone": (
         "A {length}, {loudness} tone, {pitch} and {timbre}.",
         "A {pitch} tone with a {timbre} sound.",
@@ -80,98 +80,103 @@ _FORMS: dict[str, tuple[str, ...]] = {
         "There are {loudness} and {pitch} beats.",
     ),
 }
-_FADE = 0.008  # seconds; without it every sound begins and ends with a click
+_FADE = 0.008  # seconds; avoids a click at the beginning and the end of a sound
 
 Samples = NDArray[np.float64]
 
 
 class SoundSettings(Settings):
-    """What the generated sounds are."""
+    """Size and contents of the generated collection."""
 
     seed: int = 0
+    """Random seed."""
     train: int = Field(default=1000, ge=0)
-    """Sounds in the split 'train'; `val` and `test` likewise."""
+    """Number of sounds in the split 'train'."""
     val: int = Field(default=100, ge=0)
+    """Number of sounds in the split 'val'."""
     test: int = Field(default=100, ge=0)
+    """Number of sounds in the split 'test'."""
     seconds: float = Field(default=1.0, ge=0.5, le=60)
-    """Of every file; the sound itself fills a part of it."""
+    """Duration of a file in seconds; the sound is a part of it."""
     rate: int = Field(default=16000, ge=8000, le=192000)
-    """Samples a second."""
+    """Sampling rate in Hz."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What is heard.
-
-    Lengths are in fractions of the file's, pitches in Hz, the amplitude of a full-scale sine is 1.
-    """
+    """Parameters of a sound; times are fractions of the duration of the file."""
 
     kind: str
+    """Key of `QUALITIES`."""
     qualities: Mapping[str, str]
+    """Value of each quality of the kind."""
     start: float
+    """Beginning of the sound."""
     length: float
+    """Length of the sound."""
     pitch: float
-    """Of a sweep where it begins, of a noise the edge of its band."""
-    pitch_after: float
-    """Where a sweep ends."""
+    """Frequency in Hz; of a sweep at its beginning, of a noise the edge of its band."""
+    final_pitch: float
+    """Frequency in Hz at the end of a sweep."""
     amplitude: float
+    """Amplitude; 1 for a full-scale sine."""
     seed: str
-    """Of the noise in it."""
+    """Random seed of the noise."""
 
 
-def generate_sounds(path: Path | str, settings: SoundSettings, progress: Progress | None = None) -> Collection:
-    """Make and describe sounds as a new collection; one made by the same settings is returned as it is.
+def generate_sounds(path: Path | str, settings: SoundSettings, on_progress: Progress | None = None) -> Collection:
+    """Generate a collection of sounds; an existing collection of the same settings is opened unchanged.
 
     Args:
         path: folder of the collection.
-        settings: what to make.
-        progress: called with (made, total) sounds.
+        settings: size and contents of the collection.
+        on_progress: called with the number of sounds written and their total number.
 
     Raises:
-        CollectionError: the folder holds something else, or the settings ask for nothing at all.
+        CollectionError: the folder has other contents, or the settings specify no sounds.
         MissingExtraError: soundfile is not installed.
     """
     path = Path(path)
     record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
-    if is_there(path, RECORD, record):
-        logger.info("%s: already there, made by the same settings", path)
+    if matches_record(path, RECORD, record):
+        logger.info("%s: exists with the same settings", path)
         return Collection.open(path)
-    soundfile = soundfile_module("making sounds")
-    with TemporaryDirectory(prefix="limner-sounds-") as scratch:
+    soundfile = soundfile_module("writing sounds")
+    with TemporaryDirectory(prefix="limner-sounds-") as temporary:
         try:
-            items = _write_all(settings, Path(scratch), soundfile, progress)
+            items = _write_all(settings, Path(temporary), soundfile, on_progress)
         except (OSError, soundfile.SoundFileError) as error:
             raise CollectionError(
-                f"{scratch}: cannot hold the sounds: {error}; make room, or set TMPDIR to another folder"
+                f"{temporary}: cannot store the sounds: {error}; free disk space, or set TMPDIR to another folder"
             ) from error
         if not items:
-            raise CollectionError(f"{path}: the settings ask for no sound; set train, val or test")
-        files = {str(item.audio): Path(scratch, str(item.audio)) for item in items}
-        return store(path, items, files, Path(scratch, RECORD), record)
+            raise CollectionError(f"{path}: the settings specify no sounds; set train, val or test")
+        files = {str(item.audio): Path(temporary, str(item.audio)) for item in items}
+        return write_collection(path, items, files, Path(temporary, RECORD), record)
 
 
 def _write_all(
     settings: SoundSettings,
-    scratch: Path,
+    temporary: Path,
     soundfile: Any,  # noqa: ANN401 (soundfile is optional)
-    progress: Progress | None,
+    on_progress: Progress | None,
 ) -> list[Item]:
     jobs = [(split, index) for split in ("train", "val", "test") for index in range(getattr(settings, split))]
-    (scratch / "sounds").mkdir()
+    (temporary / "sounds").mkdir()
     items: list[Item] = []
     for split, index in jobs:
         sound, name = make_sound(settings.seed, split, index), f"{split}-{index:05d}"
         audio = f"sounds/{name}.wav"
         samples = synthesise(sound, settings.seconds, settings.rate)
-        soundfile.write(scratch / audio, samples, settings.rate, subtype="PCM_16")
-        items.append(Item(name, split, audio=audio, sentences=tell(sound), label=sound.kind))
-        if progress:
-            progress(len(items), len(jobs))
+        soundfile.write(temporary / audio, samples, settings.rate, subtype="PCM_16")
+        items.append(Item(name, split, audio=audio, sentences=describe_sound(sound), label=sound.kind))
+        if on_progress:
+            on_progress(len(items), len(jobs))
     return items
 
 
 def make_sound(seed: int, split: str, index: int) -> Sound:
-    """Throw a sound together; kinds take turns, so that every split has them all."""
+    """Sample a sound; the kinds alternate, so that every split has all of them."""
     name = f"{seed}/{split}/{index}"
     rng = Random(name)
     kind = list(QUALITIES)[index % len(QUALITIES)]
@@ -196,27 +201,29 @@ def make_sound(seed: int, split: str, index: int) -> Sound:
 
 
 def synthesise(sound: Sound, seconds: float, rate: int) -> Samples:
-    """The sound's samples (seconds * rate,) between -1 and 1, on a hiss too faint to be told."""
+    """Synthesise a sound as samples (seconds * rate,) from -1 to 1, with faint background noise."""
     noise = np.random.default_rng(list(sound.seed.encode()))
     samples = 1e-4 * noise.standard_normal(round(seconds * rate))
     count = round(sound.length * seconds * rate)
     begin = min(round(sound.start * seconds * rate), len(samples) - count)
     match sound.kind:
         case "tone":
-            heard = _wave(sound, count, rate) * _faded(count, rate)
+            signal = _wave(sound, count, rate) * _fade_envelope(count, rate)
         case "sweep":
-            heard = _wave(sound, count, rate) * _faded(count, rate)
+            signal = _wave(sound, count, rate) * _fade_envelope(count, rate)
         case "noise":
-            heard = _filtered(noise.standard_normal(count), sound, rate) * _faded(count, rate)
+            signal = _filter_noise(noise.standard_normal(count), sound, rate) * _fade_envelope(count, rate)
         case _:
-            heard = _wave(sound, count, rate) * _beating(2 if sound.qualities["count"] == "two" else 5, count, rate)
-    samples[begin : begin + count] += sound.amplitude * heard
+            signal = _wave(sound, count, rate) * _beat_envelope(
+                2 if sound.qualities["count"] == "two" else 5, count, rate
+            )
+    samples[begin : begin + count] += sound.amplitude * signal
     return np.clip(samples, -1, 1)
 
 
 def _wave(sound: Sound, count: int, rate: int) -> Samples:
-    """A sine whose pitch goes evenly, in octaves, from one end to the other; a rough one has eight overtones more."""
-    pitches = np.geomspace(sound.pitch, sound.pitch_after, count)
+    """Sine with exponential change of frequency; a rough timbre has eight overtones."""
+    pitches = np.geomspace(sound.pitch, sound.final_pitch, count)
     phase = 2 * math.pi * np.cumsum(pitches) / rate
     rough = sound.qualities.get("timbre") == "rough"
     overtones = [n for n in range(1, 10 if rough else 2) if n * sound.pitch < rate / 2]
@@ -224,8 +231,8 @@ def _wave(sound: Sound, count: int, rate: int) -> Samples:
     return np.asarray(wave / np.abs(wave).max())
 
 
-def _filtered(white: Samples, sound: Sound, rate: int) -> Samples:
-    """What of white noise is above the edge for a hiss, and below it for a rumble."""
+def _filter_noise(white: Samples, sound: Sound, rate: int) -> Samples:
+    """Filter white noise: high-pass for a hissing noise, low-pass for a rumbling one."""
     spectrum = np.fft.rfft(white)
     hertz = np.fft.rfftfreq(len(white), 1 / rate)
     spectrum[(hertz < sound.pitch) if sound.qualities["colour"] == "hissing" else (hertz > sound.pitch)] = 0
@@ -233,20 +240,20 @@ def _filtered(white: Samples, sound: Sound, rate: int) -> Samples:
     return np.asarray(noise / np.abs(noise).max())
 
 
-def _faded(count: int, rate: int) -> Samples:
+def _fade_envelope(count: int, rate: int) -> Samples:
     distance = np.minimum(np.arange(count), np.arange(count)[::-1])
     return np.clip(distance / (_FADE * rate), 0, 1)
 
 
-def _beating(beats: int, count: int, rate: int) -> Samples:
-    """One for the first 30 % of each beat, with faded edges, and nothing between."""
-    place = np.linspace(0, beats, count, endpoint=False) % 1
+def _beat_envelope(beats: int, count: int, rate: int) -> Samples:
+    """Envelope that is 1 in the first 30 % of each beat, with faded edges, and 0 in the rest."""
+    phase = np.linspace(0, beats, count, endpoint=False) % 1
     slope = _FADE * rate * beats / count
-    return np.clip(np.minimum(place, 0.3 - place) / slope, 0, 1)
+    return np.clip(np.minimum(phase, 0.3 - phase) / slope, 0, 1)
 
 
-def tell(sound: Sound) -> tuple[Sentence, ...]:
-    """Three sentences about a sound: one that says everything, and two others that were drawn."""
-    first, *others = _FORMS[sound.kind]
-    forms = [first, *Random(f"{sound.seed}/words").sample(others, 2)]
-    return tuple(Sentence("en", form.format(**sound.qualities), group) for group, form in enumerate(forms))
+def describe_sound(sound: Sound) -> tuple[Sentence, ...]:
+    """Three sentences about a sound: one with all qualities and two of random templates."""
+    first, *others = _TEMPLATES[sound.kind]
+    templates = [first, *Random(f"{sound.seed}/words").sample(others, 2)]
+    return tuple(Sentence("en", template.format(**sound.qualities), group) for group, template in enumerate(templates))

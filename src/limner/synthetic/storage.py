@@ -1,4 +1,4 @@
-"""What all generated collections share: a record of their settings, by which one is known again."""
+"""Storage of generated collections with a record of their settings."""
 
 from __future__ import annotations
 
@@ -11,37 +11,44 @@ from limner.data.examples import Item
 from limner.errors import CollectionError
 
 
-def is_there(path: Path, record_file: str, record: str) -> bool:
-    """Whether a folder holds the collection that this record tells of; false where it holds nothing.
+def matches_record(path: Path, record_name: str, record: str) -> bool:
+    """Whether a folder has a collection generated with the given settings; false for an empty or missing folder.
+
+    Args:
+        path: folder of the collection.
+        record_name: file name of the record.
+        record: settings of the collection as text.
 
     Raises:
-        CollectionError: it holds one made by other settings, or something else.
+        CollectionError: the folder has a collection generated with other settings, or other files.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return False
     try:
-        found = (path / record_file).read_text(encoding="utf-8")
+        stored = (path / record_name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        found = ""
-    if found != record:
-        kind = Path(record_file).stem
-        what = f"{kind} made by other settings" if found else f"something that is not a collection of generated {kind}"
-        raise CollectionError(f"{path}: holds {what}; choose another folder, or remove this one first")
+        stored = ""
+    if stored != record:
+        kind = Path(record_name).stem
+        content = f"{kind} of other settings" if stored else f"files that are not a collection of generated {kind}"
+        raise CollectionError(f"{path}: has {content}; choose another folder, or remove this one first")
     return True
 
 
-def store(path: Path, items: Sequence[Item], files: Mapping[str, Path], record_file: Path, record: str) -> Collection:
-    """Make the collection, its record among its files; it appears whole.
+def write_collection(
+    path: Path, items: Sequence[Item], files: Mapping[str, Path], record_file: Path, record: str
+) -> Collection:
+    """Write a generated collection and its record atomically.
 
     Args:
         path: folder of the collection.
-        items: what it holds.
-        files: those of the items, by the path they get within it.
-        record_file: where the record can be written before it is copied; its name is kept.
-        record: the settings everything was made by.
+        items: items of the collection.
+        files: files of the items, by their path relative to the collection.
+        record_file: temporary path of the record; the file name is kept.
+        record: settings of the collection as text.
     """
     record_file.write_text(record, encoding="utf-8")
     with suppress(OSError):
-        path.rmdir()  # an empty folder gives way
+        path.rmdir()  # an existing empty folder
     write_items(path, items, files={**files, record_file.name: record_file})
     return Collection.open(path)

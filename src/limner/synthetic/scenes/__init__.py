@@ -1,11 +1,10 @@
-"""The generated collection: drawn scenes and clips with sentences in English, German and French.
+"""Generated collection of drawn scenes and clips with sentences in English, German and French.
 
-What a fresh machine with no data and no network uses, and what tests learn from. The drawings are original;
-everything follows from the settings: the same seed gives the same bytes.
+It needs neither data nor network. All files are determined by the settings: the same seed gives the same bytes.
 
-Some English words of the scenes have two meanings (`SENSES`), and nothing but the picture tells which one is
-meant. An item with such a word carries it with its sense as `label`, 'bat:animal'. In French, 'grue' and
-'lettre' keep both meanings of 'crane' and 'letter'; in German all six words are told apart.
+Some English words have two meanings (`SENSES`), which only the image disambiguates. Items with such a word have the
+word and its sense as `label`, such as 'bat:animal'. In French, 'grue' and 'lettre' have both meanings of 'crane' and
+'letter'; in German, the meanings of all six words have different translations.
 """
 
 from __future__ import annotations
@@ -26,118 +25,136 @@ from limner.data.examples import Item, Region
 from limner.errors import CollectionError
 from limner.progress import Progress
 from limner.settings import Settings
-from limner.synthetic.scenes.clips import pyav, write_clip
+from limner.synthetic.scenes.clips import av_module, write_clip
 from limner.synthetic.scenes.drawing import draw_scene
-from limner.synthetic.scenes.grammar import english, tell
-from limner.synthetic.scenes.world import SENSES, make_clip, make_scene, with_senses
-from limner.synthetic.storage import is_there, store
+from limner.synthetic.scenes.grammar import describe_scene, english_phrase
+from limner.synthetic.scenes.scene import SENSES, make_clip, make_scene, sample_senses
+from limner.synthetic.storage import matches_record, write_collection
 
-__all__ = ["SENSES", "ClipSettings", "SceneSettings", "generate", "make_scene", "tell", "with_senses"]
+__all__ = [
+    "SENSES",
+    "ClipSettings",
+    "SceneSettings",
+    "describe_scene",
+    "generate_scenes",
+    "make_scene",
+    "sample_senses",
+]
 
 logger = logging.getLogger(__name__)
 
 RECORD = "scenes.json"
 EDITION = 1
-"""Counted up whenever the same settings begin to give other pictures or sentences."""
+"""Version of the generated files, increased when the same settings give other images or sentences."""
 
 
 class ClipSettings(Settings):
-    """How many clips, and how they look; none unless asked for, as they need the extra 'video'."""
+    """Number and format of the clips; by default there are none, because clips need the extra 'video'."""
 
     train: int = Field(default=0, ge=0)
+    """Number of clips in the split 'train'."""
     val: int = Field(default=0, ge=0)
+    """Number of clips in the split 'val'."""
     test: int = Field(default=0, ge=0)
+    """Number of clips in the split 'test'."""
     size: int = Field(default=96, ge=32, le=1024, multiple_of=2)
-    """Side in pixels; the video format wants it even."""
+    """Side of a frame in pixels, an even number."""
     frames: int = Field(default=24, ge=2)
+    """Number of frames."""
     rate: int = Field(default=12, ge=1, le=120)
-    """Frames a second."""
+    """Frames per second."""
 
 
 class SceneSettings(Settings):
-    """What the generated collection holds."""
+    """Size and contents of the generated collection."""
 
     seed: int = 0
+    """Random seed."""
     train: int = Field(default=2400, ge=0)
-    """Pictures in the split 'train'; `val` and `test` likewise."""
+    """Number of images in the split 'train'."""
     val: int = Field(default=200, ge=0)
+    """Number of images in the split 'val'."""
     test: int = Field(default=200, ge=0)
+    """Number of images in the split 'test'."""
     size: int = Field(default=192, ge=32, le=2048)
-    """Side of a picture in pixels."""
+    """Side of an image in pixels."""
     ambiguous: float = Field(default=0.4, ge=0, le=1)
-    """Share of pictures that show a word with two meanings."""
+    """Fraction of images with an ambiguous word."""
     clips: ClipSettings = ClipSettings()
+    """Number and format of the clips."""
 
 
-def generate(path: Path | str, settings: SceneSettings, progress: Progress | None = None) -> Collection:
-    """Draw and describe scenes as a new collection; one made by the same settings is returned as it is.
+def generate_scenes(path: Path | str, settings: SceneSettings, on_progress: Progress | None = None) -> Collection:
+    """Generate a collection of scenes; an existing collection of the same settings is opened unchanged.
 
     Args:
         path: folder of the collection.
-        settings: what to draw.
-        progress: called with (drawn, total) pictures and clips.
+        settings: size and contents of the collection.
+        on_progress: called with the number of images and clips drawn and their total number.
 
     Raises:
-        CollectionError: the folder holds something else, or the settings ask for nothing at all.
-        MissingExtraError: clips are asked for and PyAV is not installed.
+        CollectionError: the folder has other contents, or the settings specify no images and no clips.
+        MissingExtraError: the settings specify clips and PyAV is not installed.
     """
     path = Path(path)
     record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
-    if is_there(path, RECORD, record):
-        logger.info("%s: already there, made by the same settings", path)
+    if matches_record(path, RECORD, record):
+        logger.info("%s: exists with the same settings", path)
         return Collection.open(path)
     clips = settings.clips
     if clips.train or clips.val or clips.test:
-        pyav()
-    with TemporaryDirectory(prefix="limner-scenes-") as scratch:
+        av_module()
+    with TemporaryDirectory(prefix="limner-scenes-") as temporary:
         try:
-            items, files = _draw_all(settings, Path(scratch), progress)
+            items, files = _draw_all(settings, Path(temporary), on_progress)
         except OSError as error:
             raise CollectionError(
-                f"{scratch}: cannot hold the drawings: {error}; make room, or set TMPDIR to another folder"
+                f"{temporary}: cannot store the drawings: {error}; free disk space, or set TMPDIR to another folder"
             ) from error
         if not items:
-            raise CollectionError(f"{path}: the settings ask for no picture and no clip; set train, val or test")
-        return store(path, items, files, Path(scratch, RECORD), record)
+            raise CollectionError(f"{path}: the settings specify no images and no clips; set train, val or test")
+        return write_collection(path, items, files, Path(temporary, RECORD), record)
 
 
-def _draw_all(settings: SceneSettings, scratch: Path, progress: Progress | None) -> tuple[list[Item], dict[str, Path]]:
-    """Draw everything into `scratch`, in threads: much of Pillow's work is done outside Python's lock."""
+def _draw_all(
+    settings: SceneSettings, temporary: Path, on_progress: Progress | None
+) -> tuple[list[Item], dict[str, Path]]:
+    """Draw all images and clips to the folder `temporary`, in threads because Pillow releases the GIL."""
     jobs: list[Callable[[], Item]] = []
     for split in ("train", "val", "test"):
-        jobs += [partial(_picture, settings, scratch, split, i) for i in range(getattr(settings, split))]
-        jobs += [partial(_clip, settings, scratch, split, i) for i in range(getattr(settings.clips, split))]
+        jobs += [partial(_draw_image, settings, temporary, split, i) for i in range(getattr(settings, split))]
+        jobs += [partial(_draw_clip, settings, temporary, split, i) for i in range(getattr(settings.clips, split))]
     for folder in ("images", "videos"):
-        (scratch / folder).mkdir()
+        (temporary / folder).mkdir()
     items: list[Item] = []
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for item in threads.map(lambda job: job(), jobs):
             items.append(item)
-            if progress:
-                progress(len(items), len(jobs))
-    return items, {name: scratch / name for item in items if (name := item.image or item.video)}
+            if on_progress:
+                on_progress(len(items), len(jobs))
+    return items, {name: temporary / name for item in items if (name := item.image or item.video)}
 
 
-def _picture(settings: SceneSettings, scratch: Path, split: str, index: int) -> Item:
+def _draw_image(settings: SceneSettings, temporary: Path, split: str, index: int) -> Item:
     scene = make_scene(settings.seed, split, index, settings.ambiguous)
-    picture, boxes = draw_scene(scene, settings.size)
+    drawing, boxes = draw_scene(scene, settings.size)
     name = f"{split}-{index:05d}"
     image = f"images/{name}.jpg"
-    picture.save(scratch / image, quality=92, subsampling=0)
+    drawing.save(temporary / image, quality=92, subsampling=0)
     return Item(
         id=name,
         split=split,
         image=image,
-        sentences=tell(scene),
-        regions=tuple(Region(box, english(thing, "a")) for box, thing in zip(boxes, scene.things, strict=True)),
+        sentences=describe_scene(scene),
+        regions=tuple(Region(box, english_phrase(obj, "a")) for box, obj in zip(boxes, scene.objects, strict=True)),
         label=scene.label,
     )
 
 
-def _clip(settings: SceneSettings, scratch: Path, split: str, index: int) -> Item:
+def _draw_clip(settings: SceneSettings, temporary: Path, split: str, index: int) -> Item:
     scene = make_clip(settings.seed, split, index)
     name = f"{split}-clip-{index:05d}"
     video = f"videos/{name}.mp4"
     clips = settings.clips
-    write_clip(scene, scratch / video, side=clips.size, count=clips.frames, rate=clips.rate)
-    return Item(id=name, split=split, video=video, sentences=tell(scene))
+    write_clip(scene, temporary / video, side=clips.size, count=clips.frames, rate=clips.rate)
+    return Item(id=name, split=split, video=video, sentences=describe_scene(scene))

@@ -1,4 +1,4 @@
-"""Short clips of one moving thing, written as real video files (H.264 in MP4) that any browser plays."""
+"""Clips of one moving object, written as video files (H.264 in MP4)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from PIL import Image
 
 from limner.errors import MissingExtraError
-from limner.synthetic.scenes.drawing import compose, draw_ground, stand
-from limner.synthetic.scenes.things import draw_thing
-from limner.synthetic.scenes.world import Scene
+from limner.synthetic.scenes.drawing import compose, draw_background, place_object
+from limner.synthetic.scenes.objects import draw_object
+from limner.synthetic.scenes.scene import Scene
 
-GROUND_LINE = 0.88
+GROUND_Y = 0.88
 
 
-def pyav() -> Any:  # noqa: ANN401 (PyAV is optional)
-    """The PyAV module, or MissingExtraError."""
+def av_module() -> Any:  # noqa: ANN401 (PyAV is optional)
+    """Import PyAV; MissingExtraError if it is not installed."""
     try:
         import av
     except ImportError:
@@ -28,34 +28,34 @@ def pyav() -> Any:  # noqa: ANN401 (PyAV is optional)
 
 
 def frames(scene: Scene, side: int, count: int) -> Iterator[Image.Image]:
-    """The clip's pictures: the ground and the shadow's line stay, the thing moves."""
-    (thing,) = scene.things
-    image = draw_thing(thing, side)
-    ground = draw_ground(scene.ground, scene.backdrop, side)
+    """Draw the frames of a clip: the object moves, the background and the height of the shadow do not change."""
+    (obj,) = scene.objects
+    image = draw_object(obj, side)
+    background = draw_background(scene.background, scene.background_seed, side)
     for number in range(count):
-        x, y = path(scene.motion or "", number / max(1, count - 1), thing.x)
-        placed = stand(replace(thing, x=x, y=y), image, side)
-        floor = placed.floor and round(GROUND_LINE * side)
-        yield compose(ground, [placed._replace(floor=floor)])
+        x, y = position(scene.motion or "", number / max(1, count - 1), obj.x)
+        placed = place_object(replace(obj, x=x, y=y), image, side)
+        shadow_y = placed.shadow_y and round(GROUND_Y * side)
+        yield compose(background, [placed._replace(shadow_y=shadow_y)])
 
 
-def path(motion: str, time: float, x: float) -> tuple[float, float]:
-    """Where a thing stands at a time between 0 and 1; `x` is its place in motions that go up or down."""
+def position(motion: str, time: float, x: float) -> tuple[float, float]:
+    """Position (x, y) of the object at a time from 0 to 1; `x` is its position in vertical motions."""
     match motion:
         case "left":
-            return 0.82 - 0.64 * time, GROUND_LINE
+            return 0.82 - 0.64 * time, GROUND_Y
         case "right":
-            return 0.18 + 0.64 * time, GROUND_LINE
+            return 0.18 + 0.64 * time, GROUND_Y
         case "fall":
-            return x, GROUND_LINE - 0.46 * (1 - time**2)
+            return x, GROUND_Y - 0.46 * (1 - time**2)
         case "rise":
-            return x, GROUND_LINE - 0.46 * time
+            return x, GROUND_Y - 0.46 * time
         case _:
-            return x, GROUND_LINE - 0.26 * abs(sin(2 * pi * time))
+            return x, GROUND_Y - 0.26 * abs(sin(2 * pi * time))
 
 
-# Same scene, same bytes: one thread, no stamps (bitexact), and x264 without its assembly, which reads past
-# small frames and then decides by what happens to lie there.
+# Reproducible files: one thread, no time stamps (bitexact), and x264 without assembly, which reads uninitialised memory
+# beyond small frames.
 CONTAINER = {"fflags": "+bitexact", "movflags": "+faststart"}
 ENCODER = {"crf": "20", "preset": "veryfast", "x264-params": "asm=0"}
 
@@ -64,22 +64,22 @@ def write_clip(scene: Scene, target: Path, *, side: int, count: int, rate: int) 
     """Encode a clip.
 
     Args:
-        scene: with one thing and a motion.
-        target: the file to write.
-        side: of the square picture in pixels, an even number.
+        scene: scene with one object and a motion.
+        target: file to write.
+        side: side of a frame in pixels, an even number.
         count: number of frames.
-        rate: frames a second.
+        rate: frames per second.
 
     Raises:
         MissingExtraError: PyAV is not installed.
     """
-    av = pyav()
+    av = av_module()
     with av.open(str(target), "w", format="mp4", options=CONTAINER) as file:
         stream = file.add_stream("libx264", rate=rate, options=ENCODER)
         stream.width = stream.height = side
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
         stream.codec_context.flags |= av.codec.context.Flags.bitexact
-        for picture in frames(scene, side, count):
-            file.mux(stream.encode(av.VideoFrame.from_image(picture).reformat(format=stream.pix_fmt)))
+        for frame in frames(scene, side, count):
+            file.mux(stream.encode(av.VideoFrame.from_image(frame).reformat(format=stream.pix_fmt)))
         file.mux(stream.encode(None))

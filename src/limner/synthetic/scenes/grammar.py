@@ -1,8 +1,8 @@
-"""What is said about a scene, in English, German and French, with the agreement each language asks for.
+"""Sentences about scenes in English, German and French, with grammatical agreement.
 
-A form is a template whose braces hold a noun phrase: `{a A}` and `{the A}` are the first thing with its
-colour, `{a sized B}` the second with size and colour; German adds the case (`{the B dat}`), the nominative
-where none is given. Forms at the same place in the three lists translate each other.
+The fields of a template are noun phrases: `{a A}` and `{the A}` are the first object with its colour, `{a sized B}` the
+second with size and colour; German fields have a case (`{the B dat}`), by default the nominative. Templates at the same
+position of the three lists are translations of each other.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from limner.data.examples import Sentence
-from limner.synthetic.scenes.world import INVERSE, Scene, Thing
+from limner.synthetic.scenes.scene import INVERSE, Scene, SceneObject
 
 LANGUAGES = ("en", "de", "fr")
 
 
 class Noun(NamedTuple):
-    """German and French nouns of a thing, each with its gender."""
+    """German and French noun of an object, each with its gender."""
 
     german: str
     german_gender: str
@@ -52,8 +52,8 @@ NOUNS = {
     "seal:animal": Noun("Robbe", "f", "phoque", "m"),
     "seal:wax": Noun("Siegel", "n", "sceau", "m"),
 }
-WEAK = frozenset({"Buchstabe"})
-"""German nouns that take -n outside the nominative."""
+WEAK_NOUNS = frozenset({"Buchstabe"})
+"""German nouns with the ending -n in the accusative and dative."""
 
 GERMAN_ARTICLES = {
     "the": {"nom": {"m": "der", "f": "die", "n": "das"},
@@ -111,7 +111,7 @@ PHRASES = {
     },
 }  # fmt: skip
 
-MOVES = {  # verb and its complement
+MOTION_PHRASES = {  # verb and its complement
     "en": {"left": ("slides", "to the left"), "right": ("slides", "to the right"), "fall": ("falls", "down"),
            "rise": ("rises", "into the air"), "jump": ("jumps", "up and down")},
     "de": {"left": ("gleitet", "nach links"), "right": ("gleitet", "nach rechts"),
@@ -122,181 +122,199 @@ MOVES = {  # verb and its complement
            "jump": ("saute", "de haut en bas")},
 }  # fmt: skip
 
-FORMS = {
+TEMPLATES = {
     "en": {
         "one": (
-            "there is {a A} {ground}",
-            "{a sized A} {place}",
-            "the picture shows {a A} {ground}",
-            "{the sized A} is {ground}",
-            "{ground} you can see {a sized A}",
+            "there is {a A} {background}",
+            "{a sized A} {position}",
+            "the picture shows {a A} {background}",
+            "{the sized A} is {background}",
+            "{background} you can see {a sized A}",
         ),
         "pair": (
             "there is {a A} {relation} {a B}",
-            "{a sized A} and {a sized B} {ground}",
+            "{a sized A} and {a sized B} {background}",
             "{the A} is {relation} {the B}",
-            "{ground} you can see {a A} and {a B}",
+            "{background} you can see {a A} and {a B}",
             "{inverse} {the A} there is {a sized B}",
         ),
         "row": (
             "there is {a A} {relation} {a B} and {a C}",
-            "{a B}, {a A} and {a C} {ground}",
+            "{a B}, {a A} and {a C} {background}",
             "{the A} is {relation} {the B} and {the C}",
             "you can see {a B}, {a A} and {a C}",
             "{relation} {the B} and {the C} there is {a A}",
         ),
         "clip": (
             "{a A} {verb} {way}",
-            "{a A} {verb} {way} {ground}",
+            "{a A} {verb} {way} {background}",
             "{the A} {verb} {way}",
-            "{ground} {a A} {verb} {way}",
+            "{background} {a A} {verb} {way}",
             "you can see {a A} that {verb} {way}",
         ),
     },
     "de": {
         "one": (
-            "es gibt {a A acc} {ground}",
-            "{a sized A} {place}",
-            "das Bild zeigt {a A acc} {ground}",
-            "{the sized A} ist {ground}",
-            "{ground} sieht man {a sized A acc}",
+            "es gibt {a A acc} {background}",
+            "{a sized A} {position}",
+            "das Bild zeigt {a A acc} {background}",
+            "{the sized A} ist {background}",
+            "{background} sieht man {a sized A acc}",
         ),
         "pair": (
             "es gibt {a A acc} {relation} {a B dat}",
-            "{a sized A} und {a sized B} {ground}",
+            "{a sized A} und {a sized B} {background}",
             "{the A} ist {relation} {the B dat}",
-            "{ground} sieht man {a A acc} und {a B acc}",
+            "{background} sieht man {a A acc} und {a B acc}",
             "{inverse} {the A dat} ist {a sized B}",
         ),
         "row": (
             "es gibt {a A acc} {relation} {a B dat} und {a C dat}",
-            "{a B}, {a A} und {a C} {ground}",
+            "{a B}, {a A} und {a C} {background}",
             "{the A} ist {relation} {the B dat} und {the C dat}",
             "man sieht {a B acc}, {a A acc} und {a C acc}",
             "{relation} {the B dat} und {the C dat} ist {a A}",
         ),
         "clip": (
             "{a A} {verb} {way}",
-            "{a A} {verb} {ground} {way}",
+            "{a A} {verb} {background} {way}",
             "{the A} {verb} {way}",
-            "{ground} {verb} {a A} {way}",
+            "{background} {verb} {a A} {way}",
             "man sieht {a A acc}, {who A} {way} {verb}",
         ),
     },
     "fr": {
         "one": (
-            "il y a {a A} {ground}",
-            "{a sized A} {place}",
-            "l'image montre {a A} {ground}",
-            "{the sized A} est {ground}",
-            "{ground}, on voit {a sized A}",
+            "il y a {a A} {background}",
+            "{a sized A} {position}",
+            "l'image montre {a A} {background}",
+            "{the sized A} est {background}",
+            "{background}, on voit {a sized A}",
         ),
         "pair": (
             "il y a {a A} {relation} {a B}",
-            "{a sized A} et {a sized B} {ground}",
+            "{a sized A} et {a sized B} {background}",
             "{the A} est {relation} {the B}",
-            "{ground}, on voit {a A} et {a B}",
+            "{background}, on voit {a A} et {a B}",
             "{inverse} {the A}, il y a {a sized B}",
         ),
         "row": (
             "il y a {a A} {relation} {a B} et {a C}",
-            "{a B}, {a A} et {a C} {ground}",
+            "{a B}, {a A} et {a C} {background}",
             "{the A} est {relation} {the B} et {the C}",
             "on voit {a B}, {a A} et {a C}",
             "{relation} {the B} et {the C}, il y a {a A}",
         ),
         "clip": (
             "{a A} {verb} {way}",
-            "{a A} {verb} {way} {ground}",
+            "{a A} {verb} {way} {background}",
             "{the A} {verb} {way}",
-            "{ground}, {a A} {verb} {way}",
+            "{background}, {a A} {verb} {way}",
             "on voit {a A} qui {verb} {way}",
         ),
     },
 }
 
 
-def english(thing: Thing, article: str, sized: bool = False, case: str = "nom") -> str:
-    """'a big red ball'. No adjective here begins with a vowel, so 'an' never comes up."""
-    size = [_size(thing)] if sized else []
-    return " ".join([article, *size, thing.colour, thing.word])
-
-
-def german(thing: Thing, article: str, sized: bool = False, case: str = "nom") -> str:
-    """'ein großer roter Ball' (nom), 'einen großen roten Ball' (acc), 'einem großen roten Ball' (dat).
+def english_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:
+    """English noun phrase such as 'a big red ball'; no adjective begins with a vowel, so that 'an' does not occur.
 
     Args:
-        thing: what is named.
-        article: 'a', 'the', or 'who' for the relative pronoun alone, which has the article's form here.
-        sized: whether its size is told.
+        obj: object of the noun phrase.
+        article: 'a' or 'the'.
+        sized: whether the size is included.
+        case: ignored, for the signature of `NOUN_PHRASES`.
+    """
+    size = [_size(obj)] if sized else []
+    return " ".join([article, *size, obj.colour, obj.word])
+
+
+def german_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:
+    """German noun phrase such as 'ein großer roter Ball' (nom), 'einen großen roten Ball' (acc).
+
+    Args:
+        obj: object of the noun phrase.
+        article: 'a', 'the', or 'who' for the relative pronoun alone, which has the form of the article.
+        sized: whether the size is included.
         case: 'nom', 'acc' or 'dat'.
     """
-    noun, gender = NOUNS[thing.name][:2]
+    noun, gender = NOUNS[obj.name][:2]
     if article == "who":
         return GERMAN_ARTICLES["the"][case][gender]
     ending = GERMAN_ENDINGS[article][case][gender]
-    stems = [GERMAN_ADJECTIVES[key] for key in ([_size(thing)] if sized else []) + [thing.colour]]
-    # 'rosa' is one of the few German adjectives that take no ending at all.
+    stems = [GERMAN_ADJECTIVES[key] for key in ([_size(obj)] if sized else []) + [obj.colour]]
+    # 'rosa' has no ending.
     adjectives = [stem if stem == "rosa" else stem + ending for stem in stems]
-    weak = "n" if noun in WEAK and case != "nom" else ""
+    weak = "n" if noun in WEAK_NOUNS and case != "nom" else ""
     return " ".join([GERMAN_ARTICLES[article][case][gender], *adjectives, noun + weak])
 
 
-def french(thing: Thing, article: str, sized: bool = False, case: str = "nom") -> str:
-    """'une grande balle rouge', 'l'arbre vert': size before the noun, colour after it, elision where due."""
-    noun, gender = NOUNS[thing.name][2:]
+def french_phrase(obj: SceneObject, article: str, sized: bool = False, case: str = "nom") -> str:
+    """French noun phrase such as 'une grande balle rouge' or 'l'arbre vert', with elision of the article.
+
+    Args:
+        obj: object of the noun phrase.
+        article: 'a' or 'the'.
+        sized: whether the size is included.
+        case: ignored, for the signature of `NOUN_PHRASES`.
+    """
+    noun, gender = NOUNS[obj.name][2:]
     agree = 0 if gender == "m" else 1
-    size = [FRENCH_ADJECTIVES[_size(thing)][agree]] if sized else []
-    words = " ".join([*size, noun, FRENCH_ADJECTIVES[thing.colour][agree]])
+    size = [FRENCH_ADJECTIVES[_size(obj)][agree]] if sized else []
+    words = " ".join([*size, noun, FRENCH_ADJECTIVES[obj.colour][agree]])
     if article == "a":
         return f"{('un', 'une')[agree]} {words}"
     return f"l'{words}" if words[0] in "aeiouéèêœ" else f"{('le', 'la')[agree]} {words}"
 
 
-NAMERS: dict[str, Callable[[Thing, str, bool, str], str]] = {"en": english, "de": german, "fr": french}
+NOUN_PHRASES: dict[str, Callable[[SceneObject, str, bool, str], str]] = {
+    "en": english_phrase,
+    "de": german_phrase,
+    "fr": french_phrase,
+}
 
 
-def contract(text: str) -> str:
-    """German 'von dem' is 'vom'; French 'de le' is 'du' and 'de' loses its e before a vowel."""
+def contract_prepositions(text: str) -> str:
+    """Contract German 'von dem' to 'vom', French 'de le' to 'du', and French 'de' before 'un' and 'une'."""
     text = re.sub(r"\bvon dem\b", "vom", text)
     text = re.sub(r"\bde le\b", "du", text)
     return re.sub(r"\bde (?=une?\b)", "d'", text)
 
 
-class _Slots(dict[str, str]):
-    """Fills a form's braces: fixed phrases by name, noun phrases made when asked for."""
+class _TemplateFields(dict[str, str]):
+    """Values of the fields of a template; noun phrases are generated on access."""
 
     def __init__(self, scene: Scene, lang: str) -> None:
         phrases = PHRASES[lang]
-        super().__init__(ground=phrases[scene.ground])
-        if len(scene.things) == 1:
-            self["place"] = phrases[f"at {scene.relation}"]
+        super().__init__(background=phrases[scene.background])
+        if len(scene.objects) == 1:
+            self["position"] = phrases[f"at {scene.relation}"]
         else:
             self["relation"] = phrases[scene.relation]
-        if len(scene.things) == 2:
+        if len(scene.objects) == 2:
             self["inverse"] = phrases[INVERSE[scene.relation]]
         if scene.motion:
-            self["verb"], self["way"] = MOVES[lang][scene.motion]
-        self._things = dict(zip("ABC", scene.things, strict=False))
-        self._namer = NAMERS[lang]
+            self["verb"], self["way"] = MOTION_PHRASES[lang][scene.motion]
+        self._objects = dict(zip("ABC", scene.objects, strict=False))
+        self._noun_phrase = NOUN_PHRASES[lang]
 
     def __missing__(self, key: str) -> str:
         article, *words = key.split()
-        name, case = (words[-1], "nom") if words[-1] in self._things else (words[-2], words[-1])
-        return self._namer(self._things[name], article, "sized" in words, case)
+        name, case = (words[-1], "nom") if words[-1] in self._objects else (words[-2], words[-1])
+        return self._noun_phrase(self._objects[name], article, "sized" in words, case)
 
 
-def tell(scene: Scene) -> tuple[Sentence, ...]:
-    """Five sentences about a scene in each language; those of one `group` translate each other."""
-    kind = "clip" if scene.motion else ("one", "pair", "row")[len(scene.things) - 1]
+def describe_scene(scene: Scene) -> tuple[Sentence, ...]:
+    """Five sentences about a scene in each language; sentences of the same group are translations of each other."""
+    kind = "clip" if scene.motion else ("one", "pair", "row")[len(scene.objects) - 1]
     sentences = []
     for lang in LANGUAGES:
-        slots = _Slots(scene, lang)
-        for group, form in enumerate(FORMS[lang][kind]):
-            text = contract(form.format_map(slots))
+        values = _TemplateFields(scene, lang)
+        for group, template in enumerate(TEMPLATES[lang][kind]):
+            text = contract_prepositions(template.format_map(values))
             sentences.append(Sentence(lang, f"{text[0].upper()}{text[1:]}.", group))
     return tuple(sentences)
 
 
-def _size(thing: Thing) -> str:
-    return "big" if thing.big else "small"
+def _size(obj: SceneObject) -> str:
+    return "big" if obj.big else "small"

@@ -1,4 +1,4 @@
-"""Pen, ink and curves: what the things are drawn with."""
+"""Drawing of filled and outlined shapes on a square canvas, and smooth curves."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ NIGHT: Colour = (38, 34, 52)
 
 
 def mix(first: Colour, second: Colour, share: float) -> Colour:
-    """Blend two colours; `share` is that of the second."""
+    """Blend two colours; `share` is the weight of the second."""
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
     return red, green, blue
 
 
 class Ink(NamedTuple):
-    """The tones a thing of one colour is drawn with."""
+    """Tones of the drawing of an object in one colour."""
 
     base: Colour
     light: Colour
     dark: Colour
     edge: Colour
-    accent: Colour  # for trimmings: stands out against the base
+    accent: Colour  # for details, contrasts with the base
 
 
 @cache
 def ink_of(name: str) -> Ink:
+    """Tones of a colour of `PALETTE`."""
     base = PALETTE[name]
-    # White is shaded with a cool grey, or its shadows would look dirty.
+    # A cool grey, because darker shadows of white objects resemble dirt.
     shadow = (70, 84, 128) if name == "white" else NIGHT
     accent = (188, 198, 220) if name == "white" else CREAM
     return Ink(base, mix(base, (255, 255, 255), 0.45), mix(base, shadow, 0.3), mix(base, shadow, 0.66), accent)
 
 
 class Pen:
-    """Draws filled and outlined forms in units of a hundredth of the square."""
+    """Canvas for filled and outlined shapes; coordinates are hundredths of its side."""
 
     def __init__(self, pixels: int, ink: Ink) -> None:
         self.ink = ink
@@ -66,19 +67,19 @@ class Pen:
         self._edge = max(2, round(1.9 * self.unit))
 
     def poly(self, points: Sequence[Point], fill: Colour | None = None, *, edge: bool = True) -> None:
-        """A filled polygon with rounded corners."""
+        """Draw a filled polygon with rounded corners."""
         scaled = [(x * self.unit, y * self.unit) for x, y in points]
         self._draw.polygon(scaled, fill=fill or self.ink.base)
         if edge:
-            # Two points more than a closed line needs, so that the last corner is joined as well.
+            # One point more than a closed line, so that its last corner is rounded as well.
             self._draw.line(scaled + scaled[:2], fill=self.ink.edge, width=self._edge, joint="curve")
 
     def blob(self, points: Sequence[Point], fill: Colour | None = None, *, edge: bool = True) -> None:
-        """A smooth closed curve through the points."""
+        """Draw a filled smooth curve through the points."""
         self.poly(smooth([*points, *points[:3]])[:-1], fill, edge=edge)
 
     def oval(self, x: float, y: float, rx: float, ry: float, fill: Colour | None = None, *, edge: bool = True) -> None:
-        """An ellipse about (x, y)."""
+        """Draw an ellipse with centre (x, y)."""
         u = self.unit
         self._draw.ellipse(
             ((x - rx) * u, (y - ry) * u, (x + rx) * u, (y + ry) * u),
@@ -91,7 +92,7 @@ class Pen:
         self, left: float, top: float, right: float, bottom: float, fill: Colour | None = None,
         *, radius: float = 2, edge: bool = True,
     ) -> None:  # fmt: skip
-        """A rectangle with round corners."""
+        """Draw a rectangle with rounded corners."""
         u = self.unit
         self._draw.rounded_rectangle(
             (left * u, top * u, right * u, bottom * u),
@@ -102,7 +103,7 @@ class Pen:
         )
 
     def line(self, points: Sequence[Point], width: float, fill: Colour | None = None, *, edge: bool = False) -> None:
-        """A line with round ends through the points; with `edge`, one that has an outline of its own."""
+        """Draw a line with round ends through the points; `edge` adds an outline."""
         scaled = [(x * self.unit, y * self.unit) for x, y in points]
         passes = [(self.ink.edge, width * self.unit + 2 * self._edge)] if edge else []
         for colour, thickness in [*passes, (fill or self.ink.edge, width * self.unit)]:
@@ -112,17 +113,18 @@ class Pen:
                 self._draw.ellipse((x - r, y - r, x + r, y + r), fill=colour)
 
     def curve(self, points: Sequence[Point], width: float, fill: Colour | None = None, *, edge: bool = False) -> None:
-        """A smooth line through the points."""
+        """Draw a smooth line through the points."""
         first, last = points[0], points[-1]
         self.line(smooth([first, *points, last]), width, fill, edge=edge)
 
     def eye(self, x: float, y: float, r: float = 3.2) -> None:
+        """Draw the eye of an animal."""
         self.oval(x, y, r, r, (255, 255, 255), edge=False)
         self.oval(x + r * 0.15, y + r * 0.1, r * 0.62, r * 0.62, NIGHT, edge=False)
 
 
 def smooth(points: Sequence[Point], steps: int = 7) -> list[Point]:
-    """A Catmull-Rom spline through all points but the first and the last."""
+    """Catmull-Rom spline through all points except the first and the last."""
     curve = []
     for (ax, ay), (bx, by), (cx, cy), (dx, dy) in zip(points, points[1:], points[2:], points[3:], strict=False):
         for step in range(steps):
@@ -136,6 +138,6 @@ def _spline(a: float, b: float, c: float, d: float, t: float) -> float:
 
 
 def arc(x: float, y: float, rx: float, ry: float, start: float, stop: float, steps: int = 24) -> list[Point]:
-    """Points on an ellipse; angles in half turns, clockwise from the right."""
+    """Points on an arc of an ellipse; angles in units of pi, clockwise from the right."""
     angles = (pi * (start + (stop - start) * step / steps) for step in range(steps + 1))
     return [(x + rx * cos(angle), y + ry * sin(angle)) for angle in angles]

@@ -1,6 +1,6 @@
-"""How each thing looks: one short painter a thing, in a square of 100 x 100 units with y pointing down.
+"""Drawings of the objects, one function each, on a canvas of 100 x 100 units with y pointing down.
 
-A painter draws larger than needed; `draw_thing` crops, shrinks and shades the result.
+Objects are drawn larger than needed; `draw_object` crops, scales and shades the result.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from math import cos, pi, sin
 from PIL import Image
 
 from limner.synthetic.scenes.pen import CREAM, HUSK, LEAF, NIGHT, STEEL, WOOD, Pen, Point, arc, ink_of, smooth
-from limner.synthetic.scenes.world import Thing
+from limner.synthetic.scenes.scene import SceneObject
 
 OVERSAMPLING = 3
 
 
-def _ball(pen: Pen, variant: int) -> None:
+def _draw_ball(pen: Pen, variant: int) -> None:
     pen.oval(50, 50, 45, 45)
     pen.poly(arc(50, 50, 44, 44, 0.08, 0.92) + arc(50, 50, 44, 15, 0.92, 0.08), pen.ink.accent, edge=False)
     pen.poly(arc(50, 50, 44, 44, 0.25, 0.75) + arc(50, 60, 34, 12, 0.8, 0.2), pen.ink.base, edge=False)
@@ -25,7 +25,7 @@ def _ball(pen: Pen, variant: int) -> None:
     pen.oval(34, 26, 9, 6, pen.ink.light, edge=False)
 
 
-def _house(pen: Pen, variant: int) -> None:
+def _draw_house(pen: Pen, variant: int) -> None:
     if variant % 2:
         pen.box(66, 12, 78, 40, pen.ink.dark)
     pen.box(14, 44, 86, 95)
@@ -36,7 +36,7 @@ def _house(pen: Pen, variant: int) -> None:
     pen.oval(50, 31, 6, 6, (255, 236, 160))
 
 
-def _tree(pen: Pen, variant: int) -> None:
+def _draw_tree(pen: Pen, variant: int) -> None:
     pen.poly([(43, 96), (45, 55), (55, 55), (57, 96)], WOOD)
     if variant % 2:
         for x, y, r in ((27, 48, 21), (73, 48, 21), (50, 28, 24)):
@@ -48,7 +48,7 @@ def _tree(pen: Pen, variant: int) -> None:
             pen.poly([(50, top), (50 + half, top + 36), (50 - half, top + 36)])
 
 
-def _car(pen: Pen, variant: int) -> None:
+def _draw_car(pen: Pen, variant: int) -> None:
     pen.blob([(4, 66), (7, 53), (24, 49), (34, 33), (62, 32), (76, 49), (93, 54), (96, 68), (90, 72), (8, 72)])
     pen.poly([(31, 49), (38, 38), (48, 38), (48, 49)], (206, 234, 250))
     pen.poly([(53, 49), (53, 38), (61, 38), (69, 49)], (206, 234, 250))
@@ -58,7 +58,7 @@ def _car(pen: Pen, variant: int) -> None:
     pen.oval(91, 58, 3, 4, (255, 240, 170), edge=False)
 
 
-def _boat(pen: Pen, variant: int) -> None:
+def _draw_boat(pen: Pen, variant: int) -> None:
     pen.line([(50, 8), (50, 70)], 3.4, WOOD)
     pen.blob([(54, 12), (66, 30), (82, 56), (68, 60), (54, 60)], CREAM)
     pen.poly([(46, 20), (46, 60), (20, 60)], pen.ink.light)
@@ -66,7 +66,7 @@ def _boat(pen: Pen, variant: int) -> None:
     pen.poly([(9, 77), (91, 77), (89, 83), (12, 83)], pen.ink.accent, edge=False)
 
 
-def _flower(pen: Pen, variant: int) -> None:
+def _draw_flower(pen: Pen, variant: int) -> None:
     pen.curve([(50, 96), (53, 74), (50, 50)], 4.5, LEAF, edge=True)
     pen.blob([(52, 88), (62, 74), (80, 70), (72, 86)], LEAF)
     pen.blob([(51, 92), (40, 80), (22, 78), (32, 92)], LEAF)
@@ -75,7 +75,7 @@ def _flower(pen: Pen, variant: int) -> None:
     pen.oval(50, 35, 11, 11, (255, 214, 92) if pen.ink is not ink_of("yellow") else WOOD)
 
 
-def _cup(pen: Pen, variant: int) -> None:
+def _draw_cup(pen: Pen, variant: int) -> None:
     pen.line(arc(76, 56, 15, 15, -0.5, 0.5), 6, pen.ink.base, edge=True)
     pen.poly([(14, 32), (78, 32), (73, 80), (62, 90), (30, 90), (19, 80)])
     pen.oval(46, 32, 32, 9, pen.ink.light)
@@ -84,7 +84,7 @@ def _cup(pen: Pen, variant: int) -> None:
         pen.curve([(x, 20), (x - 4, 14), (x + 3, 9), (x, 3)], 2.4, (236, 236, 240))
 
 
-def _fish(pen: Pen, variant: int) -> None:
+def _draw_fish(pen: Pen, variant: int) -> None:
     pen.blob([(66, 50), (80, 34), (96, 26), (90, 50), (96, 74), (80, 66)], pen.ink.dark)
     pen.blob([(34, 36), (44, 16), (62, 20), (62, 36)], pen.ink.dark)
     pen.blob([(4, 50), (22, 32), (48, 28), (74, 46), (74, 54), (48, 72), (22, 68)])
@@ -94,7 +94,7 @@ def _fish(pen: Pen, variant: int) -> None:
     pen.eye(17, 45, 4.6)
 
 
-def _umbrella(pen: Pen, variant: int) -> None:
+def _draw_umbrella(pen: Pen, variant: int) -> None:
     pen.curve([(50, 10), (50, 70), (50, 86), (58, 94), (66, 88), (65, 82)], 3.6, WOOD, edge=True)
     scallops = [p for x in (80, 50, 20) for p in arc(x, 54, 16, 8, 0, -1, steps=8)]
     pen.poly([*arc(50, 54, 46, 42, -1, 0, steps=30), *scallops])
@@ -103,14 +103,14 @@ def _umbrella(pen: Pen, variant: int) -> None:
     pen.line([(50, 12), (50, 6)], 3)
 
 
-def _mushroom(pen: Pen, variant: int) -> None:
+def _draw_mushroom(pen: Pen, variant: int) -> None:
     pen.blob([(40, 50), (60, 50), (63, 78), (68, 92), (50, 95), (32, 92), (37, 78)], CREAM)
     pen.poly([*arc(50, 54, 45, 44, -1, 0, steps=30), *arc(50, 54, 45, 10, 0, 1)])
     for x, y, r in ((32, 36, 8), (56, 26, 9), (74, 44, 7)):
         pen.oval(x, y, r, r * 0.9, pen.ink.accent, edge=False)
 
 
-def _star(pen: Pen, variant: int) -> None:
+def _draw_star(pen: Pen, variant: int) -> None:
     tips = [
         (50 + r * sin(turn * pi / 5), 52 - r * cos(turn * pi / 5))
         for turn, r in enumerate((47, 21) * 5)
@@ -121,7 +121,7 @@ def _star(pen: Pen, variant: int) -> None:
         pen.oval(x, 50, 2.6, 3.4, NIGHT if pen.ink is not ink_of("black") else CREAM, edge=False)
 
 
-def _kite(pen: Pen, variant: int) -> None:
+def _draw_kite(pen: Pen, variant: int) -> None:
     pen.curve([(50, 70), (58, 79), (42, 86), (54, 97)], 2)
     for x, y in ((55, 80), (46, 90)):
         for end in (-11, 11):
@@ -130,7 +130,7 @@ def _kite(pen: Pen, variant: int) -> None:
         pen.poly([(50, tip), (side, 32), (50, 32)], fill)
 
 
-def _bat_animal(pen: Pen, variant: int) -> None:
+def _draw_bat_animal(pen: Pen, variant: int) -> None:
     for side in (-1, 1):
         wing = [
             (8, 44),
@@ -156,7 +156,7 @@ def _bat_animal(pen: Pen, variant: int) -> None:
     pen.poly([(51, 42), (52, 46), (54, 42)], (255, 255, 255), edge=False)
 
 
-def _bat_club(pen: Pen, variant: int) -> None:
+def _draw_bat_club(pen: Pen, variant: int) -> None:
     pen.blob([(12, 95), (24, 74), (50, 44), (74, 9), (86, 5), (95, 13), (91, 26), (58, 52), (28, 80), (17, 97)])
     for x, y in ((23, 82), (28, 76), (33, 70)):
         pen.line([(x - 4.5, y - 3), (x + 3.5, y + 4)], 2.8)
@@ -164,7 +164,7 @@ def _bat_club(pen: Pen, variant: int) -> None:
     pen.line([(74, 22), (84, 13)], 3, pen.ink.light)
 
 
-def _bow_weapon(pen: Pen, variant: int) -> None:
+def _draw_bow_weapon(pen: Pen, variant: int) -> None:
     pen.line([(34, 5), (34, 95)], 1.5, (240, 236, 224))
     pen.curve([(32, 5), (56, 16), (71, 50), (56, 84), (32, 95)], 6.5, pen.ink.base, edge=True)
     pen.line([(70, 42), (70, 58)], 8, pen.ink.dark, edge=True)
@@ -173,7 +173,7 @@ def _bow_weapon(pen: Pen, variant: int) -> None:
     pen.poly([(2, 42), (16, 42), (22, 50), (16, 58), (2, 58), (8, 50)], pen.ink.base)
 
 
-def _bow_ribbon(pen: Pen, variant: int) -> None:
+def _draw_bow_ribbon(pen: Pen, variant: int) -> None:
     for side in (-1, 1):
         tail = [(2, 52), (12, 50), (30, 88), (18, 84), (14, 94)]
         pen.poly([(50 + side * x, y) for x, y in tail], pen.ink.dark)
@@ -183,7 +183,7 @@ def _bow_ribbon(pen: Pen, variant: int) -> None:
     pen.box(40, 30, 60, 54, radius=7)
 
 
-def _crane_bird(pen: Pen, variant: int) -> None:
+def _draw_crane_bird(pen: Pen, variant: int) -> None:
     for x in (44, 52):
         pen.line([(x, 60), (x + 1, 94), (x + 8, 95)], 2.2, NIGHT)
     pen.curve([(60, 50), (74, 40), (68, 24), (76, 13)], 7, pen.ink.base, edge=True)
@@ -194,7 +194,7 @@ def _crane_bird(pen: Pen, variant: int) -> None:
     pen.eye(78, 12, 2.6)
 
 
-def _crane_machine(pen: Pen, variant: int) -> None:
+def _draw_crane_machine(pen: Pen, variant: int) -> None:
     pen.box(28, 90, 58, 97, STEEL)
     pen.line([(43, 4), (10, 22)], 1.8)
     pen.line([(43, 4), (90, 22)], 1.8)
@@ -210,7 +210,7 @@ def _crane_machine(pen: Pen, variant: int) -> None:
     pen.box(76, 58, 96, 73, WOOD)
 
 
-def _letter_mail(pen: Pen, variant: int) -> None:
+def _draw_letter_mail(pen: Pen, variant: int) -> None:
     pen.box(4, 20, 96, 82, radius=4)
     pen.line([(5, 80), (38, 50)], 2)
     pen.line([(95, 80), (62, 50)], 2)
@@ -219,7 +219,7 @@ def _letter_mail(pen: Pen, variant: int) -> None:
     pen.poly(heart, (226, 52, 48) if pen.ink is not ink_of("red") else CREAM)
 
 
-def _letter_sign(pen: Pen, variant: int) -> None:
+def _draw_letter_sign(pen: Pen, variant: int) -> None:
     strokes: tuple[tuple[Point, ...], ...] = (
         ((20, 88), (50, 12), (80, 88)),
         ((33, 62), (67, 62)),
@@ -238,7 +238,7 @@ def _letter_sign(pen: Pen, variant: int) -> None:
             pen.line(points, 15, fill or pen.ink.base, edge=edge)
 
 
-def _nut_fruit(pen: Pen, variant: int) -> None:
+def _draw_nut_fruit(pen: Pen, variant: int) -> None:
     pen.blob([(50, 4), (60, 13), (80, 26), (89, 50), (76, 80), (24, 80), (11, 50), (20, 26), (40, 13)])
     for bend in (-20, 20):
         pen.curve([(50 + bend * 0.5, 22), (50 + bend, 38), (50 + bend * 1.2, 56)], 1.8, pen.ink.dark)
@@ -247,7 +247,7 @@ def _nut_fruit(pen: Pen, variant: int) -> None:
     pen.poly([*husk, (87, 80), (66, 96), (34, 96), (13, 80)], HUSK)
 
 
-def _nut_screw(pen: Pen, variant: int) -> None:
+def _draw_nut_screw(pen: Pen, variant: int) -> None:
     def hexagon(dy: float) -> list[Point]:
         return [(50 + 46 * cos(turn * pi / 3), 46 + dy + 36 * sin(turn * pi / 3)) for turn in range(6)]
 
@@ -260,7 +260,7 @@ def _nut_screw(pen: Pen, variant: int) -> None:
     pen.line(arc(50, 50, 17, 13, 0.1, 0.9), 1.8, STEEL)
 
 
-def _seal_animal(pen: Pen, variant: int) -> None:
+def _draw_seal_animal(pen: Pen, variant: int) -> None:
     pen.blob([(10, 84), (2, 66), (10, 62), (16, 76), (24, 66), (28, 80)], pen.ink.dark)
     pen.blob([(12, 84), (30, 66), (50, 52), (58, 24), (74, 12), (88, 22), (88, 42), (84, 66), (76, 88), (40, 92)])
     pen.blob([(62, 68), (66, 92), (52, 97), (46, 93), (56, 84)], pen.ink.dark)
@@ -271,7 +271,7 @@ def _seal_animal(pen: Pen, variant: int) -> None:
         pen.line([(85, 38 + dy / 2), (70, 40 + 2 * dy)], 1.2)
 
 
-def _seal_wax(pen: Pen, variant: int) -> None:
+def _draw_seal_wax(pen: Pen, variant: int) -> None:
     for side in (-1, 1):
         pen.poly([(50 + side * x, y) for x, y in ((4, 56), (24, 52), (34, 94), (22, 88), (14, 97))], CREAM)
     rim = [
@@ -284,21 +284,21 @@ def _seal_wax(pen: Pen, variant: int) -> None:
     pen.poly(crown, pen.ink.light)
 
 
-PAINTERS: dict[str, Callable[[Pen, int], None]] = {
-    "ball": _ball, "house": _house, "tree": _tree, "car": _car, "boat": _boat, "flower": _flower, "cup": _cup,
-    "fish": _fish, "umbrella": _umbrella, "mushroom": _mushroom, "star": _star, "kite": _kite,
-    "bat:animal": _bat_animal, "bat:club": _bat_club, "bow:weapon": _bow_weapon, "bow:ribbon": _bow_ribbon,
-    "crane:bird": _crane_bird, "crane:machine": _crane_machine, "letter:mail": _letter_mail,
-    "letter:sign": _letter_sign, "nut:fruit": _nut_fruit, "nut:screw": _nut_screw,
-    "seal:animal": _seal_animal, "seal:wax": _seal_wax,
+DRAW_OBJECT: dict[str, Callable[[Pen, int], None]] = {
+    "ball": _draw_ball, "house": _draw_house, "tree": _draw_tree, "car": _draw_car, "boat": _draw_boat, "flower": _draw_flower, "cup": _draw_cup,
+    "fish": _draw_fish, "umbrella": _draw_umbrella, "mushroom": _draw_mushroom, "star": _draw_star, "kite": _draw_kite,
+    "bat:animal": _draw_bat_animal, "bat:club": _draw_bat_club, "bow:weapon": _draw_bow_weapon, "bow:ribbon": _draw_bow_ribbon,
+    "crane:bird": _draw_crane_bird, "crane:machine": _draw_crane_machine, "letter:mail": _draw_letter_mail,
+    "letter:sign": _draw_letter_sign, "nut:fruit": _draw_nut_fruit, "nut:screw": _draw_nut_screw,
+    "seal:animal": _draw_seal_animal, "seal:wax": _draw_seal_wax,
 }  # fmt: skip
-MIRRORED = frozenset(PAINTERS) - {"letter:sign"}
-"""Things that may face either way; a mirrored letter would be another letter."""
+MIRRORED_OBJECTS = frozenset(DRAW_OBJECT) - {"letter:sign"}
+"""Objects that may be mirrored; a mirrored letter would be another letter."""
 
 
 @cache
 def _light() -> Image.Image:
-    """Light from the top left and shade at the bottom right, laid over every thing."""
+    """Overlay of all objects: light from the top left, shade at the bottom right."""
     side = 32
     light = Image.new("RGBA", (side, side))
     for y in range(side):
@@ -309,23 +309,23 @@ def _light() -> Image.Image:
     return light
 
 
-def draw_thing(thing: Thing, side: int) -> Image.Image:
-    """Draw one thing, cropped to its outline.
+def draw_object(obj: SceneObject, side: int) -> Image.Image:
+    """Draw one object, cropped to its outline.
 
     Args:
-        thing: what to draw.
-        side: side of the whole picture in pixels; the thing's longer side becomes `span` times this.
+        obj: object to draw.
+        side: side of the whole image in pixels; the longer side of the object becomes `span` times this.
 
     Returns:
-        RGBA picture with a transparent background.
+        RGBA image with a transparent background.
     """
-    target = max(4, round(thing.span * side))
-    pen = Pen(target * OVERSAMPLING, ink_of(thing.colour))
-    PAINTERS[thing.name](pen, thing.variant)
+    target = max(4, round(obj.span * side))
+    pen = Pen(target * OVERSAMPLING, ink_of(obj.colour))
+    DRAW_OBJECT[obj.name](pen, obj.variant)
     image = pen.image.crop(pen.image.getchannel("A").getbbox())
-    if thing.flip and thing.name in MIRRORED:
+    if obj.flip and obj.name in MIRRORED_OBJECTS:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    width, height = image.width * thing.stretch, float(image.height)
+    width, height = image.width * obj.stretch, float(image.height)
     scale = target / max(width, height)
     small = image.resize((max(1, round(width * scale)), max(1, round(height * scale))), Image.Resampling.LANCZOS)
     shaded = Image.alpha_composite(small, _light().resize(small.size, Image.Resampling.BILINEAR))

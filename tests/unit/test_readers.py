@@ -512,7 +512,7 @@ def test_an_empty_file_beside_a_picture_says_nothing_about_it(tmp_path):
 
 
 def test_a_folder_without_pictures_names_what_would_help(tmp_path):
-    with pytest.raises(CollectionError, match="no images below this folder .*; specify a folder of images"):
+    with pytest.raises(CollectionError, match=r"no images below this folder .*; specify a folder of images"):
         read_source("folder", tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "s.wav").write_bytes(b"")

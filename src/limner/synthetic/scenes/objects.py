@@ -285,13 +285,31 @@ def _draw_seal_wax(pen: Pen, variant: int) -> None:
 
 
 DRAW_OBJECT: dict[str, Callable[[Pen, int], None]] = {
-    "ball": _draw_ball, "house": _draw_house, "tree": _draw_tree, "car": _draw_car, "boat": _draw_boat, "flower": _draw_flower, "cup": _draw_cup,
-    "fish": _draw_fish, "umbrella": _draw_umbrella, "mushroom": _draw_mushroom, "star": _draw_star, "kite": _draw_kite,
-    "bat:animal": _draw_bat_animal, "bat:club": _draw_bat_club, "bow:weapon": _draw_bow_weapon, "bow:ribbon": _draw_bow_ribbon,
-    "crane:bird": _draw_crane_bird, "crane:machine": _draw_crane_machine, "letter:mail": _draw_letter_mail,
-    "letter:sign": _draw_letter_sign, "nut:fruit": _draw_nut_fruit, "nut:screw": _draw_nut_screw,
-    "seal:animal": _draw_seal_animal, "seal:wax": _draw_seal_wax,
-}  # fmt: skip
+    "ball": _draw_ball,
+    "house": _draw_house,
+    "tree": _draw_tree,
+    "car": _draw_car,
+    "boat": _draw_boat,
+    "flower": _draw_flower,
+    "cup": _draw_cup,
+    "fish": _draw_fish,
+    "umbrella": _draw_umbrella,
+    "mushroom": _draw_mushroom,
+    "star": _draw_star,
+    "kite": _draw_kite,
+    "bat:animal": _draw_bat_animal,
+    "bat:club": _draw_bat_club,
+    "bow:weapon": _draw_bow_weapon,
+    "bow:ribbon": _draw_bow_ribbon,
+    "crane:bird": _draw_crane_bird,
+    "crane:machine": _draw_crane_machine,
+    "letter:mail": _draw_letter_mail,
+    "letter:sign": _draw_letter_sign,
+    "nut:fruit": _draw_nut_fruit,
+    "nut:screw": _draw_nut_screw,
+    "seal:animal": _draw_seal_animal,
+    "seal:wax": _draw_seal_wax,
+}
 MIRRORED_OBJECTS = frozenset(DRAW_OBJECT) - {"letter:sign"}
 """Objects that may be mirrored; a mirrored letter would be another letter."""
 

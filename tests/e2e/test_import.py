@@ -13,8 +13,9 @@ from PIL import Image
 
 from limner.data.collection import Changes, Collection
 from limner.data.readers import ReaderOptions, import_collection, read_source
+from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.contact_sheet import contact_sheet, summary
+from limner.report.contact_sheet import contact_sheet
 
 # Runs one import and kills itself right before or right after the n-th call of a function.
 KILLED = """
@@ -92,13 +93,13 @@ def test_kill_at_any_step_leaves_old_or_new(tmp_path, exists, function, moment, 
     else:
         collection = Collection.open(home / "c")
         assert {int(item.id) for item in collection.items()} == expected
-        assert summary(collection).missing == 0
+        assert summarise(collection).missing == 0
 
     report = import_collection("csv", new, home / "c", copy=True)
     assert report.changes == (Changes(0, 0, 3) if arrived else Changes(3, 0, 0))
     collection = Collection.open(home / "c")
     assert {int(item.id) for item in collection.items()} == after
-    assert summary(collection).missing == 0
+    assert summarise(collection).missing == 0
     assert hidden(home) == []
 
 
@@ -143,7 +144,7 @@ def test_flickr8k(real_data, tmp_path):
     assert import_collection("flickr", real_data / "flickr8k", tmp_path / "c").changes == Changes(0, 0, 7000)
     collection = Collection.open(tmp_path / "c")
     assert collection.splits() == {"train": 5500, "val": 500, "test": 1000}
-    assert summary(collection).missing == 0
+    assert summarise(collection).missing == 0
     assert contact_sheet(collection, "test", rows=2, columns=3).width > 700
     with pytest.raises(CollectionError, match=r"Flickr8k\.token\.txt:81: '1022454332"):
         import_collection("flickr", real_data / "flickr8k", tmp_path / "d", strict=True)
@@ -168,7 +169,7 @@ def test_multi30k(real_data, tmp_path):
     assert (translations.items, translations.sentences) == (31_014, 4 * 31_014)
     descriptions = import_collection("multi30k", folder / "task2", tmp_path / "c")
     assert (descriptions.sentences, descriptions.changes) == (10 * 31_014, Changes(0, 31_014, 0))
-    counted = summary(Collection.open(tmp_path / "c")).sentences
+    counted = summarise(Collection.open(tmp_path / "c")).sentences
     assert counted["train"] == {"cs": 29_000, "de": 174_000, "en": 174_000, "fr": 29_000}
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from limner.errors import MediaError, RunError, SettingsError
 from limner.report import attention_plots, plots
 
-# Words that are markup somewhere, belong to another script, or stand for nothing.
+# Words with markup or characters of other scripts, and an empty word.
 ODD = ["$x$", r"\frac", "$", "<b>", "&amp;", "_", "人", "שלום", ""]
 LONG = "Donaudampfschifffahrtsgesellschaftskapitän"
 
@@ -36,8 +36,8 @@ def brightness(image):
     return np.asarray(image.convert("L"), dtype=float)
 
 
-def centre_of_light(image):
-    """Column and row of the middle of the brightest pixels, as shares of the picture."""
+def centre_of_brightness(image):
+    """Column and row of the centre of the brightest pixels, as fractions of the image."""
     values = brightness(image)
     rows, columns = np.nonzero(values >= values.max() - 1)
     return (columns.mean() + 0.5) / values.shape[1], (rows.mean() + 0.5) / values.shape[0]
@@ -52,9 +52,9 @@ def overlapping(extents):
 # The alignment matrix
 
 
-def test_an_alignment_is_darkest_where_its_weight_is_and_says_it():
+def test_cells_of_an_alignment_are_darker_for_larger_weights():
     weights = np.array([[0.7, 0.26, 0.04], [0.0, 0.1, 0.9]])
-    figure = attention_plots.alignment(["a", "red", "hat"], ["ein", "Hut"], weights, betas=[0.126, 0.83])
+    figure = attention_plots.alignment(["a", "red", "hat"], ["ein", "Hut"], weights, gates=[0.126, 0.83])
     assert texts(figure) == [".70", ".26", ".10", ".90"]
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["ein (0.13)", "Hut (0.83)"]
@@ -62,19 +62,19 @@ def test_an_alignment_is_darkest_where_its_weight_is_and_says_it():
     for text in list(axes.texts):
         text.remove()
     pixels = rendered(figure).mean(2)
-    places = axes.transData.transform([(column, row) for row in range(2) for column in range(3)]).round().astype(int)
-    greys = np.array([pixels[len(pixels) - 1 - y, x] for x, y in places])
+    positions = axes.transData.transform([(column, row) for row in range(2) for column in range(3)]).round().astype(int)
+    greys = np.array([pixels[len(pixels) - 1 - y, x] for x, y in positions])
     assert (np.argsort(greys) == np.argsort(-weights.ravel())).all()
     assert greys.max() < 250 and greys.max() - greys.min() > 180
 
 
-def test_greys_mean_the_same_in_every_alignment():
+def test_all_alignments_have_the_same_grey_scale():
     (faint,) = attention_plots.alignment(["a", "b"], ["x"], [[0.2, 0.2]]).axes[0].images
     (strong,) = attention_plots.alignment(["a", "b"], ["x"], [[0.9, 0.1]]).axes[0].images
     assert faint.get_clim() == strong.get_clim() == (0, 1)
 
 
-def test_weights_stand_out_from_their_cells():
+def test_printed_weights_have_a_high_contrast():
     weights = np.linspace(0.05, 1, 96)[None]
     figure = attention_plots.alignment(["w"] * 96, ["x"], weights)
     (image,) = figure.axes[0].images
@@ -85,7 +85,7 @@ def test_weights_stand_out_from_their_cells():
 
 
 @pytest.mark.parametrize(("across", "down"), [(1, 1), (12, 4), (80, 80)])
-def test_the_size_of_an_alignment_follows_its_words_and_nothing_overlaps(across, down):
+def test_cells_have_a_fixed_size_and_labels_do_not_overlap(across, down):
     source, target = ([LONG if k % 7 == 3 else f"word{k}" for k in range(count)] for count in (across, down))
     figure = attention_plots.alignment(source, target, np.full((down, across), 1 / across))
     figure.draw_without_rendering()
@@ -100,50 +100,50 @@ def test_the_size_of_an_alignment_follows_its_words_and_nothing_overlaps(across,
     for text in axes.texts:
         extent = text.get_window_extent()
         assert max(extent.width, extent.height) < attention_plots.CELL * figure.dpi
-    assert (len(axes.get_yticklabels()) > down) == (across == 80)  # repeated where the far side is far away
+    assert (len(axes.get_yticklabels()) > down) == (across == 80)  # repeated on the opposite side of a large plot
 
 
-def test_odd_words_are_drawn_as_they_are():
+def test_words_with_markup_are_printed_literally():
     figure = attention_plots.alignment(ODD, ODD, np.eye(len(ODD)))
-    rendered(figure)  # a sign without a font would warn, markup would fail
+    rendered(figure)  # a missing character would warn, markup would fail
     markup = plots.svg(figure, "words")
     for word in ("$x$", r"\frac", "&lt;b&gt;", "&amp;amp;", "人"):
         assert markup.count(f">{word}</text>") == 2
-    assert " id=" not in markup  # an id would be another drawing's, too
+    assert " id=" not in markup  # ids would clash with those of other figures
 
 
-def test_a_page_may_hold_the_same_drawing_twice():
+def test_figures_have_no_ids():
     for figure in (
         attention_plots.alignment(["a"], ["b"], [[1.0]]),
         plots.gate_statistics({"all": (0.2, 0.1)}, [("Hut", 0.9, 3)]),
     ):
-        assert " id=" not in plots.svg(figure, "a drawing")
+        assert " id=" not in plots.svg(figure, "a figure")
 
 
-def test_of_an_endless_sentence_the_beginning_is_drawn():
-    most = attention_plots.MOST_WORDS
-    figure = attention_plots.alignment(["w"] * (most + 880), ["x", "y"], np.zeros((2, most + 880)))
+def test_a_long_alignment_is_truncated():
+    limit = attention_plots.MAX_WORDS
+    figure = attention_plots.alignment(["w"] * (limit + 880), ["x", "y"], np.zeros((2, limit + 880)))
     (axes,) = figure.axes
-    assert axes.images[0].get_array().shape == (2, most)
-    assert axes.get_xlabel() == f"the first {most} of {most + 880} source words"
+    assert axes.images[0].get_array().shape == (2, limit)
+    assert axes.get_xlabel() == f"the first {limit} of {limit + 880} source words"
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "weights", "betas", "message"),
+    ("source", "target", "weights", "gates", "message"),
     [
-        ("ab", "xyz", np.zeros((2, 3)), None, r"\(2, 3\): expected \(3, 2\)"),
-        ("", "xyz", np.zeros((3, 0)), None, r"expected \(3, 0\).*one at least"),
-        ("ab", "", np.zeros((0, 2)), None, "no target words"),
+        ("ab", "xyz", np.zeros((2, 3)), None, r"expected shape \(3, 2\).*got \(2, 3\)"),
+        ("", "xyz", np.zeros((3, 0)), None, r"expected shape \(3, 0\)"),
+        ("ab", "", np.zeros((0, 2)), None, "expected at least one target word"),
         ("ab", "x", [[np.nan, 1]], None, "0 to 1"),
-        ("ab", "x", [[-0.1, 1]], None, "not -0.1 to 1"),
-        ("ab", "x", [[0, 1.5]], None, "not 0.0 to 1.5"),
-        ("ab", "x", [[0, 1]], [0.1, 0.2], r"gates of shape \(2,\): expected \(1,\)"),
+        ("ab", "x", [[-0.1, 1]], None, "got -0.1 to 1"),
+        ("ab", "x", [[0, 1.5]], None, "got 0.0 to 1.5"),
+        ("ab", "x", [[0, 1]], [0.1, 0.2], r"gates: expected shape \(1,\).*got \(2,\)"),
         ("ab", "x", [[0, 1]], [83], "gates: expected values from 0 to 1"),
     ],
 )
-def test_what_does_not_fit_is_refused(source, target, weights, betas, message):
+def test_invalid_alignments_are_rejected(source, target, weights, gates, message):
     with pytest.raises(SettingsError, match=message):
-        attention_plots.alignment(list(source), list(target), weights, betas=betas)
+        attention_plots.alignment(list(source), list(target), weights, gates=gates)
 
 
 # Panels and heat maps
@@ -151,42 +151,42 @@ def test_what_does_not_fit_is_refused(source, target, weights, betas, message):
 
 def half_and_half(size=(90, 60)):
     """White on the left, black on the right."""
-    picture = Image.new("RGB", size, "white")
-    picture.paste("black", (size[0] // 2, 0, *size))
-    return picture
+    image = Image.new("RGB", size, "white")
+    image.paste("black", (size[0] // 2, 0, *size))
+    return image
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(14, 14), (7, 7), (3, 5)])
-def test_light_falls_where_the_weight_is(rows, columns):
+def test_heat_maps_are_brightest_at_the_largest_weight(rows, columns):
     cells = [(0, 0), (rows - 1, columns - 1), (rows // 2, columns - 1), (1, columns // 2)]
     weights = np.stack([one_cell(rows, columns, *cell) for cell in cells])
     first, *shown = attention_plots.panels(Image.new("RGB", (90, 60), "#6a8f50"), weights, (rows, columns))
     assert len(shown) == len(cells) and {image.size for image in shown} == {first.size}
     for image, (row, column) in zip(shown, cells, strict=True):
-        across, down = centre_of_light(image)
+        across, down = centre_of_brightness(image)
         assert (int(down * rows), int(across * columns)) == (row, column)
 
 
-def test_light_is_bright_even_on_black_and_the_rest_dark_even_on_white():
+def test_the_brightness_does_not_depend_on_the_image():
     (_, shown) = attention_plots.panels(half_and_half(), [one_cell(6, 6, 2, 5)], (6, 6))
-    across, down = centre_of_light(shown)
+    across, down = centre_of_brightness(shown)
     assert 5 / 6 < across < 1 and 2 / 6 < down < 3 / 6
 
 
-def test_the_first_panel_is_the_picture_itself():
-    picture = half_and_half((240, 120))
-    (first, _) = attention_plots.panels(picture, [one_cell(2, 2, 0, 0)], (2, 2))
-    assert np.array_equal(np.asarray(first), np.asarray(picture))
+def test_the_first_panel_is_the_image():
+    image = half_and_half((240, 120))
+    (first, _) = attention_plots.panels(image, [one_cell(2, 2, 0, 0)], (2, 2))
+    assert np.array_equal(np.asarray(first), np.asarray(image))
 
 
 @pytest.mark.parametrize("size", [(600, 400), (400, 600), (30, 20), (2000, 1)])
-def test_panels_keep_proportions(size):
+def test_panels_keep_the_aspect_ratio(size):
     (first, _) = attention_plots.panels(Image.new("RGB", size), [one_cell(7, 7, 3, 3)], (7, 7), side=120)
     assert max(first.size) == 120
     assert first.width * size[1] / size[0] == pytest.approx(first.height, abs=1)
 
 
-def test_light_fades_without_steps():
+def test_heat_maps_are_smooth():
     (_, shown) = attention_plots.panels(Image.new("RGB", (240, 240), "gray"), [one_cell(6, 6, 2, 2)], (6, 6), side=240)
     along = brightness(shown)[100]  # through the middle of the cell, which is 40 pixels wide
     assert abs(int(along.argmax()) - 100) <= 3
@@ -194,7 +194,7 @@ def test_light_fades_without_steps():
     assert np.abs(np.diff(along)).max() < 0.1 * (along.max() - along.min())
 
 
-def test_looking_everywhere_alike_lights_all_and_nowhere_nothing():
+def test_uniform_and_zero_weights():
     weights = np.stack([np.full(49, 1 / 49), np.zeros(49), np.full(49, 0.001)])
     first, even, nothing, faint = attention_plots.panels(Image.new("RGB", (70, 70), "#808080"), weights, (7, 7))
     assert brightness(even).std() < 1 and brightness(nothing).std() < 1
@@ -203,42 +203,42 @@ def test_looking_everywhere_alike_lights_all_and_nowhere_nothing():
 
 
 def test_the_grid_covers_its_box():
-    picture = Image.new("RGB", (300, 200), "#808080")
+    image = Image.new("RGB", (300, 200), "#808080")
     boxed = {"grid": (4, 4), "box": (50, 0, 250, 200), "side": 300}
     weights = np.stack([one_cell(4, 4, 0, 0), one_cell(4, 4, 3, 2), np.full(16, 1 / 16), np.zeros(16)])
-    _, corner, low, even, nothing = attention_plots.panels(picture, weights, **boxed)
-    across, down = centre_of_light(corner)
+    _, corner, low, even, nothing = attention_plots.panels(image, weights, **boxed)
+    across, down = centre_of_brightness(corner)
     assert 50 <= across * 300 <= 100 and 0 <= down * 200 <= 50
-    across, down = centre_of_light(low)
+    across, down = centre_of_brightness(low)
     assert 150 <= across * 300 <= 200 and 150 <= down * 200 <= 200
     lit = brightness(even)
     assert lit[:, :50].max() < lit[:, 50:250].min() and lit[:, 250:].max() < lit[:, 50:250].min()
     unlit = brightness(nothing)
-    assert unlit[:, :50].max() < unlit[:, 50:250].min()  # not seen is darker than not looked at
+    assert unlit[:, :50].max() < unlit[:, 50:250].min()  # outside the grid is darker than a weight of zero
 
 
-def test_a_box_may_reach_beyond_the_picture():
+def test_a_box_may_extend_beyond_the_image():
     (_, shown) = attention_plots.panels(
         Image.new("RGB", (100, 50), "gray"), [one_cell(4, 4, 1, 1)], (4, 4), box=(0, -25, 100, 75), side=100
     )
-    across, down = centre_of_light(shown)  # the cell reaches from row 0 of the picture to row 25
+    across, down = centre_of_brightness(shown)  # the cell covers rows 0 to 25 of the image
     assert 0.25 <= across <= 0.5 and 0 <= down <= 0.5
 
 
 @pytest.mark.parametrize(
     "box", [(10, 0, 10, 50), (0, 30, 50, 20), (100, 0, 150, 50), (-20, 0, 0, 50), (0, 0, np.nan, 1)]
 )
-def test_a_box_of_nothing_is_refused(box):
-    with pytest.raises(SettingsError, match="picture of 100 x 50 pixels"):
+def test_invalid_boxes_are_rejected(box):
+    with pytest.raises(SettingsError, match="image of 100 x 50 pixels"):
         attention_plots.panels(Image.new("RGB", (100, 50)), [one_cell(2, 2, 0, 0)], (2, 2), box=box)
 
 
-def test_weights_of_another_grid_are_refused():
-    with pytest.raises(SettingsError, match=r"\(1, 49\): expected \(1, 196\)"):
+def test_weights_of_another_grid_are_rejected():
+    with pytest.raises(SettingsError, match=r"expected shape \(1, 196\).*got \(1, 49\)"):
         attention_plots.panels(Image.new("RGB", (100, 50)), np.zeros((1, 49)), (14, 14))
 
 
-def test_a_file_is_shown_as_the_picture_in_it(tmp_path):
+def test_panels_of_an_image_file(tmp_path):
     half_and_half().save(tmp_path / "a.png")
     weights = [one_cell(2, 2, 0, 0)]
     from_file = attention_plots.panels(tmp_path / "a.png", weights, (2, 2))
@@ -248,7 +248,7 @@ def test_a_file_is_shown_as_the_picture_in_it(tmp_path):
         attention_plots.panels(tmp_path / "none.png", weights, (2, 2))
 
 
-def test_every_word_has_its_panel_with_the_light_and_the_gate():
+def test_every_word_has_a_panel_with_its_heat_map_and_gate():
     cells = [(0, 0), (1, 2), (0, 2), (1, 0), (1, 1)]
     words = ["Mann", "mit", "Hut", "<b>", r"$\frac$"]
     figure = attention_plots.heat_maps(
@@ -256,7 +256,7 @@ def test_every_word_has_its_panel_with_the_light_and_the_gate():
         words,
         np.stack([one_cell(2, 3, *cell) for cell in cells]),
         (2, 3),
-        betas=[0.83, 0.1, 0.995, 0, 1],
+        gates=[0.83, 0.1, 0.995, 0, 1],
     )
     assert texts(figure) == ["", "Mann (0.83)", "mit (0.10)", "Hut (0.99)", "<b> (0.00)", r"$\frac$ (1.00)"]
     pixels = rendered(figure).mean(2)
@@ -268,14 +268,14 @@ def test_every_word_has_its_panel_with_the_light_and_the_gate():
         panel = pixels[top + 1 : bottom - 1, left:right]
         rows, columns = np.nonzero(panel >= panel.max() - 1)
         assert (int(rows.mean() / len(panel) * 2), int(columns.mean() / panel.shape[1] * 3)) == (row, column)
-        beneath = label.get_window_extent()
-        assert beneath.y1 < extent.y0 and abs(beneath.x0 + beneath.x1 - extent.x0 - extent.x1) < 2
+        text = label.get_window_extent()
+        assert text.y1 < extent.y0 and abs(text.x0 + text.x1 - extent.x0 - extent.x1) < 2
 
 
 @pytest.mark.parametrize("size", [(90, 60), (20, 200)])
 def test_panels_and_words_of_a_long_sentence_do_not_overlap(size):
     words = [LONG if k % 7 == 3 else f"word{k}" for k in range(80)]
-    figure = attention_plots.heat_maps(Image.new("RGB", size), words, np.zeros((80, 4)), (2, 2), betas=[0.5] * 80)
+    figure = attention_plots.heat_maps(Image.new("RGB", size), words, np.zeros((80, 4)), (2, 2), gates=[0.5] * 80)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     assert len(axes.images) == 81
@@ -287,15 +287,15 @@ def test_panels_and_words_of_a_long_sentence_do_not_overlap(size):
     assert 0.5 < wide / high < 4 and max(wide, high) < 30
 
 
-def test_of_an_endless_sentence_the_first_panels_are_drawn():
-    most = attention_plots.MOST_WORDS
+def test_panels_of_a_long_sentence_are_truncated():
+    limit = attention_plots.MAX_WORDS
     figure = attention_plots.heat_maps(Image.new("RGB", (20, 10)), ["w"] * 1000, np.zeros((1000, 1)), (1, 1))
-    assert len(figure.axes[0].images) == 1 + most
-    assert texts(figure)[0] == f"the first {most} of 1000 words"
+    assert len(figure.axes[0].images) == 1 + limit
+    assert texts(figure)[0] == f"the first {limit} of 1000 words"
 
 
 @pytest.mark.real
-def test_a_photograph_is_lit_where_it_is_looked_at(real_data):
+def test_heat_maps_of_a_photograph(real_data):
     photo = sorted((real_data / "flickr8k" / "images").glob("*.jpg"))[2]
     corners = [(0, 0), (0, 13), (13, 0), (13, 13)]
     shown = attention_plots.panels(photo, np.stack([one_cell(14, 14, *corner) for corner in corners]), (14, 14))[1:]
@@ -346,34 +346,37 @@ def of_hex(colour):
     return luminance([int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)])
 
 
-def test_words_are_escaped_and_say_their_gate():
+def test_words_are_escaped_and_have_their_gate_as_title():
     words = ["Mann", "<script>alert('x')</script>", '"&', "人"]
-    spans = Spans(attention_plots.beta_spans(words, [0.83, 0, 1, 0.125]))
+    spans = Spans(attention_plots.gate_spans(words, [0.83, 0, 1, 0.125]))
     assert spans.words == words
     assert [re.search(r"\d\.\d\d", title).group() for title in spans.titles] == ["0.83", "0.00", "1.00", "0.12"]
 
 
-def test_wide_open_gates_are_darker_and_every_word_can_be_read():
-    betas = np.linspace(0, 1, 201)
-    styles = Spans(attention_plots.beta_spans(["w"] * 201, betas)).styles
-    papers = [of_hex(style["background"]) for style in styles]
-    assert (np.diff(papers) <= 0).all() and papers[0] > papers[-1] + 0.7
-    assert min(contrast(paper, of_hex(style["color"])) for paper, style in zip(papers, styles, strict=True)) >= 4.5
+def test_open_gates_are_darker_and_all_words_have_a_high_contrast():
+    gates = np.linspace(0, 1, 201)
+    styles = Spans(attention_plots.gate_spans(["w"] * 201, gates)).styles
+    backgrounds = [of_hex(style["background"]) for style in styles]
+    assert (np.diff(backgrounds) <= 0).all() and backgrounds[0] > backgrounds[-1] + 0.7
+    assert (
+        min(contrast(background, of_hex(style["color"])) for background, style in zip(backgrounds, styles, strict=True))
+        >= 4.5
+    )
 
 
 def test_a_sentence_without_words_has_no_spans():
-    assert attention_plots.beta_spans([], []) == ""
+    assert attention_plots.gate_spans([], []) == ""
 
 
-def test_gates_have_to_be_as_many_as_words():
-    with pytest.raises(SettingsError, match=r"gates of shape \(1,\): expected \(2,\)"):
-        attention_plots.beta_spans(["a", "b"], [0.5])
+def test_gates_and_words_have_the_same_number():
+    with pytest.raises(SettingsError, match=r"gates: expected shape \(2,\).*got \(1,\)"):
+        attention_plots.gate_spans(["a", "b"], [0.5])
 
 
 # Statistics of a gate
 
 
-def test_bars_are_as_long_as_the_shares_and_means_they_say():
+def test_bars_have_the_length_of_their_values():
     words = [("auf", 0.1, 900), ("Hut", 0.9, 12), (r"$\frac$", 0.5, 1), ("人", 0.5, 2)]
     figure = plots.gate_statistics({"all words": (0.2, 0.08), "nouns": (1.0, 0.5)}, words)
     rendered(figure)
@@ -390,7 +393,7 @@ def test_bars_are_as_long_as_the_shares_and_means_they_say():
 
 
 @pytest.mark.parametrize("count", [0, 1, 200])
-def test_the_highest_means_are_drawn_and_nothing_overlaps(count):
+def test_the_highest_means_are_plotted_and_labels_do_not_overlap(count):
     words = [(f"{LONG}{k}", k / count, k) for k in range(count)]
     shares = {f"part {k}": (1.0, 0.0) for k in range(5)}
     figure = plots.gate_statistics(shares, words)
@@ -405,10 +408,10 @@ def test_the_highest_means_are_drawn_and_nothing_overlaps(count):
     assert min(box.x0 for box in extents) >= 0 and max(box.x1 for box in extents) <= figure.bbox.x1
 
 
-# What drawings share
+# Fonts, labels and files
 
 
-def test_a_sign_that_the_usual_font_lacks_is_taken_from_another():
+def test_characters_missing_in_the_default_font_use_another():
     assert plots.fonts_for("Hut") == ["sans-serif", "DejaVu Sans"]
     (*_, other) = plots.fonts_for("\u2312")  # an arc: in DejaVu Sans Mono, not in DejaVu Sans
     assert not other.startswith("Last Resort")
@@ -418,14 +421,14 @@ def test_a_sign_that_the_usual_font_lacks_is_taken_from_another():
     assert not plain.get_char_index(0x2312)
 
 
-def test_long_words_keep_their_beginning_and_stay_on_one_line():
+def test_long_labels_are_truncated_to_one_line():
     assert plots.shortened("Hut") == "Hut"
-    assert len(plots.shortened(LONG)) == plots.MOST_LETTERS
+    assert len(plots.shortened(LONG)) == plots.MAX_LABEL_LENGTH
     assert LONG.startswith(plots.shortened(LONG)[:-1])
     assert plots.shortened("a\n\u2028 b") == "a b"
 
 
-def test_a_drawing_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_figures_are_written_atomically(tmp_path, monkeypatch):
     figure = attention_plots.alignment(["a", "b"], ["x"], [[0.2, 0.8]])
     out = tmp_path / "new" / "a.png"
     assert plots.save_png(figure, out) == out

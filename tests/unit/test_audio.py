@@ -10,6 +10,7 @@ import soundfile
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.data.readers import ReaderOptions, import_collection, read_source
+from limner.data.summary import summarise
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, MissingExtraError, SettingsError
 from limner.features.encoders import logmel
 from limner.features.encoders.load import load_backbone, load_backbone_for
@@ -19,7 +20,6 @@ from limner.inference.captioner import Captioner
 from limner.inference.new_images import BackboneFeatures
 from limner.media import audio
 from limner.media.modality import AUDIO, IMAGE
-from limner.report.contact_sheet import summary
 from limner.runs.trained_model import load_trained_model
 
 BANDS = LogMelSettings().bands
@@ -315,10 +315,10 @@ def test_sounds_are_where_the_collection_says(folder, tmp_path, copy):
         assert path.is_file()
         assert item.image is None and str(item.audio).startswith("sounds/") == copy
     assert sum(len(item.texts("de")) for item in collection.items()) == 2
-    found = summary(collection)
-    assert (found.sounds, found.pictures, found.missing) == (2, {}, 0)
+    found = summarise(collection)
+    assert (sum(found.media["audio"].values()), found.media["image"], found.missing) == (2, {}, 0)
     (collection.path / str(collection.items()[0].audio)).unlink()
-    assert summary(collection).missing == 1
+    assert summarise(collection).missing == 1
 
 
 def test_a_folder_without_sounds_and_two_of_one_name(folder, tmp_path):
@@ -368,4 +368,4 @@ def test_an_item_with_a_sound_keeps_it(tmp_path):
     write_items(tmp_path / "c", [Item("a", "train", image="a.png", audio="a.wav")])
     (item,) = Collection.open(tmp_path / "c").items()
     assert (item.audio, item.media_path) == ("a.wav", "a.png")
-    assert summary(Collection.open(tmp_path / "c")).missing == 2
+    assert summarise(Collection.open(tmp_path / "c")).missing == 2

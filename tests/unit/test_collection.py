@@ -13,8 +13,9 @@ from PIL import Image
 
 from limner.data.collection import ITEMS, Changes, Collection, write_items
 from limner.data.examples import Item, Region, Sentence
+from limner.data.summary import summarise
 from limner.errors import CollectionError
-from limner.report.contact_sheet import contact_sheet, summary
+from limner.report.contact_sheet import contact_sheet
 
 DOG = Item(
     "dog",
@@ -219,15 +220,15 @@ def test_summary_counts(path):
     (path / "features" / "pixels.lance").mkdir(parents=True)
     write_items(path, [Item("cat", "train", image="cat.jpg", sentences=(Sentence("en", "a cat"),))])
     Image.new("RGB", (4, 4)).save(path / "cat.jpg")
-    found = summary(Collection.open(path))
-    assert found.splits == {"train": 2, "val": 2}
-    assert found.sentences == {"train": {"de": 1, "en": 2}, "val": {"fr": 1}}
-    assert (found.pictures, found.videos, found.regions) == ({"train": 2}, 1, 1)
-    assert (found.missing, found.missing_examples) == (1, (str(path / "pictures/dog.jpg"),))
-    assert found.features == ("pixels",)
+    counts = summarise(Collection.open(path))
+    assert counts.splits == {"train": 2, "val": 2}
+    assert counts.sentences == {"train": {"de": 1, "en": 2}, "val": {"fr": 1}}
+    assert (counts.media["image"], counts.videos, counts.regions) == ({"train": 2}, 1, 1)
+    assert (counts.missing, counts.missing_examples) == (1, (str(path / "pictures/dog.jpg"),))
+    assert counts.features == ("pixels",)
 
 
-def test_contact_sheet_shows_pictures_and_stands_in_for_damaged_ones(tmp_path):
+def test_contact_sheet_draws_tiles_for_damaged_images(tmp_path):
     (tmp_path / "c").mkdir()
     Image.new("RGB", (640, 200), "#ff0000").save(tmp_path / "c" / "red.png")
     (tmp_path / "c" / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
@@ -242,7 +243,7 @@ def test_contact_sheet_shows_pictures_and_stands_in_for_damaged_ones(tmp_path):
 
 
 def test_contact_sheet_without_pictures(path):
-    with pytest.raises(CollectionError, match="split 'val' has no pictures"):
+    with pytest.raises(CollectionError, match="split 'val' has no images"):
         contact_sheet(Collection.open(path), "val")
     with pytest.raises(CollectionError, match="at least 1"):
         contact_sheet(Collection.open(path), "train", rows=0)

@@ -275,19 +275,19 @@ def test_drawings_and_their_page(seeing, tmp_path):
     explained = translator.explain(sentences, found, images=pictures, missing="text")
     assert found[1] is EMPTY_TRANSLATION and explained[1] is None
     page = attention_page.save_explanations(
-        explained, tmp_path / "out", sentences=sentences, pictures=pictures, features=model.config.features
+        explained, tmp_path / "out", sentences=sentences, images=pictures, features=model.config.features
     )
     assert sorted(path.name for path in page.parent.iterdir()) == [
         "1-alignment.png",
-        "1-picture.png",
+        "1-image.png",
         "3-alignment.png",
         "index.html",
     ]
     text = page.read_text(encoding="utf-8")
-    assert re.findall(r'<img src="(.+?)"', text) == ["1-alignment.png", "1-picture.png", "3-alignment.png"]
+    assert re.findall(r'<img src="(.+?)"', text) == ["1-alignment.png", "1-image.png", "3-alignment.png"]
     assert "bat &lt;zwei&gt;" in text and "<zwei>" not in text
     assert 'title="image gate' in text
-    with Image.open(tmp_path / "out" / "1-picture.png") as drawing:
+    with Image.open(tmp_path / "out" / "1-image.png") as drawing:
         assert drawing.size[0] > 100
 
 
@@ -318,4 +318,4 @@ def test_rows_and_columns_of_the_places(features, places, grid):
 )
 def test_the_part_of_the_picture_that_was_seen(preprocessing, size, box):
     told = spec("grid", (4, 3)).model_copy(update={"preprocessing": preprocessing})
-    assert attention_page.seen_box(told, size) == pytest.approx(box)
+    assert attention_page.box_of(told, size) == pytest.approx(box)

@@ -1,4 +1,4 @@
-"""The records of a run folder, the drawings and the report made from them."""
+"""Records of a run directory, plots and the report."""
 
 import base64
 import io
@@ -24,11 +24,11 @@ VOID = {"meta", "img", "br", "wbr", "path", "use", "rect"}
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and gathers what a reader and a browser meet."""
+    """Parser of a page that checks the order of its tags and collects its text, links and ids."""
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.words, self.addresses, self.ids = [], [], [], [], []
+        self.open, self.tags, self.words, self.urls, self.ids = [], [], [], [], []
         self.feed(text)
         assert self.open == []
 
@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
     def _gather(self, attrs):
         named = dict(attrs)
-        self.addresses += [named[key] for key in ("src", "href", "xlink:href", "action") if key in named]
+        self.urls += [named[key] for key in ("src", "href", "xlink:href", "action") if key in named]
         assert not [key for key in named if key.startswith("on")]
         self.ids += [named["id"]] if "id" in named else []
 
@@ -59,15 +59,15 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def picture(folder, name, colour):
+def save_image(folder, name, colour):
     path = folder / f"{name}.jpg"
     Image.new("RGB", (400, 300), colour).save(path)
     return str(path)
 
 
 def make_run(folder):
-    """A finished run on forty pictures; item k scores k."""
-    pictures = [picture(folder.parent, f"p{k}", (6 * k, 100, 200 - 5 * k)) for k in range(6)]
+    """A finished run on forty images; item k has the sentence score k."""
+    images = [save_image(folder.parent, f"p{k}", (6 * k, 100, 200 - 5 * k)) for k in range(6)]
     RunConfig(
         recipe={
             "model": {"name": "mrnn", "recurrent": 256, "note": EVIL},
@@ -92,7 +92,7 @@ def make_run(folder):
     items = [
         {
             "id": f"item-{k:02}",
-            "image": pictures[k % 6],
+            "image": images[k % 6],
             "references": [f"reference {k}", EVIL],
             "hypothesis": EVIL if k == 39 else f"sentence {k}",
             "log_prob": -3.5,
@@ -100,7 +100,7 @@ def make_run(folder):
         }
         for k in range(40)
     ]
-    found = [{"id": f"item-{k:02}", "image": pictures[k], "right": k == 2} for k in range(5)]
+    retrieved = [{"id": f"item-{k:02}", "image": images[k], "right": k == 2} for k in range(5)]
     Evaluation.model_validate(
         {
             "split": "test",
@@ -118,9 +118,9 @@ def make_run(folder):
             "items": items,
             "retrieval": {
                 "image_to_text": [
-                    {"id": "item-01", "image": pictures[1], "rank": 2, "top": [{"text": EVIL, "right": True}]}
+                    {"id": "item-01", "image": images[1], "rank": 2, "top": [{"text": EVIL, "right": True}]}
                 ],
-                "text_to_image": [{"text": EVIL, "rank": 3, "image_id": "item-02", "top": found}],
+                "text_to_image": [{"text": EVIL, "rank": 3, "image_id": "item-02", "top": retrieved}],
                 "curves": {"image_to_text": [[0, 0], [0.1, 0.7], [1, 1]], "text_to_image": []},
             },
         }
@@ -140,18 +140,18 @@ def page(tmp_path_factory):
     return Page(out.read_text(encoding="utf-8"))
 
 
-def test_the_report_is_one_file_that_asks_nothing_of_anyone(page):
+def test_the_report_is_self_contained(page):
     assert "script" not in page.tags and "link" not in page.tags and "iframe" not in page.tags
-    inside = ("data:image/jpeg;base64,", "#")
-    assert [address for address in page.addresses if not address.startswith(inside)] == []
+    embedded = ("data:image/jpeg;base64,", "#")
+    assert [url for url in page.urls if not url.startswith(embedded)] == []
 
 
-def test_sentences_are_words_and_never_markup(page):
-    # Model settings, command, best sentence, references, query, found sentence.
+def test_sentences_are_escaped(page):
+    # Model settings, command, best sentence, references, query, retrieved sentence.
     assert page.text.count('<script>alert("x")</script> &') >= 6
 
 
-def test_scores_stand_with_signature_and_published_row(page):
+def test_scores_have_a_signature_and_a_published_value(page):
     assert "BLEU-4 n:4| scale:0-100 21.3 17.0" in page.text
     assert "Perplexity words:10 17.03 –" in page.text
     assert "R@1 ties:worst| scale:0-100 24.0 –" in page.text
@@ -159,43 +159,46 @@ def test_scores_stand_with_signature_and_published_row(page):
     assert "Mao et al. (2015)" in page.text
 
 
-def test_folders_of_the_machine_are_not_told(page):
+def test_absolute_paths_are_shortened(page):
     assert "collection toy" in page.text and "limner train x --data=toy" in page.text
-    assert "images of toy (contents" in " ".join(page.text.split())
+    assert "images of toy (fingerprint" in " ".join(page.text.split())
     assert "limner evaluate run" in page.text
     assert "/home" not in page.text
 
 
-def test_what_was_left_out_is_told(page):
-    assert "3 more are left out" in page.text
+def test_items_without_features_are_counted(page):
+    assert "3 images without features are left out" in page.text
 
 
-def test_the_model_s_settings_are_told_once(tmp_path):
+def test_model_settings_are_shown_once(tmp_path):
     RunConfig(model={"hidden_dim": 77}, recipe={"model": {"hidden_dim": 77}}).save(tmp_path / "run" / "config.json")
     text = Page(report.write_report(tmp_path / "run", tmp_path / "r.html").read_text(encoding="utf-8")).text
     assert text.count("77") == 1
 
 
-def test_a_training_on_validation_data_is_no_part_of_the_validation_curve(run, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("limner.report.page._learning_curves", lambda log: drawn.append(log) or [])
+def test_epochs_on_validation_data_are_not_part_of_the_curves(run, monkeypatch):
+    plotted = []
+    monkeypatch.setattr("limner.report.page._learning_curves", lambda log: plotted.append(log) or [])
     log = [LogLine(step=s, epoch=s, kind="val", perplexity=10.0 - s) for s in (1, 2, 3, 4)]
     (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
     report.write_report(run, run / "report.html")
     RunConfig(provenance={"train_on_val_epochs": 1}).save(run / "config.json")
     report.write_report(run, run / "report.html")
-    assert [[line.step for line in lines] for lines in drawn] == [[1, 2, 3, 4], [1, 2, 3]]
+    assert [[line.step for line in lines] for lines in plotted] == [[1, 2, 3, 4], [1, 2, 3]]
 
 
-def test_the_curves_say_where_they_end(run):
+def test_the_page_explains_where_the_curves_end(run):
     log = [LogLine(step=s, epoch=s, kind="train", loss=5.0 - s) for s in (1, 2, 3)]
     (run / "log.jsonl").write_text("".join(line.model_dump_json() + "\n" for line in log))
     RunConfig(provenance={"train_on_val_epochs": 2}).save(run / "config.json")
     text = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8")).text
-    assert "After these curves 2 more epochs learned from training and validation data together" in text
+    assert (
+        "The curves end before the last 2 epochs, which were trained on the training and validation splits together"
+        in text
+    )
 
 
-def test_the_right_pictures_come_first_and_controls_stand_beside_each_other(run):
+def test_image_controls_are_shown_in_one_table(run):
     (right,) = read_evaluations(run)
     for control, value in (("mean", 3.0), ("shuffled", 4.0)):
         scores = (Score("bleu4", value, "scale:0-100"), Score("text_to_image_r1", value, "scale:0-100"))
@@ -203,16 +206,16 @@ def test_the_right_pictures_come_first_and_controls_stand_beside_each_other(run)
         other.save(run / "evaluation" / f"test-pictures_{control}.json")
     right.model_copy(update={"measured": "samples3,shortlist10"}).save(run / "evaluation" / "test-samples3.json")
     page = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8"))
-    assert "Measured on test Metric right mean shuffled BLEU-4 21.3 3.0 4.0" in page.text
-    assert "Images found for a sentence: R@1 – 3.0 4.0" in page.text
-    assert "as mean" not in page.text  # nor its pictures
-    order = [page.text.rindex(words) for words in ("Results on test 40", "Results on test, samples3, shortlist10 40")]
-    assert order == sorted(order) and order[-1] < page.text.rindex("What the images are worth")
-    assert page.ids.count("controls") == 1 and "#controls" in page.addresses
+    assert "Split test Metric right mean shuffled BLEU-4 21.3 3.0 4.0" in page.text
+    assert "Text-to-image retrieval: R@1 – 3.0 4.0" in page.text
+    assert "as mean" not in page.text  # its examples are not shown
+    order = [page.text.rindex(words) for words in ("Captions: test 40", "Captions: test, samples3, shortlist10 40")]
+    assert order == sorted(order) and order[-1] < page.text.rindex("Image ablations")
+    assert page.ids.count("controls") == 1 and "#controls" in page.urls
 
 
-def make_sound_run(run):
-    """The same run, but of sounds, which have no pictures to show."""
+def make_audio_run(run):
+    """The same run on audio files, without images."""
     config = json.loads((run / "config.json").read_text())
     spec = FeatureSpec(
         name="mel", kind="pooled", shape=(5,), backbone="logmel", modality="audio", preprocessing={}, weights_sha256=""
@@ -227,39 +230,39 @@ def make_sound_run(run):
     return run
 
 
-def test_sounds_are_named_and_not_called_pictures(run):
-    text = Page(report.write_report(make_sound_run(run), run / "r.html").read_text(encoding="utf-8")).text
+def test_audio_files_are_not_called_images(run):
+    text = Page(report.write_report(make_audio_run(run), run / "r.html").read_text(encoding="utf-8")).text
     assert "40 audio files of toy" in text
-    assert "no picture" not in text
-    assert "Sentences found for an audio file" in text and "its own audio file at rank 3" in text
-    strip = text.split("its own audio file at rank 3")[1]
+    assert "no image" not in text
+    assert "Audio-to-text retrieval" in text and "rank of the described audio file: 3" in text
+    strip = text.split("rank of the described audio file: 3")[1]
     for k in range(5):
         assert f"item-{k:02} reference {k}" in strip
 
 
-def test_facts_and_settings_are_told(page):
+def test_facts_and_settings_are_shown(page):
     for words in ("seed 7", "versions.limner 0.1.0", "host none", "recurrent 256", "betas 0.9, 0.99"):
         assert words in page.text
     assert "training time 2 min 10 s" in page.text and "900 (median)" in page.text
 
 
-def test_gallery_shows_best_and_worst_and_a_fair_sample_by_seed(run, tmp_path):
+def test_galleries_show_the_best_the_worst_and_a_random_sample(run, tmp_path):
     def sections(seed):
         text = Page(report.write_report(run, tmp_path / "r.html", seed=seed).read_text(encoding="utf-8")).text
-        best, fair, worst = re.split("Best By|A fair sample Drawn|Worst By|Recall curves", text)[1:4]
-        return [re.findall(r"item-\d\d", part) for part in (best, fair, worst)]
+        best, sample, worst = re.split("Best By|Random sample Drawn|Worst By|Recall curves", text)[1:4]
+        return [re.findall(r"item-\d\d", part) for part in (best, sample, worst)]
 
-    best, fair, worst = sections(0)
+    best, sample, worst = sections(0)
     assert best == [f"item-{k}" for k in range(39, 31, -1)]
     assert worst == [f"item-{k:02}" for k in range(8)]
-    assert len(set(fair)) == 12
+    assert len(set(sample)) == 12
     again, other = sections(0)[1], sections(1)[1]
-    assert again == fair != other
+    assert again == sample != other
 
 
-def test_right_answers_are_marked(page):
-    assert page.text.count("✓") == 2 + 2  # once in each explanation
-    assert "rank 2" in page.text and "rank 3" in page.text
+def test_relevant_results_are_marked(page):
+    assert page.text.count("✓") == 2 + 2  # once in each legend
+    assert "own sentence: 2" in page.text and "described image: 3" in page.text
 
 
 def assert_no_shared_ids(page):
@@ -268,32 +271,32 @@ def assert_no_shared_ids(page):
     assert len(names) == len(set(names))
 
 
-def test_drawings_share_no_ids(page):
+def test_figures_share_no_ids(page):
     assert page.tags.count("svg") == 4  # loss, perplexity, BLEU-4, one recall curve
     assert_no_shared_ids(page)
 
 
-def test_missing_and_broken_pictures_leave_a_gap_not_an_error(run, tmp_path, caplog):
+def test_missing_and_damaged_images_are_left_out(run, tmp_path, caplog):
     (tmp_path / "p0.jpg").unlink()
     (tmp_path / "p1.jpg").write_bytes(b"\xff\xd8 broken")
     text = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8")).text
-    assert "no picture item-00" in text
-    assert "could not be shown" in caplog.text
+    assert "no image item-00" in text
+    assert "over the size limit" in caplog.text
 
 
-def test_pictures_stay_within_the_budget(run, tmp_path, monkeypatch, caplog):
+def test_embedded_images_have_a_maximum_size(run, tmp_path, monkeypatch, caplog):
     whole = report.write_report(run, tmp_path / "a.html").stat().st_size
-    monkeypatch.setattr("limner.report.page.PICTURE_BYTES", 3000)
+    monkeypatch.setattr("limner.report.page.IMAGE_BYTES", 3000)
     small = report.write_report(run, tmp_path / "b.html").stat().st_size
     assert small < whole - 3000
-    assert "could not be shown" in caplog.text
+    assert "over the size limit" in caplog.text
 
 
 def test_thumbnails_are_small(page):
     sizes = {
-        Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).size
-        for address in page.addresses
-        if address.startswith("data:")
+        Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).size
+        for url in page.urls
+        if url.startswith("data:")
     }
     assert sizes == {(256, 192), (144, 108)}
 
@@ -304,7 +307,7 @@ def test_a_run_without_log_or_evaluation_still_has_a_report(tmp_path):
     assert "limner evaluate" in text
 
 
-def test_what_is_no_run_is_refused_and_the_old_report_stays(tmp_path):
+def test_a_folder_without_a_run_is_rejected_and_the_old_report_is_kept(tmp_path):
     out = tmp_path / "report.html"
     out.write_text("old")
     with pytest.raises(RunError, match=r"config\.json"):
@@ -313,7 +316,7 @@ def test_what_is_no_run_is_refused_and_the_old_report_stays(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html"]
 
 
-def test_evaluations_come_back_as_they_were_saved(run):
+def test_evaluations_round_trip(run):
     (evaluation,) = read_evaluations(run)
     assert evaluation.scores[0] == Score("bleu4", 21.26, "n:4|scale:0-100")
     infinite = evaluation.model_copy(update={"scores": (Score("perplexity", float("inf"), "words:1"),)})
@@ -337,7 +340,7 @@ def test_a_damaged_record_names_the_file_and_the_key(run):
         read_evaluations(run)
 
 
-def test_log_passes_over_an_unfinished_last_line_only(tmp_path):
+def test_an_unfinished_last_line_of_the_log_is_ignored(tmp_path):
     path = tmp_path / "log.jsonl"
     line = '{"step": 1, "epoch": 0.5, "kind": "val", "loss": 2.0, "bleu4": 3.5, "metrics": {"cider": 7.0}}\n'
     path.write_text(line + '{"step": 2, "epo')
@@ -349,26 +352,26 @@ def test_log_passes_over_an_unfinished_last_line_only(tmp_path):
         read_log(path)
 
 
-def test_drawings_are_pictures_and_the_same_every_time():
+def test_plots_are_reproducible():
     log = [LogLine(step=s, epoch=0, kind="val", loss=3.0, perplexity=20.0, metrics={"bleu4": s}) for s in (1, 2)]
     for draw in (
         lambda: plots.loss_curves(log),
         lambda: plots.metric_curves("Validation", log, {"bleu4": "BLEU-4", "perplexity": "Perplexity"}),
-        lambda: plots.recall_curves("RetrievalResult", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
+        lambda: plots.recall_curves("Retrieval", {"this model": [(0, 0), (0.2, 0.9), (1, 1)]}),
     ):
         figure = draw()
         FigureCanvasAgg(figure).draw()
         assert np.asarray(figure.canvas.buffer_rgba())[..., :3].std() > 1
-        markup = plots.svg(draw(), 'a "drawing" & <more>')
-        assert markup == plots.svg(draw(), 'a "drawing" & <more>')
+        markup = plots.svg(draw(), 'a "figure" & <more>')
+        assert markup == plots.svg(draw(), 'a "figure" & <more>')
         assert "var(--ink)" in markup and "font-family" not in markup
-        assert 'aria-label="a &quot;drawing&quot; &amp; &lt;more&gt;"' in markup
+        assert 'aria-label="a &quot;figure&quot; &amp; &lt;more&gt;"' in markup
 
 
-def test_drawing_leaves_no_global_figure():
+def test_plots_leave_no_global_figure():
     from matplotlib._pylab_helpers import Gcf
 
-    plots.svg(plots.recall_curves("RetrievalResult", {"x": [(0, 0), (1, 1)]}), "a curve")
+    plots.svg(plots.recall_curves("Retrieval", {"x": [(0, 0), (1, 1)]}), "a curve")
     assert Gcf.get_all_fig_managers() == []
 
 
@@ -379,29 +382,27 @@ def a_word_map(words):
     return WordMap(tuple(words), tuple(k % 6 for k in range(len(words))), positions, neighbours)
 
 
-def test_words_are_shown_by_two_maps_and_a_table(run, tmp_path, monkeypatch):
+def test_word_vectors_are_shown_by_two_maps_and_a_table(run, tmp_path, monkeypatch):
     monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda folder: "a model")
-    monkeypatch.setattr("limner.report.explanations.explain_items", lambda *given: [])
-    monkeypatch.setattr(
-        "limner.report.word_map.map_words", lambda checkpoint, seed: a_word_map([EVIL, "cat", "dog", "cow"])
-    )
+    monkeypatch.setattr("limner.report.explanations.explain_items", lambda *arguments: [])
+    monkeypatch.setattr("limner.report.word_map.map_words", lambda model, seed: a_word_map([EVIL, "cat", "dog", "cow"]))
     page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
     assert page.tags.count("svg") == 6
     assert_no_shared_ids(page)
     assert "Words by t-SNE" in page.text and "Words by PCA" in page.text
     assert f"● {' '.join(EVIL.split())} cat, dog, cow" in page.text
-    assert "words" in page.ids and "#words" in page.addresses
+    assert "words" in page.ids and "#words" in page.urls
 
 
-def test_without_a_model_there_are_no_words_and_a_line_says_why(run, tmp_path, caplog):
+def test_without_a_model_the_log_explains_the_missing_maps(run, tmp_path, caplog):
     caplog.set_level("INFO", logger="limner.report")
     page = Page(report.write_report(run, tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "words" not in page.ids and "#words" not in page.addresses
+    assert "words" not in page.ids and "#words" not in page.urls
     (line,) = [record.message for record in caplog.records if "maps of words" in record.message]
     assert "no model.safetensors" in line
 
 
-def test_labels_of_a_map_do_not_overlap_and_the_first_words_come_first():
+def test_labels_of_a_map_do_not_overlap_and_the_first_words_have_priority():
     random = np.random.default_rng(2)
     words = [f"word{k}" for k in range(150)]
     figure = plots.word_map("Words", words, random.normal(size=(150, 2)), [k % 6 for k in range(150)])

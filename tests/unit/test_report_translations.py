@@ -1,4 +1,4 @@
-"""What the report shows of translations: sentences, what they were made from, the gate and the diagnosis."""
+"""Report of a translation model: sentences, attention, the image gate and the diagnosis."""
 
 import base64
 import io
@@ -30,14 +30,14 @@ from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, Explanation, explain
 from limner.inference.generate import generate
 from limner.metrics import Score
-from limner.report.explanations import _show
+from limner.report.explanations import _plot
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics, RunConfig
 from limner.runs.trained_model import load_trained_model
 
 
 def evaluated(run, collection):
-    """Store an evaluation as `limner evaluate` does, and give it back with what its sentences were made from."""
+    """Store an evaluation as `limner evaluate` does; return it with the explanations of its sentences."""
     model = load_trained_model(run)
     pictures = open_features(model, collection)
     asked = Examples.of_split(
@@ -75,7 +75,7 @@ def evaluated(run, collection):
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory):
-    """A run that looks at six pictures, its collection, its evaluation, and what the sentences were made from."""
+    """A multimodal run on six images, with its collection, evaluation and explanations."""
     folder = tmp_path_factory.mktemp("seeing")
     collection = picture_collection(folder / "collection")
     run = learn(collection, folder / "run", picture=("attention",))
@@ -84,7 +84,7 @@ def seeing(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reading(tmp_path_factory):
-    """A run that reads twelve sentences without pictures."""
+    """A text-only run on twelve sentences, with its collection, evaluation and explanations."""
     folder = tmp_path_factory.mktemp("reading")
     collection = text_collection(folder / "collection")
     run = learn(collection, folder / "run", steps=40)
@@ -101,88 +101,88 @@ def page_of(run, out):
     return Page(report.write_report(run, out / "r.html").read_text(encoding="utf-8"))
 
 
-def made_from(page):
-    """The part of the page's text about what sentences were made from."""
-    return page.text.split("What it was made from", 1)[1].split("How often the picture was let in")[0]
+def attention_section(page):
+    """The text of the page's section about attention."""
+    return re.search(r"Attention (The attention|Attention of).*?(?= Image gate |$)", page.text)[0]
 
 
-def test_translations_stand_with_what_was_translated(seeing, tmp_path):
+def test_translations_are_shown_with_their_source(seeing, tmp_path):
     run, _, evaluation, _ = seeing
     text = page_of(run, tmp_path).text
     assert "6 sentences of" in text and "BLEU-4 tok:given| scale:0-100 50.0" in text
-    assert "Words whose gate is above 0.5, % words:8| scale:0-100 12.5" in text
+    assert "Words with a gate above 0.5, % words:8| scale:0-100 12.5" in text
     for item in evaluation.items:
         assert f"{item.source} {item.hypothesis} {item.id} · BLEU" in text
 
 
-def test_sentences_are_drawn_with_source_words_places_and_gates(seeing, tmp_path):
+def test_attention_is_plotted_with_alignment_heat_maps_and_gates(seeing, tmp_path):
     run, _, evaluation, made = seeing
     page = page_of(run, tmp_path)
-    text = made_from(page)
+    text = attention_section(page)
     titles = re.findall(r"image gate (\d\.\d\d)", (tmp_path / "r.html").read_text(encoding="utf-8"))
     words = [word for one in made for word in one.target[:-1]]
     gates = [gate for one in made for gate in one.gate[:-1]]
     assert sorted(titles) == sorted(f"{gate:.2f}" for gate in gates)
     for word, gate in zip(words, gates, strict=True):
         assert f"{word} ({gate:.2f})" in text
-    assert page.words.count("the picture") == len(made)
-    pictures = [address for address in page.addresses if address.startswith("data:image/jpeg")]
-    assert len(pictures) == len(evaluation.items) + sum(len(one.target) for one in made)  # the end sign has none
-    assert page.tags.count("svg") == len(made) + 1  # and the chart of gates
+    assert page.words.count("original image") == len(made)
+    images = [url for url in page.urls if url.startswith("data:image/jpeg")]
+    assert len(images) == len(evaluation.items) + sum(len(one.target) for one in made)  # without </s>
+    assert page.tags.count("svg") == len(made) + 1  # and the plot of gates
     assert_no_shared_ids(page)
 
 
-def test_a_model_without_pictures_has_source_words_only(reading, tmp_path):
+def test_a_text_only_model_has_alignments_only(reading, tmp_path):
     run = reading[0]
     page = page_of(run, tmp_path)
-    text = made_from(page)
+    text = attention_section(page)
     assert page.tags.count("svg") == 6 and "img" not in page.tags
-    assert END_OF_SENTENCE in text and "the picture" not in text and "small pictures" not in text
-    assert "no picture" not in page.text and "let in" not in page.text
+    assert END_OF_SENTENCE in text and "Heat maps" not in text
+    assert "no image" not in page.text and "Image gate" not in page.text
 
 
-def told_why(run, out):
+def attention_error(run, out):
     page = page_of(run, out)
-    assert "Down the side" not in page.text
-    return made_from(page)
+    assert "Tables show the alignment" not in page.text
+    return attention_section(page)
 
 
-def test_a_collection_that_is_gone_leaves_a_sentence_without_folders(own, seeing, tmp_path):
+def test_a_missing_collection_is_reported_without_its_folder(own, seeing, tmp_path):
     evaluation = seeing[2].model_copy(update={"collection": "/home/me/gone"})
     evaluation.save(own / "evaluation" / "train.json")
-    why = told_why(own, tmp_path)
-    assert "cannot be shown: gone: this folder does not exist" in why and "/home" not in why
+    message = attention_error(own, tmp_path)
+    assert "The attention cannot be shown: gone: this folder does not exist" in message and "/home" not in message
 
 
-def test_sentences_of_another_training_are_not_explained(own, seeing, tmp_path):
+def test_sentences_of_another_model_are_not_explained(own, seeing, tmp_path):
     first, *others = seeing[2].items
     for ids in (first.ids[:-1], (*first.ids, 99), ()):
         changed = first.model_copy(update={"ids": ids})
         seeing[2].model_copy(update={"items": (changed, *others)}).save(own / "evaluation" / "train.json")
-        assert "run 'limner evaluate' again" in told_why(own, tmp_path)
+        assert "run 'limner evaluate' again" in attention_error(own, tmp_path)
 
 
-def test_without_the_model_a_sentence_says_so(own, tmp_path):
+def test_a_missing_model_is_reported(own, tmp_path):
     (own / "model.safetensors").unlink()
-    assert "there is no model in the run folder" in told_why(own, tmp_path)
+    assert "the run directory has no model" in attention_error(own, tmp_path)
 
 
-def test_a_missing_picture_leaves_the_source_words(own, seeing, tmp_path):
+def test_a_missing_image_leaves_the_alignment(own, seeing, tmp_path):
     items = tuple(one.model_copy(update={"image": str(tmp_path / "gone.jpg")}) for one in seeing[2].items)
     seeing[2].model_copy(update={"items": items}).save(own / "evaluation" / "train.json")
     page = page_of(own, tmp_path)
     assert page.tags.count("svg") == len(items) + 1 and "img" not in page.tags
-    assert page.text.count("no picture") == len(items)
+    assert page.text.count("no image") == len(items)
 
 
-def test_words_of_a_sentence_are_words_and_never_markup():
+def test_words_of_a_sentence_are_escaped():
     one = Explanation(("a", EVIL), (EVIL, "b", END_OF_SENTENCE), np.full((3, 2), 0.5), None, np.array([0.9, 0.1, 0.0]))
-    shown = _show(one, EvaluatedItem(id="x", hypothesis="b"), (), Thumbnails(0))
-    assert "<script>" not in shown.target and "<script>" not in shown.matrix
-    assert "&lt;script&gt;" in shown.target and shown.looks == []
+    shown = _plot(one, EvaluatedItem(id="x", hypothesis="b"), (), Thumbnails(0))
+    assert "<script>" not in shown.target and "<script>" not in shown.alignment
+    assert "&lt;script&gt;" in shown.target and shown.heat_maps == []
 
 
-def test_light_falls_on_the_part_of_the_picture_that_was_seen(tmp_path):
+def test_heat_maps_cover_the_encoded_part_of_the_image(tmp_path):
     Image.new("RGB", (300, 200), (120, 120, 120)).save(tmp_path / "grey.png")
     spec = FeatureSpec(
         name="f",
@@ -195,32 +195,34 @@ def test_light_falls_on_the_part_of_the_picture_that_was_seen(tmp_path):
     )
     one = Explanation((), ("left", END_OF_SENTENCE), None, np.array([[0.5, 0, 0.5, 0], [0.25] * 4]), None)
     item = EvaluatedItem(id="x", image=str(tmp_path / "grey.png"), hypothesis="left")
-    shown = _show(one, item, (spec,), Thumbnails(1 << 20))
-    assert [beneath for _, beneath in shown.looks] == ["the picture", "left"]
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.looks[1][0].partition(",")[2]))).convert("L"))
+    shown = _plot(one, item, (spec,), Thumbnails(1 << 20))
+    assert [caption for _, caption in shown.heat_maps] == ["original image", "left"]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.heat_maps[1][0].partition(",")[2]))).convert("L"))
     bright = np.nonzero(pixels.mean(0) > 100)[0] / pixels.shape[1]
     assert bright.min() > 1 / 6 - 0.05 and bright.max() < 2 / 3  # the middle 200 of 300 columns, and their left half
     assert np.argmax(pixels.mean(0)) < pixels.shape[1] / 2
 
 
-def test_gates_stand_beside_the_published_ones(own, seeing, tmp_path):
-    told = [Explanation((), (*"aaaaabb", END_OF_SENTENCE), None, None, np.array([0.9, 0.9, 0.6, 0.1, 0.0, 1, 1, 1.0]))]
-    gates = GateStatistics.model_validate_json(gate_statistics(told).model_dump_json())
+def test_gates_are_shown_beside_the_published_ones(own, seeing, tmp_path):
+    explanations = [
+        Explanation((), (*"aaaaabb", END_OF_SENTENCE), None, None, np.array([0.9, 0.9, 0.6, 0.1, 0.0, 1, 1, 1.0]))
+    ]
+    gates = GateStatistics.model_validate_json(gate_statistics(explanations).model_dump_json())
     seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
     text = page_of(own, tmp_path).text
     assert "all words 7 0.64 71.4 % 57.1 % all words, Calixto et al. (2017) – – 20 % 8 %" in text
-    assert "words said at least 5 times" in text
+    assert "words with at least 5 occurrences" in text
     assert "0.50 (5)" in text and "(2)" not in text
 
 
-def test_words_that_are_all_rare_are_shown_all_the_same(own, seeing, tmp_path):
+def test_rare_words_are_plotted_if_there_are_no_others(own, seeing, tmp_path):
     gates = GateStatistics.model_validate_json(gate_statistics([
         Explanation((), ("a", END_OF_SENTENCE), None, None, np.array([0.75, 1.0]))
     ], thresholds=(0.7,)).model_dump_json())  # fmt: skip
     seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
     text = page_of(own, tmp_path).text
-    assert "0.75 (1)" in text and "said at least" not in text
-    assert "all words 1 0.75 100.0 %" in text and "all words, Calixto" not in text  # who print other thresholds
+    assert "0.75 (1)" in text and "words with at least" not in text
+    assert "all words 1 0.75 100.0 %" in text and "all words, Calixto" not in text  # published with other thresholds
 
 
 def condition(name, value, p=None, difference=0.0, changed=0.0):
@@ -268,7 +270,7 @@ def test_a_diagnosis_is_rendered_with_its_verdict(tmp_path):
     RunConfig().save(tmp_path / "run" / "config.json")
     a_diagnosis().save(tmp_path / "run" / "diagnosis" / "test.json")
     page = page_of(tmp_path / "run", tmp_path)
-    assert "diagnosis" in page.ids and "#diagnosis" in page.addresses
+    assert "diagnosis" in page.ids and "#diagnosis" in page.urls
     for words in (
         "The model uses the image: <evidence>",
         "929 sentences. Images BLEU-4 Changed right 30.00 shuffled 27.50 -2.50, p < 0.0001 41.5 %",
@@ -283,7 +285,7 @@ def test_a_diagnosis_is_rendered_with_its_verdict(tmp_path):
 
 def test_a_run_without_a_diagnosis_has_no_such_section(seeing, tmp_path):
     page = page_of(seeing[0], tmp_path)
-    assert "diagnosis" not in page.ids and "#diagnosis" not in page.addresses
+    assert "diagnosis" not in page.ids and "#diagnosis" not in page.urls
 
 
 def test_a_damaged_diagnosis_is_named(tmp_path):

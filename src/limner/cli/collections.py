@@ -126,13 +126,14 @@ def show(
     Example: `limner show collections/flickr8k --sheet sheet.png`
     """
     from limner.data.collection import Collection
-    from limner.report.contact_sheet import contact_sheet, save_sheet, summary
+    from limner.data.summary import summarise
+    from limner.report.contact_sheet import contact_sheet, save_sheet
 
     opened = Collection.open(collection)
     with activity("reading the collection"):
         if sheet is not None:
             save_sheet(contact_sheet(opened, split), sheet)
-        contents = summary(opened)
+        contents = summarise(opened)
     if sheet is not None:
         err.print(f"contact sheet: {sheet}")
     if as_json:

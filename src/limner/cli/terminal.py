@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from limner.data.summary import CollectionSummary
     from limner.metrics import Score
-    from limner.report.contact_sheet import Summary
     from limner.training.run import TrainProgress
 
 PLAIN_INTERVAL = 10
@@ -36,7 +36,7 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1, default=str) + "\n")
 
 
-def print_summary(summary: Summary) -> None:
+def print_summary(summary: CollectionSummary) -> None:
     """Print the contents of a collection."""
     from rich.table import Table
 
@@ -47,15 +47,16 @@ def print_summary(summary: Summary) -> None:
         table.add_column(column, justify="right")
     for split, count in summary.splits.items():
         sentences = (f"{summary.sentences[split].get(lang, 0):,}" for lang in langs)
-        table.add_row(split, f"{count:,}", f"{summary.pictures.get(split, 0):,}", *sentences)
+        table.add_row(split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences)
     out.print(table)
     typer.echo(
-        f"{summary.items:,} items, {summary.videos:,} clips, {summary.sounds:,} sounds, {summary.regions:,} regions"
+        f"{summary.items:,} items, {summary.videos:,} video clips, "
+        f"{sum(summary.media['audio'].values()):,} audio files, {summary.regions:,} regions"
     )
     typer.echo(f"features: {', '.join(summary.features) or 'none'}")
     if summary.missing:
         examples = "; ".join(summary.missing_examples)
-        typer.echo(f"{summary.missing:,} {'files' if summary.sounds else 'images'} are missing, for example {examples}")
+        typer.echo(f"{summary.missing:,} media files are missing, for example {examples}")
 
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:

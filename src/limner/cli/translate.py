@@ -170,7 +170,7 @@ def _plot_attention(
     features = translator.models[0].config.features
     with progress_bar("plotting attention") as bar:
         page = save_explanations(
-            explained, folder, sentences=sentences, pictures=images, features=features, progress=bar
+            explained, folder, sentences=sentences, images=images, features=features, on_progress=bar
         )
     err.print(f"plots: {page}", soft_wrap=True)
 

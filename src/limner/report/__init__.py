@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file with everything in it, for a desk, a phone or a printer."""
+"""Reports, plots and contact sheets."""
 
 from __future__ import annotations
 

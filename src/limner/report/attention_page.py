@@ -1,8 +1,8 @@
-"""A folder of drawings that show what translations were made from, with a page to look at them."""
+"""Folder of attention plots of translations, with an HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,6 +13,7 @@ from limner.features.spec import FeatureSpec
 from limner.files import write_text
 from limner.inference.explain import Explanation
 from limner.media.image import open_image
+from limner.progress import Progress
 from limner.report import attention_plots, plots
 from limner.report.attention_plots import Box
 
@@ -24,89 +25,101 @@ def save_explanations(
     folder: Path,
     *,
     sentences: Sequence[str],
-    pictures: Sequence[Path | str | None] | None = None,
+    images: Sequence[Path | str | None] | None = None,
     features: Sequence[FeatureSpec] = (),
-    progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Path:
-    """Draw explanations: the alignment, the places of the picture that each word looked at, and its gate in colours.
+    """Plot the alignment, the attention over the image and the image gate of translations.
 
     Args:
-        explanations: None for a sentence of which there is nothing to draw.
-        folder: where to; made when missing. Files of the same names are replaced.
-        sentences: what was translated.
-        pictures: for each sentence the file of its picture, or None.
-        features: of the model, whose grid the pictures were cut into.
-        progress: told the sentences that are drawn, and how many there are.
+        explanations: attention weights of each translation; None for a sentence without a plot.
+        folder: output folder, created if missing. Existing files of the same names are replaced.
+        sentences: source sentences.
+        images: image file of each sentence, or None.
+        features: specifications of the model's features, which define the grid of image locations.
+        on_progress: called with the number of plotted sentences and their total.
 
     Returns:
-        The page, beside which lie 1-alignment.png, 1-picture.png and so on, by the sentences' numbers.
+        The page `index.html`. The plots beside it are named by the number of the sentence: 1-alignment.png,
+        1-image.png.
 
     Raises:
         RunError: a file cannot be written.
-        MediaError: a picture cannot be read.
+        MediaError: an image cannot be read.
     """
-    paths = [None] * len(sentences) if pictures is None else pictures
-    shown = []
-    for number, (one, text, path) in enumerate(zip(explanations, sentences, paths, strict=True), start=1):
-        if one is not None:
-            drawings = list(_drawings(one, folder, number, path, features))
-            shown.append({"number": number, "source": text, "target": _target(one), "drawings": drawings})
-        if progress is not None:
-            progress(number, len(sentences))
-    made = [one for one in explanations if one is not None]
+    paths = [None] * len(sentences) if images is None else images
+    entries = []
+    for number, (explanation, source, path) in enumerate(zip(explanations, sentences, paths, strict=True), start=1):
+        if explanation is not None:
+            files = list(_save_plots(explanation, folder, number, path, features))
+            entries.append({"number": number, "source": source, "target": _target(explanation), "plots": files})
+        if on_progress is not None:
+            on_progress(number, len(sentences))
+    explained = [explanation for explanation in explanations if explanation is not None]
     pages = Environment(loader=PackageLoader("limner"), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page = pages.get_template("attention.html").render(
-        shown=shown,
-        aligned=any(one.alignment is not None for one in made),
-        seen=any(one.attention is not None for one in made),
-        gated=any(one.gate is not None for one in made),
+        entries=entries,
+        has_alignment=any(one.alignment is not None for one in explained),
+        has_attention=any(one.attention is not None for one in explained),
+        has_gate=any(one.gate is not None for one in explained),
     )
     write_text(folder / PAGE, page)
     return folder / PAGE
 
 
-def _target(one: Explanation) -> str:
-    words = one.target[:-1]
-    return " ".join(words) if one.gate is None else Markup(attention_plots.beta_spans(words, one.gate[:-1]))
+def _target(explanation: Explanation) -> str:
+    """The target sentence, its words coloured by their gate if there is one."""
+    words = explanation.target[:-1]
+    if explanation.gate is None:
+        return " ".join(words)
+    return Markup(attention_plots.gate_spans(words, explanation.gate[:-1]))
 
 
-def _drawings(
-    one: Explanation, folder: Path, number: int, path: Path | str | None, features: Sequence[FeatureSpec]
+def _save_plots(
+    explanation: Explanation, folder: Path, number: int, path: Path | str | None, features: Sequence[FeatureSpec]
 ) -> Iterator[tuple[str, str]]:
-    """Draw what there is of one sentence; yields each file's name and what it shows."""
-    if one.alignment is not None and one.source:
-        figure = attention_plots.alignment(one.source, one.target, one.alignment, betas=one.gate)
-        yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "which source words each word came from"
-    if one.attention is None or path is None:
+    """Write the plots of one sentence; yield the name and the description of each file."""
+    if explanation.alignment is not None and explanation.source:
+        figure = attention_plots.alignment(
+            explanation.source, explanation.target, explanation.alignment, gates=explanation.gate
+        )
+        yield plots.save_png(figure, folder / f"{number}-alignment.png").name, "alignment of target and source words"
+    if explanation.attention is None or path is None:
         return
     for spec in features:
-        grid = grid_of(spec, one.attention.shape[1])
+        grid = grid_of(spec, explanation.attention.shape[1])
         if grid is None:
             continue
-        picture = open_image(Path(path))
-        box = seen_box(spec, picture.size)
-        figure = attention_plots.heat_maps(picture, one.target, one.attention, grid, betas=one.gate, box=box)
-        yield plots.save_png(figure, folder / f"{number}-picture.png").name, "where on the picture each word looked"
+        image = open_image(Path(path))
+        figure = attention_plots.heat_maps(
+            image,
+            explanation.target,
+            explanation.attention,
+            grid,
+            gates=explanation.gate,
+            box=box_of(spec, image.size),
+        )
+        yield (
+            plots.save_png(figure, folder / f"{number}-image.png").name,
+            "attention over the image",
+        )
 
 
-def grid_of(spec: FeatureSpec, places: int) -> tuple[int, int] | None:
-    """Rows and columns of so many places that a model attends to; None where they are not of these features.
+def grid_of(spec: FeatureSpec, locations: int) -> tuple[int, int] | None:
+    """Rows and columns of the image locations that a model attends to; None if the features have another number.
 
-    A convnet of the model's own, which reads maps, keeps their proportions.
+    A convnet on feature maps keeps their aspect ratio.
     """
     if spec.kind == "maps":
         height, width = spec.shape[1:]
-        size = round((places * height / width) ** 0.5), round((places * width / height) ** 0.5)
+        size = round((locations * height / width) ** 0.5), round((locations * width / height) ** 0.5)
     elif spec.grid_size is not None:
         size = spec.grid_size
     else:
         return None
-    return size if size[0] * size[1] == places else None
+    return size if size[0] * size[1] == locations else None
 
 
-def seen_box(spec: FeatureSpec, size: tuple[int, int]) -> Box:
-    """What the network saw of a picture of this width and height, whose parts the places of the grid are.
-
-    It may reach beyond the picture, as the middle that `limner.features.preprocessing.preprocess` cuts out does.
-    """
+def box_of(spec: FeatureSpec, size: tuple[int, int]) -> Box:
+    """The part of an image of this width and height that the grid covers; it may extend beyond the image."""
     return encoded_box(size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))

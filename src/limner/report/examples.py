@@ -1,4 +1,4 @@
-"""Sentences and searches to look at: the best, the worst and a fair sample."""
+"""Examples of generation and retrieval: the best, a random sample and the worst."""
 
 from __future__ import annotations
 
@@ -8,87 +8,94 @@ from typing import Any
 
 from markupsafe import Markup
 
+from limner.media.modality import Modality
 from limner.report import plots
-from limner.report.score_tables import directions
+from limner.report.score_tables import retrieval_titles
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
 
 BEST_AND_WORST = 8
-FAIR_SAMPLE = 12
+"""Number of items in the galleries of the best and of the worst sentences."""
+RANDOM_SAMPLE = 12
+"""Number of items in the random sample."""
 QUERIES = 6
+"""Number of queries shown for each direction of retrieval."""
 EXPLAINED = 6
+"""Number of sentences shown with their attention."""
 LARGE, SMALL = 256, 144
-"""Longer side of a picture, in pixels."""
+"""Longer side of a thumbnail in pixels."""
 
 Galleries = dict[str, list[EvaluatedItem]]
-"""Items by the name of their gallery."""
+"""Items by the title of their gallery."""
 
 
 def choose_galleries(items: Sequence[EvaluatedItem], seed: int) -> Galleries:
-    """The best, a fair sample and the worst; of a small split, everything."""
+    """Choose the best, a random sample and the worst items by sentence score; all items of a small split."""
     scored = sorted(
         (item for item in items if item.sentence_score is not None),
         key=lambda item: item.sentence_score or 0.0,
         reverse=True,
     )
-    fair = random.Random(seed).sample(list(items), min(FAIR_SAMPLE, len(items)))
-    if len(items) <= FAIR_SAMPLE or not scored:
-        chosen = {"A fair sample": fair}
+    sample = random.Random(seed).sample(list(items), min(RANDOM_SAMPLE, len(items)))
+    if len(items) <= RANDOM_SAMPLE or not scored:
+        galleries = {"Random sample": sample}
     else:
         worst = scored[BEST_AND_WORST:][: -BEST_AND_WORST - 1 : -1]
-        chosen = {"Best": scored[:BEST_AND_WORST], "A fair sample": fair, "Worst": worst}
-    return {title: shown for title, shown in chosen.items() if shown}
+        galleries = {"Best": scored[:BEST_AND_WORST], "Random sample": sample, "Worst": worst}
+    return {title: chosen for title, chosen in galleries.items() if chosen}
 
 
 def choose_to_explain(galleries: Galleries) -> list[EvaluatedItem]:
-    """A few sentences of each gallery, `EXPLAINED` together at most."""
-    each = EXPLAINED // max(1, len(galleries))
-    said = ([item for item in items if item.hypothesis] for items in galleries.values())
-    return list(dict.fromkeys(item for items in said for item in items[:each]))
+    """Choose a few sentences of each gallery, at most `EXPLAINED` in total."""
+    per_gallery = EXPLAINED // max(1, len(galleries))
+    non_empty = ([item for item in items if item.hypothesis] for items in galleries.values())
+    return list(dict.fromkeys(item for items in non_empty for item in items[:per_gallery]))
 
 
-def show_galleries(galleries: Galleries, thumbnails: Thumbnails) -> list[dict[str, Any]]:
-    """Each gallery's items with their pictures."""
+def gallery_cards(galleries: Galleries, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """Build the cards of each gallery: items with their thumbnails."""
     return [
         {"title": title, "cards": [(item, thumbnails(item.image, LARGE)) for item in items]}
         for title, items in galleries.items()
     ]
 
 
-def recall_curves(evaluation: Evaluation, media: str) -> list[Markup]:
-    """The curves of a search, both ways."""
-    if evaluation.retrieval is None:
+def recall_charts(evaluation: Evaluation, modality: Modality) -> list[Markup]:
+    """Plot the recall curves of both directions of retrieval."""
+    retrieval = evaluation.retrieval
+    if retrieval is None:
         return []
-    found, matches = evaluation.retrieval.curves, evaluation.retrieval.match_curves
-    chance = evaluation.retrieval.chance_curves
-    drawn = []
-    for direction, title in directions(media).items():
-        if points := getattr(found, direction):
+    charts = []
+    for direction, title in retrieval_titles(modality).items():
+        if points := getattr(retrieval.curves, direction):
             figure = plots.recall_curves(title, {"this model": points})
-            drawn.append(Markup(plots.svg(figure, f"Recall curve: {title}")))
-    for direction, title in directions(media).items():
-        if matches is not None and chance is not None:
-            figure = plots.recall_curves(
-                f"{title}, first match", {"this model": getattr(matches, direction)}, getattr(chance, direction)
-            )
-            drawn.append(Markup(plots.svg(figure, f"Match curve: {title}")))
-    return drawn
+            charts.append(Markup(plots.svg(figure, f"Recall curve: {title}")))
+    if retrieval.match_curves is None or retrieval.chance_curves is None:
+        return charts
+    for direction, title in retrieval_titles(modality).items():
+        figure = plots.recall_curves(
+            f"{title}, first match",
+            {"this model": getattr(retrieval.match_curves, direction)},
+            getattr(retrieval.chance_curves, direction),
+        )
+        charts.append(Markup(plots.svg(figure, f"First-match curve: {title}")))
+    return charts
 
 
-def picture_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
-    """Pictures with the sentences found for them."""
+def image_query_cards(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """Image queries with their thumbnails."""
     queries = evaluation.retrieval.image_to_text[:QUERIES] if evaluation.retrieval else ()
-    return [{"query": query, "picture": thumbnails(query.image, LARGE)} for query in queries]
+    return [{"query": query, "thumbnail": thumbnails(query.image, LARGE)} for query in queries]
 
 
-def sentence_queries(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
-    """Sentences with the pictures found for them, and what was said of these."""
+def sentence_query_cards(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """Sentence queries with the thumbnails and the first references of their results."""
     queries = evaluation.retrieval.text_to_image[:QUERIES] if evaluation.retrieval else ()
-    said = {item.id: item.references[0] for item in evaluation.items if item.references}
+    references = {item.id: item.references[0] for item in evaluation.items if item.references}
     return [
         {
             "query": query,
-            "found": [(one, thumbnails(one.image, SMALL), said.get(one.id, "")) for one in query.top],
+            "results": [(one, thumbnails(one.image, SMALL), references.get(one.id, "")) for one in query.top],
         }
         for query in queries
     ]

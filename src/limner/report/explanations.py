@@ -1,9 +1,9 @@
-"""What sentences were made from: the report's part about attention."""
+"""Section of the report about attention."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,112 +14,119 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.hypotheses import Hypothesis
 from limner.errors import CollectionError, MediaError, RunError
-from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
 from limner.media.image import open_image
 from limner.report import attention_plots, plots
-from limner.report.attention_page import grid_of
+from limner.report.attention_page import box_of, grid_of
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
 
-LOOKS = 40
-"""Of a longer sentence the first words have a small picture."""
-SIDE = 168
-"""Longer side of one, in pixels."""
+MAX_HEAT_MAPS = 40
+"""Maximum number of words of a sentence with a heat map."""
+HEAT_MAP_SIDE = 168
+"""Longer side of a heat map in pixels."""
 
 logger = logging.getLogger(__name__)
 
 
-class Explained(NamedTuple):
-    """A sentence and what it was made from, as the page shows it."""
+class ExplainedSentence(NamedTuple):
+    """A generated sentence with its attention plots."""
 
     item: EvaluatedItem
     target: str
-    """What was said; its words in colours where there is a gate."""
+    """Generated sentence; its words are coloured by their gate if there is one."""
     gated: bool
-    matrix: Markup | None
-    """The source words each word came from."""
+    """Whether the words have a gate."""
+    alignment: Markup | None
+    """Plot of the alignment with the source words."""
     width: float
-    """Of that drawing, in inches."""
-    looks: list[tuple[str, str]]
-    """Address of a small picture and what stands beneath it: the picture first, then where each word looked."""
+    """Width of the alignment plot in inches."""
+    heat_maps: list[tuple[str, str]]
+    """Data URLs with captions: the image, then the attention of each word."""
 
 
 def explain_items(
     model: TrainedModel, evaluation: Evaluation, items: Sequence[EvaluatedItem], thumbnails: Thumbnails
-) -> list[Explained]:
-    """Read sentences once more, and draw what they were made from; nothing where the model does not tell.
+) -> list[ExplainedSentence]:
+    """Compute and plot the attention of generated sentences; empty if the model has no attention.
 
     Args:
-        model: that said them, of an ensemble the first.
-        evaluation: where they were said.
-        items: some of its items.
-        thumbnails: the pictures of the page.
+        model: the model that generated the sentences; the first one of an ensemble.
+        evaluation: the evaluation of the items.
+        items: items of the evaluation.
+        thumbnails: images of the page.
 
     Raises:
-        RunError: the model cannot have said this; it was trained again, or the evaluation is an old one.
-        CollectionError: the collection is not where it was, or has no such items any more.
-        FeatureError: it has lost the features, or has others.
+        RunError: the model did not generate these sentences, because it was trained again since the evaluation.
+        CollectionError: the collection or an item does not exist any more.
+        FeatureError: the features are missing, or were made by another backbone.
     """
-    if not all(_said_by(model, item) for item in items):
-        raise RunError("these sentences are not the model's as it is now; run 'limner evaluate' again")
+    if not all(_is_generated_by(model, item) for item in items):
+        raise RunError("the evaluated sentences are not those of the present model; run 'limner evaluate' again")
     collection = Collection.open(evaluation.collection)
-    there = {item.id: item for item in collection.items(evaluation.split)}
-    queries = [GenerationInput(_found(there, one.id, evaluation), one.source, one.references) for one in items]
-    said = [Hypothesis(one.ids, one.log_prob or 0.0, 0.0, True) for one in items]
-    made = explain(model, queries, said, open_features(model, collection, cache_mib=0))  # a few rows, from the disk
+    by_id = {item.id: item for item in collection.items(evaluation.split)}
+    inputs = [GenerationInput(_find(by_id, item.id, evaluation), item.source, item.references) for item in items]
+    hypotheses = [Hypothesis(item.ids, item.log_prob or 0.0, 0.0, True) for item in items]
+    features = open_features(model, collection, cache_mib=0)  # few rows: read from disk
     return [
-        _show(one, item, model.config.features, thumbnails)
-        for one, item in zip(made, items, strict=True)
-        if one.alignment is not None or one.attention is not None
+        _plot(explanation, item, model.config.features, thumbnails)
+        for explanation, item in zip(explain(model, inputs, hypotheses, features), items, strict=True)
+        if explanation.alignment is not None or explanation.attention is not None
     ]
 
 
-def _said_by(model: TrainedModel, item: EvaluatedItem) -> bool:
-    known = all(id_ < len(model.tokenizer) for id_ in item.ids)
-    return known and model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
+def _is_generated_by(model: TrainedModel, item: EvaluatedItem) -> bool:
+    in_vocabulary = all(token < len(model.tokenizer) for token in item.ids)
+    return in_vocabulary and model.tokenizer.decode(item.ids, detokenise=True) == item.hypothesis
 
 
-def _found(there: dict[str, Item], name: str, evaluation: Evaluation) -> Item:
-    if name not in there:
-        raise CollectionError(f"{evaluation.collection}: item '{name}' is no more in split '{evaluation.split}'")
-    return there[name]
+def _find(by_id: dict[str, Item], name: str, evaluation: Evaluation) -> Item:
+    if name not in by_id:
+        raise CollectionError(f"{evaluation.collection}: split '{evaluation.split}' has no item '{name}' any more")
+    return by_id[name]
 
 
-def _show(one: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails) -> Explained:
-    words, gates = one.target[:-1], None if one.gate is None else one.gate[:-1]
-    target = " ".join(words) if gates is None else Markup(attention_plots.beta_spans(words, gates))
-    matrix, width = None, 0.0
-    if one.alignment is not None and one.source:
-        figure = attention_plots.alignment(one.source, one.target, one.alignment, betas=one.gate)
+def _plot(
+    explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
+) -> ExplainedSentence:
+    words, gates = explanation.target[:-1], None if explanation.gate is None else explanation.gate[:-1]
+    target = " ".join(words) if gates is None else Markup(attention_plots.gate_spans(words, gates))
+    chart, width = None, 0.0
+    if explanation.alignment is not None and explanation.source:
+        figure = attention_plots.alignment(
+            explanation.source, explanation.target, explanation.alignment, gates=explanation.gate
+        )
         width = float(figure.get_size_inches()[0])
-        matrix = Markup(plots.svg(figure, f"The source words that each word of '{' '.join(words)}' came from"))
-    return Explained(item, target, gates is not None, matrix, width, list(_looks(one, item, features, thumbnails)))
+        chart = Markup(plots.svg(figure, f"Alignment of the words of '{' '.join(words)}' with the source words"))
+    heat_maps = list(_heat_maps(explanation, item, features, thumbnails))
+    return ExplainedSentence(item, target, gates is not None, chart, width, heat_maps)
 
 
-def _looks(
-    one: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
-) -> Iterable[tuple[str, str]]:
-    """The picture, then for each word its light on it; what is over the budget is left out."""
-    if one.attention is None or item.image is None:
+def _heat_maps(
+    explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
+) -> Iterator[tuple[str, str]]:
+    """Yield the image and the attention of each word as data URLs with captions, within the budget."""
+    if explanation.attention is None or item.image is None:
         return
-    places = one.attention.shape[1]
-    fitting = [(spec, grid) for spec in features if (grid := grid_of(spec, places)) is not None]
-    if not fitting:
+    locations = explanation.attention.shape[1]
+    grids = [(spec, grid) for spec in features if (grid := grid_of(spec, locations)) is not None]
+    if not grids:
         return
-    spec, grid = fitting[0]
+    spec, grid = grids[0]
     try:
-        picture = open_image(Path(item.image))
+        image = open_image(Path(item.image))
     except MediaError as error:
         logger.info("%s", error)
         return
-    words = one.target[:-1][:LOOKS]
-    box = encoded_box(picture.size, Preprocessing.parse(spec.preprocessing, f"features '{spec.name}'"))
-    shown = attention_plots.panels(picture, one.attention[: len(words)], grid, box=box, side=SIDE)
-    told = words if one.gate is None else [f"{word} ({gate:.2f})" for word, gate in zip(words, one.gate, strict=False)]
-    for panel, beneath in zip(shown, ["the picture", *told], strict=True):
-        if (address := thumbnails.drawn(panel)) is not None:
-            yield address, beneath
+    words = explanation.target[:-1][:MAX_HEAT_MAPS]
+    weights = explanation.attention[: len(words)]
+    panels = attention_plots.panels(image, weights, grid, box=box_of(spec, image.size), side=HEAT_MAP_SIDE)
+    captions = list(words)
+    if explanation.gate is not None:
+        captions = [f"{word} ({gate:.2f})" for word, gate in zip(words, explanation.gate, strict=False)]
+    for panel, caption in zip(panels, ["original image", *captions], strict=True):
+        if (url := thumbnails.of_image(panel)) is not None:
+            yield url, caption

@@ -1,7 +1,7 @@
-"""The page: what a run folder holds, put together and written.
+"""The report of a run: one HTML page with scores, examples, plots and settings.
 
-It reads what a run folder holds (`limner.runs.records`, and the model for its words and its attention), the pictures that
-the evaluations name and, for attention, the collection they were made on. It needs no JavaScript and fetches nothing.
+It reads the records of a run directory (`limner.runs.records`), the model for its word vectors and attention, the
+images that the evaluations name and, for attention, the collection. The page needs no JavaScript and no network.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -24,13 +24,13 @@ from limner.report.diagnoses import read_diagnoses
 from limner.report.examples import (
     choose_galleries,
     choose_to_explain,
-    picture_queries,
-    recall_curves,
-    sentence_queries,
-    show_galleries,
+    gallery_cards,
+    image_query_cards,
+    recall_charts,
+    sentence_query_cards,
 )
-from limner.report.gates import show_gates
-from limner.report.score_tables import LABELS, control_tables, search_rows, sentence_rows, title_of
+from limner.report.gates import gate_section
+from limner.report.score_tables import LABELS, control_tables, generation_rows, retrieval_rows, title_of
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig, read_evaluations, read_log
 
@@ -39,57 +39,62 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PICTURE_BYTES = 4_000_000
-"""All pictures of a report together, as they stand in the file; later ones are left out beyond it."""
+IMAGE_BYTES = 4_000_000
+"""Maximum total size of the embedded images of a report in bytes; further images are left out."""
 
 
-def write_report(run_folder: Path, out: Path, *, seed: int = 0) -> Path:
+class PageContext(NamedTuple):
+    """Objects that the sections of a page share."""
+
+    model: TrainedModel | None
+    """The trained model; None if it cannot be loaded."""
+    modality: Modality
+    published: Mapping[str, Any]
+    """Published row of the recipe: its name and its values."""
+    thumbnails: Thumbnails
+    seed: int
+
+
+def write_report(run: Path, out: Path, *, seed: int = 0) -> Path:
     """Write the report of a run.
 
     Args:
-        run_folder: holds `config.json` and, where they exist, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json`
-            and the model.
-        out: the HTML file to write; an older one is replaced.
-        seed: chooses the fair sample of the galleries, and starts the maps of words.
+        run: run directory with `config.json` and, optionally, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json` and
+            the model.
+        out: HTML file to write; an existing file is replaced.
+        seed: random seed of the random sample and of the maps of words.
 
     Returns:
         `out`.
 
     Raises:
-        RunError: the folder is no run, or a record in it is damaged.
+        RunError: the folder is not a run directory, or a record is damaged.
     """
-    config = RunConfig.load(run_folder / "config.json")
-    log_path = run_folder / "log.jsonl"
+    config = RunConfig.load(run / "config.json")
+    log_path = run / "log.jsonl"
     log = read_log(log_path) if log_path.exists() else []
-    fused = int(config.provenance.get("train_on_val_epochs", 0))
-    modality = _modality(run_folder)
-    media = modality.plural
-    evaluations = sorted(read_evaluations(run_folder), key=lambda one: (one.split, one.decoding, one.measured))
-    published = config.recipe.get("published") or {}
-    model = _model(run_folder)
-    thumbnails = Thumbnails(PICTURE_BYTES)
-    recipe = {key: value for key, value in config.recipe.items() if key != "model"}  # which has a place of its own
+    train_on_val_epochs = int(config.provenance.get("train_on_val_epochs", 0))
+    evaluations = sorted(read_evaluations(run), key=lambda one: (one.split, one.decoding, one.measured))
+    context = PageContext(
+        _load_model(run), _modality(run), config.recipe.get("published") or {}, Thumbnails(IMAGE_BYTES), seed
+    )
+    recipe = {key: value for key, value in config.recipe.items() if key != "model"}  # the model has its own section
     html = _template().render(
-        title=config.recipe.get("description") or run_folder.resolve().name,
+        title=config.recipe.get("description") or run.resolve().name,
         facts=_facts(config, log),
         settings={"Model": list(_flatten(config.recipe.get("model") or {})), "Recipe": list(_flatten(recipe))},
-        curves=_learning_curves(_before_fusing(log, fused)),
-        fused=fused,
-        media=media,
-        medium=modality.noun,
-        evaluations=[
-            _section(evaluation, model, published, thumbnails, seed, media)
-            for evaluation in evaluations
-            if evaluation.image_control == "right"
-        ],
-        controls=control_tables(evaluations, media),
-        diagnoses=read_diagnoses(run_folder),
-        words=_words(model, seed),
+        curves=_learning_curves(_before_training_on_val(log, train_on_val_epochs)),
+        train_on_val_epochs=train_on_val_epochs,
+        modality=context.modality,
+        evaluations=[_section(evaluation, context) for evaluation in evaluations if evaluation.image_control == "right"],
+        controls=control_tables(evaluations, context.modality),
+        diagnoses=read_diagnoses(run),
+        words=_words(context.model, seed),
         seed=seed,
     )
     write_text(out, html)
-    if thumbnails.left_out:
-        logger.warning("%s: %d picture(s) could not be shown", out, thumbnails.left_out)
+    if context.thumbnails.left_out:
+        logger.warning("%s: %d image(s) are missing, damaged or over the size limit", out, context.thumbnails.left_out)
     return out
 
 
@@ -104,23 +109,23 @@ def _template() -> Template:
     return pages.get_template("report.html")
 
 
-def _model(run_folder: Path) -> TrainedModel | None:
-    """The model, where there is one that can be loaded."""
-    from limner.runs.trained_model import load_trained_model  # imports torch, which the records do without
+def _load_model(run: Path) -> TrainedModel | None:
+    """The trained model; None if it cannot be loaded."""
+    from limner.runs.trained_model import load_trained_model  # imported late: imports torch
 
     try:
-        return load_trained_model(run_folder)
+        return load_trained_model(run)
     except LimnerError as error:
         logger.info("the report has no maps of words and no attention: %s", error)
         return None
 
 
-def _modality(run_folder: Path) -> Modality:
-    """Modality of the features that the model was trained on; images where there are none."""
-    from limner.features.spec import FeatureSpec  # imports Lance, which a report without a run does without
+def _modality(run: Path) -> Modality:
+    """Modality of the features that the model was trained on; images if there are none."""
+    from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
 
-    stored = json.loads((run_folder / "config.json").read_bytes()).get("features", ())
-    specs = [FeatureSpec.parse(values, str(run_folder / "config.json")) for values in stored]
+    stored = json.loads((run / "config.json").read_bytes()).get("features", ())
+    specs = [FeatureSpec.parse(values, str(run / "config.json")) for values in stored]
     return MODALITIES[specs[0].modality] if specs else IMAGE
 
 
@@ -133,24 +138,24 @@ def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
             facts.append(("training time", _duration(log[-1].seconds)))
     speeds = [line.words_per_second for line in log if line.words_per_second]
     if speeds:
-        facts.append(("words a second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
+        facts.append(("words per second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
     return facts
 
 
 def _without_folders(text: str) -> str:
-    """Absolute paths become their last part: where things lie on a machine is nobody else's business."""
+    """Replace absolute paths by their last part: the folders of a machine are private."""
     return re.sub(r"(?<![\w.~])/(?:[^/\s]+/)+", "", text)
 
 
-def _flatten(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as `a.b.c` and what stands there."""
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested settings as pairs of a dotted key and a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{before}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         elif isinstance(value, list | tuple):
-            yield f"{before}{key}", ", ".join(str(part) for part in value) or "none"
+            yield f"{prefix}{key}", ", ".join(str(part) for part in value) or "none"
         else:
-            yield f"{before}{key}", "none" if value is None else str(value)
+            yield f"{prefix}{key}", "none" if value is None else str(value)
 
 
 def _duration(seconds: float) -> str:
@@ -161,93 +166,87 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest:.0f} s"
 
 
-def _before_fusing(log: Sequence[LogLine], fused: int) -> Sequence[LogLine]:
-    """The log without its last epochs, in which the validation sentences were learned from as well."""
-    return [line for line in log if line.epoch <= log[-1].epoch - fused]
+def _before_training_on_val(log: Sequence[LogLine], epochs: int) -> Sequence[LogLine]:
+    """The log without the last epochs, whose training data include the validation split."""
+    return [line for line in log if line.epoch <= log[-1].epoch - epochs]
 
 
 def _learning_curves(log: Sequence[LogLine]) -> list[Markup]:
     if not any(line.loss is not None for line in log):
         return []
-    figures = [(plots.loss_curves(log), "Loss of training and validation against updates")]
-    seen = dict.fromkeys(name for line in log if line.kind == "val" for name in line.named())
-    others = {name: LABELS.get(name, name) for name in seen if name != "perplexity"}
-    if "perplexity" in seen:
+    figures = [(plots.loss_curves(log), "Training and validation loss against updates")]
+    logged = dict.fromkeys(name for line in log if line.kind == "val" for name in line.named())
+    metrics = {name: LABELS.get(name, name) for name in logged if name != "perplexity"}
+    if "perplexity" in logged:
         figure = plots.metric_curves("Validation perplexity", log, {"perplexity": LABELS["perplexity"]})
         figures.append((figure, "Perplexity on the validation split against updates"))
-    if others:
-        title = "Validation " + (next(iter(others.values())) if len(others) == 1 else "metrics")
-        description = f"{', '.join(others.values())} on the validation split against updates"
-        figures.append((plots.metric_curves(title, log, others), description))
+    if metrics:
+        title = "Validation " + (next(iter(metrics.values())) if len(metrics) == 1 else "metrics")
+        description = f"{', '.join(metrics.values())} on the validation split against updates"
+        figures.append((plots.metric_curves(title, log, metrics), description))
     return [Markup(plots.svg(figure, description)) for figure, description in figures]
 
 
-def _section(
-    evaluation: Evaluation,
-    model: TrainedModel | None,
-    published: Mapping[str, Any],
-    thumbnails: Thumbnails,
-    seed: int,
-    media: str,
-) -> dict[str, Any]:
-    """Everything the template shows of one evaluation, beside the row of a paper that the recipe names."""
-    theirs = published.get("values", {})
-    galleries = choose_galleries(evaluation.items, seed)
+def _section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
+    """The template variables of one evaluation."""
+    modality, thumbnails = context.modality, context.thumbnails
+    published = context.published.get("values", {})
+    galleries = choose_galleries(evaluation.items, context.seed)
     translated = any(item.source is not None for item in evaluation.items)
     return {
         "evaluation": evaluation,
         "title": title_of(evaluation),
-        "units": "sentences" if translated else media,
+        "units": "sentences" if translated else modality.plural,
+        "task": "Translations" if translated else "Captions",
         "translated": translated,
         "collection": _without_folders(evaluation.collection),
         "command": _without_folders(evaluation.command),
         "duration": _duration(evaluation.seconds),
-        "published": published.get("row"),
-        "rows": sentence_rows(evaluation.scores, theirs, media),
-        "searches": search_rows(evaluation.scores, theirs, media),
-        "galleries": show_galleries(galleries, thumbnails),
-        "curves": recall_curves(evaluation, media),
-        "picture_queries": picture_queries(evaluation, thumbnails),
-        "sentence_queries": sentence_queries(evaluation, thumbnails),
-        "gates": None if evaluation.gates is None else show_gates(evaluation.gates),
-        **_attention(evaluation, model, choose_to_explain(galleries), thumbnails),
+        "published": context.published.get("row"),
+        "generation": generation_rows(evaluation.scores, published, modality),
+        "retrieval": retrieval_rows(evaluation.scores, published, modality),
+        "galleries": gallery_cards(galleries, thumbnails),
+        "curves": recall_charts(evaluation, modality),
+        "image_queries": image_query_cards(evaluation, thumbnails),
+        "sentence_queries": sentence_query_cards(evaluation, thumbnails),
+        "gates": None if evaluation.gates is None else gate_section(evaluation.gates),
+        **_attention(evaluation, choose_to_explain(galleries), context),
     }
 
 
-def _attention(
-    evaluation: Evaluation, model: TrainedModel | None, chosen: Sequence[EvaluatedItem], thumbnails: Thumbnails
-) -> dict[str, Any]:
-    """What some sentences were made from; of translations, why it is not shown where it cannot be."""
+def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:
+    """Sentences with their attention; for translations, the reason if there are none."""
     try:
-        if model is None:
-            raise RunError("there is no model in the run folder that could be asked")
-        from limner.report.explanations import explain_items  # imports torch
+        if context.model is None:
+            raise RunError("the run directory has no model that can be loaded")
+        from limner.report.explanations import explain_items  # imported late: imports torch
 
-        return {"explained": explain_items(model, evaluation, chosen, thumbnails), "unexplained": ""}
+        sentences = explain_items(context.model, evaluation, chosen, context.thumbnails)
+        return {"explained": sentences, "attention_error": ""}
     except LimnerError as error:
         logger.info("the report of '%s' has no attention: %s", evaluation.name, error)
         translated = any(item.source is not None for item in chosen)
-        return {"explained": [], "unexplained": _without_folders(str(error)) if translated else ""}
+        return {"explained": [], "attention_error": _without_folders(str(error)) if translated else ""}
 
 
 def _words(model: TrainedModel | None, seed: int) -> dict[str, Any] | None:
-    """Maps of the model's words; None where there is no model with word vectors, or no scikit-learn."""
+    """Maps of the model's words; None without a model with word vectors, or without scikit-learn."""
     if model is None:
         return None
-    from limner.report.word_map import TITLES, map_words  # imports torch
+    from limner.report.word_map import TITLES, map_words  # imported late: imports torch
 
     try:
-        found = map_words(model, seed=seed)
+        word_map = map_words(model, seed=seed)
     except LimnerError as error:
         logger.info("the report has no maps of words: %s", error)
         return None
     charts = []
     for method, title in TITLES.items():
-        figure = plots.word_map(title, found.words, found.positions[method], found.groups)
-        charts.append(Markup(plots.svg(figure, f"{title}: {len(found.words)} words, near each other where alike")))
+        figure = plots.word_map(title, word_map.words, word_map.positions[method], word_map.clusters)
+        charts.append(Markup(plots.svg(figure, f"{title}: map of {len(word_map.words)} words")))
     return {
-        "count": len(found.words),
+        "count": len(word_map.words),
         "charts": charts,
-        "neighbours": found.neighbours,
+        "neighbours": word_map.neighbours,
         "colours": plots.COLOURS,
     }

@@ -1,10 +1,11 @@
-"""Figures for people: their names, beside the published ones, and beside those of control pictures."""
+"""Tables of scores, beside published scores and beside those of image controls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from limner.media.modality import Modality
 from limner.metrics.base import Score
 from limner.runs.records import Evaluation
 
@@ -14,11 +15,11 @@ LABELS = {
     "sacrebleu": "BLEU (sacrebleu)",
     "chrf": "chrF",
     "chrf3": "chrF3",
-    "chrf3_precision": "chrF3, precision",
-    "chrf3_recall": "chrF3, recall",
-    "chrf3_text": "chrF3 of running text",
+    "chrf3_precision": "chrF3 precision",
+    "chrf3_recall": "chrF3 recall",
+    "chrf3_text": "chrF3 (detokenised)",
     "ter": "TER",
-    "ter_text": "TER of running text",
+    "ter_text": "TER (detokenised)",
     "cider": "CIDEr",
     "rouge_l": "ROUGE-L",
     "meteor": "METEOR",
@@ -31,65 +32,70 @@ LABELS = {
     "correct_sense": "Correct sense, %",
     "other_sense": "Other sense, %",
 }
-GATE = "gate_above_"
-SEARCH_LABELS = {
+"""Labels of scores by name."""
+GATE_PREFIX = "gate_above_"
+RETRIEVAL_LABELS = {
     "r1": "R@1",
     "r5": "R@5",
     "r10": "R@10",
     "median_rank": "Median rank",
     "curve_area": "Area under the recall curve",
-    "match_area": "Area under the match curve",
+    "match_area": "Area under the first-match curve",
 }
+"""Labels of retrieval scores by name, without the direction."""
 
 
-class Row(NamedTuple):
-    """A line of a table of scores."""
+class ScoreRow(NamedTuple):
+    """A row of a table of scores."""
 
     label: str
     value: str
     published: str
+    """Published value, or a dash."""
     signature: str
 
 
-def directions(media: str) -> dict[str, str]:
-    """What is found for what, by the first part of a score's name."""
+def retrieval_titles(modality: Modality) -> dict[str, str]:
+    """Titles of the two directions of retrieval, by the prefix of their scores."""
     return {
-        "image_to_text": f"Sentences found for an {media.removesuffix('s')}",
-        "text_to_image": f"{media.capitalize()} found for a sentence",
+        "image_to_text": f"{modality.name.capitalize()}-to-text retrieval",
+        "text_to_image": f"Text-to-{modality.name} retrieval",
     }
 
 
 def label(name: str) -> str:
-    """The name of a figure that is not of a search."""
-    if name.startswith(GATE):
-        return f"Words whose gate is above {name.removeprefix(GATE)}, %"
+    """The label of a score other than a retrieval score."""
+    if name.startswith(GATE_PREFIX):
+        return f"Words with a gate above {name.removeprefix(GATE_PREFIX)}, %"
     return LABELS.get(name, name)
 
 
 def title_of(evaluation: Evaluation) -> str:
-    """Split, and search and measure where they are not the recipe's."""
-    others = [part for named in (evaluation.decoding, evaluation.measured) for part in named.split(",") if part]
-    return ", ".join((evaluation.split, *others))
+    """The split, with decoding and evaluation settings that differ from those of the recipe."""
+    differences = [part for name in (evaluation.decoding, evaluation.measured) for part in name.split(",") if part]
+    return ", ".join((evaluation.split, *differences))
 
 
-def sentence_rows(scores: Sequence[Score], published: Mapping[str, float], media: str) -> list[Row]:
-    """All figures that are not of a search."""
-    ways = tuple(directions(media))
-    return [_row(label(score.name), score, published) for score in scores if not score.name.startswith(ways)]
+def generation_rows(scores: Sequence[Score], published: Mapping[str, float], modality: Modality) -> list[ScoreRow]:
+    """Rows of all scores other than retrieval scores."""
+    directions = tuple(retrieval_titles(modality))
+    return [_row(label(score.name), score, published) for score in scores if not score.name.startswith(directions)]
 
 
-def search_rows(scores: Sequence[Score], published: Mapping[str, float], media: str) -> dict[str, list[Row]]:
-    """The figures of each direction of search that there are any of, by its title."""
+def retrieval_rows(
+    scores: Sequence[Score], published: Mapping[str, float], modality: Modality
+) -> dict[str, list[ScoreRow]]:
+    """Rows of the retrieval scores by the title of their direction, for directions with scores."""
     rows = {}
-    for direction, title in directions(media).items():
-        own = [score for score in scores if score.name.startswith(f"{direction}_")]
-        if own:
-            rows[title] = [_row(_search_label(score.name, direction), score, published) for score in own]
+    for direction, title in retrieval_titles(modality).items():
+        of_direction = [score for score in scores if score.name.startswith(f"{direction}_")]
+        if of_direction:
+            rows[title] = [_row(_retrieval_label(score.name, direction), score, published) for score in of_direction]
     return rows
 
 
-def control_tables(evaluations: Sequence[Evaluation], media: str) -> list[dict[str, Any]]:
-    """Beside the right pictures' figures, those of the same measure with other pictures shown; one table a measure."""
+def control_tables(evaluations: Sequence[Evaluation], modality: Modality) -> list[dict[str, Any]]:
+    """Tables of the scores under each image control, one table for each split and its settings."""
     groups: dict[str, list[Evaluation]] = {}
     for evaluation in sorted(evaluations, key=lambda one: one.image_control != "right"):
         groups.setdefault(title_of(evaluation), []).append(evaluation)
@@ -98,36 +104,37 @@ def control_tables(evaluations: Sequence[Evaluation], media: str) -> list[dict[s
         if group[-1].image_control == "right":
             continue
         names = dict.fromkeys(score.name for evaluation in group for score in evaluation.scores)
-        found = [{score.name: _shown(score) for score in evaluation.scores} for evaluation in group]
+        values = [{score.name: _format(score) for score in evaluation.scores} for evaluation in group]
         tables.append(
             {
                 "title": title,
                 "columns": [evaluation.image_control for evaluation in group],
-                "rows": [(_full_label(name, media), [values.get(name, "–") for values in found]) for name in names],
+                "rows": [(_full_label(name, modality), [column.get(name, "–") for column in values]) for name in names],
             }
         )
     return tables
 
 
-def _search_label(name: str, direction: str) -> str:
-    return SEARCH_LABELS.get(name.removeprefix(f"{direction}_"), name)
+def _retrieval_label(name: str, direction: str) -> str:
+    return RETRIEVAL_LABELS.get(name.removeprefix(f"{direction}_"), name)
 
 
-def _full_label(name: str, media: str) -> str:
-    """A score's name, with the direction of a search."""
-    for direction, title in directions(media).items():
+def _full_label(name: str, modality: Modality) -> str:
+    """The label of a score, with the direction of a retrieval score."""
+    for direction, title in retrieval_titles(modality).items():
         if name.startswith(f"{direction}_"):
-            return f"{title}: {_search_label(name, direction)}"
+            return f"{title}: {_retrieval_label(name, direction)}"
     return label(name)
 
 
-def _row(name: str, score: Score, published: Mapping[str, float]) -> Row:
-    theirs = published.get(score.name)
-    beside = "–" if theirs is None else _shown(score._replace(value=theirs))
-    return Row(name, _shown(score), beside, score.signature)
+def _row(name: str, score: Score, published: Mapping[str, float]) -> ScoreRow:
+    value = published.get(score.name)
+    return ScoreRow(
+        name, _format(score), "–" if value is None else _format(score._replace(value=value)), score.signature
+    )
 
 
-def _shown(score: Score) -> str:
+def _format(score: Score) -> str:
     if "scale:" in score.signature:
         return f"{score.value:.1f}"
     return f"{score.value:,.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""Small pictures that stand in the page itself."""
+"""Thumbnails embedded in a page as data URLs."""
 
 from __future__ import annotations
 
@@ -16,49 +16,53 @@ logger = logging.getLogger(__name__)
 
 
 class Thumbnails:
-    """Pictures as `data:` addresses, small, within a budget, each file read once for a size."""
+    """Data URLs of thumbnails within a total size; each file is read once for each size."""
 
     def __init__(self, budget: int) -> None:
-        """Begin with nothing shown.
+        """Create an empty set of thumbnails.
 
         Args:
-            budget: bytes of all addresses together.
+            budget: maximum total length of the data URLs in bytes.
         """
         self.left_out = 0
-        self._room = budget
-        self._known: dict[tuple[str, int], str | None] = {}
+        """Number of images that are missing, damaged or over the budget."""
+        self._remaining = budget
+        self._cache: dict[tuple[str, int], str | None] = {}
 
     def __call__(self, path: str | None, side: int) -> str | None:
-        """The picture, no larger than `side` pixels; None when it is missing, damaged or over the budget."""
+        """Return the data URL of an image file whose longer side is at most `side` pixels.
+
+        None if the image is missing, damaged or over the budget.
+        """
         if path is None:
             return None
-        if (path, side) not in self._known:
-            self._known[path, side] = self._read(Path(path), side)
-        return self._within_budget(self._known[path, side])
+        if (path, side) not in self._cache:
+            self._cache[path, side] = self._read(Path(path), side)
+        return self._within_budget(self._cache[path, side])
 
-    def drawn(self, picture: Image.Image) -> str | None:
-        """A picture that is in no file, as it is; None when it is over the budget."""
-        return self._within_budget(_address(picture))
+    def of_image(self, image: Image.Image) -> str | None:
+        """Return the data URL of an image in memory at its own size; None if it is over the budget."""
+        return self._within_budget(_data_url(image))
 
-    def _within_budget(self, address: str | None) -> str | None:
-        if address is None or len(address) > self._room:
+    def _within_budget(self, url: str | None) -> str | None:
+        if url is None or len(url) > self._remaining:
             self.left_out += 1
             return None
-        self._room -= len(address)
-        return address
+        self._remaining -= len(url)
+        return url
 
     @staticmethod
     def _read(path: Path, side: int) -> str | None:
         try:
-            picture = open_image(path, min_side=side)
+            image = open_image(path, min_side=side)
         except MediaError as error:
             logger.info("%s", error)
             return None
-        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
-        return _address(picture)
+        image.thumbnail((side, side), Image.Resampling.LANCZOS)
+        return _data_url(image)
 
 
-def _address(picture: Image.Image) -> str:
-    target = io.BytesIO()
-    picture.save(target, format="JPEG", quality=82, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(target.getvalue()).decode()
+def _data_url(image: Image.Image) -> str:
+    jpeg = io.BytesIO()
+    image.save(jpeg, format="JPEG", quality=82, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg.getvalue()).decode()

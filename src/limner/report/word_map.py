@@ -1,6 +1,6 @@
-"""Maps of a model's words: the vectors of its most frequent words drawn in the plane, with groups and neighbours.
+"""Maps of word vectors: projections of the most frequent words to the plane, with clusters and nearest neighbours.
 
-Needs scikit-learn (extra `words`).
+Requires scikit-learn (extra `words`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
 
 WORDS = 200
-GROUPS = len(plots.COLOURS)
+"""Number of words of a map."""
+CLUSTERS = len(plots.COLOURS)
+"""Number of clusters of k-means."""
 NEIGHBOURS = 8
-FEWEST = 2 * GROUPS
-"""With fewer words than this there is nothing to see."""
+"""Number of nearest neighbours of a word."""
+MIN_WORDS = 2 * CLUSTERS
+"""Minimum number of words of a map."""
 PERPLEXITY = 20.0
-"""Of t-SNE: about how many neighbours a word keeps near itself."""
+"""Perplexity of t-SNE: approximate number of neighbours that are kept close to each word."""
 DOTS_PER_INCH = 200
 
 Method = Literal["pca", "tsne"]
@@ -36,136 +39,135 @@ TITLES: dict[Method, str] = {"tsne": "Words by t-SNE", "pca": "Words by PCA"}
 
 
 class Neighbours(NamedTuple):
-    """The words whose vectors are nearest to that of one word."""
+    """The nearest neighbours of a word."""
 
     word: str
-    group: int
+    cluster: int
     nearest: tuple[str, ...]
-    """The nearest first."""
+    """Nearest words, nearest first."""
 
 
 class WordMap(NamedTuple):
-    """Frequent words in the plane."""
+    """Projections of word vectors to the plane."""
 
     words: tuple[str, ...]
-    """(N), the most frequent first."""
-    groups: tuple[int, ...]
-    """(N), by k-means among the full vectors; numbered by their most frequent words."""
+    """N words, most frequent first."""
+    clusters: tuple[int, ...]
+    """Cluster of each word by k-means on the word vectors (N), numbered in the order of their most frequent words."""
     positions: dict[Method, NDArray[np.float64]]
-    """(N, 2) by each method."""
+    """Coordinates of each word (N, 2), by projection method."""
     neighbours: tuple[Neighbours, ...]
-    """Of the most frequent and of the most central word of each group, among the whole vocabulary."""
+    """Nearest neighbours, in the whole vocabulary, of the most frequent and the most central word of each cluster."""
 
 
-def map_words(checkpoint: TrainedModel, *, count: int = WORDS, seed: int = 0) -> WordMap:
-    """Place a model's most frequent words in the plane, by PCA and by t-SNE (van der Maaten and Hinton, 2008).
+def map_words(model: TrainedModel, *, count: int = WORDS, seed: int = 0) -> WordMap:
+    """Project the word vectors of a model's most frequent words by PCA and t-SNE (van der Maaten and Hinton, 2008).
 
     Args:
-        checkpoint: a model that has word vectors.
-        count: at most so many words.
-        seed: of t-SNE and of the k-means that makes the groups.
+        model: a model with word vectors.
+        count: maximum number of words.
+        seed: random seed of t-SNE and k-means.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
-        SettingsError: the model has no word vectors, or not enough words to draw.
+        SettingsError: the model has no word vectors, or too few words.
     """
-    model = checkpoint.model
-    if not isinstance(model, WordEmbeddingModel):
-        raise SettingsError(f"a model '{checkpoint.recipe.model.name}' has no word vectors")
-    labels = _labels(checkpoint.tokenizer, count)
-    if len(labels) < FEWEST:
-        raise SettingsError(f"{len(labels)} words of letters in the vocabulary: a map needs {FEWEST} or more")
+    network = model.model
+    if not isinstance(network, WordEmbeddingModel):
+        raise SettingsError(f"model '{model.recipe.model.name}' has no word vectors")
+    labels = _labels(model.tokenizer, count)
+    if len(labels) < MIN_WORDS:
+        raise SettingsError(f"map of words: expected {MIN_WORDS} or more words of letters, got {len(labels)}")
+    token_ids = list(labels)
     with torch.inference_mode():
-        vectors = model.word_vectors()[list(labels)].double().cpu().numpy()
-    groups = _groups(vectors, seed)
-    rows = list(labels)
+        vectors = network.word_vectors()[token_ids].double().cpu().numpy()
+    clusters = _clusters(vectors, seed)
     return WordMap(
         words=tuple(labels.values()),
-        groups=tuple(groups),
-        positions={"pca": _by_pca(vectors), "tsne": _by_tsne(vectors, seed)},
+        clusters=tuple(clusters),
+        positions={"pca": _project_pca(vectors), "tsne": _project_tsne(vectors, seed)},
         neighbours=tuple(
-            _neighbours(checkpoint, rows[place], groups[place]) for place in _telling(vectors, np.array(groups))
+            _neighbours(model, token_ids[row], clusters[row]) for row in _representatives(vectors, np.array(clusters))
         ),
     )
 
 
 def save_word_map(run: Path, out: Path, *, method: Method = "tsne", count: int = WORDS, seed: int = 0) -> Path:
-    """Draw the map of a trained model's words into a file.
+    """Plot a map of a model's words to a file.
 
     Args:
-        run: of a model that has word vectors.
-        out: the file to write, .png or .svg; an older one is replaced.
-        method: 'tsne' keeps neighbours together, 'pca' keeps large distances.
-        count: at most so many words.
-        seed: as of `map_words`.
+        run: run directory of a model with word vectors.
+        out: output file, .png or .svg; an existing file is replaced.
+        method: projection: 'tsne' preserves neighbourhoods, 'pca' preserves large distances.
+        count: maximum number of words.
+        seed: random seed of t-SNE and k-means.
 
     Returns:
         `out`.
 
     Raises:
-        MissingExtraError, SettingsError: as of `map_words`, or `out` has another ending.
-        RunError: the folder holds no whole model, or the file cannot be written.
+        MissingExtraError: scikit-learn is not installed.
+        SettingsError: the model has no word vectors or too few words, or `out` has another suffix.
+        RunError: the run directory has no complete model, or the file cannot be written.
     """
     if out.suffix.lower() not in (".png", ".svg"):
-        raise SettingsError(f"{out}: a map of words is written as .png or .svg; end the name with one of these")
-    drawn = map_words(load_trained_model(run), count=count, seed=seed)
-    figure = plots.word_map(TITLES[method], drawn.words, drawn.positions[method], drawn.groups)
+        raise SettingsError(f"{out}: expected a file name that ends in .png or .svg")
+    word_map = map_words(load_trained_model(run), count=count, seed=seed)
+    figure = plots.word_map(TITLES[method], word_map.words, word_map.positions[method], word_map.clusters)
     with atomic_write(out) as beside:
         figure.savefig(beside, format=out.suffix[1:].lower(), dpi=DOTS_PER_INCH, facecolor="white")
     return out
 
 
 def _labels(tokenizer: Tokenizer, count: int) -> dict[int, str]:
-    """Row and spelling of the most frequent words; of subwords, the earliest merged that begin a word.
+    """Token id and spelling of the most frequent words; of subwords, those merged first that start a word.
 
-    Punctuation and numbers are left out, and so are words under three bytes: 'a', 'of' and 'in' would sit in the
-    middle of the map, while a short word of Chinese, three bytes a sign, says as much as a long one elsewhere.
+    Punctuation, numbers and words of less than three bytes in UTF-8 are left out: function words such as 'a' and 'of'
+    would cover the centre of the map, whereas a single Chinese character has three bytes.
     """
     start = WORD_START if tokenizer.settings.level == "bpe" else ""
-    spelt = (
+    spellings = (
         (row, entry.removeprefix(start))
         for row, entry in enumerate(tokenizer.entries)
         if row >= len(SPECIAL_TOKENS) and entry.startswith(start)
     )
-    chosen = [(row, word) for row, word in spelt if word.isalpha() and len(word.encode()) >= 3]
+    chosen = [(row, word) for row, word in spellings if word.isalpha() and len(word.encode()) >= 3]
     return dict(chosen[:count])
 
 
-def _groups(vectors: NDArray[np.float64], seed: int) -> list[int]:
-    """Group of each word, numbered in the order of first appearance."""
-    kmeans = _sklearn("cluster").KMeans(GROUPS, n_init=10, random_state=seed)
-    found: list[int] = kmeans.fit_predict(vectors).tolist()
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}
-    return [numbers[group] for group in found]
+def _clusters(vectors: NDArray[np.float64], seed: int) -> list[int]:
+    """Cluster of each word, numbered in the order of first appearance."""
+    kmeans = _sklearn("cluster").KMeans(CLUSTERS, n_init=10, random_state=seed)
+    clusters: list[int] = kmeans.fit_predict(vectors).tolist()
+    numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(clusters))}
+    return [numbers[cluster] for cluster in clusters]
 
 
-def _telling(vectors: NDArray[np.float64], groups: NDArray[np.int_]) -> list[int]:
-    """The places of the most frequent word of each group, which all know, and of its most central, which tells most."""
-    places: list[int] = []
-    for group in range(groups.max() + 1):
-        own = np.flatnonzero(groups == group)
-        distances = np.linalg.norm(vectors[own] - vectors[own].mean(0), axis=1)
-        places += dict.fromkeys((int(own[0]), int(own[distances.argmin()])))
-    return places
+def _representatives(vectors: NDArray[np.float64], clusters: NDArray[np.int_]) -> list[int]:
+    """Rows of the most frequent and of the most central word of each cluster."""
+    rows: list[int] = []
+    for cluster in range(clusters.max() + 1):
+        members = np.flatnonzero(clusters == cluster)
+        distances = np.linalg.norm(vectors[members] - vectors[members].mean(0), axis=1)
+        rows += dict.fromkeys((int(members[0]), int(members[distances.argmin()])))
+    return rows
 
 
-def _by_pca(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+def _project_pca(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     positions: NDArray[np.float64] = _sklearn("decomposition").PCA(2, svd_solver="full").fit_transform(vectors)
     return positions
 
 
-def _by_tsne(vectors: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    # Some hundred words need no approximation.
+def _project_tsne(vectors: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
     tsne = _sklearn("manifold").TSNE(2, perplexity=perplexity, init="pca", method="exact", random_state=seed)
-    return _by_pca(tsne.fit_transform(vectors).astype(np.float64))  # turned, so that the map lies on its long side
+    return _project_pca(tsne.fit_transform(vectors).astype(np.float64))  # rotated, so that the long side is horizontal
 
 
-def _neighbours(checkpoint: TrainedModel, row: int, group: int) -> Neighbours:
-    word = checkpoint.tokenizer.entries[row]
-    nearest = nearest_words(checkpoint, word, NEIGHBOURS)
-    spelt = tuple(other.removeprefix(WORD_START) for other, _ in nearest)
-    return Neighbours(word.removeprefix(WORD_START), group, spelt)
+def _neighbours(model: TrainedModel, token_id: int, cluster: int) -> Neighbours:
+    word = model.tokenizer.entries[token_id]
+    nearest = tuple(other.removeprefix(WORD_START) for other, _ in nearest_words(model, word, NEIGHBOURS))
+    return Neighbours(word.removeprefix(WORD_START), cluster, nearest)
 
 
 def _sklearn(name: str) -> Any:  # noqa: ANN401  (a module without types)

@@ -1,0 +1,67 @@
+"""Counts of the contents of a collection."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+from limner.data.collection import Collection
+from limner.data.examples import Item
+from limner.media.modality import MODALITIES
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSummary:
+    """Counts of the contents of a collection."""
+
+    items: int
+    """Number of items."""
+    splits: dict[str, int]
+    """Number of items by split."""
+    sentences: dict[str, dict[str, int]]
+    """Number of sentences by split and language; "en (generated)" counts English sentences written by a model."""
+    media: dict[str, dict[str, int]]
+    """Number of items with a media file, by modality and split."""
+    videos: int
+    """Number of items with a video clip."""
+    regions: int
+    """Number of described image regions."""
+    missing: int
+    """Number of media files that do not exist."""
+    missing_examples: tuple[str, ...]
+    """Paths of the first missing files."""
+    features: tuple[str, ...]
+    """Names of the feature tables."""
+
+
+def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary:
+    """Count the contents of a collection, and check that its media files exist.
+
+    Args:
+        collection: the collection.
+        examples: maximum number of missing files to name.
+    """
+    items = collection.items()
+    sentences: dict[str, Counter[str]] = {item.split: Counter() for item in items}
+    for item in items:
+        sentences[item.split].update(one.lang + (" (generated)" if one.generated_by else "") for one in item.sentences)
+    files = [(name, item.split, path) for item in items for name, path in _media_files(item)]
+    paths = [str(collection.path / path) for _, _, path in files]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    return CollectionSummary(
+        items=len(items),
+        splits=dict(Counter(item.split for item in items)),
+        sentences={split: dict(sorted(counts.items())) for split, counts in sentences.items()},
+        media={name: dict(Counter(split for other, split, _ in files if other == name)) for name in MODALITIES},
+        videos=sum(item.video is not None for item in items),
+        regions=sum(len(item.regions) for item in items),
+        missing=len(missing),
+        missing_examples=tuple(missing[:examples]),
+        features=collection.features(),
+    )
+
+
+def _media_files(item: Item) -> list[tuple[str, str]]:
+    """Modality and relative path of every media file of an item."""
+    return [(name, path) for name in MODALITIES if (path := getattr(item, name)) is not None]

@@ -202,8 +202,8 @@ def test_image_controls_are_shown_in_one_table(run):
     (right,) = read_evaluations(run)
     for control, value in (("mean", 3.0), ("shuffled", 4.0)):
         scores = (Score("bleu4", value, "scale:0-100"), Score("text_to_image_r1", value, "scale:0-100"))
-        other = right.model_copy(update={"pictures": control, "scores": scores, "command": f"as {control}"})
-        other.save(run / "evaluation" / f"test-pictures_{control}.json")
+        other = right.model_copy(update={"image_control": control, "scores": scores, "command": f"as {control}"})
+        other.save(run / "evaluation" / f"test-images_{control}.json")
     right.model_copy(update={"measured": "samples3,shortlist10"}).save(run / "evaluation" / "test-samples3.json")
     page = Page(report.write_report(run, run / "r.html").read_text(encoding="utf-8"))
     assert "Split test Metric right mean shuffled BLEU-4 21.3 3.0 4.0" in page.text

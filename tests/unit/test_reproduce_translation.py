@@ -264,7 +264,7 @@ def test_an_invalid_number_of_seeds(counting, tmp_path):
 
 def test_missing_back_translated_sentences(tmp_path, done):
     people = write(tmp_path / "people")
-    with pytest.raises(SettingsError, match=r"data\.synthetic: 0\.5, and split 'train' .* no source sentence in 'de'"):
+    with pytest.raises(SettingsError, match=r"data\.synthetic=0\.5 .* split 'train' .* has none in 'de'"):
         run_table(TABLE, people, tmp_path / "out")
     assert done["train"] == []
 

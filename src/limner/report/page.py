@@ -75,6 +75,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0) -> Path:
     log = read_log(log_path) if log_path.exists() else []
     train_on_val_epochs = int(config.provenance.get("train_on_val_epochs", 0))
     evaluations = sorted(read_evaluations(run), key=lambda one: (one.split, one.decoding, one.measured))
+    with_own_images = [evaluation for evaluation in evaluations if evaluation.image_control == "right"]
     context = PageContext(
         _load_model(run), _modality(run), config.recipe.get("published") or {}, Thumbnails(IMAGE_BYTES), seed
     )
@@ -86,7 +87,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0) -> Path:
         curves=_learning_curves(_before_training_on_val(log, train_on_val_epochs)),
         train_on_val_epochs=train_on_val_epochs,
         modality=context.modality,
-        evaluations=[_section(evaluation, context) for evaluation in evaluations if evaluation.image_control == "right"],
+        evaluations=[_section(evaluation, context) for evaluation in with_own_images],
         controls=control_tables(evaluations, context.modality),
         diagnoses=read_diagnoses(run),
         words=_words(context.model, seed),

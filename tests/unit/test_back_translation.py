@@ -1,4 +1,4 @@
-"""Translating what nobody translated, into a collection."""
+"""Back-translation of the untranslated sentences of a collection."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def collection(tmp_path):
 
 
 def made_in(collection):
-    """Translations that a model wrote: (item, group, text, who)."""
+    """Model-generated sentences: (item, group, text, generated_by)."""
     items = Collection.open(collection.path).items()
     return [
         (item.id, one.group, one.text, one.generated_by) for item in items for one in item.sentences if one.generated_by
@@ -57,7 +57,7 @@ def made_in(collection):
 ALL = [("a", 11, MEANT[0]), ("a", 21, MEANT[1]), ("b", 11, MEANT[2]), ("c", 11, MEANT[3]), ("c", 21, MEANT[4])]
 
 
-def test_what_has_no_translation_gets_one_in_its_group(model, collection):
+def test_untranslated_sentences_get_a_translation_in_their_group(model, collection):
     before = collection.items()
     assert back_translate([model], collection, generated_by="run:1") == (5, 0)
     assert made_in(collection) == [(*one, "run:1") for one in ALL]
@@ -66,14 +66,14 @@ def test_what_has_no_translation_gets_one_in_its_group(model, collection):
     assert after[1].pairs("en", "de") == [(Sentence("en", MEANT[2], 11, "run:1"), Sentence("de", WRITTEN[2], 11))]
 
 
-def test_a_second_time_there_is_nothing_to_do(model, collection):
+def test_a_second_run_translates_nothing(model, collection):
     back_translate([model], collection, generated_by="run:1")
     again = Collection.open(collection.path)
     assert back_translate([model], again, generated_by="other:2") == (0, 0)
     assert made_in(collection) == [(*one, "run:1") for one in ALL]
 
 
-def test_a_run_that_was_killed_goes_on_where_it_was(model, collection):
+def test_an_interrupted_run_can_be_continued(model, collection):
     class Killed(Exception):
         pass
 
@@ -90,7 +90,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(model, collection):
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])
-def test_items_stay_whole_however_many_are_handed_over(model, collection, at_once):
+def test_batches_do_not_separate_the_sentences_of_an_item(model, collection, at_once):
     told = []
     settings = BackTranslationSettings(write_batch_size=at_once)
     parts = list(
@@ -102,7 +102,7 @@ def test_items_stay_whole_however_many_are_handed_over(model, collection, at_onc
     assert told[-1] == (5, 5) and told == sorted(told)
 
 
-def test_a_part_of_a_split(model, collection):
+def test_limit_and_split(model, collection):
     found = [
         one.text
         for part in translate_untranslated([model], collection, settings=BackTranslationSettings(limit=3))
@@ -116,7 +116,7 @@ def test_a_part_of_a_split(model, collection):
     assert made_in(collection) == [("d", 3, "three three", "m")]
 
 
-def test_what_comes_to_nothing_is_left_out(model, collection):
+def test_empty_long_and_unfinished_translations_are_left_out(model, collection):
     odd = (Sentence("de", "  ", 31), Sentence("de", "eins " * 1001, 41), Sentence("de", "drei zwei", 51))
     write_items(collection.path, [Item("e", "odd", sentences=odd)])
     collection = Collection.open(collection.path)
@@ -130,13 +130,13 @@ def test_what_comes_to_nothing_is_left_out(model, collection):
     assert back_translate([model], collection, generated_by="m", settings=settings) == (0, 5)
 
 
-def test_what_a_model_wrote_is_not_translated_on(model, collection):
+def test_generated_sentences_are_not_translated(model, collection):
     write_items(collection.path, [Item("e", "odd", sentences=(Sentence("de", "drei", 1, "other:2"),))])
     settings = BackTranslationSettings(split="odd")
     assert list(translate_untranslated([model], Collection.open(collection.path), settings=settings)) == []
 
 
-def test_a_picture_without_features_stops_nothing_late(tmp_path):
+def test_missing_features_are_reported_before_decoding(tmp_path):
     collection = picture_collection(tmp_path / "c")
     seeing = load_trained_model(learn(collection, tmp_path / "run", picture=("attention",), steps=2))
     sentences = (Sentence("de", "eins", 7),)
@@ -152,14 +152,14 @@ def test_a_picture_without_features_stops_nothing_late(tmp_path):
     assert "later" not in [item for item, *_ in made_in(collection)]
 
 
-def test_sentences_that_count_as_translations_of_one_another_are_told_of(model, tmp_path, caplog):
-    """Their group was forgotten: each would be paired with what is made of the other."""
+def test_groups_with_several_source_sentences_are_logged(model, tmp_path, caplog):
+    """Each of them would be paired with the translations of all."""
     write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("de", "eins"), Sentence("de", "zwei")))])
     back_translate([model], Collection.open(tmp_path / "c"), generated_by="m")
     assert "1 groups have several sentences in 'de', for example group 0 of item 'a'" in caplog.text
 
 
-def test_training_takes_them_only_when_told_to(model, collection):
+def test_training_uses_synthetic_pairs_only_if_configured(model, collection):
     back_translate([model], collection, generated_by="run:1")
     item = Collection.open(collection.path).items()[0]
     other_way = model.source._replace(lang="en")
@@ -168,7 +168,7 @@ def test_training_takes_them_only_when_told_to(model, collection):
     assert {(read, said) for read, said, made in taken if made} == {(MEANT[0], WRITTEN[0]), (MEANT[1], WRITTEN[1])}
 
 
-def test_a_run_signs_with_its_name_and_its_weights(run, tmp_path, monkeypatch):
+def test_the_name_of_a_run_is_its_directory_and_weights(run, tmp_path, monkeypatch):
     copy = shutil.copytree(run, tmp_path / "de-en")
     assert run_name(copy) == f"de-en:{sha256(copy / 'model.safetensors')[:12]}"
     monkeypatch.chdir(copy)
@@ -200,7 +200,7 @@ def test_without_write_nothing_is_written(limner_translate, collection):
     assert Collection.open(collection.path).fingerprint() == before
 
 
-def test_with_write_the_collection_tells_who_wrote_what(limner_translate, collection, run):
+def test_with_write_the_collection_records_the_model(limner_translate, collection, run):
     status, printed, _ = limner_translate("--source-lang", "de", "--target-lang", "en", "--write")
     assert status == 0 and f"5 sentences in 'en' added, generated by {run_name(run)}" in printed
     assert {who for *_, who in made_in(collection)} == {run_name(run)}
@@ -208,7 +208,7 @@ def test_with_write_the_collection_tells_who_wrote_what(limner_translate, collec
     assert counts == {"train": {"de": 7, "en": 3, "en (made)": 5}, "val": {"de": 1}}
 
 
-def test_a_model_of_another_direction(limner_translate, collection):
+def test_a_model_of_another_direction_is_an_error(limner_translate, collection):
     for options in (["--source-lang", "en", "--target-lang", "de"], ["--target-lang", "fr"]):
         status, _, told = limner_translate(*options, "--write")
         assert status == 1 and "translates from 'de' to 'en'" in told.replace("\n", " ")

@@ -1,4 +1,4 @@
-"""What translations were made from: weights of words and places, the gate, and the drawings of them."""
+"""Explanations: weights over words and image locations, the image gate, and their drawings."""
 
 import re
 
@@ -30,8 +30,8 @@ def said(*ids):
     return Hypothesis(tuple(ids), -1.0, -1.0, True)
 
 
-class Told(torch.nn.Module):
-    """A model whose weights are given."""
+class FixedWeights(torch.nn.Module):
+    """A model with given attention weights."""
 
     def __init__(self, **weights):
         super().__init__()
@@ -43,7 +43,7 @@ class Told(torch.nn.Module):
 
 
 class Shown:
-    """Pictures that are given, by item."""
+    """Given features by item."""
 
     def __init__(self, **seen):
         self.seen = seen
@@ -81,10 +81,10 @@ def checkpoint(model, source, target, features=()):
     return TrainedModel(model, target, config, None, source)
 
 
-def test_weights_of_pieces_become_weights_of_words(pieces):
+def test_weights_of_subwords_are_merged_into_words(pieces):
     # SourceLanguage 'abc d' is read as ab|c, d; 'ab dc' is said as ab, d|c and the end.
     alignment = [[[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [0.25, 0.0, 0.75], [0.0, 0.0, 1.0]]]
-    model = checkpoint(Told(alignment=alignment, gate=[[0.1, 0.2, 0.4, 0.9]]), pieces, pieces)
+    model = checkpoint(FixedWeights(alignment=alignment, gate=[[0.1, 0.2, 0.4, 0.9]]), pieces, pieces)
     query = GenerationInput(Item("x", "new"), "abc d", ())
     one = explain(model, [query], [said(*pieces.encode("ab dc"))], Shown(x={"pooled": np.ones(2, np.float16)}))[0]
     assert (one.source, one.target) == (("abc", "d"), ("ab", "dc", END_OF_SENTENCE))
@@ -94,7 +94,7 @@ def test_weights_of_pieces_become_weights_of_words(pieces):
 
 
 @pytest.mark.parametrize("text", ["ab", "abc d", "dcba abab", "c 猫 ab", "猫", ""])
-def test_words_of_pieces(pieces, text):
+def test_words_of_subwords(pieces, text):
     ids = pieces.encode(text)
     words = words_of(pieces, ids)
     assert [position for word in words for position in word.positions] == list(range(len(ids)))
@@ -119,10 +119,10 @@ def test_parts_of_compounds_are_one_word(compounds, ids, words):
     assert shown == words
 
 
-def test_a_word_that_cannot_be_read_is_shown_as_it_was_written(pieces):
+def test_an_unknown_source_word_keeps_its_spelling(pieces):
     source = "ab 猫"
     width = len(pieces.encode(source))
-    model = checkpoint(Told(alignment=[[[1 / width] * width]]), pieces, pieces)
+    model = checkpoint(FixedWeights(alignment=[[[1 / width] * width]]), pieces, pieces)
     assert explain(model, [GenerationInput(Item("x", "new"), source, ())], [said()], None)[0].source == ("ab", "猫")
 
 
@@ -130,41 +130,41 @@ def spec(kind, shape, **more):
     return FeatureSpec(name="f", kind=kind, shape=shape, backbone="b", preprocessing={}, weights_sha256="1", **more)
 
 
-def test_what_stands_at_the_head_is_named(pieces):
+def test_visual_prefix_tokens_are_named(pieces):
     queries = [GenerationInput(Item(name, "new"), "ab d", ()) for name in ("seen", "unseen")]
     alignment = [[[0.5, 0.25, 0.25]], [[0.0, 0.5, 0.5]]]
-    model = checkpoint(Told(alignment=alignment), pieces, pieces, (spec("pooled", (2,)),))
+    model = checkpoint(FixedWeights(alignment=alignment), pieces, pieces, (spec("pooled", (2,)),))
     pictures = Shown(seen={"pooled": np.ones(2, np.float16)})
     seen, unseen = explain(model, queries, [said(), said()], pictures)
     assert (seen.source, seen.alignment.tolist()) == ((IMAGE_TOKEN, "ab", "d"), [[0.5, 0.25, 0.25]])
     assert (unseen.source, unseen.alignment.tolist()) == (("ab", "d"), [[0.5, 0.5]])
 
 
-def test_regions_that_a_picture_lacks_are_left_out(pieces):
+def test_padded_regions_are_left_out(pieces):
     regions = spec("grid", (3, 2), regions=RegionRows(count=2, boxes_sha256="1"))
     rows = np.array([[1, 1], [0, 0], [1, 1]], np.float16)  # one region, padding, the whole picture
-    model = checkpoint(Told(alignment=[[[0.5, 0.0, 0.25, 0.25]]]), pieces, pieces, (regions,))
+    model = checkpoint(FixedWeights(alignment=[[[0.5, 0.0, 0.25, 0.25]]]), pieces, pieces, (regions,))
     one = explain(model, [GenerationInput(Item("x", "new"), "ab", ())], [said()], Shown(x={"grid": rows}))[0]
     assert (one.source, one.alignment.tolist()) == (("«region 1»", IMAGE_TOKEN, "ab"), [[0.5, 0.25, 0.25]])
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
-    """A model of pieces of words."""
+    """A model of subwords."""
     folder = tmp_path_factory.mktemp("pieces")
     return load_trained_model(learn(text_collection(folder / "collection"), folder / "run", level="bpe", steps=40))
 
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory):
-    """A model that needs a picture for one word, and its collection."""
+    """A model that needs the image for one word, and its collection."""
     folder = tmp_path_factory.mktemp("pictures")
     collection = picture_collection(folder / "collection")
     run = learn(collection, folder / "run", picture=("attention",))
     return load_trained_model(run), collection
 
 
-def test_a_trained_model_is_explained_alike_in_any_batch(reader):
+def test_explanations_do_not_depend_on_the_batch(reader):
     queries = [
         GenerationInput(Item(f"{k}", "new"), text, ()) for k, text in enumerate(("eins zwei", "drei", "zwei drei"))
     ]
@@ -179,7 +179,7 @@ def test_a_trained_model_is_explained_alike_in_any_batch(reader):
         assert one.gate is None and one.attention is None
 
 
-def test_who_sees_nothing_looks_nowhere(seeing):
+def test_without_an_image_there_is_no_attention_and_no_gate(seeing):
     model, collection = seeing
     items = collection.items()
     queries = [GenerationInput(items[0], "bat", ()), GenerationInput(Item("blind", "new"), "bat", ())]
@@ -230,7 +230,7 @@ def test_gate_statistics_survive_their_file(tmp_path):
     assert "numbers" not in [part.part for part in found.parts]
 
 
-def test_gates_are_measured_some_sentences_at_a_time(seeing, monkeypatch):
+def test_gates_are_measured_batch_by_batch(seeing, monkeypatch):
     model, collection = seeing
     monkeypatch.setattr(gates, "EXPLANATION_BATCH_SIZE", 2)
     blind = GenerationInput(Item("blind", "new"), "bat", ())
@@ -304,7 +304,7 @@ def test_drawings_and_their_page(seeing, tmp_path):
         (spec("pooled", (6,)), 1, None),
     ],
 )
-def test_rows_and_columns_of_the_places(features, places, grid):
+def test_rows_and_columns_of_the_locations(features, places, grid):
     assert attention_page.grid_of(features, places) == grid
 
 
@@ -316,6 +316,6 @@ def test_rows_and_columns_of_the_places(features, places, grid):
         ({"resize": "crop", "size": 224, "short": 256}, (256, 512), (16, 144, 240, 368)),
     ],
 )
-def test_the_part_of_the_picture_that_was_seen(preprocessing, size, box):
+def test_the_part_of_the_image_that_was_encoded(preprocessing, size, box):
     told = spec("grid", (4, 3)).model_copy(update={"preprocessing": preprocessing})
     assert attention_page.box_of(told, size) == pytest.approx(box)

@@ -1,4 +1,4 @@
-"""All pairs within bounded memory: however it is cut, the numbers are those of the whole."""
+"""Scores of all pairs within bounded memory equal those of one batch."""
 
 import numpy as np
 import pytest
@@ -58,14 +58,14 @@ def test_no_budget_changes_a_number(model, examples, whole, budget, at_once, mon
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-def test_a_matrix_above_the_budget_lies_in_a_file():
+def test_a_matrix_above_the_budget_is_stored_in_a_file():
     inside, outside = allocate_matrix((10, 10), 400), allocate_matrix((10, 10), 399)
     assert [isinstance(matrix, np.memmap) for matrix in (inside, outside)] == [False, True]
     outside[3] = 7
     assert outside.sum() == 70
 
 
-def test_sentences_are_read_once_however_many_pictures_pass(model, examples, monkeypatch):
+def test_sentences_are_encoded_once_for_all_images(model, examples, monkeypatch):
     monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 1)
     read, language = [], MRNN._language
     monkeypatch.setattr(
@@ -80,7 +80,7 @@ def test_sentences_are_read_once_however_many_pictures_pass(model, examples, mon
 
 @pytest.mark.parametrize("others", [0, 5])
 @pytest.mark.parametrize("at_once", [1, 3, 100])
-def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny, others, at_once, monkeypatch):
+def test_the_mean_image_is_not_part_of_the_marginal(model, examples, tiny, others, at_once, monkeypatch):
     monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", at_once)
     sampled = tiny.items("train")[:others]
     (seen,) = examples.features.take(tiny.items("train")[7:8])
@@ -97,7 +97,7 @@ def test_one_more_picture_passes_by_and_is_in_no_marginal(model, examples, tiny,
 
 
 @pytest.mark.parametrize("others", [0, 5, 32])
-def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny, others, monkeypatch):
+def test_the_marginal_is_accumulated_over_tiles(model, examples, whole, tiny, others, monkeypatch):
     monkeypatch.setattr(
         "limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 3
     )  # 8 pictures of the split: some come together
@@ -114,7 +114,7 @@ def test_the_marginal_is_summed_up_as_pictures_pass(model, examples, whole, tiny
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_mode_of_the_model_is_left_alone(model, examples):
+def test_the_mode_of_the_model_is_restored(model, examples):
     model.model.train()
     tiles = score_tiles(model.model, examples.targets, examples.items, examples.features)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_memory_does_not_grow_with_the_sentences():
 
 
 @pytest.mark.parametrize("variant", ["LBL", "MLBL-B", "MLBL-F"])
-def test_one_long_sentence_among_short_ones_takes_no_room_for_all(variant):
+def test_a_long_sentence_does_not_pad_all_others(variant):
     torch.manual_seed(0)
     model = LBL(LBLSettings(variant=variant, word_dim=32, factors=32), ModelInputs(200, {"pooled": (8,)})).eval()
     random, source, budget = np.random.default_rng(1), Stored(5, 8), 1 << 20
@@ -170,7 +170,7 @@ def test_what_pictures_show_of_a_large_vocabulary_is_cut():
 
 
 class Watch(TorchDispatchMode):
-    """The bytes of all tensors that were made and still live, at most."""
+    """Peak memory in bytes of the tensors created within it."""
 
     def __init__(self):
         super().__init__()
@@ -187,7 +187,7 @@ class Watch(TorchDispatchMode):
         return out
 
 
-def test_the_arithmetic_is_part_of_the_signature(model, examples, tiny, monkeypatch):
+def test_the_precision_is_part_of_the_signature(model, examples, tiny, monkeypatch):
     def signatures():
         settings = RetrievalSettings(budget=1 << 20)
         return [score.signature for score in evaluate_retrieval(model, examples, tiny, [], settings).scores]
@@ -197,6 +197,6 @@ def test_the_arithmetic_is_part_of_the_signature(model, examples, tiny, monkeypa
     assert all("|bf16" in signature for signature in signatures())
 
 
-def test_an_item_without_a_picture_is_named(model, examples):
+def test_an_item_without_an_image_is_an_error(model, examples):
     with pytest.raises(CollectionError, match="item 'blind' has no image"):
         normalised_log_probs(model, [[4]], [Item("blind", "test")], examples.features, [])

@@ -1,4 +1,4 @@
-"""Search against enumeration of every sentence, on second-order Markov chains small enough for that."""
+"""Beam search against enumeration of all sentences of small second-order Markov chains."""
 
 import itertools
 import math
@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 class Chain:
-    """The next word depends on the two before and on the picture, whose vector holds a seed."""
+    """The next token depends on the two before and on the image, whose vector holds a seed."""
 
     vocab_size = VOCAB
 
@@ -122,7 +122,7 @@ def assert_same(found, expected):
     ],
     ids=str,
 )
-def test_a_beam_of_full_width_finds_what_enumeration_finds(rules, n_best):
+def test_a_full_width_beam_equals_enumeration(rules, n_best):
     settings = DecodingSettings(**{"beam_size": 200, "n_best": n_best, "max_length": 3} | rules)
     found = beam_search([Chain()], pictures(1, 2, 3), settings)
     for picture, hypotheses in zip((1, 2, 3), found, strict=True):
@@ -130,7 +130,7 @@ def test_a_beam_of_full_width_finds_what_enumeration_finds(rules, n_best):
 
 
 def plain_beam(table, settings, prefix):
-    """A beam as `search` describes it, of one example, with lists."""
+    """Beam search of one example with plain lists."""
     live, done = [(0.0, ())], []
 
     def finish(total, tokens, ended):
@@ -168,7 +168,7 @@ def plain_beam(table, settings, prefix):
     ids=str,
 )
 @pytest.mark.parametrize("beam_size", [2, 3, 5])  # two of 7 words come twice at the first step, and five do not
-def test_a_narrow_beam_finds_what_a_plain_one_finds(beam_size, rules, prefixes):
+def test_a_narrow_beam_equals_a_plain_implementation(beam_size, rules, prefixes):
     settings = DecodingSettings(**{"beam_size": beam_size, "n_best": beam_size, "max_length": 6} | rules)
     found = beam_search([Chain()], pictures(1, 2, 3), settings, prefixes)
     for picture, hypotheses, prefix in zip((1, 2, 3), found, prefixes, strict=True):
@@ -177,7 +177,7 @@ def test_a_narrow_beam_finds_what_a_plain_one_finds(beam_size, rules, prefixes):
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("picture", range(8))
-def test_probabilities_are_the_models_own(picture, beam_size):
+def test_log_probs_are_those_of_the_model(picture, beam_size):
     settings = DecodingSettings(beam_size=beam_size, n_best=beam_size, max_length=9, length_penalty=0.7)
     for found in beam_search([Chain()], pictures(picture), settings)[0]:
         total = log_prob(Chain(), picture, found.tokens, found.ended)
@@ -187,7 +187,7 @@ def test_probabilities_are_the_models_own(picture, beam_size):
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_greedy_takes_the_most_probable_word_at_every_step(length_penalty):
+def test_greedy_search_takes_the_most_probable_token(length_penalty):
     settings = DecodingSettings(max_length=12, length_penalty=length_penalty)
     for picture in range(20):
         table, words = Chain().table(picture), [PAD, BOS]
@@ -209,7 +209,7 @@ def test_greedy_takes_the_most_probable_word_at_every_step(length_penalty):
     ],
     ids=str,
 )
-def test_neighbours_and_order_change_nothing(chosen):
+def test_the_batch_changes_no_hypothesis(chosen):
     settings = DecodingSettings(max_length=8, **chosen)
     seeds, prefixes = [3, 1, 4, 15, 9, 2], [(), (4,), (5, 6, 3), (), (6,), (4, 4)]
     together = beam_search([Chain()], pictures(*seeds), settings, prefixes)
@@ -239,7 +239,7 @@ def test_n_best_lists_are_ordered_distinct_and_begin_alike(length_penalty):
         assert len({(h.tokens, h.ended) for h in six}) == 6
 
 
-def test_a_wider_beam_finds_what_greedy_search_misses():
+def test_a_wider_beam_finds_a_better_sentence_than_greedy_search():
     log_probs = torch.full((VOCAB, VOCAB, VOCAB), -20.0)
     log_probs[PAD, BOS, 4], log_probs[PAD, BOS, 5] = math.log(0.6), math.log(0.4)
     log_probs[BOS, 4, UNK:] = math.log(0.25)  # the better first word leads nowhere in particular
@@ -252,7 +252,7 @@ def test_a_wider_beam_finds_what_greedy_search_misses():
 
 
 @pytest.mark.parametrize("beam_size", [1, 200])
-def test_given_words_come_first_and_count(beam_size):
+def test_hypotheses_start_with_the_prefix_and_score_it(beam_size):
     settings = DecodingSettings(beam_size=beam_size, max_length=3, min_length=1, ban_unknown=True)
     prefixes = [(), (UNK,), (4, 6), (5, 5, 5)]
     found = beam_search([Chain()], pictures(1, 2, 3, 4), settings, prefixes)
@@ -336,7 +336,7 @@ def test_unknown_words_can_be_banned_and_the_start_never_comes_again():
     assert banned.tokens == (4, 4, 4) and allowed.tokens == (UNK, UNK, UNK)
 
 
-def test_shortest_and_longest():
+def test_minimum_and_maximum_length():
     always_ends, never_ends = Fixed([0.0, 0, 9, 0, 2, 1]), Fixed([0.0, 0, -99, 0, 2, 1])
     for beam_size in (1, 3):
         short = beam_search([always_ends], pictures(0), DecodingSettings(beam_size=beam_size, min_length=2))[0][0]
@@ -360,7 +360,7 @@ def test_finished_examples_leave_the_batch(beam_size):
 
 
 @pytest.mark.parametrize("chosen", [{}, {"beam_size": 3, "n_best": 3}, {"sample": SampleSettings()}], ids=str)
-def test_where_a_model_rules_out_every_word_the_sentence_is_cut_off(chosen):
+def test_without_possible_tokens_the_sentence_is_cut_off(chosen):
     possible = Fixed([-math.inf, -math.inf, 0.0, -math.inf, 0.0, -math.inf])
     found = beam_search([possible], pictures(0, 1), DecodingSettings(max_length=4, **chosen), [(4, 5), ()])
     (cut, *_), (other, *_) = found
@@ -389,7 +389,7 @@ def test_an_empty_batch_gives_nothing():
         ([(4,), (VOCAB,)], "'picture 2'.*token ids from 3 to 6"),
     ],
 )
-def test_given_words_that_do_not_fit_are_refused(prefixes, message):
+def test_prefixes_that_do_not_fit_are_errors(prefixes, message):
     with pytest.raises(SettingsError, match=message):
         beam_search([Chain()], pictures(1, 2), DecodingSettings(max_length=5), prefixes)
 
@@ -404,13 +404,13 @@ def test_given_words_that_do_not_fit_are_refused(prefixes, message):
         ({"length_penalty": -1}, "length_penalty"),
     ],
 )
-def test_settings_that_contradict_are_refused(values, message):
+def test_contradicting_settings_are_errors(values, message):
     with pytest.raises(SettingsError, match=message):
         DecodingSettings.parse(values)
 
 
 @pytest.mark.parametrize("length", [5, SECTION, 6 * SECTION, 40 * SECTION - 1, 40 * SECTION + 7])
-def test_the_greatest_of_a_long_row_are_those_of_topk(length):
+def test_topk_by_section_equals_topk(length):
     values = torch.randn(20, length, generator=torch.Generator().manual_seed(length))
     values[3, :-2] = -math.inf  # a row of which hardly anything is possible
     values[4, : min(length, SECTION)] += 5  # all in one section
@@ -420,7 +420,7 @@ def test_the_greatest_of_a_long_row_are_those_of_topk(length):
     assert all(len(set(row)) == 5 for row in places.tolist())
 
 
-def test_select_keeps_the_form_of_a_tree():
+def test_select_keeps_the_structure():
     rows = torch.tensor([2, 0, 0])
     tree = [Memory(torch.arange(3)), State((torch.arange(6).view(3, 2), None))]
     memory, state = select(tree, rows)
@@ -428,7 +428,7 @@ def test_select_keeps_the_form_of_a_tree():
     assert isinstance(state, State) and state.before[0].tolist() == [[4, 5], [0, 1], [0, 1]]
 
 
-def test_the_signature_names_whatever_is_not_as_usual():
+def test_the_signature_names_all_settings_that_differ_from_defaults():
     assert DecodingSettings().signature == "beam1,penalty0"
     usual = {"n_best": 1, "min_length": 0, "max_length": 50, "ban_unknown": False, "sample": None}
     assert DecodingSettings(beam_size=3, length_penalty=0.7, **usual).signature == "beam3,penalty0.7"
@@ -438,7 +438,7 @@ def test_the_signature_names_whatever_is_not_as_usual():
     assert sampled.signature == "beam2,penalty0,sample,temperature1,top_k5,top_p0.9,seed3"
 
 
-def test_half_precision_logits_are_normalised_in_single():
+def test_bfloat16_logits_are_normalised_in_float32():
     logits = torch.tensor([0.0, 0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
     found = beam_search([Fixed(logits)], pictures(1), DecodingSettings(max_length=1, min_length=1))[0][0]
     assert found.log_prob == pytest.approx(float(logits.float().log_softmax(0).max()), abs=1e-6)

@@ -1,4 +1,4 @@
-"""Search by perplexity, and within a shortlist, against the plain definition."""
+"""Retrieval by perplexity and within shortlists, against the definition."""
 
 import itertools
 from dataclasses import replace
@@ -38,7 +38,7 @@ def searched(model, tiny, shortlist):
     return {score.name: score for score in found.scores}, found.retrieval
 
 
-def test_a_shortlist_is_all_that_is_ranked():
+def test_only_the_shortlist_is_ranked():
     scores = np.array([[0.5, 0.1, 0.1], [0.4, 0.9, 0.2], [0.1, 0.3, 0.2], [0.9, 0.8, np.nan]])
     owners = np.array([0, 1, 1, 2])  # picture 1 has two sentences, of which the better counts
     alone, two, all_ = ([[0], [1], [2]], [[0, 1], [1, 2], [2, 0]], [[0, 1, 2], [1, 0, 2], [2, 0, 1]])
@@ -92,7 +92,7 @@ class NoImage(torch.nn.Linear):
     uses_image = False
 
 
-class Sees(torch.nn.Module):
+class SecondFeature(torch.nn.Module):
     """Uses the second feature only."""
 
     uses_image = True
@@ -105,7 +105,7 @@ class Sees(torch.nn.Module):
         return image.pooled[:, 1:]
 
 
-def test_the_nearest_picture_to_one_is_itself_then_by_distance(model):
+def test_nearest_images_start_with_the_image_itself(model):
     source = Stored([[0, 0], [3, 0], [0, 1], [0, 0], [50, 0]])
     near = nearest_images(model, source.items(), source, 3).tolist()
     assert [row[0] for row in near] == [0, 1, 2, 3, 4]  # though 0 and 3 look the same
@@ -113,15 +113,15 @@ def test_the_nearest_picture_to_one_is_itself_then_by_distance(model):
     assert near[4] == [4, 1, *near[4][2:]]
 
 
-def test_a_model_that_can_tell_says_what_it_sees(model):
+def test_image_vector_models_define_the_distance(model):
     source = Stored([[0, 0], [9, 0.1], [0, 5]])
-    near = nearest_images(model._replace(model=Sees()), source.items(), source, 2).tolist()
+    near = nearest_images(model._replace(model=SecondFeature()), source.items(), source, 2).tolist()
     assert near == [[0, 1], [1, 0], [2, 1]]
     assert nearest_images(model, source.items(), source, 2).tolist() == [[0, 2], [1, 0], [2, 0]]
 
 
 @pytest.mark.parametrize("form", ["pooled", "maps"])
-def test_pictures_are_near_where_the_multimodal_rnn_sees_them(model, form):
+def test_distances_are_between_the_image_vectors_of_the_multimodal_rnn(model, form):
     """Its convnet's outputs, not what is stored; a picture that is stored is seen as the recipe scales it."""
     torch.manual_seed(3)
     shape, random = {"pooled": (6,), "maps": (4, 9, 9)}[form], np.random.default_rng(4)
@@ -146,7 +146,7 @@ def test_pictures_are_near_where_the_multimodal_rnn_sees_them(model, form):
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 14, 1 << 30])
-def test_neighbours_are_the_same_however_they_are_cut(model, budget, monkeypatch):
+def test_the_memory_budget_changes_no_neighbour(model, budget, monkeypatch):
     monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 30)
     values = np.random.default_rng(2).normal(size=(100, 7))
     made = []
@@ -158,7 +158,7 @@ def test_neighbours_are_the_same_however_they_are_cut(model, budget, monkeypatch
     assert isinstance(made[0], np.memmap) is (budget == 1)
 
 
-def test_a_model_s_own_ratings_are_written_where_they_shall_be(model, monkeypatch):
+def test_pair_scores_fill_the_matrix(model, monkeypatch):
     """Some pictures at a time, into the one matrix there is."""
     monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 2)
     asked = []
@@ -195,7 +195,7 @@ def unlike(model):
 
 
 @pytest.mark.parametrize("size", [1, 4, 9])
-def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
+def test_both_directions_equal_the_definition(unlike, tiny, size):
     """Lowest first: C(w|x) for a sentence; C(w|x) / C(w|mean) for a picture, among the sentences of its shortlist."""
     model, examples = unlike
     mean = {"pooled": np.linspace(-1, 1, 6).astype(np.float16)}
@@ -228,13 +228,13 @@ def test_both_searches_are_those_of_the_definition(unlike, tiny, size):
     assert curves.text_to_image[-1] == curves.image_to_text[-1] == (1.0, 1.0)
 
 
-def test_a_longer_shortlist_than_there_are_pictures_is_refused_before_any_work(model, tiny, monkeypatch):
+def test_a_shortlist_longer_than_the_images_is_an_error_before_decoding(model, tiny, monkeypatch):
     monkeypatch.setattr("limner.inference.generate.beam_search", None)
     with pytest.raises(SettingsError, match=r"expected at most 8, .*got 9; set evaluation\.shortlist=8"):
         searched(model, tiny, 9)
 
 
-def test_a_split_without_pictures_is_not_searched_and_refuses_nothing(model, own_tiny):
+def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny):
     write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
     collection = Collection.open(own_tiny.path)
     found = evaluate(
@@ -245,7 +245,7 @@ def test_a_split_without_pictures_is_not_searched_and_refuses_nothing(model, own
     assert found.retrieval is None
 
 
-def test_without_a_shortlist_the_search_is_as_before(model, tiny):
+def test_a_shortlist_changes_no_other_score(model, tiny):
     scores, retrieval = searched(model, tiny, None)
     listed, _ = searched(model, tiny, 4)
     assert not any("match" in name for name in scores)
@@ -253,7 +253,7 @@ def test_without_a_shortlist_the_search_is_as_before(model, tiny):
     assert {name: score for name, score in listed.items() if "match" not in name} == scores
 
 
-def test_a_model_s_own_score_takes_the_place_of_perplexity(model, tiny, monkeypatch):
+def test_pair_rankers_replace_perplexity_by_their_score(model, tiny, monkeypatch):
     class Rater(torch.nn.Module):
         """Fits every sentence best to the pictures in the order of the collection."""
 

@@ -1,4 +1,4 @@
-"""A trained model at work on pictures it was never shown."""
+"""Captioner, Scorer and Retriever on new images."""
 
 import inspect
 import math
@@ -39,42 +39,42 @@ def retriever(trained):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """New pictures of another size and format, one a colour."""
+    """New images of another size and format, one for each colour."""
     folder = tmp_path_factory.mktemp("photos")
     for name, colour in COLOURS.items():
         Image.new("RGB", (90, 70), colour).save(folder / f"{name}.jpg")
     return {name: folder / f"{name}.jpg" for name in COLOURS}
 
 
-def test_new_pictures_are_described(captioner, photos):
+def test_new_images_are_described(captioner, photos):
     found = captioner.describe(list(photos.values()))
     assert [colour in descriptions[0].text for colour, descriptions in zip(photos, found, strict=True)] == [True] * 4
 
 
-def test_a_description_is_as_probable_as_scoring_says(captioner, scorer, photos):
+def test_log_probs_of_captions_equal_their_scores(captioner, scorer, photos):
     best = captioner.describe([photos["red"]], beam_size=4, n_best=3)[0]
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
     again = scorer.score([photos["red"]] * 3, [one.text for one in best])
     assert [one.log_prob for one in again] == pytest.approx([one.log_prob for one in best], abs=1e-3)
 
 
-def test_descriptions_do_not_depend_on_their_neighbours(captioner, photos):
+def test_captions_do_not_depend_on_the_batch(captioner, photos):
     together = captioner.describe(list(photos.values()), beam_size=3)
     alone = [captioner.describe([path], beam_size=3)[0] for path in photos.values()]
     assert [one[0].text for one in together] == [one[0].text for one in alone]
 
 
-def test_first_words_are_kept(captioner, photos):
+def test_captions_start_with_the_prefix(captioner, photos):
     found = captioner.describe([photos["blue"]], prefixes=["look , a"])
     assert found[0][0].text.startswith("look, a blue")
 
 
-def test_a_search_setting_that_is_misspelt(captioner, photos):
+def test_a_misspelt_decoding_setting_is_an_error(captioner, photos):
     with pytest.raises(SettingsError, match=r"decoding: beam_sise: Extra inputs are not permitted"):
         captioner.describe([photos["red"]], beam_sise=3)
 
 
-def test_the_right_sentence_is_the_more_probable_one(scorer, photos):
+def test_the_correct_sentence_is_the_most_probable_one(scorer, photos):
     sentences = [f"a {colour} wall" for colour in COLOURS]
     for colour, path in photos.items():
         scores = scorer.score([path] * 4, sentences)
@@ -83,12 +83,12 @@ def test_the_right_sentence_is_the_more_probable_one(scorer, photos):
         assert scores[0].perplexity == pytest.approx(math.exp(-scores[0].log_prob / 4))
 
 
-def test_one_picture_a_sentence(scorer, photos):
+def test_scoring_needs_one_image_for_each_sentence(scorer, photos):
     with pytest.raises(SettingsError, match="1 images and 2 sentences"):
         scorer.score([photos["red"]], ["a", "b"])
 
 
-def test_pictures_are_found_by_a_sentence(retriever, tiny):
+def test_text_to_image_retrieval(retriever, tiny):
     found = retriever.retrieve_images("a green wall", tiny, split="test", count=2)
     assert {one.id for one in found} == {"test1", "test5"}  # the green ones
     assert found[0].score >= found[1].score
@@ -96,13 +96,13 @@ def test_pictures_are_found_by_a_sentence(retriever, tiny):
     assert len(retriever.retrieve_images("a wall", tiny, split="test", count=100)) == 8
 
 
-def test_sentences_are_found_by_a_picture(retriever, tiny, photos):
+def test_image_to_text_retrieval(retriever, tiny, photos):
     found = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=2)
     assert {one.text for one in found} == {"a blue wall", "look , a blue wall"}  # which are said of two pictures
     assert all(one.image is None for one in found)
 
 
-def test_searching_where_there_is_nothing_to_find(retriever, own_tiny, photos):
+def test_retrieval_without_candidates_is_an_error(retriever, own_tiny, photos):
     write_items(
         own_tiny.path,
         [
@@ -136,7 +136,7 @@ def test_nearest_words(captioner):
         limner.nearest_words(captioner.models[0], "purple")
 
 
-def test_pictures_that_cannot_be_read(captioner, scorer, tmp_path):
+def test_unreadable_images_are_errors(captioner, scorer, tmp_path):
     (tmp_path / "empty.jpg").write_bytes(b"")
     for path in (tmp_path / "empty.jpg", tmp_path / "none.jpg"):
         with pytest.raises(MediaError, match=path.name):
@@ -145,14 +145,14 @@ def test_pictures_that_cannot_be_read(captioner, scorer, tmp_path):
             scorer.score([path], ["a red wall"])
 
 
-def test_a_model_of_stored_features_needs_its_network(trained_on_colours, tiny):
+def test_a_model_of_stored_features_needs_its_backbone(trained_on_colours, tiny):
     with pytest.raises(BackboneError, match=r"backbone 'eye'.*give the location"):
         limner.load(trained_on_colours)
     blind = limner.Retriever.load(trained_on_colours, encode_images=False)
     assert blind.retrieve_images("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")
 
 
-def test_an_ensemble_of_two_seeds_describes(trained, tiny, recipe_of, photos, tmp_path):
+def test_an_ensemble_averages_probabilities(trained, tiny, recipe_of, photos, tmp_path):
     other = train(recipe_of("pixels16", epochs=8, validate_every=8, seed=2), tiny, tmp_path / "run")
     both = limner.load(trained, other)
     found = both.describe([photos["red"]])[0][0]
@@ -166,7 +166,7 @@ def test_an_ensemble_of_two_seeds_describes(trained, tiny, recipe_of, photos, tm
     assert found.log_prob != pytest.approx(float(of_words[0].log().sum()), abs=1e-3)
 
 
-def test_samples_depend_on_neither_place_nor_neighbours(captioner, photos, tmp_path):
+def test_samples_do_not_depend_on_the_batch(captioner, photos, tmp_path):
     drawn = {"sample": {"temperature": 3.0, "seed": 5}, "beam_size": 3, "n_best": 3}
     alone = captioner.describe([photos["red"]], **drawn)[0]
     for neighbours in (["blue", "green"], ["red", "white"]):
@@ -180,7 +180,7 @@ def test_samples_depend_on_neither_place_nor_neighbours(captioner, photos, tmp_p
     assert len({one.text for one in alone}) > 1  # something was drawn at all
 
 
-def test_a_picture_is_opened_once_for_all_its_sentences(scorer, photos, monkeypatch):
+def test_an_image_file_is_read_once_for_all_its_sentences(scorer, photos, monkeypatch):
     opened = []
 
     def watched(path, **options):
@@ -194,7 +194,7 @@ def test_a_picture_is_opened_once_for_all_its_sentences(scorer, photos, monkeypa
     assert scores[0] == scores[2] != scores[1]
 
 
-def test_search_goes_without_pictures_that_have_no_features(retriever, own_tiny, photos, caplog):
+def test_retrieval_leaves_out_items_without_features(retriever, own_tiny, photos, caplog):
     sentence = (Sentence("en", "a green wall"),)
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=sentence)])
     collection = Collection.open(own_tiny.path)
@@ -205,7 +205,7 @@ def test_search_goes_without_pictures_that_have_no_features(retriever, own_tiny,
     assert "late" not in {one.id for one in sentences}
 
 
-def test_a_sentence_is_found_once_however_often_it_is_said(retriever, tiny, photos):
+def test_each_text_is_retrieved_once(retriever, tiny, photos):
     found = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=100)
     said = [text for item in tiny.items("test") for text in item.texts("en")]
     assert len(set(said)) < len(said)
@@ -214,14 +214,14 @@ def test_a_sentence_is_found_once_however_often_it_is_said(retriever, tiny, phot
 
 
 @pytest.mark.parametrize("sentence", ["", "   ", "\t"])
-def test_a_sentence_without_words_is_refused(scorer, retriever, tiny, photos, sentence):
+def test_a_sentence_without_words_is_an_error(scorer, retriever, tiny, photos, sentence):
     with pytest.raises(SettingsError, match="a sentence of at least one word"):
         scorer.score([photos["red"]] * 2, ["a red wall", sentence])
     with pytest.raises(SettingsError, match="a sentence of at least one word"):
         retriever.retrieve_images(sentence, tiny)
 
 
-def test_models_that_do_not_fit_together(trained, trained_on_colours, own_tiny, recipe_of, tmp_path):
+def test_models_that_form_no_ensemble(trained, trained_on_colours, own_tiny, recipe_of, tmp_path):
     with pytest.raises(RunError, match="must be trained on the same features"):
         limner.load(trained, trained_on_colours, encode_images=False)
     write_items(own_tiny.path, [Item("more", "train", sentences=(Sentence("en", "a purple wall"),))])
@@ -230,7 +230,7 @@ def test_models_that_do_not_fit_together(trained, trained_on_colours, own_tiny, 
         limner.load(trained, other)
 
 
-def test_a_model_that_looks_at_nothing(tiny, recipe_of, photos, tmp_path):
+def test_a_model_without_images(tiny, recipe_of, photos, tmp_path):
     run = train(recipe_of(None, model={"variant": "RNN-base"}, epochs=3), tiny, tmp_path / "run")
     model = limner.load(run)
     texts = [found[0].text for found in model.describe(list(photos.values()))]
@@ -247,7 +247,7 @@ def test_a_model_that_looks_at_nothing(tiny, recipe_of, photos, tmp_path):
     shutil.rmtree(run)
 
 
-def test_one_unreadable_picture_does_not_keep_the_others_waiting(captioner, photos, tmp_path):
+def test_an_unreadable_image_does_not_stop_the_others(captioner, photos, tmp_path):
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"")
     found = dict(captioner.describe_each([photos["red"], bad, photos["blue"]]))
@@ -256,11 +256,11 @@ def test_one_unreadable_picture_does_not_keep_the_others_waiting(captioner, phot
         assert [one.text for one in found[photos[name]]] == [one.text for one in captioner.describe([photos[name]])[0]]
 
 
-def test_words_are_folded_as_the_model_folds_them(captioner):
+def test_words_are_normalised_as_in_the_vocabulary(captioner):
     assert limner.nearest_words(captioner.models[0], "RED") == limner.nearest_words(captioner.models[0], "red")
 
 
-def test_unknown_words_are_named(scorer, photos, caplog):
+def test_unknown_words_are_logged(scorer, photos, caplog):
     scorer.score([photos["red"]], ["Hund and Katze"])
     assert "'hund', 'katze'" in caplog.text
     caplog.clear()

@@ -1,4 +1,4 @@
-"""Translating sentences and files, with pictures and without."""
+"""Translation of sentences and files, with and without images."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ def translator(run):
 
 @pytest.fixture(scope="module")
 def seeing_run(tmp_path_factory):
-    """A model that needs a picture for one word; the pictures lie beside it."""
+    """A model that needs the image for one ambiguous word; the images are in its collection."""
     folder = tmp_path_factory.mktemp("pictures")
     return learn(picture_collection(folder / "collection"), folder / "run", picture=("attention",))
 
@@ -57,18 +57,18 @@ def best(found):
     return [translations[0].text for translations in found]
 
 
-def test_every_sentence_gets_its_translation_whatever_its_place(translator):
+def test_translations_are_in_the_order_of_the_sentences(translator):
     assert best(translator.translate(SENTENCES)) == TRANSLATED
 
 
 @pytest.mark.parametrize("size", [1, 7])
-def test_the_size_of_batches_changes_nothing(translator, size):
+def test_the_batch_size_changes_no_translation(translator, size):
     alone = translator.translate(SENTENCES, batch_size=size, beam_size=3, n_best=2)
     together = translator.translate(SENTENCES, beam_size=3, n_best=2)
     assert [[one.ids for one in found] for found in alone] == [[one.ids for one in found] for found in together]
 
 
-def test_an_empty_line_asks_no_model(translator, monkeypatch):
+def test_an_empty_sentence_is_not_decoded(translator, monkeypatch):
     monkeypatch.setattr(type(translator.models[0].model), "encode", None)
     assert translator.translate(["", "  "], n_best=2) == [[EMPTY_TRANSLATION], [EMPTY_TRANSLATION]]
     assert translator.translate([]) == []
@@ -88,36 +88,36 @@ def test_log_probs_are_those_of_the_model(translator):
     )
 
 
-def test_a_text_is_no_sentence(translator):
+def test_a_sentence_of_too_many_tokens_is_an_error(translator):
     with pytest.raises(SettingsError, match=r"sentence 2: expected at most 1,000 tokens, got 1,001; .*one a line"):
         translator.translate(["eins", "eins " * 1001])
     translator.translate(["eins " * 1000])
 
 
-def test_one_sentence_is_a_list_of_one(translator):
+def test_a_string_instead_of_a_list_is_an_error(translator):
     with pytest.raises(SettingsError, match="expected a list of strings, got the string 'eins'"):
         translator.translate("eins")
 
 
-def test_what_the_model_cannot_read_is_named(translator, caplog):
+def test_unknown_source_words_are_logged(translator, caplog):
     translator.translate(["eins", "пять eins", "zwei"])
     assert "'пять'" in caplog.text and "'eins'" not in caplog.text
 
 
-def test_what_was_cut_off_is_told(translator, caplog):
+def test_translations_cut_off_are_logged(translator, caplog):
     found = translator.translate(["eins zwei", "eins"], max_length=1)
     assert [translations[0].ended for translations in found] == [False, False]
     assert "2 of 2 translations were cut off at max_length=1" in caplog.text
 
 
-def test_two_of_the_same_are_as_one(run, translator):
+def test_an_ensemble_of_equal_models_equals_one_model(run, translator):
     both = limner.load(run, run).translate(SENTENCES, beam_size=2)
     for ours, theirs in zip(both, translator.translate(SENTENCES, beam_size=2), strict=True):
         assert ours[0].ids == theirs[0].ids
         assert ours[0].log_prob == pytest.approx(theirs[0].log_prob, abs=1e-5)
 
 
-def test_models_are_taken_for_what_they_do(run, trained_on_colours):
+def test_load_returns_the_class_for_the_model(run, trained_on_colours):
     assert isinstance(limner.load(run), Translator)
     assert isinstance(limner.load(trained_on_colours, encode_images=False), limner.Captioner)
     with pytest.raises(RunError, match=r"translates from 'de'.*limner translate"):
@@ -126,19 +126,19 @@ def test_models_are_taken_for_what_they_do(run, trained_on_colours):
         Translator.load(trained_on_colours, encode_images=False)
 
 
-def test_the_picture_decides(seeing, photos):
+def test_the_image_resolves_the_ambiguous_word(seeing, photos):
     pictures = [photos["red"], photos["green"], photos["green"], photos["red"]]
     found = seeing.translate(["bat", "bat", "eins bat", "bat zwei"], images=pictures)
     assert best(found) == ["club", "flyer", "one flyer", "club two"]
 
 
 @pytest.mark.parametrize("read", [Path.read_bytes, Image.open, lambda path: np.asarray(Image.open(path))])
-def test_images_in_memory_decide_as_well(seeing, photos, read):
+def test_images_in_memory_resolve_it_too(seeing, photos, read):
     images = [read(photos["red"]), None, read(photos["green"])]
     assert best(seeing.translate(["bat", "", "eins bat"], images=images)) == ["club", "", "one flyer"]
 
 
-def test_a_picture_that_is_missing_is_refused_or_done_without(seeing, photos):
+def test_a_missing_image_is_an_error_unless_text_alone_is_allowed(seeing, photos):
     with pytest.raises(SettingsError, match=r"sentence 3 has no image.*--missing text"):
         seeing.translate(["bat", "", "eins bat"], images=[photos["red"], None, None])
     found = seeing.translate(["bat", "eins bat"], images=[photos["red"], None], missing="text")
@@ -149,7 +149,7 @@ def test_a_picture_that_is_missing_is_refused_or_done_without(seeing, photos):
         seeing.translate(["bat"], missing="blind")
 
 
-def test_pictures_that_do_not_fit(seeing, seeing_run, photos, tmp_path):
+def test_images_that_do_not_fit_are_errors(seeing, seeing_run, photos, tmp_path):
     with pytest.raises(SettingsError, match="1 images and 2 sentences"):
         seeing.translate(["bat", "bat"], images=[photos["red"]])
     with pytest.raises(MediaError, match=r"gone\.png: no such image file"):
@@ -161,7 +161,7 @@ def test_pictures_that_do_not_fit(seeing, seeing_run, photos, tmp_path):
         Translator.load(seeing_run, encode_images=False).translate(["bat"], images=[photos["red"]])
 
 
-def test_a_model_of_text_says_that_it_sees_nothing(translator, photos, caplog):
+def test_a_text_only_model_logs_that_images_are_ignored(translator, photos, caplog):
     assert best(translator.translate(["eins"], images=[photos["red"]])) == ["one"]
     assert "trained without images" in caplog.text
 
@@ -198,7 +198,7 @@ class Piped:
         return self.data
 
 
-def test_sentences_files_and_pipes_give_the_same(limner_translate, tmp_path):
+def test_arguments_files_and_pipes_give_equal_translations(limner_translate, tmp_path):
     expected = "".join(f"{text}\n" for text in TRANSLATED)
     (tmp_path / "in").write_text("\n".join(SENTENCES))  # the last line may lack its end
     assert limner_translate(*SENTENCES)[:2] == (0, expected)
@@ -222,7 +222,7 @@ def test_a_translated_file_does_not_depend_on_the_size_of_batches(limner_transla
     assert made == ["".join(f"{text}\n" for text in TRANSLATED * 8).encode()] * 3
 
 
-def test_a_line_is_what_ends_in_a_line_feed(limner_translate):
+def test_only_line_feeds_separate_lines(limner_translate):
     status, printed, _ = limner_translate(stdin=Piped("eins\u2028zwei\neins\x85zwei\n".encode()))
     assert (status, printed.count("\n")) == (0, 2)
     told = json.loads(limner_translate("--json", stdin=Piped(b"eins\r\n"))[1])
@@ -256,7 +256,7 @@ def test_files_of_different_length(limner_translate, tmp_path):
         assert re.search(named, told.replace("\n", " ")), told
 
 
-def test_what_is_there_stays_when_something_is_wrong(limner_translate, tmp_path):
+def test_an_error_leaves_the_output_file_unchanged(limner_translate, tmp_path):
     (tmp_path / "in").write_bytes(b"eins\nf\xfcnf\n")
     (tmp_path / "out").write_text("mine")
     status, _, told = limner_translate("--input", tmp_path / "in", "--out", tmp_path / "out")
@@ -264,7 +264,7 @@ def test_what_is_there_stays_when_something_is_wrong(limner_translate, tmp_path)
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_path, monkeypatch):
+def test_images_on_the_command_line(limner_translate, seeing_run, photos, tmp_path, monkeypatch):
     monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridEye())
     one = limner_translate("bat", "eins bat", "--image", photos["green"], model=seeing_run)
     assert one[:2] == (0, "flyer\none flyer\n")
@@ -292,7 +292,7 @@ def test_pictures_on_the_command_line(limner_translate, seeing_run, photos, tmp_
         (["eins", "--out", "."], "--out .: is a folder"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(limner_translate, arguments, named, tmp_path, monkeypatch):
+def test_user_errors_are_one_line(limner_translate, arguments, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, printed, told = limner_translate(*arguments)
     assert (status, printed) == (1, "")

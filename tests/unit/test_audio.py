@@ -1,4 +1,4 @@
-"""Listening: bands and statistics with known answers, the same sound at other rates, and files that are no sounds."""
+"""Log-mel features: bands and statistics with known values, independence of the sampling rate, unreadable files."""
 
 import builtins
 import json
@@ -34,7 +34,7 @@ def chirp(start, end, rate=RATE):
     return 0.5 * np.sin(2 * np.pi * np.cumsum(np.linspace(start, end, rate)) / rate)
 
 
-def heard(folder, samples, rate=RATE, settings=None, **how):
+def encode(folder, samples, rate=RATE, settings=None, **how):
     soundfile.write(folder / "sound.wav", samples, rate, **{"subtype": "FLOAT", **how})
     vector = LogMelBackbone(settings).read(folder / "sound.wav")
     return {
@@ -47,7 +47,7 @@ def heard(folder, samples, rate=RATE, settings=None, **how):
     }
 
 
-# What is heard.
+# Features.
 
 
 @pytest.mark.parametrize("hertz", [200, 1000, 3000])
@@ -63,31 +63,31 @@ def test_a_higher_sine_is_in_a_higher_band():
 
 
 @pytest.mark.parametrize("rate", [22050, 44100, 48000])
-def test_a_sound_is_the_same_at_every_rate_that_holds_it(rate, tmp_path):
-    one, other = heard(tmp_path, chirp(300, 3000)), heard(tmp_path, chirp(300, 3000, rate), rate)
+def test_features_are_independent_of_a_sufficient_sampling_rate(rate, tmp_path):
+    one, other = encode(tmp_path, chirp(300, 3000)), encode(tmp_path, chirp(300, 3000, rate), rate)
     assert np.abs(one["all"] - other["all"]).max() < 0.05 * np.abs(one["all"]).max()
 
 
-def test_bands_above_what_the_rate_holds_are_silent(tmp_path):
-    found = heard(tmp_path, np.random.default_rng(0).uniform(-1, 1, 8000), 8000)
+def test_bands_above_half_the_sampling_rate_are_silent(tmp_path):
+    found = encode(tmp_path, np.random.default_rng(0).uniform(-1, 1, 8000), 8000)
     assert found["mean"][:20].min() > 2
     assert found["mean"][-5:] == pytest.approx(0)
 
 
 def test_channels_are_averaged(tmp_path):
     mono = sine(500)
-    assert heard(tmp_path, np.stack([mono, mono], 1))["all"] == pytest.approx(heard(tmp_path, mono)["all"])
-    assert heard(tmp_path, np.stack([mono, -mono], 1))["mean"] == pytest.approx(0)
+    assert encode(tmp_path, np.stack([mono, mono], 1))["all"] == pytest.approx(encode(tmp_path, mono)["all"])
+    assert encode(tmp_path, np.stack([mono, -mono], 1))["mean"] == pytest.approx(0)
 
 
 def test_ten_times_the_amplitude_is_two_more_in_its_band(tmp_path):
-    soft, loud = (heard(tmp_path, sine(1000, amplitude=amplitude))["mean"].max() for amplitude in (0.05, 0.5))
+    soft, loud = (encode(tmp_path, sine(1000, amplitude=amplitude))["mean"].max() for amplitude in (0.05, 0.5))
     assert loud - soft == pytest.approx(2, abs=0.01)
 
 
 def test_rising_and_falling_differ_in_the_slope_alone(tmp_path):
     samples = chirp(200, 3000)[: 512 + 96 * 160]  # 97 whole frames: reversed they are the same ones
-    rising, falling = heard(tmp_path, samples), heard(tmp_path, samples[::-1])
+    rising, falling = encode(tmp_path, samples), encode(tmp_path, samples[::-1])
     for same in ("mean", "deviation", "change"):
         assert falling[same] == pytest.approx(rising[same], abs=1e-2)
     assert falling["slope"] == pytest.approx(-rising["slope"], abs=1e-2)
@@ -105,31 +105,31 @@ def test_statistics_by_hand():
 
 
 def test_one_frame_has_no_change(tmp_path):
-    found = heard(tmp_path, sine(1000, seconds=0.032))
+    found = encode(tmp_path, sine(1000, seconds=0.032))
     assert found["mean"].max() > 3
     assert found["all"][BANDS : 4 * BANDS] == pytest.approx(0)
     assert found["seconds"] == pytest.approx(0.032)
 
 
-def test_the_length_is_heard(tmp_path):
-    assert heard(tmp_path, sine(1000, seconds=2.5))["seconds"] == pytest.approx(2.5, abs=0.01)
+def test_duration_is_a_feature(tmp_path):
+    assert encode(tmp_path, sine(1000, seconds=2.5))["seconds"] == pytest.approx(2.5, abs=0.01)
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.033, 0.3])
 def test_reading_in_blocks_changes_nothing(seconds, tmp_path, monkeypatch):
     samples = np.random.default_rng(1).uniform(-0.5, 0.5, 15_999)
-    whole = heard(tmp_path, samples)["all"]
+    whole = encode(tmp_path, samples)["all"]
     monkeypatch.setattr(logmel, "_BLOCK_SECONDS", seconds)
-    assert heard(tmp_path, samples)["all"] == pytest.approx(whole, abs=1e-5)
+    assert encode(tmp_path, samples)["all"] == pytest.approx(whole, abs=1e-5)
 
 
 def test_silence_is_zero(tmp_path):
-    found = heard(tmp_path, np.zeros(RATE))
+    found = encode(tmp_path, np.zeros(RATE))
     assert found["all"][:-1] == pytest.approx(0)
 
 
-def test_the_loudest_sound_fits_into_float16(tmp_path):
-    found = heard(tmp_path, sine(1000, amplitude=1e37))
+def test_the_largest_amplitude_fits_into_float16(tmp_path):
+    found = encode(tmp_path, sine(1000, amplitude=1e37))
     values = LogMelBackbone()(found["all"][None])["pooled"]
     assert values.dtype == np.float16 and np.isfinite(values).all()
 
@@ -159,11 +159,11 @@ def written(path, content):
     return path
 
 
-def broken(folder, what):
-    """A file that cannot be described, of each kind."""
-    path = folder / f"{what}.wav"
+def broken(folder, kind):
+    """Write an unreadable file of a kind."""
+    path = folder / f"{kind}.wav"
     noise = np.random.default_rng(0).uniform(-0.5, 0.5, RATE)
-    match what:
+    match kind:
         case "missing":
             return path
         case "empty":
@@ -187,12 +187,12 @@ def broken(folder, what):
         "not a number": np.where(np.arange(RATE) == 9000, np.nan, noise),
         "infinite": np.where(np.arange(RATE) == 9000, np.inf, noise),
     }
-    soundfile.write(path, samples[what], RATE, subtype="FLOAT")
+    soundfile.write(path, samples[kind], RATE, subtype="FLOAT")
     return path
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("kind", "message"),
     [
         ("missing", "no such audio file"),
         ("empty", "the file is empty"),
@@ -207,23 +207,23 @@ def broken(folder, what):
         ("infinite", "samples that are not finite"),
     ],
 )
-def test_what_is_no_sound_is_refused_by_name(what, told, tmp_path):
-    path = broken(tmp_path, what)
-    with pytest.raises(MediaError, match=told) as error:
+def test_unreadable_files_are_refused_with_their_path(kind, message, tmp_path):
+    path = broken(tmp_path, kind)
+    with pytest.raises(MediaError, match=message) as error:
         LogMelBackbone().read(path)
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("told", [0, 2**32 - 1, "size of the file"])
-def test_a_wav_of_unknown_length_is_read(told, tmp_path):
+@pytest.mark.parametrize("declared", [0, 2**32 - 1, "size of the file"])
+def test_a_wav_of_unknown_length_is_read(declared, tmp_path):
     soundfile.write(tmp_path / "stream.wav", sine(1000), RATE)
     content = (tmp_path / "stream.wav").read_bytes()
-    size = len(content) if isinstance(told, str) else told
+    size = len(content) if isinstance(declared, str) else declared
     written(tmp_path / "stream.wav", content[:4] + size.to_bytes(4, "little") + content[8:])
     assert np.exp(LogMelBackbone().read(tmp_path / "stream.wav")[-1]) == pytest.approx(1, abs=0.01)
 
 
-def test_an_mp3_that_ends_early_is_heard_as_far_as_it_goes(tmp_path):
+def test_a_truncated_mp3_is_read_to_its_end(tmp_path):
     soundfile.write(tmp_path / "sound.mp3", sine(1000, seconds=3), RATE)
     whole = (tmp_path / "sound.mp3").read_bytes()
     assert np.exp(LogMelBackbone().read(tmp_path / "sound.mp3")[-1]) == pytest.approx(3, abs=0.1)
@@ -231,31 +231,31 @@ def test_an_mp3_that_ends_early_is_heard_as_far_as_it_goes(tmp_path):
     assert 1 < np.exp(LogMelBackbone().read(tmp_path / "sound.mp3")[-1]) < 2
 
 
-def test_an_endless_recording_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_a_long_recording_is_refused_before_it_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(audio, "MAX_SECONDS", 2)
     with pytest.raises(MediaError, match="lasts 3 seconds, at most 2 are read; split the recording"):
-        heard(tmp_path, sine(1000, seconds=3))
+        encode(tmp_path, sine(1000, seconds=3))
 
 
-def test_a_picture_is_no_sound(tiny):
+def test_an_image_is_not_an_audio_file(tiny):
     with pytest.raises(MediaError, match="not a readable audio file"):
         LogMelBackbone().read(tiny.image_path(tiny.items("test")[0]))
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"bandes": 20}, "bandes: Extra inputs"),
         ({"lowest": 9000}, "expected lowest below highest"),
         ({"hop": 0.1}, "expected hop of at most window"),
     ],
 )
-def test_settings_that_do_not_fit(values, told):
-    with pytest.raises(SettingsError, match=told):
+def test_invalid_settings_are_refused(values, message):
+    with pytest.raises(SettingsError, match=message):
         LogMelSettings.parse(values)
 
 
-def test_without_soundfile_the_remedy_is_told(monkeypatch):
+def test_without_soundfile_the_error_names_the_extra(monkeypatch):
     real = builtins.__import__
 
     def refuse(name, *rest, **more):
@@ -268,22 +268,24 @@ def test_without_soundfile_the_remedy_is_told(monkeypatch):
         LogMelBackbone()
 
 
-# RetrievalResult by name.
+# Loading.
 
 
-def test_it_is_loaded_by_name_and_like_stored_features():
+def test_backbone_is_loaded_by_name_and_from_specs():
     assert load_backbone("logmel").specs == LogMelBackbone().specs
     other = LogMelBackbone(LogMelSettings(bands=20, floor=1e-6))
     assert load_backbone_for(other.specs).specs == other.specs
 
 
-@pytest.mark.parametrize("wish", [{"layer": "fc7"}, {"kind": "grid"}, {"size": 64}, {"resize": "crop"}, {"views": 2}])
-def test_what_only_networks_have_is_refused(wish):
+@pytest.mark.parametrize(
+    "options", [{"layer": "fc7"}, {"kind": "grid"}, {"size": 64}, {"resize": "crop"}, {"views": 2}]
+)
+def test_options_of_networks_are_refused(options):
     with pytest.raises(BackboneError, match=r"logmel: option .* does not apply"):
-        load_backbone("logmel", **wish)
+        load_backbone("logmel", **options)
 
 
-# Sounds in a collection.
+# Audio files in a collection.
 
 
 @pytest.fixture
@@ -297,7 +299,7 @@ def folder(tmp_path):
     return tmp_path / "source"
 
 
-def test_a_folder_of_sounds_is_read(folder):
+def test_a_folder_of_audio_files_is_read(folder):
     reading = read_source("audio", folder)
     found = {item.id: (item.split, item.image, item.audio, item.texts("en")) for item in reading.items}
     assert found == {
@@ -307,7 +309,7 @@ def test_a_folder_of_sounds_is_read(folder):
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_sounds_are_where_the_collection_says(folder, tmp_path, copy):
+def test_audio_files_are_at_the_paths_in_the_collection(folder, tmp_path, copy):
     import_collection("audio", folder, tmp_path / "c", ReaderOptions(lang="de"), copy=copy)
     collection = Collection.open(tmp_path / "c")
     for item in collection.items():
@@ -321,7 +323,7 @@ def test_sounds_are_where_the_collection_says(folder, tmp_path, copy):
     assert summarise(collection).missing == 1
 
 
-def test_a_folder_without_sounds_and_two_of_one_name(folder, tmp_path):
+def test_a_folder_without_audio_files_and_two_files_of_one_name(folder, tmp_path):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(CollectionError, match=r"no audio files below this folder \(\.aif"):
         read_source("audio", tmp_path / "nothing")
@@ -332,7 +334,7 @@ def test_a_folder_without_sounds_and_two_of_one_name(folder, tmp_path):
         read_source("audio", folder)
 
 
-def test_sounds_of_all_lengths_are_extracted_and_bad_ones_skipped(folder, tmp_path):
+def test_audio_files_of_all_durations_are_encoded_and_unreadable_ones_skipped(folder, tmp_path):
     broken(folder, "short")
     import_collection("audio", folder, tmp_path / "c")
     collection = Collection.open(tmp_path / "c")
@@ -347,24 +349,24 @@ def test_sounds_of_all_lengths_are_extracted_and_bad_ones_skipped(folder, tmp_pa
         extract(collection, LogMelBackbone(LogMelSettings(floor=1e-6)))
 
 
-def test_new_sounds_are_listened_to_and_texts_are_passed_over(folder):
-    ear = LogMelBackbone()
+def test_new_audio_files_are_encoded_and_text_items_are_ignored(folder):
+    backbone = LogMelBackbone()
     path = folder / "train/high.wav"
-    shown = BackboneFeatures(ear).take(
+    shown = BackboneFeatures(backbone).take(
         [Item("a", "new", audio=str(path)), Item("b", "new"), Item("c", "new", image=str(path))]
     )
     assert shown[1] is None
     assert shown[0]["pooled"].tolist() == shown[2]["pooled"].tolist()
-    assert shown[0]["pooled"] == pytest.approx(ear.read(path).astype(np.float16))
+    assert shown[0]["pooled"] == pytest.approx(backbone.read(path).astype(np.float16))
 
 
-def test_what_is_described_is_told_by_the_backbone(trained):
+def test_modality_of_a_captioner_is_that_of_its_backbone(trained):
     model = load_trained_model(trained)
     assert Captioner([model], None).modality == IMAGE
     assert Captioner([model], LogMelBackbone()).modality == AUDIO
 
 
-def test_an_item_with_a_sound_keeps_it(tmp_path):
+def test_an_item_may_have_an_image_and_an_audio_file(tmp_path):
     write_items(tmp_path / "c", [Item("a", "train", image="a.png", audio="a.wav")])
     (item,) = Collection.open(tmp_path / "c").items()
     assert (item.audio, item.media_path) == ("a.wav", "a.png")

@@ -1,4 +1,4 @@
-"""Networks that look at pictures: layers, shapes, views, and what is refused."""
+"""Pre-trained networks as backbones: layers, shapes, views, and errors."""
 
 import io
 import json
@@ -59,59 +59,59 @@ def vit(tmp_path_factory):
 
 
 @pytest.fixture
-def picture():
-    picture = Image.new("RGB", (240, 200), (40, 90, 160))
-    ImageDraw.Draw(picture).ellipse((20, 30, 110, 150), fill=(250, 200, 30))
-    return picture
+def image():
+    image = Image.new("RGB", (240, 200), (40, 90, 160))
+    ImageDraw.Draw(image).ellipse((20, 30, 110, 150), fill=(250, 200, 30))
+    return image
 
 
-def ready(backbone, picture):
+def read(backbone, image):
     with tempfile.TemporaryDirectory() as folder:
-        picture.save(path := Path(folder, "picture.png"))
+        image.save(path := Path(folder, "image.png"))
         return backbone.read(path)
 
 
-def look(backbone, *pictures):
-    return backbone(np.stack([ready(backbone, picture) for picture in pictures]))
+def encode(backbone, *images):
+    return backbone(np.stack([read(backbone, image) for image in images]))
 
 
-def only_values(backbone, *pictures):
-    (values,) = look(backbone, *pictures).values()
+def only_values(backbone, *images):
+    (values,) = encode(backbone, *images).values()
     return values.astype(np.float32)
 
 
-def test_res4f_is_the_output_of_the_third_stage(resnet, picture):
+def test_res4f_is_the_output_of_the_third_stage(resnet, image):
     backbone = load_backbone(str(resnet), layer="res4f", kind="grid", precision="fp32")
     (spec,) = backbone.specs
     assert (spec.name, spec.kind, spec.shape, spec.grid_size) == (
         "small-resnet.grid", "grid", (196, 1024), (14, 14),
     )  # fmt: skip
     assert spec.layer == "encoder.stages.2"
-    pixels = torch.from_numpy(ready(backbone, picture)).permute(0, 3, 1, 2) / 255
+    pixels = torch.from_numpy(read(backbone, image)).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     with torch.no_grad():
         states = ResNetModel.from_pretrained(resnet).eval()((pixels - mean) / std, output_hidden_states=True)
     expected = states.hidden_states[3][0].permute(1, 2, 0).reshape(196, 1024).numpy()  # row by row
-    np.testing.assert_allclose(only_values(backbone, picture)[0], expected, atol=2e-3, rtol=2e-3)
+    np.testing.assert_allclose(only_values(backbone, image)[0], expected, atol=2e-3, rtol=2e-3)
 
 
-def test_vector_of_a_layer_is_the_mean_of_its_grid(resnet, picture):
+def test_pooled_features_of_a_layer_is_the_mean_of_its_grid(resnet, image):
     both = load_backbone(str(resnet), layer="encoder.stages.1", kind="both", precision="fp32")
     assert [spec.name for spec in both.specs] == ["small-resnet", "small-resnet.grid"]
-    seen = look(both, picture)
-    assert seen["pooled"].shape == (1, 32)
-    np.testing.assert_allclose(seen["grid"].astype(np.float32).mean(1), seen["pooled"], atol=2e-3)
+    features = encode(both, image)
+    assert features["pooled"].shape == (1, 32)
+    np.testing.assert_allclose(features["grid"].astype(np.float32).mean(1), features["pooled"], atol=2e-3)
     alone = load_backbone(str(resnet), layer="encoder.stages.1", kind="pooled", precision="fp32")
-    np.testing.assert_array_equal(look(alone, picture)["pooled"], seen["pooled"])
+    np.testing.assert_array_equal(encode(alone, image)["pooled"], features["pooled"])
 
 
-def test_without_a_layer_the_pooler_speaks(resnet, picture):
+def test_default_is_the_pooler_of_the_network(resnet, image):
     backbone = load_backbone(str(resnet), kind="both", size=64)
     assert [spec.shape for spec in backbone.specs] == [(64,), (4, 64)]
 
 
 class Backwards(nn.Module):
-    """Lists its convolution before its normalisation and uses them the other way round."""
+    """Registers its convolution before its normalisation and applies them in the other order."""
 
     def __init__(self):
         super().__init__()
@@ -135,68 +135,68 @@ def test_normalisation_is_folded_where_it_follows_the_convolution(resnet):
     assert not any(isinstance(module, nn.BatchNorm2d) for module in backbone._network.modules())
 
 
-def test_normalisation_is_not_folded_where_that_would_change_the_answer(picture):
+def test_normalisation_is_not_folded_where_that_would_change_the_answer(image):
     backbone = network_backbone(network := Backwards().eval())
     recipe = backbone.preprocessing
-    pixels = torch.from_numpy(ready(backbone, picture)).permute(0, 3, 1, 2) / 255
+    pixels = torch.from_numpy(read(backbone, image)).permute(0, 3, 1, 2) / 255
     mean, std = torch.tensor(recipe.mean).view(3, 1, 1), torch.tensor(recipe.std).view(3, 1, 1)
     expected = network((pixels - mean) / std)[0].detach().flatten(1).T.numpy()
-    np.testing.assert_allclose(only_values(backbone, picture)[0], expected, atol=5e-3)
+    np.testing.assert_allclose(only_values(backbone, image)[0], expected, atol=5e-3)
 
 
-def test_two_views_make_mirror_images_alike(resnet, picture):
-    mirrored = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+def test_two_views_are_invariant_to_mirroring(resnet, image):
+    mirrored = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     options = {"layer": "res3d", "kind": "both", "size": 96, "resize": "squash", "precision": "fp32"}
     one, two = (load_backbone(str(resnet), views=views, **options) for views in (1, 2))
-    seen, back = look(two, picture), look(two, mirrored)
-    np.testing.assert_allclose(seen["pooled"], back["pooled"], atol=2e-3)
-    rows = seen["grid"].reshape(1, 12, 12, -1)
+    features, back = encode(two, image), encode(two, mirrored)
+    np.testing.assert_allclose(features["pooled"], back["pooled"], atol=2e-3)
+    rows = features["grid"].reshape(1, 12, 12, -1)
     np.testing.assert_allclose(rows[:, :, ::-1], back["grid"].reshape(rows.shape), atol=2e-2)
-    mean = (only_values_of(one, picture) + only_values_of(one, mirrored)) / 2
-    np.testing.assert_allclose(seen["pooled"].astype(np.float32), mean, atol=2e-3)
+    mean = (only_values_of(one, image) + only_values_of(one, mirrored)) / 2
+    np.testing.assert_allclose(features["pooled"].astype(np.float32), mean, atol=2e-3)
 
 
-def only_values_of(backbone, picture):
-    return look(backbone, picture)["pooled"].astype(np.float32)
+def only_values_of(backbone, image):
+    return encode(backbone, image)["pooled"].astype(np.float32)
 
 
-def test_ten_views_are_the_mean_of_five_cuts_and_their_mirror_images(resnet, picture):
+def test_ten_views_are_the_mean_of_five_cuts_and_their_mirror_images(resnet, image):
     ten = load_backbone(str(resnet), views=10, size=64, precision="fp32")
     two = load_backbone(str(resnet), views=2, size=64, precision="fp32")
-    cuts = ready(ten, picture)
-    assert cuts.shape == (5, 64, 64, 3)
-    each = two(cuts[:, None])["pooled"].astype(np.float32)
-    np.testing.assert_allclose(ten(cuts[None])["pooled"][0], each.mean(0), rtol=2e-3, atol=2e-3)
+    crops = read(ten, image)
+    assert crops.shape == (5, 64, 64, 3)
+    each = two(crops[:, None])["pooled"].astype(np.float32)
+    np.testing.assert_allclose(ten(crops[None])["pooled"][0], each.mean(0), rtol=2e-3, atol=2e-3)
     with pytest.raises(BackboneError, match="views=1 or 2"):
         load_backbone(str(resnet), views=10, kind="grid")
 
 
-def test_neighbours_in_a_batch_change_nothing(resnet, picture):
+def test_features_do_not_depend_on_the_batch(resnet, image):
     backbone = load_backbone(str(resnet), size=64, precision="fp32")
     other = Image.new("RGB", (64, 64), "white")
-    together = only_values(backbone, other, picture)
-    np.testing.assert_allclose(together[1:], only_values(backbone, picture), atol=2e-3)
+    together = only_values(backbone, other, image)
+    np.testing.assert_allclose(together[1:], only_values(backbone, image), atol=2e-3)
 
 
-def test_bf16_agrees_with_fp32(resnet, picture):
-    low, full = (only_values(load_backbone(str(resnet), size=64, precision=p), picture) for p in ("bf16", "fp32"))
+def test_bf16_agrees_with_fp32(resnet, image):
+    low, full = (only_values(load_backbone(str(resnet), size=64, precision=p), image) for p in ("bf16", "fp32"))
     cosine = (low * full).sum() / np.linalg.norm(low) / np.linalg.norm(full)
     assert cosine > 0.999
 
 
-def test_untrained_pooler_is_not_used(vit, picture):
+def test_untrained_pooler_is_not_used(vit, image):
     """A classifier's file has no pooler weights: two loads would draw two different ones."""
     first, second = (load_backbone(str(vit), size=32, precision="fp32") for _ in range(2))
-    np.testing.assert_array_equal(only_values(first, picture), only_values(second, picture))
+    np.testing.assert_array_equal(only_values(first, image), only_values(second, image))
 
 
-def test_trained_pooler_is_used(tmp_path, vit, picture):
+def test_trained_pooler_is_used(tmp_path, vit, image):
     model = ViTModel.from_pretrained(vit)
     with torch.no_grad():
         model.pooler.dense.weight.zero_()
         model.pooler.dense.bias.fill_(0.5)
     folder = saved(model, tmp_path / "pooled")
-    values = only_values(load_backbone(str(folder), size=32, precision="fp32"), picture)
+    values = only_values(load_backbone(str(folder), size=32, precision="fp32"), image)
     np.testing.assert_allclose(values, np.tanh(0.5), atol=1e-3)
 
 
@@ -206,7 +206,7 @@ def test_tokens_become_a_grid_without_the_class_token(vit):
     assert backbone.specs[0].grid_size == (4, 4)
 
 
-def test_size_that_the_network_cannot_read_is_refused(vit):
+def test_unsupported_input_size_is_refused(vit):
     with pytest.raises(BackboneError, match="vit: cannot process images of 48 x 48"):
         load_backbone(str(vit), size=48)
 
@@ -219,7 +219,7 @@ def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error", "message"),
     [
         ({"kind": "maps"}, SettingsError, "'pooled', 'grid' or 'both'"),
         ({"device": "abacus"}, SettingsError, "device 'abacus': no such device"),
@@ -228,8 +228,8 @@ def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
         ({"resize": "stretch"}, SettingsError, "resize"),
     ],
 )
-def test_options_out_of_range_are_refused(resnet, options, error, words):
-    with pytest.raises(error, match=words):
+def test_options_out_of_range_are_refused(resnet, options, error, message):
+    with pytest.raises(error, match=message):
         load_backbone(str(resnet), **options)
 
 
@@ -284,8 +284,8 @@ def test_classic_names_are_those_torchvision_publishes(network, features, classi
 def thin_weights(network):
     """Random in one value and repeated from there, so that the file stays small."""
     with torch.device("meta"):
-        wanted = network().state_dict()
-    return {key: (torch.rand(1) * 0.01).expand(value.shape) for key, value in wanted.items()}
+        expected = network().state_dict()
+    return {key: (torch.rand(1) * 0.01).expand(value.shape) for key, value in expected.items()}
 
 
 @pytest.mark.parametrize(
@@ -302,11 +302,11 @@ def test_classic_networks_give_fc7_and_their_last_convolution(tmp_path, name, ne
     assert last.specs[0].shape == grid
 
 
-def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, picture):
+def test_classic_layer_fc7_is_the_default_vector_and_no_grid(tmp_path, image):
     file = tmp_path / "alexnet.pth"
     torch.save(thin_weights(AlexNet), file)
     default, named = (load_backbone(f"alexnet:{file}", layer=layer, precision="fp32") for layer in (None, "fc7"))
-    np.testing.assert_array_equal(look(default, picture)["pooled"], look(named, picture)["pooled"])
+    np.testing.assert_array_equal(encode(default, image)["pooled"], encode(named, image)["pooled"])
     with pytest.raises(BackboneError, match="returns one vector, not a grid"):
         load_backbone(f"alexnet:{file}", layer="fc7", kind="grid")
 
@@ -334,29 +334,29 @@ def test_classic_weights_of_another_network_or_with_code_are_refused(tmp_path):
         load_backbone(f"vgg19:{tmp_path / 'absent.pth'}")
 
 
-def test_pixels_are_kept_exactly():
+def test_pixels_are_stored_exactly():
     noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     backbone = load_backbone("pixels:16")
     (spec,) = backbone.specs
     assert (spec.name, spec.kind, spec.shape, spec.weights_sha256) == ("pixels16", "maps", (3, 16, 16), "")
-    values = look(backbone, Image.fromarray(noise))["maps"]
+    values = encode(backbone, Image.fromarray(noise))["maps"]
     assert values.dtype == np.float16
     np.testing.assert_array_equal(values[0], noise.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("name", ["pixels:0", "pixels:many", "pixels:9999"])
-def test_pixels_of_no_size_are_refused(name):
+def test_invalid_sizes_of_pixels_are_refused(name):
     with pytest.raises(BackboneError, match="'pixels:64'"):
         load_backbone(name)
 
 
 @pytest.mark.parametrize("name", ["kmeans:", "vgg19:", "alexnet:", "kmeans"])
-def test_a_family_without_its_file_says_where_the_name_goes(name):
+def test_a_name_without_its_file_is_refused(name):
     with pytest.raises(BackboneError, match=f"'{name}': expected a file after the colon, .*:FILE"):
         load_backbone(name)
 
 
-def test_filters_that_are_not_there_are_called_missing(tmp_path):
+def test_missing_filters_are_refused(tmp_path):
     preprocessing = Preprocessing(resize="squash", size=16, short=16).model_dump(mode="json")
     gone = tmp_path / "gone.safetensors"
     spec = FeatureSpec(
@@ -371,17 +371,17 @@ def test_filters_that_are_not_there_are_called_missing(tmp_path):
         load_backbone_for([spec], str(tmp_path / "moved.safetensors"))
 
 
-def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture):
+def test_backbone_of_stored_features_computes_the_same(tmp_path, resnet, vit, image):
     made = load_backbone(str(resnet), layer="res3d", kind="both", size=64, resize="squash", views=2)
     again = load_backbone_for(made.specs, str(resnet))
     assert [spec.fingerprint for spec in again.specs] == [spec.fingerprint for spec in made.specs]
-    for kind, values in look(made, picture).items():
-        np.testing.assert_array_equal(values, look(again, picture)[kind])
+    for kind, values in encode(made, image).items():
+        np.testing.assert_array_equal(values, encode(again, image)[kind])
     other = load_backbone(str(vit), size=32)
     with pytest.raises(FeatureError, match=r"vit pooled .*small-resnet pooled"):
-        load_backbone_for(other.specs, str(saved_at_size(resnet, tmp_path)))
-    for kind, values in look(load_backbone_for(made.specs), picture).items():  # it knows where the network was
-        np.testing.assert_array_equal(values, look(again, picture)[kind])
+        load_backbone_for(other.specs, str(copy_of(resnet, tmp_path)))
+    for kind, values in encode(load_backbone_for(made.specs), image).items():  # the location is recorded
+        np.testing.assert_array_equal(values, encode(again, image)[kind])
     with pytest.raises(FeatureError, match=r"pixels:64: expected small-resnet .* got maps of pixels.*--backbone"):
         load_backbone_for(made.specs, "pixels:64")
     moved = [spec.model_copy(update={"source": str(tmp_path / "gone")}) for spec in made.specs]
@@ -390,34 +390,34 @@ def test_load_like_sees_as_the_features_were_seen(tmp_path, resnet, vit, picture
     assert load_backbone_for(load_backbone("pixels:8").specs).specs[0].shape == (3, 8, 8)
 
 
-def test_features_of_two_layers_are_seen_by_both(tmp_path, resnet, picture):
+def test_features_of_two_layers_are_combined(tmp_path, resnet, image):
     near = load_backbone(str(resnet), layer="res3d", kind="grid", size=64)
     far = load_backbone(str(resnet), kind="pooled", size=64)
     both = load_backbone_for([*near.specs, *far.specs])
     assert [spec.fingerprint for spec in both.specs] == [near.specs[0].fingerprint, far.specs[0].fingerprint]
-    seen = look(both, picture)
-    np.testing.assert_array_equal(seen["grid"], look(near, picture)["grid"])
-    np.testing.assert_array_equal(seen["pooled"], look(far, picture)["pooled"])
+    features = encode(both, image)
+    np.testing.assert_array_equal(features["grid"], encode(near, image)["grid"])
+    np.testing.assert_array_equal(features["pooled"], encode(far, image)["pooled"])
     larger = load_backbone(str(resnet), kind="pooled", size=96)
     with pytest.raises(BackboneError, match=r"differ in their preprocessing"):
         load_backbone_for([*near.specs, *larger.specs])
 
 
-def test_a_picture_that_fails_leaves_torch_its_threads(resnet, picture, monkeypatch):
+def test_an_error_restores_the_number_of_threads(resnet, image, monkeypatch):
     backbone = load_backbone(str(resnet), size=64)
     monkeypatch.setattr(backbone, "_encode", lambda pixels: 1 / 0)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with pytest.raises(ZeroDivisionError):
-            backbone(np.stack([ready(backbone, picture)] * 2))
+            backbone(np.stack([read(backbone, image)] * 2))
         with ThreadPoolExecutor(1) as later:
             assert later.submit(torch.get_num_threads).result() == 2
     finally:
         torch.set_num_threads(before)
 
 
-def saved_at_size(resnet, tmp_path):
+def copy_of(resnet, tmp_path):
     target = tmp_path / "small-resnet"
     target.mkdir()
     for name in ("config.json", "model.safetensors"):
@@ -425,9 +425,9 @@ def saved_at_size(resnet, tmp_path):
     return target
 
 
-def test_fingerprint_knows_the_network_not_its_folder(tmp_path, resnet):
+def test_fingerprint_depends_on_the_network_not_on_its_folder(tmp_path, resnet):
     here = load_backbone(str(resnet), size=64).specs[0]
-    there = load_backbone(str(saved_at_size(resnet, tmp_path)), size=64).specs[0]
+    there = load_backbone(str(copy_of(resnet, tmp_path)), size=64).specs[0]
     assert here.fingerprint == there.fingerprint
     others = [{"size": 96}, {"resize": "squash"}, {"views": 2}, {"layer": "res4f"}, {"kind": "grid"}]
     prints = {load_backbone(str(resnet), **({"size": 64} | options)).specs[0].fingerprint for options in others}
@@ -478,7 +478,7 @@ def test_code_of_an_unknown_architecture_is_not_run_either(with_code):
     assert not mark.exists()
 
 
-def test_a_source_recorded_by_a_run_is_refused_alike(with_code, resnet):
+def test_a_source_recorded_by_a_run_is_refused(with_code, resnet):
     spec = load_backbone(str(resnet), size=64).specs[0]
     folder, mark = with_code(auto_map=AUTO_MAP)
     with pytest.raises(BackboneError, match="'auto_map' entry"):

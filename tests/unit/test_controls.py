@@ -1,4 +1,4 @@
-"""Other pictures in place of the right ones: who is shown what, and that nothing else changes."""
+"""Image controls: which features each item gets, and their effect on evaluation."""
 
 import math
 import shutil
@@ -37,8 +37,8 @@ def values(evaluation):
     return {score.name: score.value for score in evaluation.scores}
 
 
-class Numbers:
-    """Each item's picture is its id."""
+class IdFeatures:
+    """The features of each item are its id."""
 
     def take(self, items):
         return [None if item.media_path is None else {"pooled": np.array([float(item.id)])} for item in items]
@@ -50,31 +50,31 @@ def numbered(count, blind=()):
 
 @pytest.mark.parametrize("count", [2, 3, 10])
 @pytest.mark.parametrize("seed", range(5))
-def test_shuffled_shows_every_picture_once_and_nobody_their_own(count, seed):
+def test_shuffled_uses_every_image_once_and_never_an_items_own(count, seed):
     items = numbered(count)
-    seen = [int(one["pooled"][0]) for one in ControlFeatures.shuffled(Numbers(), items, seed).take(items)]
+    seen = [int(one["pooled"][0]) for one in ControlFeatures.shuffled(IdFeatures(), items, seed).take(items)]
     assert sorted(seen) == list(range(count))
     assert all(picture != item for item, picture in enumerate(seen))
 
 
 def test_the_seed_decides_the_shuffle():
     items = numbered(10)
-    one, again, other = (ControlFeatures.shuffled(Numbers(), items, seed).take(items) for seed in (1, 1, 2))
+    one, again, other = (ControlFeatures.shuffled(IdFeatures(), items, seed).take(items) for seed in (1, 1, 2))
     assert one == again != other
 
 
-def test_who_has_no_picture_has_none_here_either():
+def test_items_without_an_image_stay_without():
     items = numbered(4, blind={1})
-    for control in (ControlFeatures.shuffled(Numbers(), items, 0), ControlFeatures(Numbers(), {}, {"pooled": 0})):
+    for control in (ControlFeatures.shuffled(IdFeatures(), items, 0), ControlFeatures(IdFeatures(), {}, {"pooled": 0})):
         assert [seen is None for seen in control.take(items)] == [False, True, False, False]
 
 
-def test_the_only_picture_cannot_be_shuffled():
+def test_a_single_image_cannot_be_shuffled():
     with pytest.raises(SettingsError, match="expected at least two items with an image, got one \\('0'\\)"):
-        ControlFeatures.shuffled(Numbers(), numbered(2, blind={1}), 0)
+        ControlFeatures.shuffled(IdFeatures(), numbered(2, blind={1}), 0)
 
 
-def test_the_mean_is_that_of_the_training_split_and_of_every_form(model, tiny):
+def test_the_mean_is_that_of_the_training_split_for_each_kind(model, tiny):
     pictures = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
     mean = mean_training_features(model, tiny, pictures)
     rows = [
@@ -86,7 +86,7 @@ def test_the_mean_is_that_of_the_training_split_and_of_every_form(model, tiny):
         np.testing.assert_array_equal(mean_features(pictures, tiny.items("train"), batch_size=3)[form], mean[form])
 
 
-def test_zeros_are_a_picture_that_is_there(model, tiny):
+def test_zeros_count_as_a_present_image(model, tiny):
     items = tiny.items("test")
     shown = control_features(model, tiny, open_features(model, tiny), "zero", items, 1)
     image = collate_features(shown.take(items))
@@ -94,7 +94,7 @@ def test_zeros_are_a_picture_that_is_there(model, tiny):
     assert not image.pooled.any()
 
 
-def test_a_shuffled_evaluation_measures_what_shuffled_pictures_give(model, tiny, right):
+def test_a_shuffled_evaluation_scores_shuffled_features(model, tiny, right):
     found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled"))
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     shuffled = examples.with_features(ControlFeatures.shuffled(examples.features, examples.items, 1))
@@ -106,14 +106,14 @@ def test_a_shuffled_evaluation_measures_what_shuffled_pictures_give(model, tiny,
 
 
 @pytest.mark.parametrize("control", ["mean", "zero"])
-def test_one_picture_for_all_leaves_one_description_and_nothing_to_find(model, tiny, control):
+def test_constant_features_give_one_caption_and_no_retrieval(model, tiny, control):
     found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control=control))
     assert len({item.hypothesis for item in found.items}) == 1
     assert found.retrieval is None  # every order would be a tie
     assert not any(name.startswith(("text_to_image", "image_to_text")) for name in values(found))
 
 
-def test_a_control_is_told_apart_from_the_right_pictures(model, tiny, right, tmp_path):
+def test_a_control_is_part_of_signatures_and_file_names(model, tiny, right, tmp_path):
     found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled", seed=3))
     assert all(score.signature.endswith("|images:shuffled,seed3") for score in found.scores)
     assert not any("images:" in score.signature for score in right.scores)
@@ -124,7 +124,7 @@ def test_a_control_is_told_apart_from_the_right_pictures(model, tiny, right, tmp
     assert len(read_evaluations(tmp_path)) == 2
 
 
-def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path):
+def test_a_text_only_model_has_no_control(tiny, recipe_of, tmp_path):
     blind = load_trained_model(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="image control 'mean': this model uses no images"):
         evaluate([blind], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="mean"))
@@ -139,7 +139,7 @@ def test_a_model_that_looks_at_nothing_has_no_control(tiny, recipe_of, tmp_path)
     ],
     ids=["RNN-base", "LBL", "ngram"],
 )
-def test_features_that_a_model_does_not_look_at_change_nothing(blind, tiny, recipe_of, tmp_path):
+def test_unused_features_have_no_effect(blind, tiny, recipe_of, tmp_path):
     recipe = recipe_of("colour", epochs=1, metrics=["perplexity"]).model_dump(mode="json") | {"model": blind}
     model = load_trained_model(train(type(recipe_of()).parse(recipe), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="image control 'shuffled': this model uses no images"):
@@ -199,7 +199,7 @@ def command(model, trained_on_colours, tiny, tmp_path, monkeypatch, capsys):
     return evaluate_with
 
 
-def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
+def test_the_command_applies_a_control_and_settings(command):
     changes = ["evaluation.samples=2", "decoding.max_length=9", "evaluation.shortlist=3", "--image-control", "shuffled"]
     status, folder, _ = command(*changes)
     assert status == 0
@@ -216,7 +216,7 @@ def test_the_command_shows_other_pictures_and_changes_what_is_measured(command):
         (["evaluation.shortlist=9"], "expected at most 8, the number of images, got 9"),
     ],
 )
-def test_what_cannot_be_changed_or_shown_is_one_line(command, argument, told):
+def test_invalid_arguments_are_one_line_errors(command, argument, told):
     status, folder, err = command(*argument)
     assert status == 1
     assert told in " ".join(err.split())

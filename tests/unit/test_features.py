@@ -20,7 +20,7 @@ COUNT = 23
 
 @pytest.fixture
 def collection(tmp_path):
-    """Pictures of one grey each, and one item without a picture."""
+    """Images of one colour each, and one item without an image."""
     items = [Item("words-only", "train")]
     for n in range(COUNT):
         Image.new("RGB", (10, 8), (n, 2 * n, 3 * n)).save(tmp_path / f"{n}.png")
@@ -29,8 +29,8 @@ def collection(tmp_path):
     return Collection.open(tmp_path)
 
 
-class ImageEncoder:
-    """A backbone whose answer is known: the mean colour, and the pixels as a grid of 16 locations."""
+class ColourBackbone:
+    """A backbone with known features: the mean colour, and the pixels as a grid of 16 locations."""
 
     modality = IMAGE
 
@@ -64,8 +64,8 @@ def colours(numbers):
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 2**20])
-def test_values_come_back_in_the_order_asked_for(collection, cache_bytes):
-    extract(collection, ImageEncoder(), batch_size=4)
+def test_features_are_returned_in_the_order_of_the_ids(collection, cache_bytes):
+    extract(collection, ColourBackbone(), batch_size=4)
     table = FeatureTable.open(collection, "eye", cache_bytes=cache_bytes)
     order = [7, 0, 22, 7, 3]
     taken = table.take([f"p{n}" for n in order])
@@ -81,7 +81,7 @@ def test_float16_survives_the_table_bit_by_bit(tmp_path, collection):
     values = np.random.default_rng(0).normal(size=(COUNT, 3)).astype(np.float16)
     values[:3] = [[np.finfo(np.float16).max, -0.0, 6e-8], [1 / 3, -65504, 0], [1, 2, 3]]
 
-    class Random(ImageEncoder):
+    class Random(ColourBackbone):
         def __call__(self, pixels):
             return {"pooled": values[pixels[:, 0, 0, 0, 0]]}
 
@@ -91,37 +91,37 @@ def test_float16_survives_the_table_bit_by_bit(tmp_path, collection):
 
 
 def test_one_pass_fills_two_tables(collection):
-    eye = ImageEncoder(("pooled", "grid"))
-    tables = extract(collection, eye, batch_size=8).tables
+    backbone = ColourBackbone(("pooled", "grid"))
+    tables = extract(collection, backbone, batch_size=8).tables
     assert [table.path.name for table in tables] == ["eye.lance", "eye.grid.lance"]
-    assert eye.batches == [8, 8, 8]  # the last one is filled up: the same kernels run as before
+    assert backbone.batches == [8, 8, 8]  # the last batch is padded
     np.testing.assert_array_equal(tables[1].take(["p5"]), np.broadcast_to(colours([5]), (1, 16, 3)))
     assert set(collection.features()) == {"eye", "eye.grid"}
 
 
-def test_name_is_chosen_and_is_no_part_of_the_fingerprint(collection):
-    tables = extract(collection, ImageEncoder(("pooled", "grid")), name="mine").tables
+def test_name_can_be_chosen_and_is_not_part_of_the_fingerprint(collection):
+    tables = extract(collection, ColourBackbone(("pooled", "grid")), name="mine").tables
     assert [table.spec.name for table in tables] == ["mine", "mine.grid"]
     assert [table.spec.fingerprint for table in tables] == [
-        spec.fingerprint for spec in ImageEncoder(("pooled", "grid")).specs
+        spec.fingerprint for spec in ColourBackbone(("pooled", "grid")).specs
     ]
 
 
-def test_second_run_looks_only_at_what_is_missing(collection):
-    first, second = ImageEncoder(), ImageEncoder()
+def test_second_run_encodes_only_missing_items(collection):
+    first, second = ColourBackbone(), ColourBackbone()
     part = extract(collection, first, splits=["train"], batch_size=5)
     assert (part.added, part.present) == (15, 0)
     rest = extract(collection, second, batch_size=5)
     assert (rest.added, rest.present) == (8, 15)
     assert len(second.batches) == 2
-    assert extract(collection, ImageEncoder()).added == 0
+    assert extract(collection, ColourBackbone()).added == 0
     np.testing.assert_array_equal(rest.tables[0].take([f"p{n}" for n in range(COUNT)]), colours(range(COUNT)))
 
 
-def test_stopped_run_keeps_its_commits_and_is_continued(collection, monkeypatch):
+def test_interrupted_run_keeps_its_commits_and_is_continued(collection, monkeypatch):
     monkeypatch.setattr(store, "_CHUNK_ROWS", 4)
 
-    class Stopping(ImageEncoder):
+    class Stopping(ColourBackbone):
         def __call__(self, pixels):
             if len(self.batches) == 3:
                 raise KeyboardInterrupt
@@ -130,67 +130,67 @@ def test_stopped_run_keeps_its_commits_and_is_continued(collection, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         extract(collection, Stopping(("pooled", "grid")), batch_size=4)
     assert len(FeatureTable.open(collection, "eye")) == 12
-    tables = extract(collection, ImageEncoder(("pooled", "grid")), batch_size=4).tables
+    tables = extract(collection, ColourBackbone(("pooled", "grid")), batch_size=4).tables
     assert [table.ids() for table in tables] == [[f"p{n}" for n in range(COUNT)]] * 2
 
 
-def test_table_that_lags_behind_is_completed_without_repeating_the_other(collection):
-    extract(collection, ImageEncoder(), batch_size=4)
-    tables = extract(collection, ImageEncoder(("pooled", "grid")), batch_size=4).tables
+def test_shorter_table_is_completed_without_changing_the_other(collection):
+    extract(collection, ColourBackbone(), batch_size=4)
+    tables = extract(collection, ColourBackbone(("pooled", "grid")), batch_size=4).tables
     assert [len(table.ids()) for table in tables] == [COUNT, COUNT]
     assert tables[0]._dataset.count_rows() == COUNT
 
 
-def test_damaged_pictures_are_skipped_reported_and_taken_when_mended(collection):
+def test_damaged_images_are_skipped_reported_and_encoded_once_repaired(collection):
     for name in ("3.png", "9.png"):
         (collection.path / name).write_bytes(b"")
     (collection.path / "20.png").unlink()
-    report = extract(collection, ImageEncoder(), batch_size=4)
+    report = extract(collection, ColourBackbone(), batch_size=4)
     assert set(report.skipped) == {"p3", "p9", "p20"}
     assert "3.png: the file is empty" in report.skipped["p3"]
     assert report.added == COUNT - 3
     with pytest.raises(FeatureError, match="no pooled features of item 'p9'"):
         report.tables[0].take(["p1", "p9"])
     Image.new("RGB", (4, 4), (9, 18, 27)).save(collection.path / "9.png")
-    mended = extract(collection, ImageEncoder(), batch_size=4)
-    assert (mended.added, set(mended.skipped)) == (1, {"p3", "p20"})
-    np.testing.assert_array_equal(mended.tables[0].take(["p9", "p22"]), colours([9, 22]))
+    repaired = extract(collection, ColourBackbone(), batch_size=4)
+    assert (repaired.added, set(repaired.skipped)) == (1, {"p3", "p20"})
+    np.testing.assert_array_equal(repaired.tables[0].take(["p9", "p22"]), colours([9, 22]))
 
 
-def test_strict_stops_at_the_first_damaged_picture(collection):
+def test_strict_stops_at_the_first_damaged_image(collection):
     (collection.path / "3.png").write_bytes(b"")
     with pytest.raises(MediaError, match=r"3\.png"):
-        extract(collection, ImageEncoder(), strict=True)
+        extract(collection, ColourBackbone(), strict=True)
 
 
 def test_features_of_another_backbone_are_refused_and_kept(collection):
-    extract(collection, ImageEncoder(version="1"))
+    extract(collection, ColourBackbone(version="1"))
     with pytest.raises(FeatureError, match=r"eye\.lance: expected eye pooled.*weights_sha256: 1 / 2.*another name"):
-        extract(collection, ImageEncoder(version="2"))
+        extract(collection, ColourBackbone(version="2"))
     assert len(FeatureTable.open(collection, "eye")) == COUNT
 
 
-def test_a_model_s_features_are_refused_with_a_remedy_and_without_what_makes_no_difference():
-    spec = ImageEncoder(version="1").specs[0].model_copy(update={"source": "/here/eye"})
-    other = ImageEncoder(version="2").specs[0].model_copy(update={"source": "/there/eye"})
+def test_error_about_other_features_names_the_remedy_and_only_relevant_fields():
+    spec = ColourBackbone(version="1").specs[0].model_copy(update={"source": "/here/eye"})
+    other = ColourBackbone(version="2").specs[0].model_copy(update={"source": "/there/eye"})
     with pytest.raises(FeatureError, match=r"\(weights_sha256: 1 / 2\); remove that table and run 'limner features'"):
         require_compatible(spec, other, "features/eye")
 
 
-def test_refusal_leaves_no_table_behind(collection):
-    extract(collection, ImageEncoder())
+def test_error_creates_no_table(collection):
+    extract(collection, ColourBackbone())
     with pytest.raises(FeatureError, match=r"expected eye pooled .* got eye pooled"):
-        extract(collection, ImageEncoder(("grid", "pooled"), version="2"))
+        extract(collection, ColourBackbone(("grid", "pooled"), version="2"))
     assert collection.features() == ("eye",)
 
 
-def test_two_extractions_at_once_do_no_harm(collection):
-    class Interrupted(ImageEncoder):
-        """While this one looks, another extracts the same table to its end."""
+def test_two_extractions_at_once_store_each_item_once(collection):
+    class Interrupted(ColourBackbone):
+        """Runs another extraction of the same table during its first batch."""
 
         def __call__(self, pixels):
             if not self.batches:
-                extract(collection, ImageEncoder(), batch_size=4)
+                extract(collection, ColourBackbone(), batch_size=4)
             return super().__call__(pixels)
 
     table = extract(collection, Interrupted(), batch_size=4).tables[0]
@@ -198,8 +198,8 @@ def test_two_extractions_at_once_do_no_harm(collection):
     np.testing.assert_array_equal(table.take([f"p{n}" for n in range(COUNT)]), colours(range(COUNT)))
 
 
-def test_fingerprint_changes_with_what_changes_the_values():
-    spec = ImageEncoder().specs[0]
+def test_fingerprint_depends_on_everything_that_changes_the_values():
+    spec = ColourBackbone().specs[0]
     changed = [
         {"backbone": "ear"},
         {"layer": "layer.3"},
@@ -213,40 +213,40 @@ def test_fingerprint_changes_with_what_changes_the_values():
     assert spec.model_copy(update={"name": "other"}).fingerprint == spec.fingerprint
 
 
-def test_specification_survives_the_table(collection):
-    (table,) = extract(collection, ImageEncoder()).tables
-    assert FeatureTable.open(collection, "eye").spec == ImageEncoder().specs[0] == table.spec
+def test_specification_is_stored_with_the_table(collection):
+    (table,) = extract(collection, ColourBackbone()).tables
+    assert FeatureTable.open(collection, "eye").spec == ColourBackbone().specs[0] == table.spec
 
 
-def test_absent_table_names_those_there_are(collection):
-    extract(collection, ImageEncoder())
+def test_error_about_a_missing_table_lists_the_others(collection):
+    extract(collection, ColourBackbone())
     with pytest.raises(FeatureError, match=r"nose\.lance: no such feature table \(available: eye\)"):
         FeatureTable.open(collection, "nose")
 
 
 def test_damaged_table_is_refused_by_name(collection):
-    extract(collection, ImageEncoder())
+    extract(collection, ColourBackbone())
     for manifest in (collection.path / "features" / "eye.lance" / "_versions").iterdir():
         manifest.write_bytes(b"garbage")
     with pytest.raises(FeatureError, match=r"eye\.lance: not a readable feature table"):
         FeatureTable.open(collection, "eye")
 
 
-def test_progress_rises_to_the_number_of_pictures(collection):
+def test_progress_rises_to_the_number_of_images(collection):
     (collection.path / "3.png").write_bytes(b"")
     calls = []
-    extract(collection, ImageEncoder(), batch_size=4, on_progress=lambda done, total: calls.append((done, total)))
+    extract(collection, ColourBackbone(), batch_size=4, on_progress=lambda done, total: calls.append((done, total)))
     assert [total for _, total in calls] == [COUNT] * len(calls)
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[-1] == (COUNT, COUNT)
 
 
-def test_few_pictures_are_decoded_ahead(collection):
-    """Memory stays bounded: decoding waits for the network."""
+def test_few_images_are_decoded_ahead(collection):
+    """Memory is bounded: decoding waits for the backbone."""
     decoded = []
     ahead = []
 
-    class Watching(ImageEncoder):
+    class Watching(ColourBackbone):
         def read(self, path):
             decoded.append(path)
             return super().read(path)
@@ -259,20 +259,20 @@ def test_few_pictures_are_decoded_ahead(collection):
     assert max(ahead) <= 4 * 2
 
 
-def test_a_refusal_leaves_no_empty_table(collection):
+def test_error_creates_no_empty_table(collection):
     with pytest.raises(CollectionError, match="foo"):
-        extract(collection, ImageEncoder(), splits=["foo"])
-    for picture in collection.path.glob("*.png"):
-        picture.write_bytes(b"")
+        extract(collection, ColourBackbone(), splits=["foo"])
+    for image in collection.path.glob("*.png"):
+        image.write_bytes(b"")
     with pytest.raises(FeatureError, match=rf"none of {COUNT} images could be read; the first, 'p0': .*empty"):
-        extract(collection, ImageEncoder(("pooled", "grid")))
+        extract(collection, ColourBackbone(("pooled", "grid")))
     assert collection.features() == ()
     assert not (collection.path / "features").exists()
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", "", ".hidden", "/x"])
-def test_a_name_that_leads_elsewhere_is_refused(collection, name):
+def test_a_name_with_a_path_is_refused(collection, name):
     before = sorted(collection.path.parent.rglob("*"))
     with pytest.raises(FeatureError, match=r"expected a file name as the name of the features"):
-        extract(collection, ImageEncoder(), name=name)
+        extract(collection, ColourBackbone(), name=name)
     assert sorted(collection.path.parent.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""Opening pictures of every kind, refusing what is none, and the recipes for resizing."""
+"""Decoding of all image formats, errors for other files, and preprocessing."""
 
 import struct
 import warnings
@@ -22,8 +22,7 @@ from limner.features.preprocessing import (
     preprocess,
     resize_shorter_side,
 )
-from limner.media import image
-from limner.media.image import MAX_PIXELS, open_image
+from limner.media.image import _FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, open_image
 from limner.media.modality import AUDIO, IMAGE, MODALITIES, find_modality, modality_of
 
 
@@ -38,7 +37,7 @@ def save(tmp_path, image, name, **options):
 
 
 def empty_png(tmp_path, width, height):
-    """A picture that claims a size and holds no pixels."""
+    """An image with a declared size and no pixel data."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -70,25 +69,25 @@ RED = (255, 0, 0)
         ("F", 7.0, "a.tiff", (0, 0, 0)),
     ],
 )
-def test_every_kind_becomes_rgb(tmp_path, mode, colour, name, expected):
+def test_every_mode_is_converted_to_rgb(tmp_path, mode, colour, name, expected):
     path = save(tmp_path, Image.new(mode, (8, 6), colour), name)
-    picture = open_image(path)
-    assert picture.mode == "RGB"
-    assert picture.size == (8, 6)
-    assert np.abs(np.subtract(colour_at(picture), expected)).max() <= 3
+    image = open_image(path)
+    assert image.mode == "RGB"
+    assert image.size == (8, 6)
+    assert np.abs(np.subtract(colour_at(image), expected)).max() <= 3
 
 
-def test_palette_with_a_transparent_colour_is_shown_on_white(tmp_path):
-    picture = Image.new("P", (4, 4), 1)
-    picture.putpalette([0, 0, 0, 10, 200, 30])
-    assert colour_at(open_image(save(tmp_path, picture, "solid.png"))) == [10, 200, 30]
-    assert colour_at(open_image(save(tmp_path, picture, "clear.png", transparency=1))) == [255, 255, 255]
+def test_transparent_palette_colour_is_composited_on_white(tmp_path):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 200, 30])
+    assert colour_at(open_image(save(tmp_path, image, "solid.png"))) == [10, 200, 30]
+    assert colour_at(open_image(save(tmp_path, image, "clear.png", transparency=1))) == [255, 255, 255]
 
 
 def test_sixteen_bit_grey_keeps_its_middle(tmp_path):
     values = np.array([[0, 32896, 65535]], dtype=np.uint16)
-    picture = open_image(save(tmp_path, Image.fromarray(values), "deep.png"))
-    assert np.asarray(picture)[0, :, 0].tolist() == [0, 128, 255]
+    image = open_image(save(tmp_path, Image.fromarray(values), "deep.png"))
+    assert np.asarray(image)[0, :, 0].tolist() == [0, 128, 255]
 
 
 def test_animation_gives_its_first_frame(tmp_path):
@@ -97,19 +96,19 @@ def test_animation_gives_its_first_frame(tmp_path):
     assert colour_at(open_image(path)) == [255, 0, 0]
 
 
-def test_rotation_of_the_camera_is_applied(tmp_path):
-    picture = Image.new("RGB", (8, 4), "black")
-    picture.paste(RED, (0, 0, 4, 4))  # the left half is red
+def test_exif_orientation_is_applied(tmp_path):
+    image = Image.new("RGB", (8, 4), "black")
+    image.paste(RED, (0, 0, 4, 4))  # the left half is red
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned clockwise: left becomes top
-    upright = open_image(save(tmp_path, picture, "a.png", exif=exif))
+    upright = open_image(save(tmp_path, image, "a.png", exif=exif))
     assert upright.size == (4, 8)
     assert colour_at(upright, 1, 1) == [255, 0, 0]
     assert colour_at(upright, 1, 7) == [0, 0, 0]
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
-def test_damaged_exif_does_not_lose_the_picture(tmp_path):
+def test_damaged_exif_data_is_ignored(tmp_path):
     path = save(tmp_path, Image.new("RGB", (8, 8), RED), "a.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\x7fjunk")
     assert open_image(path).size == (8, 8)
 
@@ -130,7 +129,7 @@ def damaged(tmp_path, kind):
     elif kind == "empty":
         path.write_bytes(b"")
     elif kind == "text":
-        path.write_text("not a picture at all")
+        path.write_text("not a image at all")
     elif kind == "postscript":
         path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
     return path
@@ -146,38 +145,38 @@ def damaged(tmp_path, kind):
         ("missing", "no such image file"),
     ],
 )
-def test_what_is_no_picture_is_refused_by_name(tmp_path, kind, words):
+def test_unreadable_files_are_refused_with_their_path(tmp_path, kind, words):
     with pytest.raises(MediaError, match=rf"{kind}\.jpg: .*{words}"):
         open_image(damaged(tmp_path, kind))
 
 
 @pytest.mark.parametrize("side", [30_000, 10_000])
-@pytest.mark.parametrize("loud", [True, False])
-def test_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side, loud):
+@pytest.mark.parametrize("as_error", [True, False])
+def test_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side, as_error):
     path = empty_png(tmp_path, side, side)  # decoding would fail in another way: there are no pixels
     with warnings.catch_warnings():
-        warnings.simplefilter("error" if loud else "ignore")
+        warnings.simplefilter("error" if as_error else "ignore")
         with pytest.raises(MediaError, match=rf"bomb\.png: too large .*{MAX_PIXELS}.*smaller copy"):
             open_image(path)
 
 
-def test_resize_shortest_keeps_proportions_and_bounds_strips():
+def test_resizing_keeps_proportions_and_bounds_strips():
     assert resize_shorter_side(Image.new("RGB", (500, 333)), 256).size == (384, 256)
     assert resize_shorter_side(Image.new("RGB", (333, 500)), 256).size == (256, 384)
     assert resize_shorter_side(Image.new("RGB", (40_000, 2)), 64).size == (1024, 64)
 
 
 def test_centre_crop_takes_the_middle_and_fills_with_black():
-    picture = Image.fromarray(np.arange(25, dtype=np.uint8).reshape(5, 5))
-    assert np.asarray(centre_crop(picture, 3)).tolist() == [[6, 7, 8], [11, 12, 13], [16, 17, 18]]
-    assert np.asarray(centre_crop(picture, 7))[0].tolist() == [0] * 7
+    image = Image.fromarray(np.arange(25, dtype=np.uint8).reshape(5, 5))
+    assert np.asarray(centre_crop(image, 3)).tolist() == [[6, 7, 8], [11, 12, 13], [16, 17, 18]]
+    assert np.asarray(centre_crop(image, 7))[0].tolist() == [0] * 7
 
 
-def test_crop_loses_the_ends_and_squash_keeps_them():
-    picture = Image.new("RGB", (300, 100), "black")
-    picture.paste(RED, (0, 0, 60, 100))
-    crop = preprocess(picture, Preprocessing(resize="crop", size=50, short=50))
-    whole = preprocess(picture, Preprocessing(resize="squash", size=50, short=50))
+def test_crop_cuts_off_the_ends_and_squash_keeps_them():
+    image = Image.new("RGB", (300, 100), "black")
+    image.paste(RED, (0, 0, 60, 100))
+    crop = preprocess(image, Preprocessing(resize="crop", size=50, short=50))
+    whole = preprocess(image, Preprocessing(resize="squash", size=50, short=50))
     assert crop.shape == whole.shape == (1, 50, 50, 3)
     assert crop.max() == 0
     assert abs((whole[0, :, :, 0] > 127).mean() - 0.2) < 0.02
@@ -185,8 +184,8 @@ def test_crop_loses_the_ends_and_squash_keeps_them():
 
 def test_ten_views_cut_the_middle_and_the_corners():
     rows = np.arange(8, dtype=np.uint8)
-    picture = Image.fromarray(np.stack([rows[:, None] * 10 + rows, *[np.zeros((8, 8), np.uint8)] * 2], -1))
-    cuts = preprocess(picture, Preprocessing(resize="crop", size=6, short=8, views=10, resample=0))
+    image = Image.fromarray(np.stack([rows[:, None] * 10 + rows, *[np.zeros((8, 8), np.uint8)] * 2], -1))
+    cuts = preprocess(image, Preprocessing(resize="crop", size=6, short=8, views=10, resample=0))
     assert cuts.shape == (5, 6, 6, 3)
     assert cuts[:, 0, 0, 0].tolist() == [11, 0, 2, 20, 22]
 
@@ -202,20 +201,20 @@ def test_ten_views_cut_the_middle_and_the_corners():
         {"resize": "squash", "size": 80, "short": 100, "views": 10},
     ],
 )
-def test_the_part_that_is_seen_is_the_part_that_prepare_cuts_out(size, settings):
-    recipe = Preprocessing.parse(settings, "recipe")
+def test_encoded_box_is_the_area_of_the_centre_crop(size, settings):
+    preprocessing = Preprocessing.parse(settings, "preprocessing")
     rows, columns = np.indices(size[::-1], dtype=np.uint8)
-    cut = preprocess(Image.fromarray(np.stack([columns, rows, rows], -1)), recipe)[0, :, :, :2].astype(float)
-    left, top, right, bottom = encoded_box(size, recipe)
+    cut = preprocess(Image.fromarray(np.stack([columns, rows, rows], -1)), preprocessing)[0, :, :, :2].astype(float)
+    left, top, right, bottom = encoded_box(size, preprocessing)
     pixel = (right - left) / 80, (bottom - top) / 80
-    # A pixel tells the middle of what it was made from, and 0 stands in the middle of the first.
+    # A resized pixel holds the mean coordinate of its source pixels; coordinate 0 is the centre of the first pixel.
     assert cut[40, 0, 0] == pytest.approx(left + (pixel[0] - 1) / 2, abs=1)
     assert cut[40, -1, 0] == pytest.approx(right - (pixel[0] + 1) / 2, abs=1)
     assert cut[0, 40, 1] == pytest.approx(top + (pixel[1] - 1) / 2, abs=1)
     assert cut[-1, 40, 1] == pytest.approx(bottom - (pixel[1] + 1) / 2, abs=1)
 
 
-def test_a_network_may_see_more_than_there_is():
+def test_encoded_box_may_exceed_the_image():
     assert encoded_box((300, 200), Preprocessing(resize="crop", size=256, short=224)) == pytest.approx(
         (150 - 100 * 8 / 7, 100 - 100 * 8 / 7, 150 + 100 * 8 / 7, 100 + 100 * 8 / 7)
     )
@@ -233,31 +232,31 @@ def test_a_network_may_see_more_than_there_is():
         ({"size": {"shortest_edge": 384}, "crop_pct": None}, "squash", 384, 384),
     ],
 )  # fmt: skip
-def test_recipe_follows_the_preprocessor_file(config, resize, size, short):
-    recipe = parse_processor_config(config)
-    assert (recipe.resize, recipe.size, recipe.short) == (resize, size, short)
+def test_preprocessing_follows_the_processor_config(config, resize, size, short):
+    preprocessing = parse_processor_config(config)
+    assert (preprocessing.resize, preprocessing.size, preprocessing.short) == (resize, size, short)
 
 
-def test_recipe_is_adapted_in_proportion():
-    recipe = parse_processor_config({})
-    larger = adapt_preprocessing(recipe, 288, None, 1)
+def test_preprocessing_is_adapted_in_proportion():
+    preprocessing = parse_processor_config({})
+    larger = adapt_preprocessing(preprocessing, 288, None, 1)
     assert (larger.resize, larger.size, larger.short) == ("crop", 288, 329)
-    squashed = adapt_preprocessing(recipe, None, "squash", 2)
+    squashed = adapt_preprocessing(preprocessing, None, "squash", 2)
     assert (squashed.resize, squashed.size, squashed.short, squashed.views) == ("squash", 224, 224, 2)
 
 
-def test_recipe_refuses_what_it_does_not_know():
+def test_unsupported_preprocessing_is_refused():
     with pytest.raises(SettingsError, match="views"):
         adapt_preprocessing(parse_processor_config({}), None, None, 3)
     with pytest.raises(SettingsError, match="square"):
         parse_processor_config({"size": {"height": 224, "width": 320}})
 
 
-def test_a_file_is_taken_for_a_picture_by_the_endings_of_what_can_be_opened():
+def test_image_suffixes_are_those_of_the_supported_formats():
     Image.init()
-    of_ending = Image.registered_extensions()
-    assert {of_ending.get(suffix, "AVIF") for suffix in image.IMAGE_SUFFIXES} == set(image._FORMATS)
-    assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif"} <= image.IMAGE_SUFFIXES
+    by_suffix = Image.registered_extensions()
+    assert {by_suffix.get(suffix, "AVIF") for suffix in IMAGE_SUFFIXES} == set(_FORMATS)
+    assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif"} <= IMAGE_SUFFIXES
 
 
 def test_every_form_of_input_gives_the_same_image(tmp_path):

@@ -149,7 +149,7 @@ def test_words_found_keep_their_vectors_and_the_others_are_drawn_like_them(file)
     path = file(glove({"</s>": [1e6, 1e6, 1e6], **known}))
     entries = [*SPECIAL_TOKEN_STRINGS, *(f"new{k}" for k in range(2000)), *known]
     start = initial_embeddings(path, entries, 3, seed=4, setting="model.word_dim")
-    assert start.found == 500
+    assert start.num_pretrained == 500
     assert start.values.shape == (2504, 3)
     assert start.values.dtype == torch.float32
     torch.testing.assert_close(start.values[2004:], torch.tensor(list(known.values())))

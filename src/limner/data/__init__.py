@@ -1,1 +1,1 @@
-"""Collections of pictures and sentences, and the batches made from them."""
+"""Collections of images, audio files and sentences, and the examples and batches made from them."""

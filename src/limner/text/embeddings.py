@@ -50,7 +50,7 @@ class InitialEmbeddings(NamedTuple):
 
     values: Tensor
     """Embeddings (V, E) in the order of the vocabulary."""
-    found: int
+    num_pretrained: int
     """Number of vocabulary entries, special tokens excluded, whose vector is from the file."""
 
 

@@ -236,8 +236,8 @@ def _initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Trainin
     model.init_word_embeddings(embeddings.values)
     words = len(tokenizer) - len(SPECIAL_TOKENS)
     coverage = (
-        f"{settings.pretrained_embeddings.name}: {embeddings.found:,} of {words:,} words found "
-        f"({embeddings.found / words:.0%})"
+        f"{settings.pretrained_embeddings.name}: {embeddings.num_pretrained:,} of {words:,} words found "
+        f"({embeddings.num_pretrained / words:.0%})"
     )
     logger.info("%s; the others are drawn from the same distribution", coverage)
     return {"embeddings": coverage}

@@ -287,7 +287,7 @@ def train() -> None:
             collection = collections[name == "train_lbl"]
             run = train_model(load_recipe(recipe, [*changes, *few]), collection, folder / name, on_progress=clock)
             lines = [line for line in read_log(run / "log.jsonl") if line.kind == "train"]
-            speed = float(np.median([line.words_per_second or 0 for line in lines]))
+            speed = float(np.median([line.tokens_per_second or 0 for line in lines]))
             model = load_trained_model(run)
             share = 100 * 6 * _weights_a_word(model) * speed / rate
             facts = {"sentences": collection.path.name, "share_of_product_rate_percent": round(share)}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from limner.data.readers import import_collection
     from limner.decoding.settings import DecodingSettings
     from limner.errors import LimnerError
-    from limner.evaluation.evaluate import evaluate
+    from limner.evaluation.evaluate import EvaluationOptions, evaluate
     from limner.evaluation.gates import gate_statistics
     from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.features.encoders.load import load_backbone
@@ -55,6 +55,7 @@ _MODULES = {
     "Translation": "inference.translator",
     "Translator": "inference.translator",
     "back_translate": "inference.back_translation",
+    "EvaluationOptions": "evaluation.evaluate",
     "evaluate": "evaluation.evaluate",
     "explain": "inference.explain",
     "extract": "features.extract",
@@ -80,6 +81,7 @@ __all__ = [
     "Captioner",
     "Collection",
     "DecodingSettings",
+    "EvaluationOptions",
     "Explanation",
     "KMeansSettings",
     "LimnerError",

@@ -106,7 +106,7 @@ def wait_until(process, happened):
 
 def log_without_times(run):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "words_per_second")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
 
 
 @pytest.mark.parametrize("settings", [ADAMW, SGD], ids=["adamw", "sgd"])
@@ -164,5 +164,5 @@ def test_control_c_is_a_clear_line_and_status_130(scenes, tmp_path):
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in told
-    assert "stopped; nothing already written is lost" in told
+    assert "interrupted; files already written are complete" in told
     assert list(run.glob("state-*")), "the state of the step under way is kept"

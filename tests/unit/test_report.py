@@ -83,7 +83,7 @@ def make_run(folder):
         },
     ).save(folder / "config.json")
     lines = [
-        LogLine(step=step, epoch=step / 10, kind="train", loss=5 - step / 20, words_per_second=900)
+        LogLine(step=step, epoch=step / 10, kind="train", loss=5 - step / 20, tokens_per_second=900)
         for step in range(40)
     ]
     validation = {"loss": 3.5, "perplexity": 33.1, "metrics": {"bleu4": 9}}

@@ -56,13 +56,13 @@ def saying(say):
 
 def test_a_sample_is_as_long_as_its_reference_and_begins_as_told(model, examples):
     for given in (0, 2):
-        starts = sampled_bleu._starts(model, examples, given)
-        texts = sample_texts([model], examples, starts, 4, PLAIN, 1)
-        assert {len(start.given) for start in starts} == {given}
-        assert len({start.length for start in starts}) > 1
-        for start, said in zip(starts, texts, strict=True):
-            assert [len(text.split()) for text in said] == [start.length - given] * 4
-            assert len(start.rest.split()) == start.length - given
+        inputs = sampled_bleu._sample_inputs(model, examples, given)
+        texts = sample_texts([model], examples, inputs, 4, PLAIN, 1)
+        assert {len(one.prefix) for one in inputs} == {given}
+        assert len({one.length for one in inputs}) > 1
+        for one, said in zip(inputs, texts, strict=True):
+            assert [len(text.split()) for text in said] == [one.length - given] * 4
+            assert len(one.reference.split()) == one.length - given
 
 
 def test_the_words_given_are_read_and_not_scored(model, examples, monkeypatch):
@@ -70,19 +70,19 @@ def test_the_words_given_are_read_and_not_scored(model, examples, monkeypatch):
     monkeypatch.setattr(
         sampled_bleu, "beam_search", saying(lambda given, length, k: (*given, *[green] * (length - len(given))))
     )
-    starts = sampled_bleu._starts(model, examples, 3)
-    rests = [start.rest.split() for start in starts]
+    inputs = sampled_bleu._sample_inputs(model, examples, 3)
+    references = [one.reference.split() for one in inputs]
     found = scored(model, examples, given=3)
-    matched = sum(min(rest.count("green"), 1) for rest in rests)
-    assert found["sampled_bleu1"].value == pytest.approx(100 * matched / sum(map(len, rests)))
-    assert "given words:3,not scored" in found["sampled_bleu1"].signature
+    matched = sum(min(reference.count("green"), 1) for reference in references)
+    assert found["sampled_bleu1"].value == pytest.approx(100 * matched / sum(map(len, references)))
+    assert "prefix words:3,not scored" in found["sampled_bleu1"].signature
     assert red != green
 
 
 def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkeypatch):
     by_start = {}
-    for start in sampled_bleu._starts(model, examples, 0):
-        by_start.setdefault(start.length, []).append(tuple(examples.targets[start.row]))
+    for one in sampled_bleu._sample_inputs(model, examples, 0):
+        by_start.setdefault(one.length, []).append(tuple(examples.targets[one.row]))
 
     def search(models, batch, how, prefixes):
         some = [by_start[how.max_length].pop(0) for _ in prefixes]
@@ -98,9 +98,9 @@ def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkey
 
 
 def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
-    starts = sampled_bleu._starts(model, examples, 1)
-    texts = sample_texts([model], examples, starts, 5, PLAIN, 1)
-    references = [[start.rest] for start in starts]
+    inputs = sampled_bleu._sample_inputs(model, examples, 1)
+    texts = sample_texts([model], examples, inputs, 5, PLAIN, 1)
+    references = [[one.reference] for one in inputs]
     bleu = [score_sentences([said[k] for said in texts], references, ["bleu2"])[0].value for k in range(5)]
     found = scored(model, examples, samples=5, given=1)
     assert len(set(bleu)) > 1
@@ -112,24 +112,24 @@ def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
 def test_repetitions_are_in_no_order_of_probability(model, examples, monkeypatch):
     words = model.tokenizer.encode("red green blue white")
     monkeypatch.setattr(sampled_bleu, "beam_search", saying(lambda given, length, k: (words[k],) * length))
-    starts = sampled_bleu._starts(model, examples, 0)
-    first = [said[0].split()[0] for said in sample_texts([model], examples, starts, 4, PLAIN, 1)]
+    inputs = sampled_bleu._sample_inputs(model, examples, 0)
+    first = [said[0].split()[0] for said in sample_texts([model], examples, inputs, 4, PLAIN, 1)]
     assert len(set(first)) > 2
-    all_ = [{text.split()[0] for text in said} for said in sample_texts([model], examples, starts, 4, PLAIN, 1)]
+    all_ = [{text.split()[0] for text in said} for said in sample_texts([model], examples, inputs, 4, PLAIN, 1)]
     assert all(len(said) == 4 for said in all_)
 
 
 def test_neither_batches_nor_repetitions_of_the_call_change_a_sample(model, examples, monkeypatch):
-    starts = sampled_bleu._starts(model, examples, 1)
-    whole = sample_texts([model], examples, starts, 3, PLAIN, 1)
+    inputs = sampled_bleu._sample_inputs(model, examples, 1)
+    whole = sample_texts([model], examples, inputs, 3, PLAIN, 1)
     monkeypatch.setattr(sampled_bleu, "ROWS_PER_BATCH", 7)
-    assert sample_texts([model], examples, starts, 3, PLAIN, 1) == whole
-    assert sample_texts([model], examples, starts, 3, PLAIN, 2) != whole
+    assert sample_texts([model], examples, inputs, 3, PLAIN, 1) == whole
+    assert sample_texts([model], examples, inputs, 3, PLAIN, 2) != whole
 
 
 def test_sentences_of_one_picture_are_sampled_apart(model, examples):
     """The draws are fixed by an id, which must not be the picture's alone."""
-    ids = [start.id for start in sampled_bleu._starts(model, examples, 0)]
+    ids = [one.id for one in sampled_bleu._sample_inputs(model, examples, 0)]
     assert len(set(ids)) == len(ids) == len(examples)
 
 
@@ -138,14 +138,14 @@ def test_sentences_with_nothing_left_to_say_are_left_out_and_counted(model, exam
     assert short
     assert f"left out:{short} too short" in scored(model, examples, given=3)["sampled_bleu1"].signature
     assert "left out" not in scored(model, examples, given=2)["sampled_bleu1"].signature
-    with pytest.raises(SettingsError, match="prefix_words: 30, and no sentence of the split has more words"):
+    with pytest.raises(SettingsError, match="prefix_words=30: expected sentences with more words"):
         scored(model, examples, given=30)
 
 
 def test_a_sampling_search_lends_its_temperature(model, examples):
     cold = DecodingSettings(sample=SampleSettings(temperature=0.01))
-    starts = sampled_bleu._starts(model, examples, 0)
-    for said in sample_texts([model], examples, starts, 4, cold, 1):
+    inputs = sampled_bleu._sample_inputs(model, examples, 0)
+    for said in sample_texts([model], examples, inputs, 4, cold, 1):
         assert len(set(said)) == 1
 
 
@@ -154,7 +154,7 @@ def test_the_signature_tells_everything_that_changes_the_value(model, examples):
         return sampled_scores([model] * models, examples, settings(2, 1), how, seed=4)[0].signature
 
     plain = signature(PLAIN)
-    assert plain.endswith("|sentences:17|length:of the reference|given words:1,not scored|samples:2|seed:4")
+    assert plain.endswith("|sentences:17|length:of the reference|prefix words:1,not scored|samples:2|seed:4")
     assert signature(DecodingSettings(beam_size=5, length_penalty=1)) == plain  # samples are not searched for
     assert (
         signature(DecodingSettings(sample=SampleSettings(temperature=0.5, top_k=3)))

@@ -107,7 +107,7 @@ def text_only(walls, tmp_path_factory):
 def test_a_translating_model_needs_a_language_to_translate_from():
     with pytest.raises(SettingsError, match=r"model 'nmt' translates: set the source language, data\.source_lang"):
         recipe_of(data={"source_lang": None})
-    with pytest.raises(SettingsError, match=r"data\.source_lang is 'de', and model 'mrnn' translates nothing"):
+    with pytest.raises(SettingsError, match=r"data\.source_lang is 'de', but model 'mrnn' does not translate"):
         Recipe.parse({"data": {"lang": "en", "source_lang": "de"}, "model": {"name": "mrnn"}})
 
 
@@ -356,7 +356,7 @@ def stop_at(step):
 
 def without_times(run):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "words_per_second")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in lines]
 
 
 SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {

@@ -24,6 +24,8 @@ NEVER = -1e4
 class BowSettings(Settings):
     """Settings of the bag of words."""
 
+    translates: ClassVar[bool] = False
+
     name: Literal["bow"] = "bow"
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features. The sizes of a convnet have no effect: maps are read flat."""

@@ -24,6 +24,8 @@ Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
 class LBLSettings(Settings):
     """Settings of the log-bilinear models; context and start are the paper's."""
 
+    translates: ClassVar[bool] = False
+
     name: Literal["lbl"] = "lbl"
     variant: Variant = "MLBL-B"
     """Without a picture (section 3), biased by it (4.1), or gated by it (4.2)."""

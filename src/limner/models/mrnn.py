@@ -31,6 +31,8 @@ Variant = Literal[
 class MRNNSettings(Settings):
     """Settings of the m-RNN; the sizes are the paper's."""
 
+    translates: ClassVar[bool] = False
+
     name: Literal["mrnn"] = "mrnn"
     variant: Variant = "m-RNN"
     """The full model, the one without a picture, or one of Figure 3 and Table 8."""

@@ -33,6 +33,8 @@ Floats = NDArray[np.float64]
 class NGramSettings(Settings):
     """Settings of the n-grams."""
 
+    translates: ClassVar[bool] = False
+
     name: Literal["ngram"] = "ngram"
     order: int = Field(default=3, ge=1, le=9)
     """Words of an n-gram: 2 is GT2, 3 is GT3; the paper found no gain above 3."""

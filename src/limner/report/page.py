@@ -137,7 +137,7 @@ def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
         facts.append(("epochs", f"{log[-1].epoch:g}"))
         if log[-1].seconds is not None:
             facts.append(("training time", _duration(log[-1].seconds)))
-    speeds = [line.words_per_second for line in log if line.words_per_second]
+    speeds = [line.tokens_per_second for line in log if line.tokens_per_second]
     if speeds:
         facts.append(("words per second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
     return facts

@@ -134,10 +134,9 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _translation_has_source_language(self) -> Self:
-        translates = getattr(self.model, "translates", False)
-        if translates and self.data.source_lang is None:
+        if self.model.translates and self.data.source_lang is None:
             raise ValueError(f"model '{self.model.name}' translates: set the source language, data.source_lang")
-        if not translates and self.data.source_lang is not None:
+        if not self.model.translates and self.data.source_lang is not None:
             raise ValueError(
                 f"data.source_lang is '{self.data.source_lang}', but model '{self.model.name}' does not translate; "
                 "leave it out"

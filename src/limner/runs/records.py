@@ -81,7 +81,7 @@ class LogLine(Record):
     """Mean training loss of the epoch, in nats per token."""
     perplexity: float | None = None
     """Perplexity of the validation split."""
-    words_per_second: float | None = None
+    tokens_per_second: float | None = None
     """Target tokens trained on per second."""
     seconds: float | None = None
     """Duration of all training steps so far."""

@@ -34,7 +34,7 @@ class RunLog:
             epoch=state.epoch + 1,
             kind="train",
             loss=state.loss,
-            words_per_second=state.tokens_per_second,
+            tokens_per_second=state.tokens_per_second,
             seconds=state.seconds,
         )
         self._write(line)
@@ -68,7 +68,7 @@ class RunLog:
             numbers = {
                 "loss": line.loss,
                 "perplexity": line.perplexity,
-                "words_per_second": line.words_per_second,
+                "tokens_per_second": line.tokens_per_second,
             }
             for name, value in {**numbers, **line.metrics}.items():
                 if value is not None:

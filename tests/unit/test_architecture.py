@@ -24,7 +24,6 @@ LONG_FUNCTIONS = {
     "cli/evaluate.py:evaluate",
     "cli/features.py:features",
     "cli/translate.py:translate",
-    "diagnosis/diagnose.py:diagnose",
 }
 MANY_PARAMETERS: set[str] = set()
 REPEATED_CLASS_NAMES: set[str] = set()

@@ -199,7 +199,7 @@ def test_a_contact_sheet_needs_the_name_of_a_picture(tiny, name, capsys, monkeyp
     (tmp_path / "folder.png").mkdir()
     status, _, told = run(capsys, monkeypatch, "show", tiny.path, "--sheet", tmp_path / name)
     assert status == 1
-    assert re.fullmatch(rf"error: .*{name}: .*; name a \.png\n", told)
+    assert re.fullmatch(rf"error: .*{name}: .*; expected the name of an image file, such as sheet\.png\n", told)
 
 
 def test_names_are_shown_as_they_are(capsys, monkeypatch, tmp_path):

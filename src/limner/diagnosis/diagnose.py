@@ -105,10 +105,13 @@ def diagnose(
     contrastive_set = None
     if settings.contrastive is not None:
         contrastive_set = read_contrastive_set(settings.contrastive, model, collection)
-    conditions = _image_conditions(comparison, collection, features)
-    best = {name: comparison.generate(f"{name} images", source) for name, source in conditions.items()}
-    outputs = _measure_image_conditions(comparison, conditions, best)
-    image_controls = comparison.compare(outputs, "image controls")
+    measurements = _measure(comparison, _image_conditions(comparison, collection, features), masked)
+    contrastive = None
+    if contrastive_set is not None:
+        on_scored = partial(on_progress, "contrastive set")
+        contrastive = score_contrastive_set(
+            model, contrastive_set, collection, backbone=backbone, device=device, on_progress=on_scored
+        )
     return Diagnosis(
         split=split,
         decoding=comparison.decoding.signature,
@@ -116,23 +119,11 @@ def diagnose(
         fingerprint=collection.fingerprint(),
         command=command,
         sentences=len(comparison.inputs),
-        image_controls=image_controls,
-        masking=tuple(_measure_masking(comparison, one, conditions, best[outputs[0].name]) for one in masked),
-        ambiguity=_measure_ambiguity(comparison, conditions, best),
-        contrastive=None
-        if contrastive_set is None
-        else score_contrastive_set(
-            model,
-            contrastive_set,
-            collection,
-            backbone=backbone,
-            device=device,
-            on_progress=partial(on_progress, "contrastive set"),
-        ),
-        signatures={metric.metric: metric.signature for metric in outputs[0].metrics},
+        contrastive=contrastive,
         trials=settings.trials,
         seed=settings.seed,
-        verdict=verdict(image_controls),
+        verdict=verdict(measurements.image_controls),
+        **measurements._asdict(),
         seconds=time.perf_counter() - began,
     )
 
@@ -213,6 +204,28 @@ def _image_conditions(
     else:
         conditions["none"] = None
     return conditions
+
+
+class Measurements(NamedTuple):
+    """The results of the experiments that generate sentences; fields as of `Diagnosis`."""
+
+    image_controls: tuple[ConditionResult, ...]
+    masking: tuple[MaskingResult, ...]
+    ambiguity: AmbiguityResult | None
+    signatures: dict[str, str]
+
+
+def _measure(comparison: ConditionComparison, conditions: Conditions, masked: Sequence[MaskedInputs]) -> Measurements:
+    """Generate and compare sentences under all image controls, with masked words and for ambiguous words."""
+    best = {name: comparison.generate(f"{name} images", features) for name, features in conditions.items()}
+    outputs = _measure_image_conditions(comparison, conditions, best)
+    reference = outputs[0]
+    return Measurements(
+        image_controls=comparison.compare(outputs, "image controls"),
+        masking=tuple(_measure_masking(comparison, one, conditions, best[reference.name]) for one in masked),
+        ambiguity=_measure_ambiguity(comparison, conditions, best),
+        signatures={metric.metric: metric.signature for metric in reference.metrics},
+    )
 
 
 def _measure_image_conditions(

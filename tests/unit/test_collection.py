@@ -93,7 +93,7 @@ def test_an_item_written_twice_at_once_is_united(tmp_path):
     assert Collection.open(tmp_path / "c").items()[0].texts("en") == ["one", "two"]
 
 
-def test_a_moved_picture_is_followed_and_another_refused(path):
+def test_an_image_may_move_but_not_change_its_name(path):
     assert write_items(path, [replace(DOG, image="../elsewhere/dog.jpg")]).updated == 1
     assert Collection.open(path).items("train")[0].image == "../elsewhere/dog.jpg"
     with pytest.raises(CollectionError, match=r"item 'dog': its image is 'dog\.jpg' .* and 'cat\.jpg'"):
@@ -109,14 +109,14 @@ def test_contradictions_are_refused_and_nothing_is_written(path, change):
     assert len(Collection.open(path)) == 3
 
 
-def test_an_open_collection_does_not_change_under_its_reader(path):
+def test_an_open_collection_is_a_snapshot(path):
     before = Collection.open(path)
     write_items(path, [Item("new", "train")])
     assert len(before.items()) == 3
     assert len(Collection.open(path).items()) == 4
 
 
-def test_fingerprint_tells_contents_and_not_the_place(path, tmp_path):
+def test_the_fingerprint_depends_on_contents_and_not_on_folders(path, tmp_path):
     shutil.move(path, tmp_path / "moved")
     moved = Collection.open(tmp_path / "moved").fingerprint()
     write_items(tmp_path / "d", [replace(DOG, image="../pictures/dog.jpg"), TEXT, CLIP])
@@ -127,7 +127,7 @@ def test_fingerprint_tells_contents_and_not_the_place(path, tmp_path):
         shutil.rmtree(tmp_path / "e")
 
 
-def test_opening_what_is_not_a_collection(tmp_path, path):
+def test_opening_other_folders_is_an_error(tmp_path, path):
     with pytest.raises(CollectionError, match="does not exist"):
         Collection.open(tmp_path / "nothing")
     with pytest.raises(CollectionError, match="not a collection"):
@@ -169,7 +169,7 @@ def file_size_limit(size):
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_disk_that_refuses_leaves_the_collection_as_it_was(path, tmp_path, exists):
+def test_a_failed_write_leaves_the_collection_unchanged(path, tmp_path, exists):
     target = path if exists else tmp_path / "new"
     with file_size_limit(200), pytest.raises(CollectionError, match="is unchanged"):
         write_items(target, [Item(str(number), "train") for number in range(1000)])
@@ -177,7 +177,7 @@ def test_a_disk_that_refuses_leaves_the_collection_as_it_was(path, tmp_path, exi
     assert (len(Collection.open(path)) == 3) if exists else not target.exists()
 
 
-def test_two_writers_do_not_meet(path):
+def test_a_collection_has_one_writer(path):
     def write_within(done, total):
         with pytest.raises(CollectionError, match="another process is writing"):
             write_items(path, [Item("other", "train")])
@@ -207,7 +207,7 @@ def test_temporary_folders_of_an_interrupted_write_are_removed(tmp_path):
     assert hidden(tmp_path) == []
 
 
-def test_another_picture_is_not_overwritten(path, tmp_path):
+def test_a_different_file_is_not_overwritten(path, tmp_path):
     for name, colour in (("a.png", "red"), ("b.png", "blue")):
         Image.new("RGB", (4, 4), colour).save(tmp_path / name)
     write_items(path, [DOG], files={"p.png": tmp_path / "a.png"})
@@ -242,14 +242,14 @@ def test_contact_sheet_draws_tiles_for_damaged_images(tmp_path):
     assert tile.getpixel((2, 2)) == (222, 219, 212)
 
 
-def test_contact_sheet_without_pictures(path):
+def test_contact_sheet_without_images(path):
     with pytest.raises(CollectionError, match="split 'val' has no images"):
         contact_sheet(Collection.open(path), "val")
     with pytest.raises(CollectionError, match="at least 1"):
         contact_sheet(Collection.open(path), "train", rows=0)
 
 
-def test_what_a_killed_write_of_the_table_left_is_removed(path):
+def test_files_of_an_interrupted_table_write_are_removed(path):
     left = path / ITEMS / "data" / ".tmpAbCdEf"
     left.write_bytes(b"half a file")
     write_items(path, [replace(TEXT, sentences=(Sentence("fr", "un chien", 4),))])
@@ -260,7 +260,7 @@ def test_what_a_killed_write_of_the_table_left_is_removed(path):
 WRITTEN = Sentence("en", "a sweet dog", 0, generated_by="de-en:0123456789ab")
 
 
-def test_who_made_a_sentence_is_kept(path):
+def test_the_generating_model_of_a_sentence_is_stored(path):
     assert write_items(path, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 1, 0)
     dog = Collection.open(path).items("train")[0]
     assert dog.sentences == (*DOG.sentences, WRITTEN)
@@ -269,7 +269,7 @@ def test_who_made_a_sentence_is_kept(path):
     assert write_items(path, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 0, 1)
 
 
-def test_what_a_model_made_gives_way_to_the_same_words_by_people(path):
+def test_a_human_written_sentence_replaces_the_same_generated_sentence(path):
     """Or the pair would be learned twice, once as synthetic."""
     same = DOG.sentences[0]._replace(generated_by="run")
     assert write_items(path, [replace(DOG, sentences=(same,))]) == Changes(0, 0, 1)
@@ -303,7 +303,7 @@ def old(tmp_path):
     return folder
 
 
-def test_collections_of_before_sentences_were_made_still_open_and_grow(old, path):
+def test_collections_of_older_versions_can_be_read_and_extended(old, path):
     before = Collection.open(old)
     assert before.items() == Collection.open(path).items()
     assert before.fingerprint() == Collection.open(path).fingerprint()
@@ -315,7 +315,7 @@ def test_collections_of_before_sentences_were_made_still_open_and_grow(old, path
     assert after.fingerprint() != before.fingerprint()
 
 
-def test_the_fingerprint_of_what_people_wrote_is_what_it_always_was(tmp_path):
+def test_the_fingerprint_of_human_written_sentences_is_stable(tmp_path):
     write_items(tmp_path / "c", [TEXT])
     contents = ["text", "val", None, None, [["fr", "un chat", 3]], [], None]
     assert Collection.open(tmp_path / "c").fingerprint() == hashlib.sha256(json.dumps(contents).encode()).hexdigest()

@@ -173,7 +173,7 @@ def test_whatever_a_model_says_becomes_words(tokens, words):
     assert " ".join(join(tokens.split())) == words
 
 
-def test_no_joiner_stands_in_a_text():
+def test_joiner_characters_of_a_text_are_replaced():
     assert replace_joiners("a ￭ b￭s") == "a ■ b■s"
 
 

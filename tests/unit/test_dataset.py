@@ -48,7 +48,7 @@ def test_a_batch_to_score_is_bounded_by_both_languages():
     assert pairs.batches_by_length(20) == [[0, 1, 2, 3, 5], [4]]
 
 
-def test_pictures_give_what_is_stored(tiny):
+def test_a_feature_store_returns_stored_features(tiny):
     pictures = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
     assert pictures.shapes == {"pooled": (3,), "maps": (3, 16, 16)}
     shown, bare = tiny.items("test")[0], Item("bare", "test")
@@ -73,7 +73,7 @@ def test_splits(tiny):
         Examples.of_split(tiny, "val", TargetLanguage("en", tokenizer), None, max_tokens=1)
 
 
-def test_pictures_without_features_are_left_out_when_asked(tiny, caplog) -> None:
+def test_items_without_features_are_refused_or_left_out(tiny, caplog) -> None:
     class Half:
         table_names = ("pooled",)
 
@@ -138,7 +138,7 @@ def test_examples_of_translation_are_the_pairs_of_a_group():
     assert batch.target_mask.sum(1).tolist() == [3, 4]
 
 
-def test_what_a_model_wrote_is_read_where_asked_for_and_never_said():
+def test_model_generated_sentences_are_sources_only_and_optional():
     pairs = translated(synthetic=0.5)
     everything = read_and_said(pairs)
     written = [("four one", "eins"), ("four one", "zwei eins"), ("three three", "drei")]
@@ -202,7 +202,7 @@ def test_without_synthetic_pairs_an_epoch_is_everything():
     assert examples()[0].epoch_rows(seed=1, epoch=0) == [0, 1, 2, 3]
 
 
-def test_queries_are_what_people_wrote_with_every_reference():
+def test_generation_inputs_are_human_written_sources_with_all_references():
     a, _, c = TRANSLATED
     expected = [GenerationInput(a, "one two", ("eins zwei drei",)), GenerationInput(c, "one", ("eins", "zwei eins"))]
     assert translated().generation_inputs() == expected
@@ -212,7 +212,7 @@ def test_queries_are_what_people_wrote_with_every_reference():
     )  # long sentences are not learned, but are translated
 
 
-def test_queries_of_descriptions_are_the_items():
+def test_generation_inputs_of_captioning_are_the_items():
     first, _, last = ITEMS
     asked = [GenerationInput(item, None, tuple(item.texts("en"))) for item in ITEMS]
     assert examples()[0].generation_inputs() == asked
@@ -237,7 +237,7 @@ def test_splits_of_translation(tiny):
         )
 
 
-def test_a_split_that_a_model_translated_is_named_as_such(tmp_path):
+def test_an_error_names_excluded_model_generated_sentences(tmp_path):
     """It is not for learning from without a word, nor for validating on."""
     sentences = (Sentence("en", "one", 0, MADE), Sentence("de", "eins", 0))
     write_items(tmp_path, [Item("a", "val", sentences=sentences)])

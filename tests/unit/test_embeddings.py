@@ -78,7 +78,7 @@ def test_words_with_spaces_empty_lines_and_broken_letters_pass_by(file):
     assert {word: row.tolist() for word, row in read.items()} == {"dog": [1, 2], "cat": [3, 4], "12": [3, 4]}
 
 
-def test_binary_rows_are_found_across_the_pieces_it_is_read_in(file, monkeypatch):
+def test_binary_rows_may_span_read_blocks(file, monkeypatch):
     monkeypatch.setattr("limner.text.embeddings._BUFFER_SIZE", 7)
     read = read_embeddings(file(word2vec_binary(VECTORS)), VECTORS)
     assert {word: row.tolist() for word, row in read.items()} == {
@@ -141,7 +141,7 @@ def test_a_text_shorter_than_its_header_is_read_with_a_warning(file, caplog):
     assert "the header gives 9 words, the file has 1" in caplog.text
 
 
-def test_words_found_keep_their_vectors_and_the_others_are_drawn_like_them(file):
+def test_pretrained_words_keep_their_vectors_and_others_have_their_distribution(file):
     random = np.random.default_rng(1)
     mean, spread = np.array([3.0, -1.0, 0.0]), np.array([0.1, 1.0, 5.0])
     known = {f"known{k}": (mean + spread * random.standard_normal(3)).tolist() for k in range(500)}

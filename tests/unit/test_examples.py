@@ -25,13 +25,13 @@ def test_targets_are_shifted_padded_and_masked():
     assert len(batch) == 3
 
 
-def test_sources_carry_no_signs():
+def test_sources_have_no_special_tokens():
     batch = collate([Example("a", source=[4, 5]), Example("b", source=[6]), Example("c")])
     assert batch.source.tolist() == [[4, 5], [6, PAD], [PAD, PAD]]
     assert batch.source_mask.tolist() == [[True, True], [True, False], [False, False]]
 
 
-def test_pictures_are_stacked_and_a_missing_one_is_zeros():
+def test_features_are_stacked_and_missing_ones_are_zero():
     image = collate_features([None, vector(1, 2), {"pooled": None}, vector(3, 4)])
     assert image.present.tolist() == [False, True, False, True]
     assert image.pooled.tolist() == [[0, 0], [1, 2], [0, 0], [3, 4]]
@@ -40,7 +40,7 @@ def test_pictures_are_stacked_and_a_missing_one_is_zeros():
     assert image.maps is None
 
 
-def test_a_missing_picture_is_zeros_whatever_its_neighbours_are():
+def test_missing_features_are_zero_whatever_the_other_examples():
     image = collate_features([vector(np.inf, np.nan), None])
     assert image.pooled[1].tolist() == [0, 0]
 
@@ -52,14 +52,14 @@ def test_two_forms_at_once():
     assert image.present.tolist() == [True, False]
 
 
-def test_no_picture_at_all():
+def test_a_batch_without_images():
     image = collate_features([None, None])
     assert image.present.tolist() == [False, False]
     assert image[1:] == (None, None, None)
 
 
 @pytest.mark.parametrize("forms", [{"pooled": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
-def test_a_batch_without_any_picture_is_seen_as_zeros(forms):
+def test_a_batch_without_any_image_has_zero_features(forms):
     encoder = ImageEncoder(forms, ImageEncoderSettings(scaling="l2", convnet_width=4, convnet_dim=4))
     picture = {form: np.ones(shape, dtype=np.float16) for form, shape in forms.items()}
     assert encoder(collate_features([None, None])).tolist() == [[0.0] * 4] * 2
@@ -82,7 +82,7 @@ def test_sources_move_with_the_batch():
     assert {moved.source.device.type, moved.source_mask.device.type} == {"meta"}
 
 
-def test_a_source_without_words_still_has_a_place_which_is_not_real():
+def test_an_empty_source_has_one_masked_position():
     batch = collate([Example("a", [4], source=[])])
     assert batch.source.tolist() == [[PAD]]
     assert batch.source_mask.tolist() == [[False]]
@@ -101,6 +101,6 @@ def test_sentences_of_one_group_translate_each_other():
     assert SPOKEN.pairs("en", "fr") == SPOKEN.pairs("fr", "en") == []
 
 
-def test_what_a_model_wrote_is_nothing_that_people_wrote():
+def test_texts_exclude_model_generated_sentences():
     assert SPOKEN.texts("en") == ["a", "b", "c"]
     assert SPOKEN.texts("de") == ["x", "y", "z"]

@@ -74,12 +74,12 @@ def test_flickr30k_by_its_file_with_lists_without_endings(tmp_path):
     assert (item.id, item.split, item.texts("de")) == ("a", "train", ["a says 0 .", "a says 1 ."])
 
 
-def test_strict_refuses_the_first_thing_skipped(flickr):
+def test_strict_reading_fails_at_the_first_skipped_entry(flickr):
     with pytest.raises(CollectionError, match=r"Flickr8k\.token\.txt:5: 'gone\.jpg': sentences whose image"):
         read_source("flickr", flickr, strict=True)
 
 
-def test_a_picture_in_two_splits_names_both_lines(flickr):
+def test_an_image_in_two_splits_is_an_error_that_names_both_lines(flickr):
     write(flickr / "splits" / "test.txt", "a.jpg\nb.jpg\n")
     with pytest.raises(CollectionError, match=r"test\.txt:2: 'b\.jpg' is in .*'test'.*'train' in .*train\.txt:1"):
         read_source("flickr", flickr)
@@ -161,7 +161,7 @@ def test_multi30k_tasks_meet_in_the_same_items(multi30k, tmp_path):
     assert translated == {"A cow.", "Eine Kuh."}
 
 
-def test_multi30k_takes_pictures_by_flickrs_number(multi30k, tmp_path):
+def test_multi30k_finds_images_by_their_number_on_flickr(multi30k, tmp_path):
     draw(tmp_path / "p", "10_0a1b2c.jpg", "20.jpg", "30_aa.jpg", "30_bb.jpg", "100_ff.jpg")
     reading = read_source("multi30k", multi30k / "task1", ReaderOptions(images=tmp_path / "p"))
     images = {item.id: item.image and item.image.rpartition("/")[2] for item in reading.items}
@@ -169,7 +169,7 @@ def test_multi30k_takes_pictures_by_flickrs_number(multi30k, tmp_path):
     assert reading.skipped == {"images that are missing (their sentences are kept as text)": 1}
 
 
-def test_multi30k_with_the_splits_of_its_pictures(multi30k, tmp_path):
+def test_multi30k_with_lists_of_splits(multi30k, tmp_path):
     draw(tmp_path / "p", "10_0a1b2c.jpg", "20_cc.jpg")
     write(tmp_path / "s" / "test.txt", "10_0a1b2c.jpg\n")
     options = ReaderOptions(images=tmp_path / "p", splits=tmp_path / "s")
@@ -184,7 +184,7 @@ def test_multi30k_files_of_different_length(multi30k):
         read_source("multi30k", multi30k / "task1")
 
 
-def test_multi30k_picture_in_two_splits_names_both_lines(multi30k):
+def test_multi30k_image_in_two_splits_is_an_error_that_names_both_lines(multi30k):
     write(multi30k / "task1" / "test_2016_flickr.images.txt", "20.jpg\n")
     message = r"test_2016_flickr\.images\.txt:1: id '20' occurs twice: .*'train' in .*train\.images\.txt:2"
     with pytest.raises(CollectionError, match=message):
@@ -282,7 +282,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_two_pictures_of_one_name_are_refused_by_both_names(tmp_path, kind):
+def test_two_images_of_the_same_name_are_an_error_that_names_both(tmp_path, kind):
     draw(tmp_path / "images", *CATS_AND_DOGS)
     source = SOURCES[kind](tmp_path, *CATS_AND_DOGS)
     message = r"'\S*dogs/001\S*' has the item id '001', like '\S*cats/001\S*' in .*; rename one"
@@ -291,7 +291,7 @@ def test_two_pictures_of_one_name_are_refused_by_both_names(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SOURCES if kind != "multi30k"])
-def test_a_name_with_its_folder_finds_the_picture_there(tmp_path, kind):
+def test_a_name_with_a_folder_finds_the_image_in_that_folder(tmp_path, kind):
     draw(tmp_path / "images", *CATS_AND_DOGS)
     (item,) = read_source(kind.partition(" ")[0], SOURCES[kind](tmp_path, "dogs/001.jpg")).items
     assert item.image == str(tmp_path / "images" / "dogs" / "001.jpg")
@@ -299,7 +299,7 @@ def test_a_name_with_its_folder_finds_the_picture_there(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["coco", "karpathy", "flickr", "multi30k"])
-def test_a_bare_name_that_fits_two_pictures_is_refused(tmp_path, kind):
+def test_a_name_that_matches_two_images_is_an_error(tmp_path, kind):
     draw(tmp_path / "images", *CATS_AND_DOGS)
     source, options = SOURCES[kind](tmp_path, "001.jpg"), ReaderOptions(images=tmp_path / "images")
     with pytest.raises(CollectionError, match=r"'001\.jpg' may be \S*cats/001\.jpg or \S*dogs/001\.jpg; specify"):
@@ -450,7 +450,7 @@ def test_csv_refuses(tmp_path, text, message):
         read_source("csv", write(tmp_path / "t.csv", text))
 
 
-def test_a_table_without_ids_and_splits_is_named_by_its_pictures_and_dealt_out(dog):
+def test_a_table_without_ids_and_splits_uses_image_names_and_assigned_splits(dog):
     path = write(dog / "t.csv", "image,lang,text\np/dog.png,en,a dog\np/dog.png,en,a pet\n")
     told = [("en", "a dog", 0), ("en", "a pet", 1)]
     assert table(read_source("csv", path, ReaderOptions(split="val"))) == {"p/dog": ("val", told)}
@@ -502,7 +502,7 @@ def test_folder(tmp_path):
         read_source("folder", tmp_path)
 
 
-def test_an_empty_file_beside_a_picture_says_nothing_about_it(tmp_path):
+def test_an_empty_text_file_of_an_image_is_skipped(tmp_path):
     draw(tmp_path, "a.png", "b.png")
     write(tmp_path / "a.txt", " \n")
     write(tmp_path / "b.txt", "a dog\n")
@@ -511,7 +511,7 @@ def test_an_empty_file_beside_a_picture_says_nothing_about_it(tmp_path):
     assert reading.skipped == {"empty text files (the images are kept)": 1}
 
 
-def test_a_folder_without_pictures_names_what_would_help(tmp_path):
+def test_a_folder_without_images_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(CollectionError, match=r"no images below this folder .*; specify a folder of images"):
         read_source("folder", tmp_path)
     (tmp_path / "a").mkdir()
@@ -522,7 +522,7 @@ def test_a_folder_without_pictures_names_what_would_help(tmp_path):
         read_source("folder", tmp_path)
 
 
-def test_dealing_out_what_was_not_dealt_out_before_names_the_remedy(tmp_path):
+def test_an_import_with_other_splits_is_an_error_with_a_remedy(tmp_path):
     draw(tmp_path / "p", *(f"{n}.png" for n in range(20)))
     import_collection("folder", tmp_path / "p", tmp_path / "c", AUTO)
     with pytest.raises(CollectionError, match=r"its split is .*\(repeat --split auto if it was used before\)"):
@@ -544,7 +544,7 @@ def test_kinds_sources_and_options_are_checked(tmp_path):
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_import_is_idempotent_and_pictures_are_found(flickr, tmp_path, copy):
+def test_import_is_idempotent_and_image_paths_exist(flickr, tmp_path, copy):
     target = tmp_path / "deep" / "collection"
     seen = []
     progress = lambda done, total: seen.append((done, total))  # noqa: E731
@@ -580,7 +580,7 @@ def test_an_interrupted_import_leaves_nothing(flickr, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_auto_deals_pictures_out_by_their_names() -> None:
+def test_automatic_splits_depend_on_image_names_only() -> None:
     ids = [f"photo{number}" for number in range(2000)]
     splits = Counter(assign_split(id, AUTO) for id in ids)
     assert splits.keys() == {"train", "val", "test"}

@@ -147,7 +147,7 @@ def test_prepositions_contract(loose, expected):
     assert contract_prepositions(loose) == expected
 
 
-def test_a_pair_is_told_five_ways_in_three_languages():
+def test_a_pair_has_five_sentences_in_three_languages():
     scene = Scene("beach", (BALL, replace(TREE, big=False)), "left")
     assert texts(scene, "en") == [
         "There is a red ball to the left of a green tree.",
@@ -172,7 +172,7 @@ def test_a_pair_is_told_five_ways_in_three_languages():
     ]
 
 
-def test_a_clip_tells_its_motion():
+def test_sentences_of_a_clip_name_its_motion():
     scene = Scene("snow", (HOUSE,), "middle", motion="fall")
     assert texts(scene, "en")[4] == "You can see a blue house that falls down."
     assert texts(scene, "de")[4] == "Man sieht ein blaues Haus, das nach unten fällt."
@@ -261,7 +261,7 @@ def test_the_share_of_ambiguous_scenes_is_a_setting():
     assert sum(label is not None for label in labels(0.4)) == pytest.approx(160, abs=50)
 
 
-def test_relations_hold_in_the_picture(scenes):
+def test_relations_hold_in_the_image(scenes):
     for scene in scenes:
         first, *others = scene.objects
         if scene.relation == "between":
@@ -345,7 +345,7 @@ def test_clips_move_as_they_say(motion):
 # The collection.
 
 
-def test_the_collection_holds_what_was_asked_for(collection):
+def test_the_collection_has_the_sizes_of_the_settings(collection):
     assert collection.splits() == {"train": 7, "val": 2, "test": 2}
     for item in collection.items():
         assert Counter(sentence.lang for sentence in item.sentences) == {"en": 5, "de": 5, "fr": 5}
@@ -390,7 +390,7 @@ def test_another_seed_gives_another_collection(collection, tmp_path):
     assert {item.sentences for item in other.items()} != {item.sentences for item in collection.items("train")[:5]}
 
 
-def test_more_pictures_leave_the_first_ones_as_they_are(collection, tmp_path):
+def test_more_images_do_not_change_the_first_ones(collection, tmp_path):
     more = generate_scenes(tmp_path / "more", SceneSettings(seed=3, train=6, val=0, test=0, size=64))
     ours, theirs = digests(more.path), digests(collection.path)
     for index in range(5):
@@ -427,7 +427,7 @@ def test_nothing_is_written_when_drawing_fails(tmp_path):
     assert threading.active_count() < 50
 
 
-def test_progress_counts_every_picture_and_clip(tmp_path):
+def test_progress_counts_images_and_clips(tmp_path):
     calls = []
     settings = SceneSettings(train=3, val=1, test=0, size=32)
     (tmp_path / "empty").mkdir()
@@ -435,7 +435,7 @@ def test_progress_counts_every_picture_and_clip(tmp_path):
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
-def test_no_picture_at_all_is_refused(tmp_path):
+def test_settings_without_images_are_an_error(tmp_path):
     with pytest.raises(CollectionError, match="set train, val or test"):
         generate_scenes(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
 

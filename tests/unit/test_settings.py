@@ -45,14 +45,14 @@ MRNN = {"name": "mrnn"}
         ({"model": MRNN, "decoding": {"n_best": 4}}, "n_best 4 is above beam_size 1"),
     ],
 )
-def test_what_does_not_fit_is_named(values, message):
+def test_invalid_keys_are_named(values, message):
     with pytest.raises(SettingsError) as caught:
         Recipe.parse(values, where="my.yaml")
     assert str(caught.value).startswith("my.yaml: ")
     assert message in str(caught.value)
 
 
-def test_what_no_single_key_is_wrong_about_is_told_plainly():
+def test_an_error_of_several_keys_names_the_settings():
     with pytest.raises(SettingsError, match=r"^decoding: n_best 4 is above beam_size 1"):
         DecodingSettings.parse({"n_best": 4}, where="decoding")
 
@@ -63,7 +63,7 @@ def test_the_language_of_the_data_is_the_language_of_the_words():
     assert Recipe.parse({"model": MRNN, "data": {"lang": "ja"}, "text": {"tokenise": "space"}}).text.lang == "ja"
 
 
-def test_all_mistakes_are_told_at_once():
+def test_all_invalid_keys_are_reported():
     with pytest.raises(SettingsError, match=r"model\.mrnn\.a: .*; model\.mrnn\.b: "):
         Recipe.parse({"model": {**MRNN, "a": 1, "b": 2}})
 
@@ -86,7 +86,7 @@ def test_settings_are_frozen_and_survive_json():
         ("a.b=", {"a": {"b": None, "c": [1]}}),
     ],
 )
-def test_changes(assignment, expected):
+def test_assignments(assignment, expected):
     values = {"a": {"b": 1, "c": [1]}}
     assert override(values, [assignment]) == expected
     assert values == {"a": {"b": 1, "c": [1]}}
@@ -105,7 +105,7 @@ def test_later_changes_win():
         ("a={", "'a={': the value cannot be read as YAML"),
     ],
 )
-def test_changes_that_cannot_be_made(assignment, message):
+def test_invalid_assignments(assignment, message):
     with pytest.raises(SettingsError, match="^" + message.replace("{", r"\{")):
         override({"a": {"b": 1}}, [assignment])
 

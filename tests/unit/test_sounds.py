@@ -58,7 +58,7 @@ def test_every_split_has_every_kind_and_every_file_is_a_sound(collection):
         assert 0.005 < np.abs(samples).max() < 1
 
 
-def test_what_is_there_stays(collection, tmp_path):
+def test_an_existing_collection_is_kept(collection, tmp_path):
     before = digests(collection.path)
     noted = []
     assert generate_sounds(collection.path, SMALL, lambda *news: noted.append(news)).items() == collection.items()
@@ -166,7 +166,7 @@ def beats(samples):
         ("noise", "colour", above, 0.5),
     ],
 )
-def test_what_is_said_is_heard(kind, quality, measure, border):
+def test_sentences_agree_with_measurements(kind, quality, measure, border):
     """The first of the two words is what is above the border; no sound is near it."""
     more, less = QUALITIES[kind][quality]
     found = {more: [], less: []}
@@ -220,7 +220,7 @@ def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_pa
     assert told["splits"] == {"train": 2, "val": 1, "test": 1} == Collection.open(tmp_path / "c").splits()
     assert told["next"].endswith(f"c --backbone {backbone}")
     status, printed, _ = run(capsys, monkeypatch, "show", tmp_path / "c")
-    assert f"{4 if kind == 'sounds' else 0} sounds" in printed
+    assert f"{4 if kind == 'sounds' else 0} audio files" in printed
 
 
 @pytest.mark.parametrize(
@@ -228,19 +228,19 @@ def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_pa
     [(["smells", "c"], "KIND 'smells': expected scenes or sounds"),
      (["sounds", "c", "--train", "-1"], "sounds: train: Input should be greater than or equal to 0 (got -1)")],
 )  # fmt: skip
-def test_what_cannot_be_generated(arguments, told, capsys, monkeypatch, tmp_path):
+def test_invalid_arguments_of_generate(arguments, told, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     status, _, errors = run(capsys, monkeypatch, "generate", *arguments)
     assert (status, errors) == (1, f"error: {told}\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_setting_that_is_misspelt():
+def test_a_misspelt_setting():
     with pytest.raises(SettingsError, match="sounds: secconds: Extra inputs"):
         SoundSettings.parse({"secconds": 2}, "sounds")
 
 
-def test_sounds_are_not_called_pictures(capsys, monkeypatch, tmp_path):
+def test_messages_name_audio_files(capsys, monkeypatch, tmp_path):
     generate_sounds(tmp_path / "c", SoundSettings(train=2, val=0, test=0))
     (broken,) = list((tmp_path / "c").rglob("*.flac"))[:1] or list((tmp_path / "c").rglob("*.wav"))[:1]
     broken.write_bytes(b"")

@@ -54,7 +54,7 @@ def test_detokenise_undoes_tokenise(lang, text):
     assert moses.detokenise(moses.tokenise(moses.normalise(text, lang), lang), lang) == text
 
 
-def test_french_signs_keep_their_space():
+def test_french_punctuation_keeps_its_space():
     assert moses.detokenise(["Où", "va", "l'", "homme", "?"], "fr") == "Où va l'homme ?"
 
 
@@ -153,7 +153,7 @@ def test_punctuation_is_a_rule_about_whole_tokens():
     assert words == ["The", "man", "'s", "T-shirt", "3,000", "dots", "1", "dog", "wow", "🐕"]
 
 
-def test_case_is_dropped_only_when_asked():
+def test_lowercasing_is_a_setting():
     assert split_words("Der Öltank", TextSettings(lang="de")) == ["der", "öltank"]
     assert split_words("Der Öltank", TextSettings(lang="de", lowercase=False)) == ["Der", "Öltank"]
 
@@ -175,7 +175,7 @@ def test_rare_words_are_unknown():
     assert len(Tokenizer.train(SENTENCES, TextSettings(max_size=6))) == 6
 
 
-def test_signs_are_left_out_of_text():
+def test_special_tokens_are_omitted_from_text():
     tokenizer = Tokenizer.train(SENTENCES, TextSettings(lowercase=False))
     ids = [
         SPECIAL_TOKENS.bos,
@@ -191,7 +191,7 @@ def test_signs_are_left_out_of_text():
 
 @pytest.mark.parametrize("level", ["word", "bpe"])
 @pytest.mark.parametrize("tokenise", ["moses", "space"])
-def test_a_sign_written_in_a_sentence_is_no_sign(level, tokenise):
+def test_the_string_of_a_special_token_in_a_sentence_is_unknown(level, tokenise):
     text = "a </s> dog <pad> <s> <unk>"
     settings = TextSettings(tokenise=tokenise, level=level, max_size=60)
     ids = Tokenizer.train([text, text], settings).encode(text)

@@ -78,27 +78,23 @@ def diagnose(
     """Measure how much a model uses the image, by comparing its output under several image controls.
 
     Args:
-        model: a translation or captioning model.
-        collection: the collection of the split. Items without an image are left out if the model uses images.
+        model: translation or captioning model.
+        collection: collection of the split; items without an image are left out if the model uses images.
         settings: scope of the diagnosis; default: the image controls on the test split.
-        backbone: location of the backbone for the image files of a contrastive set; default: the one recorded with the
-            features.
+        backbone: location of the backbone for image files; default: the one recorded with the features.
         device: device of the backbone.
         command: the command line, for the record.
         on_progress: called with the stage, the units done and their total.
 
     Raises:
-        SettingsError: a metric or a mask is unknown, a mask selects no word or the model does not translate, or the
-            split has no images.
+        SettingsError: a metric or mask is unknown, a mask selects no source word, or the split has no images.
         CollectionError: the collection has no such split, or the contrastive set is malformed.
         FeatureError: an image has no features, and `leave_out` is false.
     """
-    began = time.perf_counter()
-    settings = settings or DiagnosisSettings()
+    began, settings = time.perf_counter(), settings or DiagnosisSettings()
     on_progress = on_progress or (lambda stage, done, total: None)
     require_metrics(name for name in settings.metrics if name != PERPLEXITY)
-    features = open_features(model, collection)
-    split = settings.split or model.recipe.data.test
+    features, split = open_features(model, collection), settings.split or model.recipe.data.test
     comparison = _prepare(model, collection, split, features, settings, on_progress)
     # All inputs are validated before the first sentence is generated.
     masked = [_mask_inputs(comparison, name) for name in settings.masks]

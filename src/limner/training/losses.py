@@ -55,14 +55,14 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:  # noqa: ANN401
         """Compute the mean over the targets (N,) that are not `IGNORED`, from logits (N, V)."""
         counted = (targets != IGNORED).unsqueeze(1)
-        words, share = targets.clamp(min=0).unsqueeze(1), smoothing / logits.shape[1]
+        tokens, share = targets.clamp(min=0).unsqueeze(1), smoothing / logits.shape[1]
         weight = precise(counted.to(logits.dtype)) / counted.sum()  # (N, 1)
         losses, gradient = [], torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         height = max(1, ELEMENTS_PER_CHUNK // logits.shape[1])
         for some in (slice(top, top + height) for top in range(0, len(logits), height)):
             values = precise(logits[some])
             values = values - values.amax(1, keepdim=True)
-            loss = values.gather(1, words[some])
+            loss = values.gather(1, tokens[some])
             mean = values.sum(1, keepdim=True) if smoothing else None
             total = values.exp_().sum(1, keepdim=True)  # in place: one exponential per logit
             loss = loss - total.log()
@@ -70,11 +70,11 @@ class _CrossEntropy(torch.autograd.Function):
                 loss = (1 - smoothing) * loss + share * (mean - values.shape[1] * total.log())
             losses.append((loss[counted[some]]).sum())
             if gradient is not None:
-                right = values.new_full(words[some].shape, smoothing - 1)
+                target_gradient = values.new_full(tokens[some].shape, smoothing - 1)
                 values.mul_(weight[some] / total)
                 if smoothing:
                     values.sub_(share * weight[some])
-                gradient[some] = values.scatter_add_(1, words[some], right * weight[some])
+                gradient[some] = values.scatter_add_(1, tokens[some], target_gradient * weight[some])
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return -torch.stack(losses).sum() / counted.sum()

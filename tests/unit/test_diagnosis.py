@@ -206,7 +206,7 @@ def test_a_model_that_ignores_the_image(ignoring, toys):
 def test_a_text_only_model_has_no_image_controls(toys):
     diagnosis = run_diagnosis(untrained(toys, []), toys, metrics=["bleu1"], masks=["last:2"], trials=20)
     assert [one.name for one in diagnosis.image_controls] == ["none"]
-    assert [one.name for one in diagnosis.masking[0].conditions] == ["none", "whole sentence"]
+    assert [one.name for one in diagnosis.masking[0].conditions] == ["none", "unmasked"]
     assert [one.name for one in diagnosis.ambiguity.conditions] == ["none"]
     assert diagnosis.verdict == "The model does not use images."
 
@@ -265,8 +265,8 @@ def test_masked_words_are_counted_and_their_translations_expected(diagnosis):
     assert (colours.mask, colours.sentences, colours.masked_words, colours.expected_words) == ("colours", 16, 16, 16)
     assert (last.mask, last.sentences, last.masked_words, last.expected_words) == ("last:1", 16, 16, 16)
     table = scores(colours.conditions)
-    assert list(table) == ["right", "shuffled", "none", "whole sentence"]
-    assert table["whole sentence"]["recovered"].value == 100
+    assert list(table) == ["right", "shuffled", "none", "unmasked"]
+    assert table["unmasked"]["recovered"].value == 100
     assert table["right"]["recovered"].value == 100  # the image shows the colour
     assert table["none"]["recovered"].value == 50  # half of the colours are red, the default
     assert table["none"]["recovered"].p < 0.05

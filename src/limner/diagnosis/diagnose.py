@@ -278,7 +278,7 @@ def _measure_masking(
             stage = f"{masked.mask.name} masked, {name} images"
             best = comparison.generate(stage, conditions[name], inputs, model)
             outputs.append(comparison.measure(name, best, inputs))
-    outputs.append(comparison.measure("whole sentence", [unmasked[index] for index in masked.indices], inputs))
+    outputs.append(comparison.measure("unmasked", [unmasked[index] for index in masked.indices], inputs))
     expected_words = sum(map(len, masked.expected))
     if expected_words:
         for output in outputs:

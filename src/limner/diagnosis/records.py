@@ -28,7 +28,7 @@ class ConditionResult(Record):
     """The scores under one condition. The first condition of a sequence is the reference condition."""
 
     name: str
-    """Image control or input variant: 'right', 'shuffled', 'mean', 'zero', 'none', 'swapped', 'whole sentence'."""
+    """Image control or input variant: 'right', 'shuffled', 'mean', 'zero', 'none', 'swapped', 'unmasked'."""
     scores: tuple[ConditionScore, ...]
     changed: float = 0.0
     """Percentage of the hypotheses that differ from those of the reference condition."""

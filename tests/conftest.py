@@ -1,9 +1,12 @@
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from limner import process
 
 
 def pytest_configure() -> None:
@@ -18,6 +21,15 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data is not at {folder}; set LIMNER_DATA")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands that run in the process of the tests do not change the number of threads of other tests."""
+    monkeypatch.setattr(process, "_choose_threads", False)
+    count = torch.get_num_threads()
+    yield
+    torch.set_num_threads(count)
 
 
 @pytest.fixture(autouse=True)

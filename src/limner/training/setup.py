@@ -12,6 +12,7 @@ from limner.features.store import FeatureStore
 from limner.metrics import score_sentences
 from limner.models import Model, build_model
 from limner.models.protocols import CountBasedModel, ModelInputs, PretrainedEmbeddingModel
+from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (
     ModelConfig,
@@ -64,6 +65,7 @@ def prepare(
     source_size = None if source is None else len(source.tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
     model = build_model(recipe.model, inputs)
+    use_threads_for(model.parameters())
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)

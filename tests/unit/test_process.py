@@ -1,0 +1,47 @@
+"""Threads and wait policy of the commands: chosen by the size of the model unless the user decides."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from limner.process import PARAMETERS_FOR_THREADS, thread_count
+
+PROGRAM = """
+import os, sys
+from limner.process import allow_thread_choice, set_wait_policy, use_threads_for
+set_wait_policy()
+if "command" in sys.argv:
+    allow_thread_choice()
+import torch
+torch.set_num_threads(2)
+counts = []
+for size in (10, int(sys.argv[1]), 10):
+    use_threads_for([torch.empty(size, device="meta")])
+    counts.append(torch.get_num_threads())
+print(os.environ["OMP_WAIT_POLICY"], *counts)
+"""
+
+
+def threads(*arguments, **variables):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")} | variables
+    command = [sys.executable, "-c", PROGRAM, str(PARAMETERS_FOR_THREADS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
+
+
+@pytest.mark.parametrize(("parameters", "expected"), [(1, 1), (PARAMETERS_FOR_THREADS - 1, 1), (10**8, 4)])
+def test_small_models_use_one_thread(parameters, expected):
+    assert thread_count(parameters, 4) == expected
+
+
+def test_a_command_chooses_the_number_of_threads_by_the_model():
+    assert threads("command") == ["PASSIVE", "1", "2", "1"]
+
+
+def test_the_user_decides_first():
+    assert threads("command", OMP_NUM_THREADS="2", OMP_WAIT_POLICY="ACTIVE") == ["ACTIVE", "2", "2", "2"]
+
+
+def test_other_programs_keep_their_threads():
+    assert threads() == ["PASSIVE", "2", "2", "2"]

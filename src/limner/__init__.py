@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
     from limner.inference.word_vectors import nearest_words
     from limner.report import write_report
-    from limner.reproduce import find_table, reproduce
+    from limner.reproduce import ReproductionSettings, find_table, reproduce_table
     from limner.runs.recipe import Recipe, load_recipe
     from limner.runs.trained_model import load_trained_model
     from limner.synthetic.scenes import SceneSettings, generate_scenes
@@ -70,7 +70,8 @@ _MODULES = {
     "load_trained_model": "runs.trained_model",
     "load_recipe": "runs.recipe",
     "nearest_words": "inference.word_vectors",
-    "reproduce": "reproduce",
+    "ReproductionSettings": "reproduce",
+    "reproduce_table": "reproduce",
     "save_filters": "features.encoders.kmeans",
     "train": "training.loop",
     "write_report": "report",
@@ -86,6 +87,7 @@ __all__ = [
     "KMeansSettings",
     "LimnerError",
     "Recipe",
+    "ReproductionSettings",
     "RetrievalResult",
     "Retriever",
     "SceneSettings",
@@ -109,7 +111,7 @@ __all__ = [
     "load_recipe",
     "load_trained_model",
     "nearest_words",
-    "reproduce",
+    "reproduce_table",
     "save_filters",
     "train",
     "write_report",

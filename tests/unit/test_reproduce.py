@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import ModuleType
 
 import pytest
 
@@ -18,7 +19,7 @@ from limner.reproduce import (
     calixto2017,
     find_table,
     plan,
-    reproduce,
+    reproduce_table,
     run,
 )
 from limner.reproduce.kiros2014 import TABLE_1
@@ -55,7 +56,7 @@ RECIPE_OVERRIDES = {  # settings that the n-gram recipe does not have
 
 
 def run_table(table, collection, out, **settings):
-    return reproduce(table, collection, out, settings=ReproductionSettings.parse(settings))
+    return reproduce_table(table, collection, out, settings=ReproductionSettings.parse(settings))
 
 
 @pytest.fixture
@@ -404,3 +405,12 @@ def test_the_tables_of_calixto_have_the_published_scores():
     rows_of = {row.name: row.published["Multi30k"] for row in calixto2017.TABLE_2.rows}
     assert list(rows_of["NMT with M30kC"].values()) == [42.6, 38.9, 36.1, 67.6]
     assert [row.published["Multi30k"]["meteor"] for row in calixto2016.TABLE_1.rows] == [52.3, 46.4, 44.1, 43.5, 24.7]
+
+
+def test_public_names_are_not_hidden_by_packages():
+    """Importing a subpackage sets an attribute of `limner`, which must not replace a function of the same name."""
+    import limner
+
+    for _ in range(2):
+        modules = [name for name in limner.__all__ if isinstance(getattr(limner, name), ModuleType)]
+        assert modules == []

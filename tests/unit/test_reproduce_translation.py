@@ -13,7 +13,15 @@ from limner.data.examples import Item, Sentence
 from limner.errors import RunError, SettingsError
 from limner.evaluation.compare import ComparisonSettings
 from limner.metrics import score_sentences
-from limner.reproduce import PublishedRow, PublishedTable, ReproductionSettings, RowResult, reproduce, run, significance
+from limner.reproduce import (
+    PublishedRow,
+    PublishedTable,
+    ReproductionSettings,
+    RowResult,
+    reproduce_table,
+    run,
+    significance,
+)
 from limner.reproduce.render import to_markdown
 from limner.reproduce.significance import TableComparison, compare_rows
 from limner.reproduce.tables import TableColumn
@@ -60,7 +68,7 @@ RECIPES = {
 
 
 def run_table(table, collection, out, **settings):
-    return reproduce(table, collection, out, settings=ReproductionSettings.parse(settings))
+    return reproduce_table(table, collection, out, settings=ReproductionSettings.parse(settings))
 
 
 @pytest.fixture(scope="module", autouse=True)

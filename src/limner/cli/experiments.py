@@ -105,8 +105,7 @@ def reproduce(
     Example: `limner reproduce kiros2014/table1 --collection collections/flickr8k --out runs/table1 --budget 0.1`
     """
     from limner.data.collection import Collection
-    from limner.reproduce import ReproductionSettings, find_table
-    from limner.reproduce import reproduce as reproduce_table
+    from limner.reproduce import ReproductionSettings, find_table, reproduce_table
 
     values = given(rows=row, seeds=seeds, recipes=recipes, overrides=changes, init=init, budget=budget)
     settings = ReproductionSettings.parse(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from limner.errors import SettingsError
 from limner.reproduce import calixto2016, calixto2017, kiros2014
 from limner.reproduce.plan import ReproductionSettings
-from limner.reproduce.run import reproduce
+from limner.reproduce.run import reproduce_table
 from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "ReproductionSettings",
     "RowResult",
     "find_table",
-    "reproduce",
+    "reproduce_table",
 ]
 
 TABLES = {

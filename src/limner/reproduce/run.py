@@ -29,13 +29,13 @@ from limner.runs.trained_model import load_trained_model
 from limner.training.loop import train
 
 
-def reproduce(
+def reproduce_table(
     table: PublishedTable,
     collection: Collection,
     out: Path,
     *,
     settings: ReproductionSettings | None = None,
-    command: str = "limner.reproduce",
+    command: str = "limner.reproduce_table",
     on_progress: StageProgress | None = None,
 ) -> Reproduction:
     """Train and evaluate the rows of a table, and write the results beside the published figures.

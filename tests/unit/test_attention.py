@@ -125,45 +125,62 @@ def test_fused_energies_are_the_plain_ones(queries, dtype, chunk, monkeypatch):
     shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
     parts = [torch.randn(shape).to(dtype) for shape in shapes]
     near = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.1}[dtype]
-    ours, theirs = fused.energies(*parts), energies(*parts)
+    with torch.no_grad():
+        ours, theirs = fused.energies(parts[0], 2 * parts[1], parts[2]), energies(*parts)
     assert ours.dtype == torch.promote_types(dtype, torch.float32)
     torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=0, atol=near)
 
 
+@pytest.mark.parametrize("learning", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("mask", [None, MASK, ~MASK], ids=["whole", "masked", "partly masked"])
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("with_word", [False, True])
-def test_fused_attention_is_the_plain_one(queries, mask, dtype, with_word):
+def test_fused_attention_is_the_plain_one(queries, mask, dtype, with_word, learning):
+    """Contexts, weights, and in training the gradients by everything they are computed from."""
     layer, states, values = layer_and(queries, dtype)
-    word = torch.randn(SETS * queries, SIZE, dtype=dtype) if with_word else None
-    with torch.no_grad():
-        assert fused.applies_to(values)
-        ours = layer(states, layer.annotate(values, mask), word)
-        layer.fused = False
-        plain = layer(states, layer.annotate(values, mask), word)
-    for one, other in zip(ours, plain, strict=True):
-        torch.testing.assert_close(one, other)
-    layer.fused = True
-    learning = layer(states, layer.annotate(values, mask), word)  # with gradients it is the plain one
-    for one, other in zip(learning, plain, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    word = torch.randn(SETS * queries, SIZE, dtype=dtype, requires_grad=True) if with_word else None
+    inputs = [states, values, *layer.parameters(), *([word] if with_word else [])]
+    results = []
+    for layer.fused in (True, False):
+        with torch.set_grad_enabled(learning):
+            context, weights = layer(states, layer.annotate(values, mask), word)
+        total = context.square().sum() + weights.square().sum()
+        results.append((context, weights, *(torch.autograd.grad(total, inputs) if learning else ())))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
-def test_the_fused_form_is_chosen_for_decoding_alone(monkeypatch):
-    """It has no gradient, so it must never be used where one is asked for."""
+@pytest.mark.parametrize("queries", [1, 2])
+def test_the_gradient_of_the_fused_energies_by_differences(queries):
+    shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
+    inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(fused.energies, inputs)
+
+
+def test_the_fused_form_is_chosen_on_a_cpu_unless_it_is_off(monkeypatch):
     calls, real = [], fused.energies
     monkeypatch.setattr(fused, "energies", lambda *given: calls.append(1) or real(*given))
     layer, states, values = layer_and(1)
-    layer(states, layer.annotate(values, MASK))
-    assert calls == []
-    with torch.inference_mode():
-        layer(states, layer.annotate(values, MASK))
-        assert calls == [1]
-        layer.fused = False
-        layer(states, layer.annotate(values, MASK))
+    annotations = layer.annotate(values, MASK)
+    layer(states, annotations)
     assert calls == [1]
+    layer.fused = False
+    layer(states, layer.annotate(values, MASK))
+    assert calls == [1]
+    layer(states, annotations)  # keys stay what they were projected for
+    assert calls == [1, 1]
     assert not fused.applies_to(values.to("meta"))
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_in_inference_mode_and_without_gradients_it_is_the_same(queries):
+    layer, states, values = layer_and(queries)
+    expected = layer(states, layer.annotate(values, MASK))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            for ours, theirs in zip(layer(states, layer.annotate(values, MASK)), expected, strict=True):
+                torch.testing.assert_close(ours, theirs)
 
 
 def test_a_softmax_over_nothing_is_zero():

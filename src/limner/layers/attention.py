@@ -23,13 +23,17 @@ class Annotations(NamedTuple):
     mask: Tensor | None  # (N, L) bool: true where an annotation exists; None where all of them do
 
 
+class DoubledAnnotations(Annotations):
+    """Annotations with doubled keys, 2 (W_a h + b_a), for `fused.energies`."""
+
+
 class AdditiveAttention(nn.Module):
     """Additive attention, Bahdanau et al. (2015); Calixto et al. (2017), eqs. 2-4 and 5-6, (2016), eqs. 3-8."""
 
     def __init__(self, query_dim: int, annotation_dim: int, attention_dim: int) -> None:
         """Build with fresh weights for queries of size H, annotations of size D and a hidden layer of size A."""
         super().__init__()
-        self.fused = True  # faster energies where they apply; False forces the plain ones
+        self.fused = True  # if false, `annotate` never chooses the faster energies
         self.query = nn.Linear(query_dim, attention_dim, bias=False)  # U_a
         self.key = nn.Linear(annotation_dim, attention_dim)  # W_a, b_a
         self.score = nn.Parameter(torch.empty(attention_dim))  # v_a
@@ -38,7 +42,10 @@ class AdditiveAttention(nn.Module):
     def annotate(self, values: Tensor, mask: Tensor | None) -> Annotations:
         """Project annotations (N, L, D) with their mask (N, L) to keys, once for all time steps."""
         keys = self.key(values)
-        return Annotations(values.to(keys.dtype), keys, None if mask is None or mask.all() else mask)
+        mask = None if mask is None or mask.all() else mask
+        if self.fused and fused.applies_to(keys):
+            return DoubledAnnotations(values.to(keys.dtype), 2 * keys, mask)
+        return Annotations(values.to(keys.dtype), keys, mask)
 
     def forward(self, query: Tensor, annotations: Annotations, word: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute the context of each query.
@@ -54,7 +61,7 @@ class AdditiveAttention(nn.Module):
         values, keys, mask = annotations
         projected = self.query(query) if word is None else self.query(query) + word
         projected = projected.to(keys.dtype).unflatten(0, (len(keys), -1))  # (N, K, A)
-        compute = fused.energies if self.fused and fused.applies_to(keys) else energies
+        compute = fused.energies if isinstance(annotations, DoubledAnnotations) else energies
         e = compute(projected, keys, self.score.to(keys.dtype))  # e_i = v tanh(U s + W h_i)
         alpha = masked_softmax(precise(e), mask)  # (N, K, L)
         context = torch.bmm(alpha.to(values.dtype), values)  # c = sum of alpha_i h_i

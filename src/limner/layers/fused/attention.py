@@ -1,4 +1,4 @@
-"""Energies of additive attention for decoding on a CPU: 1.4 to 1.9 times as fast over the locations of an image."""
+"""Energies of additive attention on a CPU, by sigmoids: up to 1.9 times as fast in decoding, 1.2 times in training."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from torch import Tensor
 from limner.layers.precision import precise
 
 CHUNK = 1 << 19
-"""Activations computed at a time, few enough to stay in the cache of a core."""
+"""Activations computed at a time in decoding, few enough to stay in the cache of a core."""
 
 
 def applies_to(keys: Tensor) -> bool:
-    """Whether `energies` supports these keys and is faster: on a CPU, without gradients."""
-    return keys.device.type == "cpu" and not torch.is_grad_enabled()
+    """Whether `energies` is faster than the plain form for these keys: on a CPU."""
+    return keys.device.type == "cpu"
 
 
-def energies(queries: Tensor, keys: Tensor, score: Tensor) -> Tensor:
-    """Compute v tanh(q + k) as 2 v sigmoid(2q + 2k) - sum v, some examples at a time and in place.
+def energies(queries: Tensor, doubled_keys: Tensor, score: Tensor) -> Tensor:
+    """Compute v tanh(q + k) as 2 v sigmoid(2q + 2k) - sum v, without gradients in chunks and in place.
 
-    The arguments and the result are those of `limner.layers.attention.energies`. There is no gradient.
+    Args:
+        queries: q, (N, K, A).
+        doubled_keys: 2k, (N, L, A), doubled once for all time steps.
+        score: v, (A,).
+
+    Returns:
+        Energies (N, K, L) in at least float32.
     """
-    height = max(1, CHUNK // (queries.shape[1] * keys[0].numel())) if len(keys) else 1
-    parts = [
-        torch.add(2 * some[:, :, None], k[:, None], alpha=2).sigmoid_() @ (2 * score)  # (n, K, L)
-        for some, k in zip(torch.split(queries, height), torch.split(keys, height), strict=True)
-    ]
-    return precise(torch.cat(parts)) - precise(score).sum()
+    doubled, keys = 2 * queries[:, :, None], doubled_keys[:, None]
+    if torch.is_grad_enabled():
+        weighted = torch.sigmoid(doubled + keys) @ (2 * score)
+    else:
+        height = max(1, CHUNK // (queries.shape[1] * doubled_keys.shape[1] * doubled_keys.shape[2]))
+        chunks = zip(torch.split(doubled, height), torch.split(keys, height), strict=True)
+        weighted = torch.cat([(q + k).sigmoid_() @ (2 * score) for q, k in chunks])
+    return precise(weighted) - precise(score).sum()

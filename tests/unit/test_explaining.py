@@ -210,11 +210,11 @@ def test_gate_statistics_by_hand():
     shares = {part.part: (part.words, part.mean, part.above) for part in found.parts}
     assert shares["all words"] == (8, pytest.approx(3.55 / 8), (3 / 8, 2 / 8))
     assert shares["frequent words"] == (4, pytest.approx(0.2), (0, 0))
-    assert shares["middling words"] == (2, pytest.approx(0.5), (0.5, 0))
+    assert shares["medium-frequency words"] == (2, pytest.approx(0.5), (0.5, 0))
     assert shares["rare words"] == (2, pytest.approx(0.875), (1, 1))
     assert shares["letters"] == (5, pytest.approx(1.7 / 5), (0.2, 0.2))
     assert shares["numbers"] == (1, pytest.approx(0.85), (1, 1))
-    assert shares["other signs"] == (2, pytest.approx(0.5), (0.5, 0))
+    assert shares["other symbols"] == (2, pytest.approx(0.5), (0.5, 0))
     assert [(word, round(mean, 6), count) for word, mean, count in found.words] == [
         ("b", 0.9, 1),
         ("7", 0.85, 1),

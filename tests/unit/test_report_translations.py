@@ -273,7 +273,7 @@ def test_a_diagnosis_is_rendered_with_its_verdict(tmp_path):
     assert "diagnosis" in page.ids and "#diagnosis" in page.urls
     for words in (
         "The model uses the image: <evidence>",
-        "929 sentences. Images BLEU-4 Changed right 30.00 shuffled 27.50 -2.50, p < 0.0001 41.5 %",
+        "no image (none). Images BLEU-4 Changed right 30.00 shuffled 27.50 -2.50, p < 0.0001 41.5 %",
         "60 words in 20 source sentences. Recovered: percentage of the 58 reference words",
         "a random choice of the sense is correct in 50 %. 2 further sentences are left out",
         "right 95.00 swapped 4.00 -91.00, p = 0.2500 0.0 %",

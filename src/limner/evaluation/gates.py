@@ -99,7 +99,7 @@ def _share(part: str, gates: Weights, thresholds: Sequence[float]) -> GateShare:
 
 def _by_frequency(counts: Counter[str]) -> dict[str, list[str]]:
     """Group words into thirds of all occurrences by frequency; equally frequent words are in one group."""
-    names = ("frequent words", "middling words", "rare words")
+    names = ("frequent words", "medium-frequency words", "rare words")
     groups: dict[str, list[str]] = {name: [] for name in names}
     before, total = 0, counts.total()
     for count in sorted(set(counts.values()), reverse=True):
@@ -111,8 +111,10 @@ def _by_frequency(counts: Counter[str]) -> dict[str, list[str]]:
 
 def _by_characters(words: Iterable[str]) -> dict[str, list[str]]:
     """Group words by whether they contain letters, digits only among other characters, or neither."""
-    groups: dict[str, list[str]] = {"letters": [], "numbers": [], "other signs": []}
+    groups: dict[str, list[str]] = {"letters": [], "numbers": [], "other symbols": []}
     for word in words:
-        kind = "letters" if any(map(str.isalpha, word)) else "numbers" if any(map(str.isdigit, word)) else "other signs"
+        kind = (
+            "letters" if any(map(str.isalpha, word)) else "numbers" if any(map(str.isdigit, word)) else "other symbols"
+        )
         groups[kind].append(word)
     return groups

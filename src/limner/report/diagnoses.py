@@ -11,6 +11,11 @@ from limner.report.score_tables import label
 if TYPE_CHECKING:
     from limner.diagnosis.records import ConditionResult, ContrastiveResult, Diagnosis
 
+IMAGE_CONTROLS = (
+    "Images: those of the items (right), of other items (shuffled), the mean over the training split (mean), features "
+    "of zeros (zero), no image (none)."
+)
+
 
 def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
     """Read RUN/diagnosis/*.json and build the tables of each diagnosis.
@@ -27,7 +32,8 @@ def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
 
 
 def _section(diagnosis: Diagnosis) -> dict[str, Any]:
-    tables = [_table("Image ablations", f"{diagnosis.sentences:,} sentences.", diagnosis.image_controls)]
+    note = f"{diagnosis.sentences:,} sentences. {IMAGE_CONTROLS}"
+    tables = [_table("Image ablations", note, diagnosis.image_controls)]
     for masking in diagnosis.masking:
         note = f"Mask '{masking.mask}': {masking.masked_words:,} words in {masking.sentences:,} source sentences."
         if masking.expected_words:

@@ -56,7 +56,7 @@ def test_step_equals_forward(case: Case) -> None:
         torch.testing.assert_close(logits, expected[:, position])
 
 
-def test_hypotheses_of_one_example_share_its_memory(case: Case) -> None:
+def test_hypotheses_of_one_example_share_the_encoded_inputs(case: Case) -> None:
     """A step of N K rows is K steps of N, whatever each hypothesis has read before."""
     model, data, width = build(case), double(batch(case)), 3
     memory = model.encode(data)
@@ -71,7 +71,7 @@ def test_hypotheses_of_one_example_share_its_memory(case: Case) -> None:
 
 
 @torch.no_grad()
-def test_step_leaves_its_inputs_alone(case: Case) -> None:
+def test_step_does_not_modify_its_inputs(case: Case) -> None:
     model, data = build(case), double(batch(case))
     memory = model.encode(data)
     state = model.start(memory)
@@ -80,7 +80,7 @@ def test_step_leaves_its_inputs_alone(case: Case) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, tensors((memory, state)), strict=True))
 
 
-def test_the_future_is_not_seen(case: Case) -> None:
+def test_later_tokens_do_not_affect_earlier_logits(case: Case) -> None:
     model, data = build(case), double(batch(case))
     changed = data.target_in.clone()
     changed[:, 3:] = SPECIAL_TOKENS.unk
@@ -89,7 +89,7 @@ def test_the_future_is_not_seen(case: Case) -> None:
     torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
-def test_padding_neighbours_and_order_change_nothing(case: Case) -> None:
+def test_padding_batch_composition_and_order_do_not_change_results(case: Case) -> None:
     model, data = build(case), double(batch(case))
     together = sentence_log_probs(model(data), data)
     lengths = (3, 1, 5, 0)
@@ -100,7 +100,7 @@ def test_padding_neighbours_and_order_change_nothing(case: Case) -> None:
     torch.testing.assert_close(sentence_log_probs(model(backwards), backwards).flip(0), together)
 
 
-def test_a_batch_may_mix_examples_with_pictures_and_without(case: Case) -> None:
+def test_a_batch_may_mix_examples_with_and_without_images(case: Case) -> None:
     model = build(case)
     mixed = [example(case, row, length, picture=row % 2 == 1) for row, length in enumerate((3, 1, 5, 0))]
     data = double(collate(mixed))
@@ -119,7 +119,7 @@ def test_every_parameter_gets_a_gradient(case: Case) -> None:
     assert idle == []
 
 
-def test_the_picture_matters_to_models_that_look(case: Case) -> None:
+def test_models_that_use_the_image_depend_on_it(case: Case) -> None:
     model, data = build(case), double(batch(case))
     other = double(collate([example(case, row + 50, 3) for row in range(4)]))
     before, after = model(data).logits, model(dataclasses.replace(data, image=other.image)).logits
@@ -127,7 +127,7 @@ def test_the_picture_matters_to_models_that_look(case: Case) -> None:
     assert model.uses_image is case.uses_image
 
 
-def test_a_missing_picture_is_finite_and_unlike_a_present_one(case: Case) -> None:
+def test_a_missing_image_gives_finite_and_different_logits(case: Case) -> None:
     model = build(case)
     lone = double(collate([example(case, 0, 3), example(case, 0, 3, picture=False)]))
     logits = model(lone).logits
@@ -143,7 +143,7 @@ def test_weights_round_trip(case: Case, tmp_path) -> None:
     torch.testing.assert_close(other(data).logits, model(data).logits, rtol=0, atol=0)
 
 
-def test_one_batch_can_be_learned_by_heart(case: Case) -> None:
+def test_one_batch_can_be_overfitted(case: Case) -> None:
     torch.manual_seed(0)
     model, data = case.build().train(), batch(case)
     if isinstance(model, CountBasedModel):
@@ -162,7 +162,7 @@ def test_one_batch_can_be_learned_by_heart(case: Case) -> None:
     assert float(loss.detach()) < enough
 
 
-def test_every_pair_is_scored_as_one_by_one(case: Case) -> None:
+def test_all_pairs_scores_equal_scores_one_by_one(case: Case) -> None:
     if case.translates:
         pytest.skip("its sentences are searched by what they translate, not by pictures")
     model, data = build(case), double(batch(case))
@@ -182,7 +182,7 @@ def test_every_pair_is_scored_as_one_by_one(case: Case) -> None:
                 torch.testing.assert_close(fast.float(), general, rtol=1e-5, atol=1e-5)
 
 
-def test_a_full_beam_finds_what_brute_force_finds(case: Case) -> None:
+def test_a_full_beam_equals_brute_force_enumeration(case: Case) -> None:
     model = build(case, noise=0.7)
     data = double(collate([example(case, 3, 0)]))
     longest = 3
@@ -212,7 +212,7 @@ def test_a_full_beam_finds_what_brute_force_finds(case: Case) -> None:
     assert greedy.log_prob <= found[0].log_prob + 1e-6
 
 
-def test_what_a_beam_finds_does_not_depend_on_its_neighbours(case: Case) -> None:
+def test_hypotheses_do_not_depend_on_the_batch(case: Case) -> None:
     model, rows = build(case, noise=0.7), (3, 1, 2, 0)
     settings = DecodingSettings(beam_size=3, n_best=3, max_length=6)
 

@@ -99,7 +99,7 @@ def test_killed_extraction_is_continued_to_the_same_content(tmp_path, collection
         np.testing.assert_array_equal(one.take(one.ids()).view(np.uint16), two.take(one.ids()).view(np.uint16))
 
 
-def test_control_c_is_a_clear_line_and_the_same_command_goes_on(collection):
+def test_ctrl_c_is_one_line_and_the_same_command_resumes(collection):
     arguments = ["features", str(collection.path), "--backbone", "pixels:8", "--batch-size", "4"]
     process = subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
     table = collection.path / "features" / "pixels8.lance"

@@ -76,7 +76,7 @@ def hidden(folder):
         (True, "write", "after", 1, True),
     ],
 )
-def test_kill_at_any_step_leaves_old_or_new(tmp_path, exists, function, moment, count, arrived):
+def test_kill_at_any_step_leaves_the_old_or_the_new_collection(tmp_path, exists, function, moment, count, arrived):
     old, new = write_source(tmp_path / "old.csv", [1, 2]), write_source(tmp_path / "new.csv", [3, 4, 5])
     home = tmp_path / "home"
     home.mkdir()
@@ -103,7 +103,7 @@ def test_kill_at_any_step_leaves_old_or_new(tmp_path, exists, function, moment, 
     assert hidden(home) == []
 
 
-def test_kill_at_any_time_leaves_whole_imports(tmp_path):
+def test_kill_at_any_time_leaves_complete_imports(tmp_path):
     sources = [write_source(tmp_path / "0.csv", range(20))]
     for number in range(1, 60):
         text = sources[0].read_text(encoding="utf-8").replace("a dog", f"dog number {number}")

@@ -28,7 +28,7 @@ def limner(*arguments):
     return done.stdout
 
 
-def test_it_sees_and_says_and_finds(tmp_path):
+def test_a_model_captions_and_retrieves(tmp_path):
     scenes = generate_scenes(
         tmp_path / "scenes", SceneSettings(seed=3, train=600, val=30, test=60, size=64, ambiguous=0.2)
     )

@@ -73,7 +73,7 @@ def kinds_right(run, sounds):
     return sum(told[f"test/{item.id}"] == {item.label} for item in items) / len(items)
 
 
-def test_it_hears_what_it_says(learned, sounds):
+def test_a_model_describes_sounds(learned, sounds):
     # By chance it is a quarter; a model whose training sounds had the sentences of others has nothing to go by.
     assert kinds_right(learned["right"] / "run", sounds) >= 0.8
     assert kinds_right(learned["shuffled"] / "run", sounds) < 0.5
@@ -89,7 +89,7 @@ def test_new_sounds_are_described(learned, sounds, tmp_path):
     assert sum(str(item.label) in text for item, (_, text) in zip(items, told, strict=True)) >= 6
 
 
-def test_what_is_no_sound_does_not_keep_the_others_waiting(learned, sounds, tmp_path):
+def test_a_file_that_is_no_audio_does_not_stop_the_others(learned, sounds, tmp_path):
     (tmp_path / "broken.wav").write_text("no sound")
     good = sounds.media_file(sounds.items("test")[0])
     done = run("describe", tmp_path / "broken.wav", good, "--model", learned["right"] / "run")
@@ -98,7 +98,7 @@ def test_what_is_no_sound_does_not_keep_the_others_waiting(learned, sounds, tmp_
     assert done.stdout.startswith(f"{good}\t")
 
 
-def test_sounds_are_scored_and_found(learned, sounds):
+def test_sounds_are_scored_and_retrieved(learned, sounds):
     scorer = limner.Scorer.load(learned["right"] / "run")
     retriever = limner.Retriever.load(learned["right"] / "run")
     rising, falling = (
@@ -116,7 +116,7 @@ def test_sounds_are_scored_and_found(learned, sounds):
     assert "sweep" in retriever.retrieve_sentences(rising, collection, split="test", count=1)[0].text
 
 
-def test_a_picture_is_not_described_as_a_sound(learned, tmp_path):
+def test_an_image_is_refused_by_an_audio_model(learned, tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
     with pytest.raises(MediaError, match="not a sound"):
         limner.load(learned["right"] / "run").describe([tmp_path / "picture.png"])

@@ -58,14 +58,14 @@ def shell(block: str, place: Path) -> str:
     return done.stdout
 
 
-def test_every_command_of_the_table_exists():
+def test_every_documented_command_exists():
     told = set(re.findall(r"^\| `limner (\w+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
     there = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert told == there
     assert len(SHELL) == 5 and len(PYTHON) == 1
 
 
-def test_looking_describing_scoring_and_searching(place):
+def test_show_describe_score_and_search(place):
     printed = shell(SHELL[0], place)
     picture = "demo/scenes/images/test-00000.jpg"
     assert (place / "sheet.png").stat().st_size > 0
@@ -74,7 +74,7 @@ def test_looking_describing_scoring_and_searching(place):
     assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a purple umbrella", printed, re.MULTILINE)) == 5
 
 
-def test_training_measuring_and_reporting(place):
+def test_train_evaluate_and_report(place):
     printed = shell(SHELL[1], place)
     assert "bleu4" in printed and "perplexity" in printed
     for name in ("model.safetensors", "README.md", "evaluation/test.json", "report.html"):
@@ -83,7 +83,7 @@ def test_training_measuring_and_reporting(place):
     assert "<h2>Results on test</h2>" in report
 
 
-def test_translating_and_whether_the_picture_is_used(place):
+def test_translate_and_diagnose(place):
     printed = shell(SHELL[2], place)
     assert "sentences with an ambiguous word; chance 50 %" in printed
     assert (place / "looked" / "index.html").is_file()
@@ -91,14 +91,14 @@ def test_translating_and_whether_the_picture_is_used(place):
     assert (place / "demo" / "translation" / "diagnosis" / "test.json").is_file()
 
 
-def test_pictures_of_one_s_own(place):
+def test_user_images(place):
     printed = shell(SHELL[3], place)
     mine = limner.Collection.open(place / "collections" / "mine")
     assert "3 items with 6 sentences" in printed
     assert len(FeatureTable.open(mine, "pixels64")) == 3
 
 
-def test_filters_of_one_s_own_and_a_part_of_a_published_table(place):
+def test_user_filters_and_a_row_of_a_published_table(place):
     printed = shell(SHELL[4], place)
     names = ["Back-off GT3", "LBL", "MLBL-B-conv-R", "MLBL-B-conv"]
     assert re.findall(r"^\| ((?:Back|LBL|MLBL)\S*(?: GT3)?) \(.*budget 0\.05\) \|", printed, re.MULTILINE) == names
@@ -108,7 +108,7 @@ def test_filters_of_one_s_own_and_a_part_of_a_published_table(place):
     assert (place / "filters.png").stat().st_size > 0
 
 
-def test_five_lines_to_a_caption(place, monkeypatch, capsys):
+def test_the_python_example_of_the_readme(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     assert len(PYTHON[0].strip().replace("\n\n", "\n").splitlines()) <= 5
     exec(compile(PYTHON[0], str(README), "exec"), {})

@@ -110,7 +110,7 @@ def log_without_times(run):
 
 
 @pytest.mark.parametrize("settings", [ADAMW, SGD], ids=["adamw", "sgd"])
-def test_killed_twice_and_resumed(settings, scenes, tmp_path):
+def test_a_run_killed_twice_is_resumed(settings, scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(settings))
     limner("train", recipe, "--collection", scenes, "--out", whole)
@@ -132,7 +132,7 @@ def test_killed_twice_and_resumed(settings, scenes, tmp_path):
     assert left == {path.name for path in whole.iterdir()}
 
 
-def test_killed_while_training_and_validation_data_are_fused(scenes, tmp_path):
+def test_a_run_killed_in_the_second_stage_is_resumed(scenes, tmp_path):
     recipe, whole, run = tmp_path / "recipe.yaml", tmp_path / "whole", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(FUSED))
     limner("train", recipe, "--collection", scenes, "--out", whole)
@@ -155,7 +155,7 @@ def is_fused_and_under_way(state):
     return progress["stage"] == 1 and progress["batch"] > 0
 
 
-def test_control_c_is_a_clear_line_and_status_130(scenes, tmp_path):
+def test_ctrl_c_is_one_line_and_status_130(scenes, tmp_path):
     recipe, run = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(ADAMW))
     process = start(recipe, scenes, run)

@@ -83,7 +83,7 @@ def test_perplexity_from_word_c_plus_1(world, skip) -> None:
     assert ours == pytest.approx(expected, rel=1e-5)
 
 
-def test_ranks_and_areas_are_those_of_the_definitions(world) -> None:
+def test_ranks_and_areas_equal_their_definitions(world) -> None:
     model, examples, images, conditional = world
     pictures = [images[item.id] for item in examples.items]
     mean = np.mean(pictures, axis=0)

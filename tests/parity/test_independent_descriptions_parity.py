@@ -53,7 +53,7 @@ def theta_of(model: IndependentDescriptions) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-def test_every_word_s_logits(dtype, within) -> None:
+def test_logits_of_every_word_equal_the_oracle(dtype, within) -> None:
     model = build().to(dtype)
     random = np.random.default_rng(1)
     vectors = [random.normal(size=PICTURE).astype(np.float16) if row in SEEN else None for row in range(len(PAIRS))]

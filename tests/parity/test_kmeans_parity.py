@@ -43,7 +43,7 @@ def pictures(random):
     return np.stack([noise, ramp.round(), almost_white]).astype(np.uint8)
 
 
-def test_maps_are_those_of_the_equations(random, tmp_path):
+def test_maps_equal_the_equations(random, tmp_path):
     filters, (mean, whitening, centroids) = whitened_filters(random)
     save_filters(tmp_path / "filters.safetensors", filters)
     shown = pictures(random)
@@ -59,7 +59,7 @@ def test_maps_are_those_of_the_equations(random, tmp_path):
         np.testing.assert_allclose(ours, expected, rtol=2**-10, atol=2e-4)
 
 
-def test_whitening_is_that_of_the_equations_whatever_the_batches(random):
+def test_whitening_equals_the_equations_for_every_batch_size(random):
     bytes_ = random.integers(0, 256, (60, DEPTH))
     normalised = normalise(torch.from_numpy(bytes_).float())
     expected = np.stack([oracle.contrast_normalise(row) for row in bytes_])
@@ -70,7 +70,7 @@ def test_whitening_is_that_of_the_equations_whatever_the_batches(random):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_learned_centroids_stay_where_they_are_in_a_step_of_the_equations(random):
+def test_learned_centroids_are_a_fixed_point_of_the_equations(random):
     patches = random.integers(0, 256, (120, DEPTH)).astype(np.uint8)
     mean, whitening = fit_whitening([normalise(torch.from_numpy(patches).float())])
     settings = KMeansSettings(size=SIZE, patch=PATCH, filters=COUNT, grid=GRID, patches=120, passes=60)

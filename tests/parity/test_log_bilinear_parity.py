@@ -104,7 +104,7 @@ def test_perplexity_eq_10(pair) -> None:
         assert ours[row] == pytest.approx(expected)
 
 
-def test_greedy_sentences_follow_the_likeliest_word(pair) -> None:
+def test_greedy_decoding_takes_the_most_probable_word(pair) -> None:
     model, distribution, form = pair
     images = pictures(form, 3)
     found = beam_search([model], batch_of(form, [[]] * 3, images), DecodingSettings(max_length=6), [[], [4], [5, 9]])
@@ -120,7 +120,7 @@ def test_greedy_sentences_follow_the_likeliest_word(pair) -> None:
         assert best.tokens == tuple(words)
 
 
-def test_matrix_of_all_pairs_in_float32_is_the_general_one(pair) -> None:
+def test_float32_all_pairs_matrix_equals_the_generic_computation(pair) -> None:
     model, _, form = pair
     model = model.float()
     images = pictures(form, 9)
@@ -134,7 +134,7 @@ def test_matrix_of_all_pairs_in_float32_is_the_general_one(pair) -> None:
 
 
 @pytest.mark.parametrize("strength", [1.0, 20.0, 100.0])
-def test_pairs_whose_words_and_picture_disagree_are_computed_again(strength, monkeypatch) -> None:
+def test_pairs_that_underflow_are_recomputed(strength, monkeypatch) -> None:
     """What words make certain a picture may rule out: the largest terms of both factors then belong to other words."""
     model = build("MLBL-B", "pooled").float()
     with torch.no_grad():
@@ -154,7 +154,7 @@ def test_pairs_whose_words_and_picture_disagree_are_computed_again(strength, mon
     torch.testing.assert_close(fast, general, rtol=1e-5, atol=1e-4)
 
 
-def test_the_general_road_scores_all_pairs_alike() -> None:
+def test_generic_all_pairs_scores_equal_the_specialised_ones() -> None:
     model = build("MLBL-F", "pooled").float()
     images = pictures("pooled", 4)
 
@@ -170,7 +170,7 @@ def test_the_general_road_scores_all_pairs_alike() -> None:
 
 
 @pytest.mark.parametrize("factors", [3, 5])
-def test_mlblf_begins_with_the_svd_of_the_embeddings(factors) -> None:
+def test_mlblf_is_initialised_by_the_svd_of_the_embeddings(factors) -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=factors)
     model = LBL(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double()
     embeddings = np.random.default_rng(0).normal(size=(VOCAB, WORD))
@@ -181,7 +181,7 @@ def test_mlblf_begins_with_the_svd_of_the_embeddings(factors) -> None:
     np.testing.assert_allclose(lengths, np.linalg.norm(model.word_factors.weight.detach().numpy(), axis=1))
 
 
-def test_more_factors_than_dimensions_leave_the_embeddings_nearly_whole() -> None:
+def test_more_factors_than_dimensions_reconstruct_the_embeddings() -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=9, init_std=1e-6)
     model = LBL(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double()
     embeddings = torch.randn(VOCAB, WORD, dtype=torch.float64)
@@ -189,7 +189,7 @@ def test_more_factors_than_dimensions_leave_the_embeddings_nearly_whole() -> Non
     torch.testing.assert_close(model.word_vectors(), embeddings, atol=1e-9, rtol=0)
 
 
-def test_the_convnet_is_the_papers() -> None:
+def test_the_convnet_equals_the_equations_of_the_paper() -> None:
     """9 x 9 x 128 maps, 64 filters, 3 x 3 x 64 after pooling, 256 units."""
     net = MapConvnet((128, 9, 9), 256).double()
     assert net.filters.weight.shape == (64, 128, 3, 3)

@@ -70,13 +70,13 @@ def bleu_by_equations(hypotheses, references, order):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_bleu_is_the_papers_equations(order, seed):
+def test_bleu_equals_the_equations_of_the_paper(order, seed):
     hypotheses, references = corpus(60, seed)
     ours = METRICS[f"bleu{order}"].score(hypotheses, references).value
     assert ours == pytest.approx(100 * bleu_by_equations(hypotheses, references, order), rel=1e-12)
 
 
-def test_bleu_is_coco_captions():
+def test_bleu_equals_coco_captions():
     scorer = pytest.importorskip("pycocoevalcap.bleu.bleu_scorer").BleuScorer(n=4)
     hypotheses, references = corpus(60)
     for hypothesis, own in zip(hypotheses, references, strict=True):
@@ -86,7 +86,7 @@ def test_bleu_is_coco_captions():
     assert ours == pytest.approx([100 * score for score in theirs], rel=1e-6)
 
 
-def test_sacrebleu_and_chrf_are_sacrebleus():
+def test_sacrebleu_and_chrf_equal_sacrebleu():
     hypotheses, references = corpus(60)
     streams = list(zip_longest(*references))
     ours = [score.value for score in score_sentences(hypotheses, references, ["sacrebleu", "chrf"])]
@@ -95,7 +95,7 @@ def test_sacrebleu_and_chrf_are_sacrebleus():
 
 
 @pytest.mark.parametrize(("name", "module", "scorer"), [("cider", "cider", "Cider"), ("rouge_l", "rouge", "Rouge")])
-def test_cider_and_rouge_are_coco_captions(name, module, scorer):
+def test_cider_and_rouge_equal_coco_captions(name, module, scorer):
     theirs = getattr(pytest.importorskip(f"pycocoevalcap.{module}.{module}"), scorer)()
     hypotheses, references = corpus(60)
     score, segments = theirs.compute_score(
@@ -122,7 +122,7 @@ def meteor_in_a_folder_with_a_blank(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("meteor_in_a_folder_with_a_blank")
-def test_meteor_is_coco_captions():
+def test_meteor_equals_coco_captions():
     from pycocoevalcap.meteor.meteor import Meteor
 
     hypotheses, references = corpus(40)

@@ -114,7 +114,7 @@ def test_cost_eq_6(pair) -> None:
     assert ours / math.log(2) == pytest.approx(oracle.cost(theta, settings, pairs, l2 / math.log(2)))
 
 
-def test_greedy_sentences_from_first_words(pair) -> None:
+def test_greedy_decoding_from_a_prefix(pair) -> None:
     model, theta, settings = pair
     images = pictures(3)
     prefixes = [[], [4], [5, 9]]

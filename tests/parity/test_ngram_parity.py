@@ -39,7 +39,7 @@ def corpus(seed: int, vocab: int, count: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize(("seed", "vocab", "count"), CORPORA)
-def test_every_distribution_is_the_oracles(seed: int, vocab: int, count: int, order: int) -> None:
+def test_every_distribution_equals_the_oracle(seed: int, vocab: int, count: int, order: int) -> None:
     sentences = corpus(seed, vocab, count)
     model = NGram(NGramSettings(order=order, cutoff=5), ModelInputs(vocab)).eval()
     model.fit(sentences)
@@ -58,7 +58,7 @@ def test_every_distribution_is_the_oracles(seed: int, vocab: int, count: int, or
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
-def test_the_corpora_try_every_rule() -> None:
+def test_the_corpora_cover_every_rule() -> None:
     """Else the test above could pass with a rule broken: discounts below and at 1, full contexts, nothing freed."""
     met = set()
     for seed, vocab, count in CORPORA:
@@ -75,7 +75,7 @@ def test_the_corpora_try_every_rule() -> None:
 
 
 @pytest.mark.parametrize("order", [2, 3])
-def test_a_batch_is_scored_as_the_oracle_scores_word_by_word(order: int) -> None:
+def test_batch_scores_equal_the_oracle_word_by_word(order: int) -> None:
     vocab, sentences = 12, corpus(4, 12, 300)
     model = NGram(NGramSettings(order=order, cutoff=5), ModelInputs(vocab)).eval()
     model.fit(sentences)

@@ -164,7 +164,7 @@ def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
-def test_every_position_of_a_padded_batch(variant, dtype, tolerance) -> None:
+def test_every_position_of_a_padded_batch_equals_the_oracle(variant, dtype, tolerance) -> None:
     model, some = build(variant), examples(variant)
     theta = theta_of(model.to(dtype), variant)
     with torch.no_grad():
@@ -188,7 +188,7 @@ def test_every_position_of_a_padded_batch(variant, dtype, tolerance) -> None:
             same(output.attention[row, :steps], nothing if trace.image_alphas is None else trace.image_alphas)
 
 
-def test_a_batch_without_any_picture_is_the_oracle_without(variant) -> None:
+def test_a_batch_without_images_equals_the_oracle_without_images(variant) -> None:
     model = build(variant)
     some = [Example(one.id, one.target, one.source) for one in examples(variant)]
     theta = theta_of(model, variant)
@@ -201,7 +201,7 @@ def test_a_batch_without_any_picture_is_the_oracle_without(variant) -> None:
         assert ours[row] == pytest.approx(expected, abs=1e-10)
 
 
-def test_the_gradient_is_the_oracle_s(variant) -> None:
+def test_gradient_equals_the_numerical_gradient_of_the_oracle(variant) -> None:
     """Along some directions of all weights at once, against central differences of the oracle's log-probability."""
     model, some = build(variant), examples(variant)
     batch = batch_of(some)

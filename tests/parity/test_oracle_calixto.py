@@ -66,7 +66,7 @@ def assert_same(trace, other, *but):
 # The parts
 
 
-def test_a_gru_of_one_unit_is_the_one_worked_out_by_hand():
+def test_a_gru_of_one_unit_equals_hand_computed_values():
     # x = 2, h = 3: z = sigma(2 - 3 + 1 + ln 3) = 3/4; r = sigma(2*2 - 3 - 1 - ln 3) = 1/4;
     # proposal = tanh(-2 + 1/4 (2*3 + 2) + ln 2) = 3/5; h' = 1/4 * 3/5 + 3/4 * 3 = 2.4.
     theta = one_unit_gru("g", {"": (1, 2, -1)}, (-1, -1, 2), (1 + LN3, -1 - LN3, LN2), b_u=2)
@@ -86,7 +86,7 @@ def test_the_reset_gate_is_applied_after_the_recurrent_matrix():
     np.testing.assert_allclose(state, [0.5 * 0.6, 0.5])
 
 
-def test_the_gru_is_that_of_torch():
+def test_the_gru_equals_torch():
     reference = torch.nn.GRU(3, 4).double()
     # torch orders its rows r, z, n.
     w, u, b, b_u = (array.detach().numpy().reshape(3, 4, -1) for array in reference.parameters())
@@ -98,7 +98,7 @@ def test_the_gru_is_that_of_torch():
     np.testing.assert_allclose(oracle.run_gru(theta, "g", inputs), expected, rtol=1e-12)
 
 
-def test_each_direction_of_the_encoder_has_read_its_own_side():
+def test_each_encoder_direction_depends_on_its_own_side():
     theta = weights("nmt-2017")
     whole = oracle.annotate(theta, SOURCE)
     assert whole.shape == (4, 4)
@@ -112,7 +112,7 @@ def test_each_direction_of_the_encoder_has_read_its_own_side():
     np.testing.assert_array_equal(mirrored, whole[:, [2, 3, 0, 1]])
 
 
-def test_image_tokens_stand_before_the_words():
+def test_visual_prefix_tokens_precede_the_words():
     theta = weights("nmt-2017")
     token = theta["E_x"][3]
     np.testing.assert_array_equal(oracle.annotate(theta, SOURCE, [token]), oracle.annotate(theta, [3, *SOURCE]))
@@ -120,13 +120,13 @@ def test_image_tokens_stand_before_the_words():
         assert_same(run(model, head=[token, token]), run(model, source=[3, 3, *SOURCE]))
 
 
-def test_the_decoder_starts_from_the_two_last_encoder_states():
+def test_the_decoder_is_initialised_from_both_last_encoder_states():
     # N = 2, He = 1: forward h_2 = 3, backward h_1 = 2; tanh(3 - 2 - 1 + ln 2).
     theta = arrays({"W_init": [[1, -1]], "b_init": [LN2 - 1]})
     assert oracle.start_from_text(theta, np.array([[1.0, 2.0], [3.0, 4.0]])) == pytest.approx([0.6])
 
 
-def test_the_decoder_starts_from_the_first_annotation_and_the_picture():
+def test_the_decoder_is_initialised_from_the_first_annotation_and_the_image():
     # i W_I + b_I = (2*1 + 1*2, 2*0 + 1*3) + (-1, 1) = (3, 4); with h_1 = (1, 2) the sum is (4, 6).
     theta = arrays({"W_I": [[1, 0], [2, 3]], "b_I": [-1, 1], "W_init": [[-1, 1]], "b_init": [LN2 - 2]})
     annotations, picture = np.array([[1.0, 2.0], [7.0, 9.0]]), np.array([2.0, 1.0])
@@ -205,7 +205,7 @@ def test_shapes_and_attention_weights_that_sum_to_one(model):
 
 
 @pytest.mark.parametrize("model", DECODERS)
-def test_a_step_sees_the_words_before_it_and_no_other(model):
+def test_a_step_depends_on_preceding_words_only(model):
     theta, other = weights(model), run(model, target=[0, 3, 2, 1])
     trace = run(model, theta)
     np.testing.assert_array_equal(trace.logits[:2], other.logits[:2])
@@ -233,7 +233,7 @@ def test_the_log_probability_of_a_sentence_by_hand():
 
 
 @pytest.mark.parametrize("model", DECODERS)
-def test_every_weight_matters_and_an_absent_bias_is_zero(model):
+def test_every_weight_has_an_effect_and_a_missing_bias_is_zero(model):
     theta, trace = weights(model), run(model)
     for name, array in theta.items():
         assert not np.allclose(run(model, theta | {name: array * 1.5}).logits, trace.logits), name
@@ -246,7 +246,7 @@ def test_every_weight_matters_and_an_absent_bias_is_zero(model):
 
 
 @pytest.mark.parametrize("model", [GATED, PLAIN])
-def test_the_order_of_the_locations_changes_the_map_and_nothing_else(model):
+def test_permuting_locations_permutes_the_attention_only(model):
     trace, order = run(model), [2, 0, 1]
     permuted = run(model, locations=LOCATIONS[order])
     assert_same(permuted, trace, "image_alphas")
@@ -254,14 +254,14 @@ def test_the_order_of_the_locations_changes_the_map_and_nothing_else(model):
 
 
 @pytest.mark.parametrize("model", [GATED, PLAIN])
-def test_of_one_location_all_is_seen(model):
+def test_attention_over_one_location_has_weight_one(model):
     np.testing.assert_array_equal(run(model, locations=LOCATIONS[:1]).image_alphas, np.ones((3, 1)))
     # Four times the same location is as good as once.
     assert_same(run(model, locations=LOCATIONS[[1] * 4]), run(model, locations=LOCATIONS[[1]]), "image_alphas")
 
 
 @pytest.mark.parametrize("locations", [None, np.zeros((3, 2))])
-def test_without_a_picture_or_with_an_empty_one_it_is_the_text_only_model(locations):
+def test_a_missing_or_zero_image_gives_the_text_only_model(locations):
     theta = weights(GATED)
     trace = run(GATED, theta, locations=locations)
     assert_same(trace, run("nmt-2017", part(theta, "nmt-2017")), "image_alphas", "betas")
@@ -273,7 +273,7 @@ def test_without_a_picture_or_with_an_empty_one_it_is_the_text_only_model(locati
     assert_same(trace, run("bahdanau-2016", part(theta, "bahdanau-2016")), "image_alphas")
 
 
-def test_a_closed_gate_makes_it_the_text_only_model():
+def test_a_closed_gate_gives_the_text_only_model():
     theta = weights(GATED)
     theta |= {"W_beta": np.zeros((1, 4)), "b_beta": np.array([-1000.0])}
     trace = run(GATED, theta)
@@ -281,7 +281,7 @@ def test_a_closed_gate_makes_it_the_text_only_model():
     assert_same(trace, run("nmt-2017", part(theta, "nmt-2017")), "image_alphas", "betas")
 
 
-def test_the_gate_sees_the_state_before_the_proposal():
+def test_the_gate_depends_on_the_previous_state():
     theta = weights(GATED)
     other = theta | {name: 2 * array for name, array in theta.items() if name.startswith("rec1.")}
     betas, changed = run(GATED, theta).betas, run(GATED, other).betas
@@ -292,7 +292,7 @@ def test_the_gate_sees_the_state_before_the_proposal():
 
 
 @pytest.mark.parametrize(("model", "sees_word", "name"), [(GATED, False, "rec1."), (PLAIN, True, "rec.")])
-def test_the_first_attention_looks_from_the_proposal_or_from_the_state_before(model, sees_word, name):
+def test_the_query_of_the_first_attention_is_the_proposal_or_the_previous_state(model, sees_word, name):
     # [17] attends after REC1, [16] before its only GRU, from s_{t-1} and y_{t-1}.
     theta, trace = weights(model), run(model)
     other = run(model, theta | {key: 2 * array for key, array in theta.items() if key.startswith(name)})
@@ -300,7 +300,7 @@ def test_the_first_attention_looks_from_the_proposal_or_from_the_state_before(mo
         assert np.allclose(getattr(other, field)[0], getattr(trace, field)[0]) == sees_word
 
 
-def test_the_whole_picture_enters_the_first_state_only():
+def test_the_pooled_image_affects_the_initial_state_only():
     # With W_init = 0 nothing of it is left. With one source word, h_1 is both last states of the encoder.
     theta = weights("fc7-2016")
     assert not np.allclose(run("fc7-2016", theta).logits, run("fc7-2016", theta, picture=-PICTURE).logits)
@@ -310,12 +310,12 @@ def test_the_whole_picture_enters_the_first_state_only():
     assert_same(run("fc7-2016", theta, source=[2], picture=None), plain)
 
 
-def test_the_doubly_attentive_decoder_without_locations_is_the_one_started_by_the_picture():
+def test_the_doubly_attentive_decoder_without_locations_equals_image_initialisation():
     theta = weights(PLAIN)
     assert_same(run(PLAIN, theta, locations=None), run("fc7-2016", part(theta, "fc7-2016")))
 
 
-def test_independent_descriptions_see_the_picture_with_the_first_source_word_only():
+def test_independent_descriptions_use_the_image_at_the_first_source_word_only():
     theta, model = weights("independent-2015"), "independent-2015"
     # The same as a first word, here id 5, whose embedding has the picture in it; it comes again as word 1.
     extra = theta["E_x"][1] + theta["W_v"] @ PICTURE + theta["b_v"]
@@ -335,7 +335,7 @@ def test_independent_descriptions_see_the_picture_with_the_first_source_word_onl
         ({"E_x": np.zeros((5, 3), dtype=np.float32)}, "E_x is float32"),
     ],
 )
-def test_weights_that_are_not_the_model_s_are_refused(change, message):
+def test_weights_of_another_model_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         run(GATED, weights(GATED) | change)
     theta = weights(GATED)

@@ -45,7 +45,7 @@ def assert_close(actual, expected):
 # Language models
 
 
-def test_eq_1_gives_the_first_matrix_to_the_word_farthest_back():
+def test_eq_1_applies_the_first_matrix_to_the_most_distant_word():
     C = [np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[2.0, 0.0], [0.0, 3.0]])]
     assert_close(lbl_predict(R, C, (1, 2)), [3.0, 3.0])  # (1, 0) of word 1, (2, 3) of word 2
     assert_close(lbl_predict(R, C, (2, 1)), [1.0, 3.0])
@@ -55,7 +55,7 @@ def test_eq_1_multiplies_the_matrix_by_the_word_not_its_transpose():
     assert_close(lbl_predict(R, [np.array([[1.0, 5.0], [7.0, 2.0]])], (1,)), [5.0, 2.0])
 
 
-def test_eq_1_needs_a_word_for_every_matrix():
+def test_eq_1_requires_one_word_for_each_matrix():
     with pytest.raises(ValueError, match="zip"):
         lbl_predict(R, [np.eye(2)], (1, 2))
 
@@ -66,16 +66,16 @@ def test_eq_2_scores_with_the_inner_product_and_the_bias():
     assert_close(lbl_distribution(R, C, np.array([0.0, LN2, -math.log(6.0)]), (1,)), [2 / 9, 6 / 9, 1 / 9])
 
 
-def test_a_bias_of_minus_infinity_takes_a_word_out():
+def test_a_bias_of_minus_infinity_excludes_a_word():
     C = [np.array([[0.0, LN2], [0.0, LN3]])]
     assert_close(lbl_distribution(R, C, np.array([-math.inf, 0.0, 0.0]), (1,)), [0.0, 3 / 9, 6 / 9])
 
 
-def test_softmax_bears_scores_beyond_the_range_of_exp():
+def test_softmax_does_not_overflow():
     assert_close(lbl_distribution(R, [np.diag([2000.0, 0.0])], np.zeros(3), (0,)), [0.5, 0.0, 0.5])
 
 
-def test_eq_3_adds_the_picture_to_the_prediction():
+def test_eq_3_adds_the_image_to_the_prediction():
     C_m = np.array([[LN2, 0.0, 0.0], [0.0, LN3, 9.0]])
     x = np.array([1.0, 2.0, 0.0])  # adds (ln 2, ln 9) to the context's (0, ln 3)
     given = mlblb_distribution(R, [np.array([[0.0, 0.0], [0.0, LN3]])], C_m, np.zeros(3), (1,), x)
@@ -114,7 +114,7 @@ def test_eq_6_is_eq_5_with_factored_slices():
     assert_close(gated_representations(W_HF, W_FX, W_FR, X), sum(X[i] * slices[i] for i in range(3)))
 
 
-def test_eqs_8_and_9_are_the_gated_representations_against_the_prediction():
+def test_eqs_8_and_9_score_gated_representations_against_the_prediction():
     rng = np.random.default_rng(0)
     W_hf, W_fx, W_fr = rng.normal(size=(3, 4)), rng.normal(size=(4, 2)), rng.normal(size=(4, 2))
     C, C_m, b, x = [rng.normal(size=(2, 2))], rng.normal(size=(2, 2)), rng.normal(size=3), rng.normal(size=2)
@@ -123,7 +123,7 @@ def test_eqs_8_and_9_are_the_gated_representations_against_the_prediction():
     assert_close(mlblf_distribution(W_hf, W_fx, W_fr, C, C_m, b, (1,), x), energies / energies.sum())
 
 
-def test_svd_start_keeps_the_largest_direction_and_shares_it_evenly():
+def test_svd_initialisation_splits_the_largest_singular_value_evenly():
     E = np.array([[0.0, 4.0], [1.0, 0.0], [0.0, 0.0]])
     W_hf, W_fr = svd_start(E, 1)
     assert_close(np.abs(W_hf), [[2.0], [0.0], [0.0]])
@@ -132,7 +132,7 @@ def test_svd_start_keeps_the_largest_direction_and_shares_it_evenly():
 
 
 @pytest.mark.parametrize("k", [2, 5])
-def test_svd_start_is_exact_with_as_many_factors_as_columns(k):
+def test_svd_initialisation_is_exact_with_as_many_factors_as_columns(k):
     E = np.random.default_rng(1).normal(size=(k, 3))
     W_hf, W_fr = svd_start(E, 3)
     assert (W_hf.shape, W_fr.shape) == ((k, 3), (3, 3))
@@ -140,7 +140,7 @@ def test_svd_start_is_exact_with_as_many_factors_as_columns(k):
     assert_close(W_hf.T @ W_hf, W_fr @ W_fr.T)
 
 
-def test_svd_start_refuses_more_factors_than_columns():
+def test_svd_initialisation_refuses_more_factors_than_columns():
     with pytest.raises(ValueError, match="f = 3"):
         svd_start(np.eye(2), 3)
 
@@ -148,7 +148,7 @@ def test_svd_start_refuses_more_factors_than_columns():
 # Perplexity and retrieval
 
 
-def test_contexts_are_padded_with_the_start_sign():
+def test_contexts_are_padded_with_the_bos_token():
     assert contexts([5, 6, 7], 2, 0) == [(0, 0), (0, 5), (5, 6)]
     assert contexts([5, 6], 0, 0) == [(), ()]
 
@@ -157,13 +157,13 @@ def after_word_1(context):
     return np.array([0.5, 0.25, 0.25]) if context[-1] == 1 else np.array([0.25, 0.5, 0.25])
 
 
-def test_log_prob_and_eq_10_take_the_end_sign_for_a_word():
+def test_log_prob_and_eq_10_include_the_eos_token():
     words = [1, 1, 2]  # start sign 0, end sign 2: 1/2, 1/4, 1/4
     assert_close(sentence_log_prob(words, after_word_1, 1, 0), math.log(1 / 32))
     assert_close(perplexity(words, after_word_1, 1, 0), 2.0 ** (5 / 3))
 
 
-def test_perplexity_of_even_odds_is_their_number():
+def test_perplexity_of_a_uniform_distribution_is_its_size():
     assert_close(perplexity([0, 1, 2], lambda context: np.full(3, 1 / 3), 4, 0), 3.0)
 
 
@@ -171,7 +171,7 @@ def test_an_impossible_word_has_infinite_perplexity():
     assert perplexity([0], lambda context: np.array([0.0, 1.0]), 1, 0) == math.inf
 
 
-def test_perplexity_from_word_skips_the_first_words_and_short_descriptions():
+def test_perplexity_from_word_skips_initial_words_and_short_descriptions():
     four, five = [1, 1, 1, 2], [1, 2, 1, 1, 2]
     halves = (four, lambda context: np.full(3, 0.5))
     # C = 1: of `four` words 2-4 at 1/4 each, the first at 1/2 left out; the description of three words is out
@@ -184,7 +184,7 @@ def test_perplexity_from_word_skips_the_first_words_and_short_descriptions():
         perplexity_from_word([(four, after_word_1)], 1, 0, 2, 5)
 
 
-def test_perplexity_from_word_still_reads_the_words_left_out():
+def test_perplexity_from_word_conditions_on_the_skipped_words():
     seen = []
 
     def note(context):
@@ -199,19 +199,19 @@ def picture_is_distribution(context, x):
     return x
 
 
-def test_text_to_image_scores_each_picture_by_perplexity():
+def test_text_to_image_scores_each_image_by_perplexity():
     images = [np.array([0.5, 0.5]), np.array([0.2, 0.8])]
     assert_close(text_to_image_scores([0, 1], images, picture_is_distribution, 1, 0), [2.0, 2.5])
 
 
-def test_image_to_text_scores_divide_by_the_mean_pictures_perplexity():
+def test_image_to_text_scores_divide_by_the_perplexity_under_the_mean_image():
     x, mean = np.array([0.25, 0.75]), np.array([0.1, 0.9])
     sentences = [[0], [1]]  # word 1 is the easy one, but word 0 gains by the picture
     ratios = image_to_text_scores(x, mean, sentences, picture_is_distribution, 1, 0)
     assert_close(ratios, [4 / 10, 0.9 / 0.75])
 
 
-def test_shortlist_has_the_nearest_first_and_of_equals_the_first():
+def test_shortlist_is_ordered_by_distance_and_ties_by_index():
     images = [np.array([3.0, 4.0]), np.array([0.0, 5.5]), np.array([4.0, 3.0]), np.array([1.0, 0.0])]
     assert shortlist(np.zeros(2), images, 2) == [3, 0]
     assert shortlist(np.zeros(2), images, 4) == [3, 0, 2, 1]
@@ -232,7 +232,7 @@ def test_whitening_of_independent_values():
     assert_close(W, np.diag([(9 / 3 + 0.1) ** -0.5, (1 / 3 + 0.1) ** -0.5, (4 / 3 + 0.1) ** -0.5]))
 
 
-def test_whitening_turns_back_to_the_patches_own_axes():
+def test_whitening_rotates_back_to_the_original_axes():
     m, W = whitening(np.array([[1.0, 1.0], [-1.0, -1.0]]))
     assert_close(m, [0.0, 0.0])
     long, short = 2.1**-0.5 / 2, 0.1**-0.5 / 2  # variance 2 along (1, 1), none along (1, -1)
@@ -247,7 +247,7 @@ def test_spherical_kmeans_sums_the_patches_and_normalises():
     assert_close(spherical_kmeans_step(patches, centroids), expected)
 
 
-def test_spherical_kmeans_gives_a_tie_to_the_first():
+def test_spherical_kmeans_assigns_ties_to_the_first_centroid():
     centroids = np.array([[0.8, 0.6], [0.8, -0.6]])
     assert_close(spherical_kmeans_step(np.array([[2.0, 0.0]]), centroids), [[1.0, 0.0], [0.8, -0.6]])
 
@@ -260,12 +260,12 @@ def test_patches_are_flattened_as_row_column_channel():
     assert_close(patches[3][2], [110, 111, 112, 120, 121, 122, 210, 211, 212, 220, 221, 222])
 
 
-def test_triangle_is_the_mean_distance_less_the_distance():
+def test_triangle_is_the_mean_distance_minus_the_distance():
     centroids = np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])  # distances 0, 5, 1, mean 2
     assert_close(triangle(np.zeros(2), centroids), [2.0, 0.0, 1.0])
 
 
-def test_encode_normalises_whitens_and_compares():
+def test_encode_normalises_whitens_and_computes_distances():
     image = np.array([[[1.0, 4.0, 7.0], [9.0, 9.0, 9.0]]])  # normalised (-.75, 0, .75) and (0, 0, 0)
     m, W = np.array([0.25, 0.0, 0.75]), np.diag([4.0, 1.0, 4.0])  # whitened (-4, 0, 0) and (-1, 0, -3)
     centroids = np.array([[-4.0, 0.0, 0.0], [0.0, 0.0, -3.0]])  # distances 0, 5 and root 18, 1
@@ -274,12 +274,12 @@ def test_encode_normalises_whitens_and_compares():
     assert_close(maps, [[[2.5, 0.0], [0.0, (math.sqrt(18.0) - 1.0) / 2]]])
 
 
-def test_encode_keeps_rows_before_columns():
+def test_encode_returns_rows_before_columns():
     image = np.random.default_rng(2).uniform(0, 255, size=(4, 3, 3))
     assert encode(image, 2, np.zeros(12), np.eye(12), np.eye(12)[:5]).shape == (3, 2, 5)
 
 
-def test_grid_regions_share_the_rows_that_no_cut_divides():
+def test_grid_regions_overlap_where_the_size_is_not_divisible():
     maps = np.arange(15.0).reshape(5, 3, 1)
     # rows 0-2 and 2-4, columns 0-1 and 1-2
     assert_close(max_pool_grid(maps, 2)[:, :, 0], [[7.0, 8.0], [13.0, 14.0]])
@@ -287,7 +287,7 @@ def test_grid_regions_share_the_rows_that_no_cut_divides():
     assert_close(max_pool_grid(falling, 2)[:, :, 0], [[0.0, -1.0], [-6.0, -7.0]])
 
 
-def test_grid_of_the_maps_own_size_or_finer_repeats_them():
+def test_a_grid_at_least_as_fine_as_the_maps_repeats_values():
     maps = np.arange(8.0).reshape(2, 2, 2)
     assert_close(max_pool_grid(maps, 2), maps)
     assert_close(max_pool_grid(maps, 4), maps.repeat(2, axis=0).repeat(2, axis=1))
@@ -324,7 +324,7 @@ def test_convnet_by_hand():
     assert_close(convnet(maps, theta), [52.0 / (2.0 + 1e-4 * 52**2) ** 0.75 + 1.0, 0.0])
 
 
-def test_convnet_shapes_are_the_papers():
+def test_convnet_shapes_equal_those_of_the_paper():
     theta = {
         "filters": np.ones((64, 2, 3, 3)),
         "filter_bias": np.zeros(64),
@@ -346,7 +346,7 @@ def table(sentences, order, k, context):
     return katz_distribution(context, counts, k, never={0})
 
 
-def test_counts_hold_the_end_sign_and_no_ngram_that_ends_in_the_start_sign():
+def test_counts_include_eos_and_exclude_ngrams_ending_in_bos():
     unigrams, bigrams, trigrams = katz_counts([[2, 3], [2]], 3, start=0, end=1)
     assert unigrams == {(2,): 2, (3,): 1, (1,): 2}
     assert bigrams == {(0, 2): 2, (2, 3): 1, (3, 1): 1, (2, 1): 1}
@@ -374,7 +374,7 @@ def test_discounts_by_hand():
         ({}, "nothing was counted"),
     ],
 )
-def test_discounts_that_make_no_sense_are_one(n, why):
+def test_invalid_discounts_are_one(n, why):
     assert katz_discounts(counts_of_counts(n)) == dict.fromkeys(range(1, 6), 1.0), why
 
 
@@ -400,22 +400,22 @@ def test_trigrams_by_hand():
     assert_close(table(sentences, 3, 5, (2, 4)), table(sentences, 3, 5, ()))
 
 
-def test_the_mass_that_unigrams_free_is_spread_over_words_never_counted():
+def test_mass_freed_by_unigrams_is_distributed_over_unseen_words():
     # end 2, four words once: n_1 = 4, n_2 = 1, d_1 = 1/2; a third of the mass is for ids 6 and 7
     assert_close(table([[2, 3, 4], [5]], 1, 8, ()), [0, 4 / 12, 1 / 12, 1 / 12, 1 / 12, 1 / 12, 2 / 12, 2 / 12])
 
 
-def test_unigrams_are_not_discounted_when_every_word_was_counted():
+def test_unigrams_are_not_discounted_if_every_word_occurs():
     assert_close(table([[2, 3, 4], [5]], 1, 6, ()), [0, 2 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6])
 
 
-def test_a_context_that_has_seen_every_word_is_normalised():
+def test_a_context_with_every_word_observed_is_normalised():
     # after a: end 2, a 1, b 1; d_1 = 2/3 (n_1 = 3, n_2 = 1), so 2, 2/3 and 2/3 of 10/3
     assert_close(table([[2, 2], [2, 3], [2]], 2, 4, (2,)), [0, 3 / 5, 1 / 5, 1 / 5])
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_every_context_sums_to_one_and_leaves_every_word_a_chance(order):
+def test_every_context_sums_to_one_with_positive_probabilities(order):
     rng = np.random.default_rng(3)
     frequent = [2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7]  # id 8 is never used
     sentences = [[frequent[i] for i in rng.integers(0, 12, size=length)] for length in rng.integers(1, 6, size=12)]

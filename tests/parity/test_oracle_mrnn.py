@@ -64,12 +64,12 @@ def distribution_by_hand(x):
 
 
 @pytest.mark.parametrize("variant", X_BY_HAND)
-def test_every_variant_has_the_connections_worked_out_by_hand(variant):
+def test_every_variant_has_the_hand_computed_connections(variant):
     rows = oracle.next_word_distributions(*tiny(variant), SENTENCE, PICTURE)
     np.testing.assert_allclose(rows, [distribution_by_hand(x) for x in X_BY_HAND[variant]], rtol=1e-12)
 
 
-def test_the_activation_of_layer_two_takes_in_the_picture():
+def test_the_activation_of_layer_two_includes_the_image():
     # I = -6: layer II before its activation is (1, 3) - 3 = (-2, 0), so relu gives w = (0, 0), r = (0, 0) and
     # x = (-2, -2), where the linear layer gives x(1) = -2 + 0 - 2 = -4; so would a picture added after relu.
     settings = oracle.OracleSettings("visInRnn", "relu")
@@ -77,7 +77,7 @@ def test_the_activation_of_layer_two_takes_in_the_picture():
     np.testing.assert_allclose(rows, [distribution_by_hand(-2)] * 2, rtol=1e-12)
 
 
-def test_layers_have_the_paper_s_form():
+def test_layers_equal_the_equations_of_the_paper():
     # tanh(ln 2) = (4 - 1) / (4 + 1); U r(t-1) = (2 * 7, 0), so U is not transposed.
     assert oracle.scaled_tanh(np.array(1.5 * math.log(2))) == pytest.approx(1.7159 * 0.6)
     theta = {"recurrent": np.array([[0.0, 2.0], [0.0, 0.0]])}
@@ -115,7 +115,7 @@ def test_greedy_generation_follows_the_prefix(prefix, banned, words):
     assert oracle.generate(theta, settings, np.array([3.0]), prefix=prefix, max_words=3, **signs) == words
 
 
-def test_retrieval_normalises_by_the_sum_over_sampled_pictures():
+def test_retrieval_normalises_by_the_sum_over_sampled_images():
     theta, settings, images = random_case("m-RNN")
     sentence = [START, WORD, WORD, START, END]
     rows = [oracle.next_word_distributions(theta, settings, sentence, image) for image in images]
@@ -124,7 +124,7 @@ def test_retrieval_normalises_by_the_sum_over_sampled_pictures():
     assert given == pytest.approx(math.log(probs[0] / sum(probs)))
 
 
-def test_rnn_base_ignores_the_picture_and_long_sentences_do_not_underflow():
+def test_rnn_base_ignores_the_image_and_long_sentences_do_not_underflow():
     theta, settings, images = random_case("RNN-base")
     sentence = [START, *[WORD] * 2000, END]
     assert math.exp(oracle.sentence_log_prob(theta, settings, sentence, images[0])) == 0.0
@@ -141,7 +141,7 @@ def test_probabilities_of_all_continuations_sum_to_one(variant):
     assert [sum(probs), *rows.sum(axis=1)] == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_a_stray_array_and_an_impossible_sharing_are_refused():
+def test_superfluous_arrays_and_invalid_sharing_are_refused():
     theta, settings = tiny("RNN-base")
     with pytest.raises(ValueError, match="multimodal_visual"):
         oracle.cost(theta | {"multimodal_visual": np.ones((1, 1))}, settings, [(SENTENCE, PICTURE)], 0.1)

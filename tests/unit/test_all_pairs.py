@@ -59,14 +59,14 @@ def plain_loop(tree, language, picture, weight, bias):
 
 
 @pytest.mark.parametrize("budget", [1, 4_000, 30_000, 1 << 26])
-def test_equals_a_plain_loop_whatever_the_budget(budget):
+def test_equals_a_plain_loop_for_every_memory_budget(budget):
     tree, *numbers = parts()
     found = softmax_log_probs(*numbers, tree, budget)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), plain_loop(tree, *numbers), rtol=1e-5, atol=1e-5)
 
 
-def test_bfloat16_is_near():
+def test_bfloat16_is_close_to_float32():
     """Eight bits of mantissa: logits up to about 12 err by up to 0.05, and a sentence has at most three words."""
     tree, language, picture, weight, bias = parts()
     found = softmax_log_probs(language, picture, weight.bfloat16(), bias, tree, 1 << 20)
@@ -77,7 +77,7 @@ def test_bfloat16_is_near():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shift", [300.0, -300.0, 88.0, -95.0])
-def test_powers_that_overflow_or_vanish_are_computed_again(shift, dtype):
+def test_products_that_overflow_or_underflow_are_recomputed(shift, dtype):
     tree, language, picture, weight, bias = parts(bias=0)
     exact = plain_loop(tree, language, picture, weight, bias)  # a common shift changes no probability
     found = softmax_log_probs(language, picture, weight.to(dtype), bias + shift, tree, 1 << 20)
@@ -97,7 +97,7 @@ def test_logits_of_300_both_ways_in_one_row(budget):
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-3)
 
 
-def test_only_some_rows_are_doubtful():
+def test_only_affected_rows_are_recomputed():
     """Large weights make the powers of some (prefix, picture) pairs overflow, of others vanish, and leave the rest."""
     tree, language, picture, weight, bias = parts(scale=60.0)
     weight[:, 0] += 200.0  # moves all logits of a pair together
@@ -133,7 +133,7 @@ def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 22])
-def test_sums_of_a_whole_vocabulary_are_those_of_float64(budget):
+def test_sums_over_a_large_vocabulary_equal_float64(budget):
     """As many words and prefixes as there are in earnest, and logits from about -15 to 15."""
     torch.manual_seed(1)
     small = budget == 1

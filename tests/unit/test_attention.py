@@ -48,7 +48,7 @@ def printed(layer: AdditiveAttention, states, values, mask):
 
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("masked", [True, False])
-def test_it_is_the_printed_formula_and_so_is_its_gradient(queries, masked):
+def test_values_and_gradient_equal_the_published_formula(queries, masked):
     layer, states, values = layer_and(queries)
     mask = MASK if masked else torch.ones_like(MASK)
     result = layer(states, layer.annotate(values, MASK if masked else None))
@@ -63,7 +63,7 @@ def test_it_is_the_printed_formula_and_so_is_its_gradient(queries, masked):
 
 
 @pytest.mark.parametrize("queries", [1, 2])
-def test_gradients_by_differences(queries):
+def test_gradients_equal_finite_differences(queries):
     layer, states, values = layer_and(queries)
 
     def attend(*_):
@@ -74,7 +74,7 @@ def test_gradients_by_differences(queries):
 
 
 @pytest.mark.parametrize("queries", [1, 2])
-def test_the_gradient_of_the_energies_by_differences(queries):
+def test_gradient_of_the_energies_equals_finite_differences(queries):
     shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
@@ -96,7 +96,7 @@ def test_without_annotations_the_weights_are_zero_and_no_gradient_is_lost():
     assert not states.grad[4:].any()
 
 
-def test_a_masked_location_may_hold_anything():
+def test_values_at_masked_locations_have_no_effect():
     layer, states, values = layer_and(1)
     other = values.detach().masked_fill(~MASK[:, :, None], 1e3)
     for ours, theirs in zip(
@@ -107,7 +107,7 @@ def test_a_masked_location_may_hold_anything():
         torch.testing.assert_close(ours, theirs)
 
 
-def test_hypotheses_of_one_example_attend_as_each_alone():
+def test_hypotheses_of_one_example_attend_independently():
     layer, states, values = layer_and(3)
     together = layer(states, layer.annotate(values, MASK))
     for k in range(3):
@@ -120,7 +120,7 @@ def test_hypotheses_of_one_example_attend_as_each_alone():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("chunk", [1, 2 * LOCATIONS * SIZE, fused.CHUNK])
-def test_fused_energies_are_the_plain_ones(queries, dtype, chunk, monkeypatch):
+def test_fused_energies_equal_unfused_energies(queries, dtype, chunk, monkeypatch):
     monkeypatch.setattr(fused, "CHUNK", chunk)  # one set at a time, or all of them
     shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
     parts = [torch.randn(shape).to(dtype) for shape in shapes]
@@ -136,7 +136,7 @@ def test_fused_energies_are_the_plain_ones(queries, dtype, chunk, monkeypatch):
 @pytest.mark.parametrize("mask", [None, MASK, ~MASK], ids=["whole", "masked", "partly masked"])
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("with_word", [False, True])
-def test_fused_attention_is_the_plain_one(queries, mask, dtype, with_word, learning):
+def test_fused_attention_equals_unfused_attention(queries, mask, dtype, with_word, learning):
     """Contexts, weights, and in training the gradients by everything they are computed from."""
     layer, states, values = layer_and(queries, dtype)
     word = torch.randn(SETS * queries, SIZE, dtype=dtype, requires_grad=True) if with_word else None
@@ -152,13 +152,13 @@ def test_fused_attention_is_the_plain_one(queries, mask, dtype, with_word, learn
 
 
 @pytest.mark.parametrize("queries", [1, 2])
-def test_the_gradient_of_the_fused_energies_by_differences(queries):
+def test_gradient_of_the_fused_energies_equals_finite_differences(queries):
     shapes = ((SETS, queries, SIZE), (SETS, LOCATIONS, SIZE), (SIZE,))
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     assert torch.autograd.gradcheck(fused.energies, inputs)
 
 
-def test_the_fused_form_is_chosen_on_a_cpu_unless_it_is_off(monkeypatch):
+def test_fused_attention_is_used_on_cpu_unless_disabled(monkeypatch):
     calls, real = [], fused.energies
     monkeypatch.setattr(fused, "energies", lambda *given: calls.append(1) or real(*given))
     layer, states, values = layer_and(1)
@@ -174,7 +174,7 @@ def test_the_fused_form_is_chosen_on_a_cpu_unless_it_is_off(monkeypatch):
 
 
 @pytest.mark.parametrize("queries", [1, 3])
-def test_in_inference_mode_and_without_gradients_it_is_the_same(queries):
+def test_inference_mode_and_no_grad_give_equal_results(queries):
     layer, states, values = layer_and(queries)
     expected = layer(states, layer.annotate(values, MASK))
     for mode in (torch.no_grad, torch.inference_mode):
@@ -183,14 +183,14 @@ def test_in_inference_mode_and_without_gradients_it_is_the_same(queries):
                 torch.testing.assert_close(ours, theirs)
 
 
-def test_a_softmax_over_nothing_is_zero():
+def test_a_fully_masked_softmax_is_zero():
     weights = masked_softmax(torch.randn(2, 1, 3), torch.tensor([[True, False, True], [False] * 3]))
     assert weights[1].tolist() == [[0, 0, 0]]
     assert weights[0, 0, 1] == 0
     assert weights[0].sum().item() == pytest.approx(1)
 
 
-def test_a_loop_that_shares_its_annotations_has_the_gradient_of_one_that_does_not():
+def test_precomputed_annotations_do_not_change_the_gradient():
     layer, first, values = layer_and(1)
     inputs = [first, values, *layer.parameters()]
 
@@ -209,20 +209,20 @@ def test_a_loop_that_shares_its_annotations_has_the_gradient_of_one_that_does_no
         torch.testing.assert_close(ours, theirs)
 
 
-def test_sets_without_gaps_need_no_mask():
+def test_sequences_without_padding_need_no_mask():
     layer, _, values = layer_and(1)
     whole = layer.annotate(values, torch.ones_like(MASK))
     assert whole.mask is None
     assert torch.equal(layer.annotate(values, MASK).mask, MASK)
 
 
-def test_layers_know_no_models():
+def test_layers_do_not_import_models():
     """Layers are below models: an import the other way would be a cycle."""
     folder = Path(attention.__file__).parent
     assert [file.name for file in sorted(folder.rglob("*.py")) if "limner.models" in file.read_text()] == []
 
 
-def test_half_precision_keys_give_weights_in_single():
+def test_half_precision_keys_give_float32_weights():
     layer, states, values = layer_and(1, torch.float32)
     expected = layer(states, layer.annotate(values, MASK))
     with torch.autocast("cpu", torch.bfloat16):

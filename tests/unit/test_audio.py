@@ -51,7 +51,7 @@ def encode(folder, samples, rate=RATE, settings=None, **how):
 
 
 @pytest.mark.parametrize("hertz", [200, 1000, 3000])
-def test_the_bands_of_a_sine_hold_its_power(hertz):
+def test_the_bands_of_a_sine_contain_its_power(hertz):
     settings = LogMelSettings()
     power = (10 ** log_mel(sine(hertz, amplitude=0.4), RATE, settings).astype(float) - 1) * settings.floor
     assert power.sum(1) == pytest.approx(np.full(len(power), 0.4**2 / 2), rel=0.02)
@@ -85,7 +85,7 @@ def test_ten_times_the_amplitude_is_two_more_in_its_band(tmp_path):
     assert loud - soft == pytest.approx(2, abs=0.01)
 
 
-def test_rising_and_falling_differ_in_the_slope_alone(tmp_path):
+def test_rising_and_falling_tones_differ_in_the_slope_only(tmp_path):
     samples = chirp(200, 3000)[: 512 + 96 * 160]  # 97 whole frames: reversed they are the same ones
     rising, falling = encode(tmp_path, samples), encode(tmp_path, samples[::-1])
     for same in ("mean", "deviation", "change"):

@@ -135,7 +135,7 @@ def test_normalisation_is_folded_where_it_follows_the_convolution(resnet):
     assert not any(isinstance(module, nn.BatchNorm2d) for module in backbone._network.modules())
 
 
-def test_normalisation_is_not_folded_where_that_would_change_the_answer(image):
+def test_normalisation_is_not_folded_where_that_would_change_the_result(image):
     backbone = network_backbone(network := Backwards().eval())
     recipe = backbone.preprocessing
     pixels = torch.from_numpy(read(backbone, image)).permute(0, 3, 1, 2) / 255
@@ -160,7 +160,7 @@ def only_values_of(backbone, image):
     return encode(backbone, image)["pooled"].astype(np.float32)
 
 
-def test_ten_views_are_the_mean_of_five_cuts_and_their_mirror_images(resnet, image):
+def test_ten_views_are_the_mean_of_five_crops_and_their_mirror_images(resnet, image):
     ten = load_backbone(str(resnet), views=10, size=64, precision="fp32")
     two = load_backbone(str(resnet), views=2, size=64, precision="fp32")
     crops = read(ten, image)
@@ -272,7 +272,7 @@ VGG_LAYERS = [0, 2, 5, 7, 10, 12, 14, 16, 19, 21, 23, 25, 28, 30, 32, 34]
         (AlexNet, [0, 3, 6, 8, 10], [1, 4, 6], (256, 256, 3, 3)),
     ],
 )
-def test_classic_names_are_those_torchvision_publishes(network, features, classifier, last):
+def test_classic_names_equal_those_of_torchvision(network, features, classifier, last):
     with torch.device("meta"):
         weights = network().state_dict()
     parts = [f"features.{n}" for n in features] + [f"classifier.{n}" for n in classifier]
@@ -292,7 +292,7 @@ def thin_weights(network):
     ("name", "network", "grid", "side"),
     [("vgg19", VGG19, (196, 512), 14), ("alexnet", AlexNet, (169, 256), 13)],
 )
-def test_classic_networks_give_fc7_and_their_last_convolution(tmp_path, name, network, grid, side):
+def test_classic_networks_return_fc7_and_the_last_convolution(tmp_path, name, network, grid, side):
     file = tmp_path / "weights.pth"
     torch.save(thin_weights(network), file)
     backbone = load_backbone(f"{name}:{file}", kind="both")

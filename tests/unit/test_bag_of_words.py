@@ -50,7 +50,7 @@ def test_the_score_is_the_mean_probability_of_the_words(certain):
     assert found[:, 0].tolist() == pytest.approx([0.8, (0.8 + 0.1 + 0.8) / 3, (0.3 + 0.6) / 2])
 
 
-def test_the_loss_asks_every_unit_whether_its_word_is_there(certain):
+def test_the_loss_is_binary_cross_entropy_of_every_word(certain):
     """However often it is there, and for the mean over descriptions, not over words."""
     once, twice, other = (4,), (4, 4), (5, 3, 6)
 
@@ -66,7 +66,7 @@ def test_the_loss_asks_every_unit_whether_its_word_is_there(certain):
     assert word_loss(certain(made), made).item() == pytest.approx((loss(2, 4) + loss(2, 3, 5, 6)) / 2)
 
 
-def test_the_next_word_is_drawn_in_proportion_to_the_units(certain):
+def test_next_word_probabilities_are_proportional_to_the_units(certain):
     made = batch([4, 5])
     probs = certain(made).logits.softmax(-1)
     expected = torch.tensor([0, 0, *PROBS], dtype=torch.double) / sum(PROBS)
@@ -75,7 +75,7 @@ def test_the_next_word_is_drawn_in_proportion_to_the_units(certain):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_all_pairs_are_those_of_the_general_way(count):
+def test_all_pairs_scores_equal_the_generic_computation(count):
     torch.manual_seed(0)
     model = Bow(BowSettings(spread=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
     image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
@@ -85,7 +85,7 @@ def test_all_pairs_are_those_of_the_general_way(count):
     assert model.pair_scores(image, sentences)[1].tolist() == [0.0] * count  # nothing is said
 
 
-def test_maps_are_read_flat_and_pooled_features_before_them():
+def test_maps_are_flattened_and_preceded_by_pooled_features():
     model = Bow(BowSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3)}))
     assert model.units.in_features == 36
     maps = torch.randn(2, 4, 3, 3)
@@ -95,13 +95,13 @@ def test_maps_are_read_flat_and_pooled_features_before_them():
     assert Bow(BowSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3), "pooled": (5,)})).units.in_features == 5
 
 
-def test_a_picture_that_is_missing_leaves_the_biases(certain):
+def test_a_missing_image_leaves_the_biases_only(certain):
     nothing = ImageFeatures(torch.tensor([False]))
     torch.testing.assert_close(certain._log_probs(nothing), certain._log_probs(zeros()))
 
 
 @pytest.mark.parametrize("features", ["colour", "pixels16"])
-def test_it_trains_is_saved_and_finds_pictures_by_its_own_score(features, tiny, recipe_of, tmp_path):
+def test_a_trained_model_is_saved_and_retrieves_images_by_its_score(features, tiny, recipe_of, tmp_path):
     rate = 0.02 if features == "colour" else 0.002
     recipe = recipe_of(features, epochs=30, validate_every=10, optimizer={"name": "adamw", "lr": rate}).model_dump(
         mode="json"

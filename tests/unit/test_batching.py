@@ -47,7 +47,7 @@ def test_buckets_save_padding():
     assert padding(100) < padding(3) < padding(1)
 
 
-def test_no_rows_no_batches():
+def test_no_rows_give_no_batches():
     assert epoch_order([], 10, 4, seed=0, epoch=0) == []
 
 
@@ -72,7 +72,7 @@ def test_prefetch_is_never_further_ahead_than_its_depth(depth):
     assert max(ahead) == depth
 
 
-def test_prefetch_raises_the_error_after_what_came_before_it():
+def test_prefetch_raises_an_error_after_the_preceding_batches():
     def make(number):
         if number == 3:
             raise ValueError("the picture of item 3")
@@ -85,7 +85,7 @@ def test_prefetch_raises_the_error_after_what_came_before_it():
     assert got == [0, 1, 2]
 
 
-def test_prefetch_raises_what_goes_wrong_between_batches():
+def test_prefetch_raises_errors_of_the_iterator():
     def wanted():
         yield 1
         raise OSError("the disk")
@@ -94,7 +94,7 @@ def test_prefetch_raises_what_goes_wrong_between_batches():
         list(prefetch(lambda n: n, wanted(), depth=2))
 
 
-def test_prefetch_stops_when_it_is_left_early():
+def test_prefetch_stops_when_the_consumer_stops():
     made = []
     stream = prefetch(lambda n: made.append(n) or n, iter(int, 1), depth=2)  # would never end
     assert next(stream) == 0

@@ -222,7 +222,7 @@ def test_the_batch_changes_no_hypothesis(chosen):
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0, 2.0])
-def test_n_best_lists_are_ordered_distinct_and_begin_alike(length_penalty):
+def test_n_best_lists_are_ordered_and_distinct_and_share_the_prefix(length_penalty):
     everything = pictures(*range(20))
     lists = [
         beam_search(
@@ -273,7 +273,7 @@ def test_an_ensemble_is_the_mean_of_its_models_probabilities():
             assert_same(found, expected)
 
 
-def test_models_of_two_vocabularies_make_no_ensemble():
+def test_models_with_different_vocabularies_cannot_form_an_ensemble():
     with pytest.raises(RunError, match=r"\[5, 7\]"):
         beam_search([Chain(), Fixed([0.0] * 5)], pictures(1), DecodingSettings())
 
@@ -320,7 +320,7 @@ def test_temperature_top_k_and_top_p(sample, expected):
         assert h.log_prob == pytest.approx(float(probs[h.tokens[0] if h.tokens else EOS].log()), abs=1e-4)
 
 
-def test_the_seed_decides_the_draws():
+def test_the_seed_determines_the_samples():
     def drawn(seed):
         settings = DecodingSettings(beam_size=8, n_best=8, max_length=6, sample=SampleSettings(seed=seed))
         return beam_search([Chain()], pictures(1, 2), settings)
@@ -329,7 +329,7 @@ def test_the_seed_decides_the_draws():
     assert drawn(0) != drawn(1)
 
 
-def test_unknown_words_can_be_banned_and_the_start_never_comes_again():
+def test_unk_can_be_banned_and_bos_is_never_generated():
     logits = [50.0, 40.0, 0.0, 30.0, 2.0, 1.0]
     banned = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=3, ban_unknown=True))[0][0]
     allowed = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=3))[0][0]
@@ -374,7 +374,7 @@ def test_half_precision_logits_are_summed_in_float32():
     assert found.log_prob == pytest.approx(40 * float(logits.double().log_softmax(-1)[-1]), rel=1e-5)
 
 
-def test_an_empty_batch_gives_nothing():
+def test_an_empty_batch_gives_no_hypotheses():
     nothing = torch.zeros((0, 1), dtype=torch.long)
     empty = Batch((), ImageFeatures(torch.zeros(0, dtype=torch.bool)), nothing, nothing, nothing.bool())
     assert beam_search([Chain()], empty, DecodingSettings()) == []

@@ -103,7 +103,7 @@ def test_shared_options_have_one_name(option, names):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_can_speak_json(name):
+def test_every_command_supports_json_output(name):
     assert "--json" in [option for parameter in COMMANDS[name].params for option in parameter.opts]
 
 
@@ -123,7 +123,7 @@ def test_every_command_can_speak_json(name):
         (["report", "--model", "nowhere"], "nowhere"),
     ],
 )  # fmt: skip
-def test_what_the_user_can_mend_is_one_line(arguments, named, capsys, monkeypatch, tmp_path):
+def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     status, printed, told = run(capsys, monkeypatch, *arguments)
     lines = told.strip().splitlines()
@@ -148,7 +148,7 @@ def test_show_as_json(collection, capsys, monkeypatch):
     assert found["sentences"] == {"train": {"en": 3}}
 
 
-def test_import_as_json_counts_and_changes_nothing_the_second_time(tmp_path, capsys, monkeypatch):
+def test_import_as_json_counts_and_is_idempotent(tmp_path, capsys, monkeypatch):
     (tmp_path / "table.csv").write_text("id,split,image,lang,text\na,train,,en,One.\na,train,,de,Eins.\n")
     arguments = ["import", "csv", tmp_path / "table.csv", tmp_path / "made", "--json"]
     first, second = (json.loads(run(capsys, monkeypatch, *arguments)[1]) for _ in range(2))
@@ -166,7 +166,7 @@ def test_ctrl_c_ends_without_a_traceback(collection, capsys, monkeypatch):
     assert "Traceback" not in told
 
 
-def test_search_runs_where_it_is_told_to(trained, tiny, capsys, monkeypatch):
+def test_search_runs_on_the_given_device(trained, tiny, capsys, monkeypatch):
     arguments = ["search", "a green wall", "--model", trained, "--collection", tiny.path, "--split", "test", "--json"]
     status, printed, _ = run(capsys, monkeypatch, *arguments, "--device", "cpu")
     assert status == 0 and json.loads(printed)[0]["id"] in ("test1", "test5")
@@ -174,7 +174,7 @@ def test_search_runs_where_it_is_told_to(trained, tiny, capsys, monkeypatch):
     assert status == 1 and "abacus" in told
 
 
-def test_evaluate_goes_on_without_a_broken_picture_when_told_to(trained, own_tiny, tmp_path, capsys, monkeypatch):
+def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path, capsys, monkeypatch):
     write_items(own_tiny.path, [Item("broken", "test", image="none.png", sentences=(Sentence("en", "a wall"),))])
     model = shutil.copytree(trained, tmp_path / "run")
     arguments = [
@@ -195,27 +195,27 @@ def test_evaluate_goes_on_without_a_broken_picture_when_told_to(trained, own_tin
 
 
 @pytest.mark.parametrize("name", ["folder.png", "sheet", "sheet.txt"])
-def test_a_contact_sheet_needs_the_name_of_a_picture(tiny, name, capsys, monkeypatch, tmp_path):
+def test_a_contact_sheet_needs_an_image_suffix(tiny, name, capsys, monkeypatch, tmp_path):
     (tmp_path / "folder.png").mkdir()
     status, _, told = run(capsys, monkeypatch, "show", tiny.path, "--sheet", tmp_path / name)
     assert status == 1
     assert re.fullmatch(rf"error: .*{name}: .*; expected the name of an image file, such as sheet\.png\n", told)
 
 
-def test_names_are_shown_as_they_are(capsys, monkeypatch, tmp_path):
+def test_names_are_shown_literally(capsys, monkeypatch, tmp_path):
     status, _, told = run(capsys, monkeypatch, "show", tmp_path / ":dog:")
     assert status == 1
     assert ":dog:" in told
 
 
-def test_features_of_no_picture_end_in_an_error(capsys, monkeypatch, tmp_path):
+def test_a_collection_without_readable_images_is_an_error(capsys, monkeypatch, tmp_path):
     write_items(tmp_path / "c", [Item("gone", "train", image="gone.png")])
     status, _, told = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "pixels:8")
     assert status == 1
     assert "none of 1 images could be read" in told and "gone.png" in told
 
 
-def test_a_run_is_a_folder(capsys, monkeypatch, tmp_path):
+def test_a_run_must_be_a_folder(capsys, monkeypatch, tmp_path):
     (tmp_path / "run").write_text("mine")
     status, _, told = run(
         capsys, monkeypatch, "train", "scenes/mrnn", "--collection", tmp_path, "--out", tmp_path / "run"
@@ -224,13 +224,13 @@ def test_a_run_is_a_folder(capsys, monkeypatch, tmp_path):
     assert told.strip().endswith("run: is a file; name a folder")
 
 
-def test_the_devices_there_are(trained, capsys, monkeypatch):
+def test_available_devices_are_checked(trained, capsys, monkeypatch):
     status, _, told = run(capsys, monkeypatch, "score", "x.png", "a wall", "--model", trained, "--device", "gpu")
     assert status == 1
     assert told == "error: device 'gpu': no such device; say cpu, cuda or cuda:N\n"
 
 
-def test_fewer_than_no_pictures_of_the_marginal(trained, tiny, capsys, monkeypatch):
+def test_a_negative_number_of_marginal_images_is_refused(trained, tiny, capsys, monkeypatch):
     status, _, told = run(
         capsys, monkeypatch, "evaluate", "--model", trained, "--collection", tiny.path, "--marginal", -1
     )
@@ -278,7 +278,7 @@ def test_doctor_names_the_command_that_installs_a_missing_extra(capsys, monkeypa
     assert "METEOR needs it" in printed
 
 
-def test_the_version_is_told_and_the_module_runs():
+def test_the_version_is_printed_and_the_module_runs():
     done = subprocess.run([sys.executable, "-m", "limner", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"limner {metadata.version('limner')}\n")
 
@@ -298,7 +298,7 @@ def recipe_file(recipe_of, tmp_path):
 MRNN = {"name": "mrnn", "embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 16}
 
 
-def test_a_training_that_goes_on_with_validation_data_says_when_its_perplexity_was_measured(
+def test_training_on_validation_data_reports_when_perplexity_was_measured(
     tiny, recipe_file, tmp_path, capsys, monkeypatch
 ):
     recipe = recipe_file(MRNN, train_on_val_epochs=1)
@@ -308,7 +308,7 @@ def test_a_training_that_goes_on_with_validation_data_says_when_its_perplexity_w
     assert "(perplexity" not in told
 
 
-def test_a_model_that_counts_has_no_epochs_to_tell_of(tiny, recipe_file, tmp_path, capsys, monkeypatch):
+def test_a_count_based_model_reports_no_epochs(tiny, recipe_file, tmp_path, capsys, monkeypatch):
     recipe = recipe_file({"name": "ngram", "order": 2})
     status, told, _ = run(
         capsys, monkeypatch, "train", recipe, "features.tables=[]", "--collection", tiny.path, "--out", tmp_path / "run"
@@ -331,7 +331,7 @@ def test_filters_are_a_safetensors_file(collection, tmp_path, capsys, monkeypatc
     assert status == 1 and "name it" in told and "f.safetensors" in told.replace("\n", "")
 
 
-def test_the_python_page_says_where_names_are_imported_from():
+def test_the_python_page_documents_import_paths():
     page = (DOCS / "api.md").read_text(encoding="utf-8")
     told = [
         (module, name)
@@ -345,6 +345,6 @@ def test_the_python_page_says_where_names_are_imported_from():
 
 
 @pytest.mark.parametrize("page", ["words.md", "evaluate.md", "data.md"])
-def test_modules_named_in_prose_come_with_their_import(page):
+def test_documented_modules_have_an_import(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     assert re.findall(r"`limner\.[a-z_]+\.[a-z_.]+", text) == []

@@ -62,7 +62,7 @@ def test_splits_and_members(path):
 
 
 @pytest.mark.parametrize("split", ["test", "it's"])
-def test_a_split_without_items_names_those_there_are(path, split):
+def test_an_empty_split_is_an_error_that_lists_the_others(path, split):
     with pytest.raises(
         CollectionError, match=rf"no items in split '{split}'.*'train' \(1\), 'val' \(2\).*data\.val.*--split auto"
     ):
@@ -103,7 +103,7 @@ def test_an_image_may_move_but_not_change_its_name(path):
 
 
 @pytest.mark.parametrize("change", [{"split": "test"}, {"label": "pet"}])
-def test_contradictions_are_refused_and_nothing_is_written(path, change):
+def test_conflicting_items_are_refused_and_nothing_is_written(path, change):
     with pytest.raises(CollectionError, match="item 'dog'"):
         write_items(path, [Item("new", "train"), replace(DOG, **change)])
     assert len(Collection.open(path)) == 3

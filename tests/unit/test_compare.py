@@ -79,7 +79,7 @@ def call(capsys, monkeypatch, *arguments):
     return int(stop.value.code or 0), printed.out, " ".join(printed.err.split())
 
 
-def test_daggers_mark_what_is_better_whichever_way_the_metric_goes(three):
+def test_daggers_mark_better_scores_in_the_direction_of_the_metric(three):
     found = compare(three, settings=QUICK)
     marks = {(one.system, one.metric): one.marks for one in found.scores}
     for metric in QUICK.metrics:
@@ -88,13 +88,13 @@ def test_daggers_mark_what_is_better_whichever_way_the_metric_goes(three):
     assert found.contrast("good", "poor", "ter").difference < 0 < found.contrast("good", "poor", "bleu4").difference
 
 
-def test_a_baseline_is_marked_where_it_beats_the_other(three):
+def test_a_baseline_is_marked_where_it_is_better_than_the_other(three):
     poor, middling, good = three
     found = compare([good, poor, middling], settings=QUICK)
     assert [found.score(name, "bleu4").marks for name in ("good", "poor", "middling")] == ["‡", "", "‡"]
 
 
-def test_nothing_is_marked_where_nothing_differs_enough(three):
+def test_insignificant_differences_are_not_marked(three):
     strict = QUICK.model_copy(update={"level": 1 / 201})  # no p is below the smallest there can be
     assert not any(one.marks for one in compare(three, settings=strict).scores)
     systems = {name: {name: evaluation(written(3))} for name in "ab"}
@@ -102,7 +102,7 @@ def test_nothing_is_marked_where_nothing_differs_enough(three):
     assert {(one.difference, one.p) for one in alike.contrasts} == {(0, 1)}
 
 
-def test_scores_and_p_are_those_of_the_metrics_and_of_the_test(three):
+def test_scores_and_p_values_equal_the_metrics_and_the_test(three):
     found = compare(three, settings=QUICK)
     references = [[sentence] for sentence in SENTENCES]
     for system, wrong in (("poor", 9), ("good", 1)):
@@ -117,14 +117,14 @@ def test_scores_and_p_are_those_of_the_metrics_and_of_the_test(three):
     assert "ar:200" in found.signature and "seed:1" in found.signature
 
 
-def test_every_system_meets_the_first_and_the_second(run_of):
+def test_every_system_is_compared_with_both_baselines(run_of):
     systems = [[run_of(name, evaluation(written(2)))] for name in "abcd"]
     found = compare(systems, settings=QUICK)
     pairs = {(one.system, one.baseline) for one in found.contrasts}
     assert pairs == {("b", "a"), ("c", "a"), ("d", "a"), ("c", "b"), ("d", "b")}
 
 
-def test_seeds_of_a_system_are_taken_together(run_of):
+def test_seeds_of_a_system_are_averaged(run_of):
     first = [run_of(f"nmt-{seed}", evaluation(written(8, seed))) for seed in (1, 2, 3)]
     second = [run_of(f"img-{seed}", evaluation(written(4 + seed))) for seed in (1, 2)]
     found = compare([first, second], settings=QUICK.model_copy(update={"exchange": "outputs"}))
@@ -138,7 +138,7 @@ def test_seeds_of_a_system_are_taken_together(run_of):
         compare([first, second], settings=QUICK)
 
 
-def test_systems_of_one_name_are_told_apart_by_their_folders(run_of):
+def test_systems_of_one_name_are_distinguished_by_their_folders(run_of):
     runs = [run_of(f"{folder}/best", evaluation(written(2))) for folder in ("a", "b")]
     assert [one.name for one in compare([[run] for run in runs], settings=QUICK).systems] == [str(run) for run in runs]
 
@@ -154,7 +154,7 @@ def test_systems_of_one_name_are_told_apart_by_their_folders(run_of):
         (altered(3, reference_tokens=()), "expected an evaluation with tokens.*evaluate it again"),
     ],
 )
-def test_what_was_not_measured_on_the_same_sentences_is_refused(other, says):
+def test_evaluations_of_different_sentences_are_refused(other, says):
     systems = {"a": {"runs/a": evaluation()}, "b": {"runs/b": other}}
     with pytest.raises(RunError, match=f"(?s)runs/b.*{says}"):
         compare_evaluations(systems, "de", settings=QUICK)
@@ -172,7 +172,7 @@ def asked(source="A house .", image="/here/house.jpg", **changes):
         (asked(image="/here/hut.jpg"), r"'item4' \(sentence 5\) has the images /here/house.jpg and /here/hut.jpg"),
     ],
 )
-def test_what_was_asked_otherwise_is_refused(other, says):
+def test_evaluations_with_different_inputs_are_refused(other, says):
     with pytest.raises(RunError, match=says):
         compare_evaluations({"a": {"a": asked()}, "b": {"b": other}}, "de", settings=QUICK)
 
@@ -180,12 +180,12 @@ def test_what_was_asked_otherwise_is_refused(other, says):
 @pytest.mark.parametrize(
     "other", [asked(fingerprint="0" * 64), asked(source=None, image=None), asked(image="/x/house.jpg")]
 )
-def test_what_changes_no_question_is_compared(other):
+def test_evaluations_with_equivalent_inputs_are_compared(other):
     """Sentences written to another split, a model that does not read the source, a collection that has moved."""
     assert compare_evaluations({"a": {"a": asked()}, "b": {"b": other}}, "de", settings=QUICK).contrasts
 
 
-def test_of_a_whole_evaluation_and_a_later_part_the_newer_is_compared(run_of):
+def test_the_newest_evaluation_is_compared(run_of):
     run, other = run_of("a", evaluation(written(9))), run_of("b", evaluation(written(5)))
     evaluation().save(run / "evaluation" / "test-part.json")
     whole, part = (run / "evaluation" / name for name in ("test.json", "test-part.json"))
@@ -195,20 +195,20 @@ def test_of_a_whole_evaluation_and_a_later_part_the_newer_is_compared(run_of):
         assert compare([[run], [other]], settings=QUICK).score("a", "ter").value == value
 
 
-def test_a_third_run_that_differs_is_found_too():
+def test_a_third_run_with_different_sentences_is_refused():
     systems = {"a": {"1": evaluation(), "2": evaluation()}, "b": {"1": evaluation(), "2": altered(0, id="x")}}
     with pytest.raises(RunError, match="1 and 2 cannot be compared"):
         compare_evaluations(systems, "de", settings=QUICK)
 
 
-def test_sentences_cut_differently_are_compared_as_running_text():
+def test_differently_tokenised_sentences_are_compared_as_running_text():
     systems = {"a": {"a": evaluation()}, "b": {"b": altered(3, reference_tokens=("ein haus",))}}
     chosen = ComparisonSettings(metrics=("ter_text",), trials=10)
     assert compare_evaluations(systems, "de", settings=chosen).score("a", "ter_text").value == 0
 
 
 @pytest.mark.parametrize("bare", [True, False])
-def test_metrics_of_text_read_what_the_evaluations_gave_them(bare):
+def test_metrics_of_running_text_use_the_evaluated_text(bare):
     stored = (Score("sacrebleu", 50.0, "nrefs:1|input:tokens" if bare else "nrefs:1"),)
     systems = {name: {name: evaluation(written(2), scores=stored)} for name in "ab"}
     chosen = ComparisonSettings(metrics=("sacrebleu",), trials=10)
@@ -216,7 +216,7 @@ def test_metrics_of_text_read_what_the_evaluations_gave_them(bare):
     assert ("input:tokens" in metric.signature) == bare
 
 
-def test_a_run_without_an_evaluation_says_what_to_do(run_of, tmp_path):
+def test_a_run_without_an_evaluation_is_an_error_with_a_remedy(run_of, tmp_path):
     run = run_of("a", evaluation())
     (tmp_path / "b").mkdir()
     with pytest.raises(RunError, match=f"limner evaluate --model {tmp_path}/b --collection"):
@@ -227,7 +227,7 @@ def test_a_run_without_an_evaluation_says_what_to_do(run_of, tmp_path):
         compare([[run], [run_of("d", evaluation())]], split="val")
 
 
-def test_the_language_is_what_the_run_writes(run_of, caplog):
+def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
     # METEOR does not know Japanese, and says so, whether there is Java or not.
     runs = [[run_of(name, evaluation(written(2)), "ja")] for name in "ab"]
     chosen = ComparisonSettings(metrics=("meteor", "bleu4"), trials=10)
@@ -245,7 +245,7 @@ def test_the_language_is_what_the_run_writes(run_of, caplog):
         compare([[run_of("c", evaluation(), None)], runs[0]])
 
 
-def test_progress_is_told_in_parts(three):
+def test_progress_is_reported_in_parts(three):
     told = []
     compare(three, settings=QUICK, on_progress=lambda *news: told.append(news))
     assert told[0][0] == "metrics" and ("metrics", 3, 3) in told
@@ -254,7 +254,7 @@ def test_progress_is_told_in_parts(three):
     assert done == sorted(done)
 
 
-def test_what_people_see(three, capsys, monkeypatch):
+def test_the_printed_table(three, capsys, monkeypatch):
     runs = [run for system in three for run in system]
     status, seen, _ = call(capsys, monkeypatch, *runs, "--metric", "ter", "--trials", 200)
     assert status == 0
@@ -301,7 +301,7 @@ def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
         (["a", "b", "--exchange", "words"], "exchange: Input should be 'outputs' or 'systems'"),
     ],
 )
-def test_refusals_are_one_line(arguments, says, run_of, tmp_path, capsys, monkeypatch):
+def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, capsys, monkeypatch):
     for name in "ab":
         run_of(name, evaluation())
     monkeypatch.chdir(tmp_path)
@@ -310,12 +310,12 @@ def test_refusals_are_one_line(arguments, says, run_of, tmp_path, capsys, monkey
     assert message.startswith("error:") and says in message
 
 
-def test_the_record_survives_the_way_to_disk_and_back(three, tmp_path):
+def test_the_record_round_trips(three, tmp_path):
     found = compare(three, settings=QUICK)
     found.save(tmp_path / "comparison.json")
     assert type(found).load(tmp_path / "comparison.json") == found
 
 
-def test_nothing_to_compare_is_refused():
+def test_comparing_no_runs_is_refused():
     with pytest.raises(SettingsError, match="0 systems of no runs"):
         compare([])

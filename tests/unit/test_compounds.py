@@ -35,7 +35,7 @@ def learned(counts=COUNTS, **settings):
         ("hellblaue", "hell ￭ blaue"),
     ],
 )
-def test_a_compound_is_cut_into_words_as_they_stand_alone(word, tokens):
+def test_a_compound_is_split_into_independent_words(word, tokens):
     assert " ".join(learned().split(word)) == tokens
     assert join(tokens.split()) == [word]
 
@@ -59,11 +59,11 @@ def test_a_compound_is_cut_into_words_as_they_stand_alone(word, tokens):
         ("", "nothing to cut"),
     ],
 )
-def test_a_word_is_left_whole_for_a_reason(word, why):
+def test_words_that_are_not_split(word, why):
     assert learned().split(word) == (word,), why
 
 
-def test_the_settings_are_limits_that_count():
+def test_the_settings_limit_the_splits():
     assert len(learned().split(("Wasser" * 16).capitalize())) == 31
     assert learned(min_size=3).split("Geburtstag") == ("Geburt", "￭s", "Tag")
     assert learned(min_count=4).split("luftrare") == ("Luft", "￭", "rare")
@@ -91,13 +91,13 @@ def test_the_examples_of_koehn_and_knight(counts, word, parts):
     assert len([token for token in tokens if JOINER not in token]) == parts
 
 
-def test_of_equal_means_the_fewest_parts():
+def test_among_equal_means_the_fewest_parts_win():
     counts = {"abcdefgh": 9, "abcd": 3, "efgh": 27}
     assert learned(counts, min_count=1, max_count=99).split("abcdefgh") == ("abcdefgh",)
     assert learned(counts | {"efgh": 28}, min_count=1, max_count=99).split("abcdefgh") == ("abcd", "￭", "efgh")
 
 
-def test_the_most_frequent_spelling_counts_and_is_what_a_part_is_written_like():
+def test_a_part_has_its_most_frequent_spelling():
     counts = {"Band": 6, "band": 5, "BAND": 1, "Wand": 5, "wand": 5}
     for order in (counts, dict(reversed(counts.items()))):
         splitter = learned(order)
@@ -119,7 +119,7 @@ def ways(word, splitter, start=0):
                 yield from ((count, *rest) for rest in ways(word, splitter, end))
 
 
-def test_no_other_way_to_cut_has_a_higher_mean():
+def test_no_other_split_has_a_higher_mean():
     draw = random.Random(0)
     cut = 0
     for _ in range(300):
@@ -169,7 +169,7 @@ def test_joining_restores_every_word():
         ("der ￭x Ball", "Derxball"),
     ],
 )
-def test_whatever_a_model_says_becomes_words(tokens, words):
+def test_any_token_sequence_is_joined_to_words(tokens, words):
     assert " ".join(join(tokens.split())) == words
 
 
@@ -177,7 +177,7 @@ def test_joiner_characters_of_a_text_are_replaced():
     assert replace_joiners("a ￭ b￭s") == "a ■ b■s"
 
 
-def test_what_was_learned_is_plain_values():
+def test_the_learned_state_is_plain_values():
     splitter = learned()
     assert CompoundSplitter.parse(splitter.model_dump(mode="json")) == splitter
     assert "rare" not in splitter.words and "1234" not in splitter.words  # neither parts nor frequent
@@ -187,7 +187,7 @@ def test_what_was_learned_is_plain_values():
 
 @pytest.mark.real
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_real_german_is_cut_and_restored(real_data, lowercase):
+def test_real_german_is_split_and_restored(real_data, lowercase):
     with gzip.open(real_data / "multi30k/task1/train.de.gz", "rt", encoding="utf-8") as lines:
         settings = TextSettings(lang="de", lowercase=lowercase)
         counts = Counter(word for line in lines for word in split_words(line, settings))

@@ -63,7 +63,7 @@ def test_the_seed_decides_the_shuffle():
     assert one == again != other
 
 
-def test_items_without_an_image_stay_without():
+def test_items_without_an_image_remain_without_one():
     items = numbered(4, blind={1})
     for control in (ControlFeatures.shuffled(IdFeatures(), items, 0), ControlFeatures(IdFeatures(), {}, {"pooled": 0})):
         assert [seen is None for seen in control.take(items)] == [False, True, False, False]
@@ -156,7 +156,7 @@ def test_unused_features_have_no_effect(blind, tiny, recipe_of, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gt2", "bow-f", "bow-k", "lbl", "mlbl-f"])
-def test_the_models_of_kiros_are_evaluated_as_their_recipes_say(name, tiny, tmp_path):
+def test_kiros_models_are_evaluated_with_the_settings_of_their_recipes(name, tiny, tmp_path):
     small = ["training.epochs=1", "training.batch_size=16", "text.min_count=1", "decoding.max_length=8"]
     small += ["evaluation.skip_words=1", "evaluation.samples=2", "evaluation.prefix_words=1", "evaluation.shortlist=4"]
     if name not in ("gt2", "lbl"):

@@ -51,7 +51,7 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)
-def test_every_format_gives_the_wanted_words_and_no_others(file, write, pack):
+def test_every_format_returns_the_requested_words_only(file, write, pack):
     path = file(pack(write(VECTORS)))
     read = read_embeddings(path, ["schön", "cat", "a"])
     assert list(read) == ["schön", "a"]
@@ -62,7 +62,7 @@ def test_every_format_gives_the_wanted_words_and_no_others(file, write, pack):
 
 
 @pytest.mark.parametrize("write", [glove, word2vec_text, word2vec_binary])
-def test_another_case_is_the_second_choice(file, write):
+def test_exact_case_takes_priority(file, write):
     rows = {"Dog": [1.0, 1, 1], "dog": [2.0, 2, 2], "DOG": [3.0, 3, 3], "Paris": [4.0, 4, 4], "PARIS": [5.0, 5, 5]}
     read = read_embeddings(file(write({**rows, "hund": [6.0, 6, 6]})), ["dog", "paris", "Hund"])
     assert {word: row[0] for word, row in read.items()} == {"dog": 2, "paris": 4}
@@ -72,7 +72,7 @@ def test_the_first_of_two_rows_of_one_word_counts(file):
     assert read_embeddings(file(b"dog 1 2\ndog 3 4\n"), ["dog"])["dog"].tolist() == [1, 2]
 
 
-def test_words_with_spaces_empty_lines_and_broken_letters_pass_by(file):
+def test_words_with_spaces_empty_lines_and_invalid_bytes_are_skipped(file):
     path = file(b"dog 1 2\n. . . 5 6\n\nat a@b.c 7 8\n\xff\xfe 3 4\n12 3 4\ncat\t3\t4\r\n")
     read = read_embeddings(path, ["dog", "cat", "12"])
     assert {word: row.tolist() for word, row in read.items()} == {"dog": [1, 2], "cat": [3, 4], "12": [3, 4]}
@@ -122,14 +122,14 @@ def test_progress_counts_the_bytes_of_the_file(file, monkeypatch):
         (b"PK\x03\x04 and so on", "zip archive; unpack it"),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why_and_where(file, content, message):
+def test_an_invalid_file_is_refused_with_its_location(file, content, message):
     path = file(content)
     with pytest.raises(SettingsError, match=message) as caught:
         read_embeddings(path, ["dog"])
     assert str(caught.value).startswith(str(path))
 
 
-def test_a_missing_file_and_a_folder(tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(SettingsError, match=r"absent\.txt: no such file"):
         read_embeddings(tmp_path / "absent.txt", ["dog"])
     with pytest.raises(SettingsError, match="cannot be read"):
@@ -141,7 +141,7 @@ def test_a_text_shorter_than_its_header_is_read_with_a_warning(file, caplog):
     assert "the header gives 9 words, the file has 1" in caplog.text
 
 
-def test_pretrained_words_keep_their_vectors_and_others_have_their_distribution(file):
+def test_other_words_are_drawn_with_the_distribution_of_the_pretrained_vectors(file):
     random = np.random.default_rng(1)
     mean, spread = np.array([3.0, -1.0, 0.0]), np.array([0.1, 1.0, 5.0])
     known = {f"known{k}": (mean + spread * random.standard_normal(3)).tolist() for k in range(500)}
@@ -159,7 +159,7 @@ def test_pretrained_words_keep_their_vectors_and_others_have_their_distribution(
     assert len(drawn.unique(dim=0)) == 2004
 
 
-def test_drawing_depends_on_its_seed_alone(file):
+def test_random_vectors_depend_on_the_seed_only(file):
     path, entries = file(glove(VECTORS)), [*SPECIAL_TOKEN_STRINGS, "a", "dog", "cat"]
     before = torch.get_rng_state()
     first, again, other = (initial_embeddings(path, entries, 3, seed, setting="x").values for seed in (1, 1, 2))
@@ -168,7 +168,7 @@ def test_drawing_depends_on_its_seed_alone(file):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_another_dimension_names_the_setting(file):
+def test_an_unequal_dimension_is_refused_with_the_setting(file):
     with pytest.raises(SettingsError, match=r"vectors of 3 dimensions, but .* have 100; set model\.word_dim=3, or"):
         initial_embeddings(file(glove(VECTORS)), [*SPECIAL_TOKEN_STRINGS, "a"], 100, 0, setting="model.word_dim")
 

@@ -47,7 +47,7 @@ def signature(evaluation, name):
     return next(score.signature for score in evaluation.scores if score.name == name)
 
 
-def test_every_score_is_there_with_a_signature(found):
+def test_every_score_has_a_signature(found):
     expected = {*METRICS, "perplexity"}
     expected |= {f"{way}_{what}" for way in ("image_to_text", "text_to_image") for what in ("r1", "r10", "median_rank")}
     assert expected <= set(values(found))
@@ -57,14 +57,14 @@ def test_every_score_is_there_with_a_signature(found):
     assert [line.right for query in found.retrieval.image_to_text for line in query.top].count(True) > 0
 
 
-def test_it_describes_well_what_it_learned(found):
+def test_a_trained_model_describes_its_training_images(found):
     assert values(found)["bleu2"] > 50
     assert values(found)["perplexity"] < 6
     assert values(found)["text_to_image_median_rank"] <= 2  # two of the eight pictures have the same colour,
     assert values(found)["image_to_text_median_rank"] <= 4  # and the same sentences, which tie
 
 
-def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
+def test_the_signature_names_decoding_and_marginal_settings(found, model, tiny):
     assert signature(found, "bleu4").endswith("|decoding:beam1,penalty0,max_length12")
     assert signature(found, "novel").endswith("|decoding:beam1,penalty0,max_length12")
     assert "decoding:" not in signature(found, "perplexity") + signature(found, "image_to_text_r1")
@@ -85,14 +85,14 @@ def test_the_signature_tells_the_search_and_the_marginal(found, model, tiny):
     assert signature(other, "image_to_text_r1").endswith("marginal:5")
 
 
-def test_validation_measures_the_same(found, model, tiny):
+def test_validation_gives_the_scores_of_the_evaluation(found, model, tiny):
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     brief = validate(model, examples, ["perplexity", "bleu4", "cider"])
     assert brief == pytest.approx({name: values(found)[name] for name in brief})
     assert list(brief) == ["perplexity", "bleu4", "cider"]
 
 
-def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
+def test_the_diagonal_of_the_matrix_equals_the_sentence_scores(model, tiny):
     pictures = FeatureStore.open(tiny, ["colour"], 64)
     examples = Examples.of_split(tiny, "test", model.target, pictures, max_tokens=80)
     matrix = pair_log_probs(model.model, examples.targets, examples.items, pictures, budget=5000)
@@ -101,7 +101,7 @@ def test_the_matrix_s_own_pairs_are_the_scores_of_the_sentences(model, tiny):
     assert own == pytest.approx(scored.log_probs.tolist(), rel=1e-4, abs=1e-4)
 
 
-def test_batch_size_changes_no_description(model, tiny):
+def test_the_batch_size_does_not_change_captions(model, tiny):
     features = FeatureStore.open(tiny, ["colour"], 64)
     inputs = [GenerationInput(item, None, ()) for item in tiny.items("test")]
     one, all_ = (
@@ -118,7 +118,7 @@ def translating(tmp_path_factory):
     return load_trained_model(learn(collection, folder / "run")), collection
 
 
-def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monkeypatch):
+def test_a_long_sentence_changes_neither_other_results_nor_memory(translating, monkeypatch):
     """It would pad a whole batch to its length, and what is computed of it."""
     model, _ = translating
     read = []
@@ -144,7 +144,7 @@ def test_a_long_line_changes_neither_the_others_nor_the_memory(translating, monk
     assert all(rows == 1 or rows * words <= 16 * MAX_TOKENS_PER_EXAMPLE for rows, words in read)
 
 
-def test_what_nobody_translated_is_not_counted_as_unseen(translating, tmp_path):
+def test_novelty_excludes_sentences_without_references(translating, tmp_path):
     model, collection = translating
     more = [Item("bare", "train", sentences=(Sentence("en", "one"),))]
     more.append(Item("made", "train", sentences=(Sentence("en", "one"), Sentence("de", "eins", 0, "run:0123"))))
@@ -153,18 +153,18 @@ def test_what_nobody_translated_is_not_counted_as_unseen(translating, tmp_path):
     assert (again.left_out, len(again.items)) == (0, len(collection.items()))
 
 
-def test_an_evaluation_is_saved_where_the_report_finds_it(found, tmp_path):
+def test_an_evaluation_is_saved_in_the_run_directory(found, tmp_path):
     save_evaluation(found, tmp_path)
     assert read_evaluations(tmp_path) == [found]
 
 
-def test_items_without_a_sentence_are_passed_over(found, model, own_tiny):
+def test_items_without_a_sentence_are_skipped(found, model, own_tiny):
     write_items(own_tiny.path, [Item("silent", "test", image=own_tiny.items("test")[0].image)])
     again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
     assert values(again) == pytest.approx(values(found))
 
 
-def test_items_without_a_picture_are_described_but_not_searched(found, model, own_tiny, caplog):
+def test_items_without_an_image_are_described_but_excluded_from_retrieval(found, model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "test", sentences=(Sentence("en", "a red wall"),))])
     again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
     assert "retrieval leaves out 1 items without an image" in caplog.text
@@ -173,7 +173,7 @@ def test_items_without_a_picture_are_described_but_not_searched(found, model, ow
     assert values(again)["image_to_text_r1"] == pytest.approx(values(found)["image_to_text_r1"])
 
 
-def test_a_split_without_any_picture_is_not_searched(model, own_tiny, caplog):
+def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
     found = evaluate(
         [model], Collection.open(own_tiny.path), options=EvaluationOptions(split="words", metrics=("bleu1",))
@@ -183,7 +183,7 @@ def test_a_split_without_any_picture_is_not_searched(model, own_tiny, caplog):
     assert "image_to_text_r1" not in values(found)
 
 
-def test_what_is_not_there_is_named(model, tiny, own_tiny):
+def test_missing_data_is_an_error_that_names_it(model, tiny, own_tiny):
     with pytest.raises(CollectionError, match="no items in split 'dev'"):
         evaluate([model], tiny, options=EvaluationOptions(split="dev"))
     with pytest.raises(SettingsError, match="no metric 'blue4'"):
@@ -202,7 +202,7 @@ def test_features_of_another_network_are_refused_by_name(model, own_tiny, eye_of
         evaluate([model], own_tiny)
 
 
-def test_an_evaluation_may_leave_out_what_was_never_looked_at(found, model, own_tiny):
+def test_an_evaluation_may_exclude_items_without_features(found, model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
     again = evaluate(
         [model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS, skip_missing=True)
@@ -211,7 +211,7 @@ def test_an_evaluation_may_leave_out_what_was_never_looked_at(found, model, own_
     assert values(again) == pytest.approx(values(found))
 
 
-def test_models_of_other_words_are_no_ensemble(model, tiny):
+def test_models_with_different_vocabularies_cannot_form_an_ensemble(model, tiny):
     """Of one size, so that nothing but the words tells them apart."""
     other = model._replace(config=model.config.model_copy(update={"tokenizer_sha256": "0" * 64}))
     with pytest.raises(RunError, match="must share one vocabulary"):
@@ -221,7 +221,7 @@ def test_models_of_other_words_are_no_ensemble(model, tiny):
         generate([model, other], inputs, open_features(model, tiny), DecodingSettings())
 
 
-def test_an_ensemble_s_evaluation_stands_beside_that_of_one_model(found, model, tiny, tmp_path):
+def test_the_evaluation_of_an_ensemble_does_not_replace_that_of_one_model(found, model, tiny, tmp_path):
     both = evaluate([model, model], tiny, options=EvaluationOptions(metrics=("bleu4",), retrieval=False))
     assert both.decoding == "beam1,penalty0,max_length12,models2"
     assert signature(both, "bleu4").endswith(f"|decoding:{both.decoding}")
@@ -230,7 +230,7 @@ def test_an_ensemble_s_evaluation_stands_beside_that_of_one_model(found, model, 
     assert len(read_evaluations(tmp_path)) == 2
 
 
-def test_long_sentences_are_scored_a_few_at_a_time(model, tiny, monkeypatch):
+def test_long_sentences_are_scored_in_small_batches(model, tiny, monkeypatch):
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     whole = score_examples(model.model, examples)
     sizes = []
@@ -243,7 +243,7 @@ def test_long_sentences_are_scored_a_few_at_a_time(model, tiny, monkeypatch):
     assert max(sizes) <= 12
 
 
-def test_a_picture_that_was_never_looked_at_is_named(model, own_tiny):
+def test_an_image_without_features_is_an_error_that_names_it(model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
     with pytest.raises(
         FeatureError, match=r"split 'test' has 1 items without features .*'late'; run 'limner features'"
@@ -251,7 +251,7 @@ def test_a_picture_that_was_never_looked_at_is_named(model, own_tiny):
         evaluate([model], Collection.open(own_tiny.path))
 
 
-def test_fewer_figures_do_not_take_the_place_of_more(found, tmp_path):
+def test_an_evaluation_with_fewer_scores_does_not_replace_a_complete_one(found, tmp_path):
     whole = save_evaluation(found, tmp_path)
     fewer = found.model_copy(update={"scores": found.scores[:1]})
     assert save_evaluation(fewer, tmp_path).name == f"{found.name}-part.json"
@@ -259,7 +259,7 @@ def test_fewer_figures_do_not_take_the_place_of_more(found, tmp_path):
     assert save_evaluation(found, tmp_path) == whole
 
 
-def test_perplexity_may_begin_with_a_later_word_and_leave_out_short_sentences():
+def test_perplexity_may_skip_initial_words_and_short_sentences():
     """C = 5: words 6, 7 … and the end sign of sentences of eight words and more (Kiros et al., 2014, section 7.2)."""
     batch = collate([Example("", [1] * length) for length in (0, 5, 7, 8, 10)])
     counted = counted_tokens(batch, 5)
@@ -268,7 +268,7 @@ def test_perplexity_may_begin_with_a_later_word_and_leave_out_short_sentences():
     torch.testing.assert_close(counted_tokens(batch, 0), batch.target_mask)
 
 
-def test_the_words_skipped_are_read_and_not_counted(model, tiny):
+def test_skipped_words_are_conditioned_on_and_not_scored(model, tiny):
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     found = score_examples(model.model, examples, skip_words=2)
     long = [row for row, target in enumerate(examples.targets) if len(target) >= 5]
@@ -285,7 +285,7 @@ def test_the_words_skipped_are_read_and_not_counted(model, tiny):
     assert score.signature.endswith(f"|from word:3|left out:{len(examples) - len(long)} of under 5 words")
 
 
-def test_what_the_recipe_skips_validation_skips_as_well(model, tiny):
+def test_validation_skips_the_words_configured_in_the_recipe(model, tiny):
     recipe = model.recipe.model_copy(update={"evaluation": EvaluationSettings(skip_words=2)})
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     brief = validate(model._replace(recipe=recipe), examples, ["perplexity"])

@@ -40,12 +40,12 @@ def test_features_are_stacked_and_missing_ones_are_zero():
     assert image.maps is None
 
 
-def test_missing_features_are_zero_whatever_the_other_examples():
+def test_missing_features_are_zero_in_every_batch():
     image = collate_features([vector(np.inf, np.nan), None])
     assert image.pooled[1].tolist() == [0, 0]
 
 
-def test_two_forms_at_once():
+def test_two_feature_kinds_in_one_batch():
     both = {"pooled": np.ones(2, np.float16), "grid": np.ones((3, 2), np.float16)}
     image = collate_features([both, None])
     assert (image.pooled.shape, image.grid.shape) == ((2, 2), (2, 3, 2))

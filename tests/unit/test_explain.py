@@ -223,7 +223,7 @@ def test_gate_statistics_by_hand():
     ]
 
 
-def test_gate_statistics_survive_their_file(tmp_path):
+def test_gate_statistics_round_trip(tmp_path):
     found = gate_statistics([explanation("a b", [0.25, 0.75])], thresholds=(0.7,))
     found.save(tmp_path / "gates.json")
     assert type(found).load(tmp_path / "gates.json") == found
@@ -245,7 +245,7 @@ def test_gates_are_measured_batch_by_batch(seeing, monkeypatch):
     assert told == [(2, 6), (4, 6), (6, 6)]
 
 
-def test_a_model_without_a_gate_or_pictures_has_no_gates_to_measure(reader, seeing):
+def test_a_model_without_a_gate_or_images_has_no_gate_statistics(reader, seeing):
     assert (
         measure_gates(reader, [GenerationInput(Item("x", "new", image="x.png"), "eins", ())], [said(4)], None) is None
     )
@@ -262,12 +262,12 @@ def test_gates_as_scores():
     assert [one.value for one in scores] == pytest.approx([0.5, 50, 25])
 
 
-def test_no_gate_has_no_statistics():
+def test_an_empty_gate_list_has_no_statistics():
     with pytest.raises(SettingsError, match="no word has an image gate"):
         gate_statistics([explanation("a", None)])
 
 
-def test_drawings_and_their_page(seeing, tmp_path):
+def test_plots_and_their_page(seeing, tmp_path):
     model, collection = seeing
     translator = Translator([model], GridEye())
     sentences, pictures = ["eins bat", "", "bat <zwei>"], [collection.path / "red.png", None, None]

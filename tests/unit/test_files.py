@@ -29,13 +29,13 @@ def calls(monkeypatch):
     return made
 
 
-def test_contents_are_on_the_disk_before_their_name_and_their_name_before_going_on(calls, tmp_path):
+def test_contents_are_synchronised_before_the_rename_and_the_folder_after_it(calls, tmp_path):
     write_text(tmp_path / "new" / "a.json", "{}")
     assert calls == ["file", "rename", "folder"]
     assert (tmp_path / "new" / "a.json").read_text() == "{}"
 
 
-def test_a_write_that_stops_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_an_interrupted_write_leaves_the_old_file_only(tmp_path):
     write_text(tmp_path / "a", "old")
     with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "a") as beside:
         beside.write_text("half")

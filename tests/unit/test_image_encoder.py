@@ -30,7 +30,7 @@ def test_scaling_of_vectors_and_of_each_location():
     torch.testing.assert_close(standardised.var(-1, unbiased=False), torch.ones(2, 3), atol=1e-3, rtol=0)
 
 
-def test_rows_of_zeros_are_no_locations_unless_all_are():
+def test_zero_rows_are_padding_unless_all_rows_are_zero():
     grid = torch.tensor([[[1.0, 0.0], [3.0, 4.0], [0.0, 0.0]], [[0.0, 0.0]] * 3])
     assert location_mask(grid).tolist() == [[True, True, False], [True] * 3]
     torch.testing.assert_close(mean_over_locations(grid), torch.tensor([[2.0, 2.0], [0.0, 0.0]]))
@@ -46,7 +46,7 @@ def test_rows_of_zeros_are_no_locations_unless_all_are():
     ],
     ids=str,
 )
-def test_one_vector_an_image(shapes, kind, dim):
+def test_pooled_features_are_encoded_to_one_vector_per_image(shapes, kind, dim):
     encoder = ImageEncoder(shapes, SETTINGS)
     features = {name: torch.rand(2, *shape) for name, shape in shapes.items()}
     vectors = encoder(ImageFeatures(PRESENT, **features))
@@ -59,7 +59,7 @@ def test_one_vector_an_image(shapes, kind, dim):
     [({"pooled": (4,)}, 1, 4), ({"grid": (3, 5)}, 3, 5), ({"maps": (3, 32, 32)}, 4, 16)],
     ids=str,
 )
-def test_one_vector_a_location(shapes, locations, dim):
+def test_grid_features_are_encoded_to_one_vector_per_location(shapes, locations, dim):
     encoder = GridEncoder(shapes, SETTINGS)
     grid, mask = encoder(ImageFeatures(PRESENT, **{name: torch.rand(2, *shape) for name, shape in shapes.items()}))
     assert (encoder.dim, grid.shape) == (dim, (2, locations, dim))

@@ -259,7 +259,7 @@ def test_image_suffixes_are_those_of_the_supported_formats():
     assert {".jpg", ".jpeg", ".png", ".webp", ".avif", ".tif"} <= IMAGE_SUFFIXES
 
 
-def test_every_form_of_input_gives_the_same_image(tmp_path):
+def test_every_image_input_type_gives_the_same_image(tmp_path):
     values = np.random.default_rng(0).integers(0, 255, (6, 9, 3), dtype=np.uint8)
     path = save(tmp_path, Image.fromarray(values), "a.png")
     for source in (path, str(path), path.read_bytes(), Image.open(path), Image.fromarray(values), values):
@@ -283,7 +283,7 @@ def test_every_form_of_input_gives_the_same_image(tmp_path):
         ("absent.jpg", r"absent\.jpg: no such image file"),
     ],
 )
-def test_an_input_in_memory_that_is_no_image_is_refused(source, message):
+def test_an_invalid_image_in_memory_is_refused(source, message):
     with pytest.raises(MediaError, match=message):
         open_image(source)
 
@@ -314,7 +314,7 @@ def test_the_modality_follows_from_the_suffix(source, expected):
     assert modality_of(source) == expected
 
 
-def test_the_table_of_modalities_fits_together(tmp_path):
+def test_the_table_of_modalities_is_consistent(tmp_path):
     suffixes = [suffix for modality in MODALITIES.values() for suffix in modality.suffixes]
     assert len(suffixes) == len(set(suffixes))
     assert find_modality("notes.txt") is None

@@ -62,7 +62,7 @@ def test_the_auxiliary_loss_is_the_mean_over_the_source_tokens():
 
 
 @pytest.mark.parametrize("transfer", ["fixed", "joint"])
-def test_the_source_model_learns_by_the_translations_only_if_asked(transfer):
+def test_the_source_model_is_trained_on_translations_only_if_configured(transfer):
     model, data = build(transfer=transfer), batch()
     word_loss(model(data)._replace(auxiliary_loss=None), data).backward()
     reached = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
@@ -71,7 +71,7 @@ def test_the_source_model_learns_by_the_translations_only_if_asked(transfer):
     assert transfer == "joint" or not any(name.startswith(("source.", "image.")) for name in reached)
 
 
-def test_the_two_learn_apart_by_default():
+def test_the_two_models_are_trained_independently_by_default():
     """What the source model learns in a step is the same, whatever the translations are."""
     grads = []
     for targets in ([4], [5, 6, 4], [7, 7]), ([6, 6], [], [4]):
@@ -102,7 +102,7 @@ def test_the_target_model_reads_the_source_through_its_initial_state_alone():
     torch.testing.assert_close(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[1, 0])
 
 
-def test_a_masked_word_moves_no_state():
+def test_a_masked_token_does_not_change_the_state():
     model = GRULanguageModel(VOCAB, IndependentSettings(**SIZES)).eval()
     embedded, hidden = torch.randn(2, 4, 5), torch.randn(2, 6)
     mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
@@ -112,14 +112,14 @@ def test_a_masked_word_moves_no_state():
     assert torch.isfinite(states).all()
 
 
-def test_it_needs_features_and_something_to_learn():
+def test_features_and_a_training_objective_are_required():
     with pytest.raises(SettingsError, match=r"features\.tables: this model uses images"):
         IndependentDescriptions(IndependentSettings(**SIZES), ModelInputs(VOCAB, {}, SOURCE_VOCAB))
     with pytest.raises(SettingsError, match=r"source_weight: Input should be greater than 0"):
         IndependentSettings.parse({"source_weight": 0})
 
 
-def test_it_trains_translates_and_comes_back(tiny, tmp_path):
+def test_a_trained_model_translates_and_round_trips(tiny, tmp_path):
     """From a recipe to the sentence that all of the tiny collection's second ones have in German."""
     recipe = Recipe.parse(
         {

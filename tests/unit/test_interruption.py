@@ -6,7 +6,7 @@ import pytest
 from limner.training.interruption import Interruption
 
 
-def test_the_first_is_put_off_and_the_second_is_not() -> None:
+def test_the_first_interrupt_is_deferred_and_the_second_is_raised() -> None:
     with Interruption() as interruption:
         interruption.obey()
         os.kill(os.getpid(), signal.SIGINT)
@@ -17,7 +17,7 @@ def test_the_first_is_put_off_and_the_second_is_not() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_the_handler_of_before_comes_back() -> None:
+def test_the_previous_handler_is_restored() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interruption():
         assert signal.getsignal(signal.SIGINT) is not before

@@ -50,7 +50,7 @@ def split(tiny, run, name):
     return model, Examples.of_split(tiny, name, model.target, open_features(model, tiny), max_tokens=80)
 
 
-def test_the_second_stage_learns_the_validation_sentences_until_they_fit_as_the_training_sentences_did(tiny, tmp_path):
+def test_the_second_stage_ends_at_the_training_loss_of_the_first(tiny, tmp_path):
     run = train(recipe_of(epochs=40, patience=3, train_on_val_epochs=60), tiny, tmp_path / "run")
     facts = load_trained_model(run).config.provenance
     target = state_of(run)["target_perplexity"]
@@ -69,7 +69,7 @@ def state_of(run):
     return json.loads((folder / "train_state.json").read_text())["state"]
 
 
-def test_it_goes_on_from_the_best_weights_and_the_target_is_theirs(scripted, tiny, tmp_path):
+def test_the_second_stage_starts_from_the_best_weights_and_their_loss(scripted, tiny, tmp_path):
     scripted(3.0, 2.0, 9.0)
     best = train(recipe_of(epochs=3), tiny, tmp_path / "best")
     model, seen = split(tiny, best, "train")
@@ -79,7 +79,7 @@ def test_it_goes_on_from_the_best_weights_and_the_target_is_theirs(scripted, tin
     assert state_of(run)["target_perplexity"] == pytest.approx(expected)
 
 
-def test_the_second_stage_gives_up_after_its_epochs_and_says_so(own_tiny, tmp_path, caplog):
+def test_the_second_stage_ends_after_its_maximum_epochs_with_a_warning(own_tiny, tmp_path, caplog):
     strange = (Sentence("en", "nobody ever heard these words before today"),)
     write_items(own_tiny.path, [Item(f"strange{k}", "val", sentences=strange) for k in range(20)])
     vanishing = {"name": "exponential", "decay": 1e-9}  # the first epoch is learned from, the others are not
@@ -92,7 +92,7 @@ def test_the_second_stage_gives_up_after_its_epochs_and_says_so(own_tiny, tmp_pa
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
-def test_a_run_stopped_in_the_second_stage_ends_as_one_that_was_not(tiny, tmp_path, average):
+def test_a_run_resumed_in_the_second_stage_equals_an_uninterrupted_run(tiny, tmp_path, average):
     recipe = recipe_of(epochs=4, train_on_val_epochs=3, save_every=3, ema_decay=average, optimizer={**SGD, "lr": 0.02})
     whole = train(recipe, tiny, tmp_path / "whole")
     steps = state_of(whole)["step"]
@@ -112,7 +112,7 @@ def test_a_run_stopped_in_the_second_stage_ends_as_one_that_was_not(tiny, tmp_pa
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_pre_trained_vectors_are_what_training_begins_with(tiny, tmp_path):
+def test_training_starts_from_pretrained_vectors(tiny, tmp_path):
     file = tmp_path / "vectors.txt"
     file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\nzebra 9 9 9\n")
     model = {"name": "lbl", "word_dim": 3}
@@ -130,7 +130,7 @@ def test_pre_trained_vectors_are_what_training_begins_with(tiny, tmp_path):
         train(recipe_of({"name": "mrnn"}, pretrained_embeddings=str(file)), tiny, tmp_path / "mrnn")
 
 
-def test_what_of_the_words_is_known_is_told_before_the_first_step(tiny, tmp_path):
+def test_coverage_of_pretrained_vectors_is_logged_before_training(tiny, tmp_path):
     file = tmp_path / "vectors.txt"
     file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\n")
     told = []
@@ -149,7 +149,7 @@ def test_what_of_the_words_is_known_is_told_before_the_first_step(tiny, tmp_path
     assert not [line for line in told[2:] if isinstance(line, str)]
 
 
-def test_a_counted_model_with_a_second_stage_is_measured_first_and_then_counted_on_both(tiny, tmp_path):
+def test_a_count_based_model_is_evaluated_before_it_is_fitted_on_both_splits(tiny, tmp_path):
     model = {"name": "ngram", "order": 2}
     plain = train(recipe_of(model, features=None), tiny, tmp_path / "plain")
     fused = train(recipe_of(model, features=None, train_on_val_epochs=1), tiny, tmp_path / "fused")
@@ -166,7 +166,7 @@ def test_a_counted_model_with_a_second_stage_is_measured_first_and_then_counted_
     assert score_examples(both.model, seen).perplexity.value == pytest.approx(then)
 
 
-def test_a_model_that_is_counted_trains_at_once_and_is_measured(tiny, tmp_path):
+def test_a_count_based_model_is_fitted_and_evaluated_in_one_epoch(tiny, tmp_path):
     run = train(recipe_of({"name": "ngram", "order": 2}, features=None), tiny, tmp_path / "run")
     model, seen = split(tiny, run, "val")
     measured = score_examples(model.model, seen).perplexity.value
@@ -177,7 +177,7 @@ def test_a_model_that_is_counted_trains_at_once_and_is_measured(tiny, tmp_path):
     train(recipe_of({"name": "ngram", "order": 2}, features=None), tiny, tmp_path / "run", resume=True)
 
 
-def test_every_log_bilinear_model_learns_to_see(tiny, tmp_path):
+def test_every_multimodal_log_bilinear_model_learns_to_use_the_image(tiny, tmp_path):
     perplexities = {}
     for variant, features in (("LBL", None), ("MLBL-B", "colour"), ("MLBL-F", "colour")):
         model = {"name": "lbl", "variant": variant, "word_dim": 8, "factors": 12, "init_std": 0.3}
@@ -189,7 +189,7 @@ def test_every_log_bilinear_model_learns_to_see(tiny, tmp_path):
     assert perplexities["MLBL-F"] < 0.9 * perplexities["LBL"]
 
 
-def test_the_product_of_all_pairs_is_signed_with_the_arithmetic_it_is_made_in(tiny, tmp_path, monkeypatch):
+def test_the_retrieval_signature_names_the_precision(tiny, tmp_path, monkeypatch):
     """One product in float32 where logits add, whatever is allowed; tiles in bfloat16 where the hardware has it."""
     monkeypatch.setattr(all_pairs, "native_bf16", lambda device: True)
     for variant, exact in (("MLBL-B", True), ("MLBL-F", False)):

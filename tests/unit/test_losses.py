@@ -34,7 +34,7 @@ def torchs(logits, data, smoothing):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 2e-3)]
 )
-def test_loss_and_gradient_are_torchs(rows_at_once, dtype, tolerance, smoothing):
+def test_loss_and_gradient_equal_torch(rows_at_once, dtype, tolerance, smoothing):
     data = batch()
     values = 5 * torch.randn(*data.target_out.shape, VOCAB, generator=torch.Generator().manual_seed(0))
     ours, theirs = (values.to(dtype).clone().requires_grad_() for _ in range(2))
@@ -46,7 +46,7 @@ def test_loss_and_gradient_are_torchs(rows_at_once, dtype, tolerance, smoothing)
     assert not ours.grad[~data.target_mask].any()
 
 
-def test_the_logits_are_left_as_they_are():
+def test_the_logits_are_not_modified():
     data = batch()
     logits = torch.randn(*data.target_out.shape, VOCAB, requires_grad=True)
     before = logits.detach().clone()
@@ -54,7 +54,7 @@ def test_the_logits_are_left_as_they_are():
     torch.testing.assert_close(logits.detach(), before, rtol=0, atol=0)
 
 
-def test_certain_words_cost_nothing_and_impossible_ones_are_infinite():
+def test_the_loss_of_certain_words_is_zero_and_of_impossible_words_infinite():
     data = dataclasses.replace(batch())
     logits = torch.full((*data.target_out.shape, VOCAB), -1e4).scatter(2, data.target_out.unsqueeze(2), 0.0)
     assert float(word_loss(Output(logits), data)) == 0
@@ -62,7 +62,7 @@ def test_certain_words_cost_nothing_and_impossible_ones_are_infinite():
     assert torch.isinf(word_loss(Output(torch.where(logits == 0, -torch.inf, 0.0)), data))
 
 
-def test_a_model_with_a_penalty_or_a_loss_of_its_own():
+def test_a_model_may_define_an_auxiliary_or_its_own_loss():
     data = batch()
     logits = torch.randn(*data.target_out.shape, VOCAB)
     plain = word_loss(Output(logits), data)
@@ -70,7 +70,7 @@ def test_a_model_with_a_penalty_or_a_loss_of_its_own():
     assert float(word_loss(Output(logits, loss=torch.tensor(7.0)), data)) == 7
 
 
-def test_a_loss_that_nobody_follows_back_makes_no_gradient(monkeypatch):
+def test_a_loss_without_backward_computes_no_gradient(monkeypatch):
     data = batch()
     logits = torch.randn(*data.target_out.shape, VOCAB)
     expected = torchs(logits, data, 0.1)
@@ -80,7 +80,7 @@ def test_a_loss_that_nobody_follows_back_makes_no_gradient(monkeypatch):
         torch.testing.assert_close(word_loss(Output(logits), data, 0.1), expected)
 
 
-def test_the_gradient_is_not_copied_on_its_way_back():
+def test_the_gradient_is_not_copied_in_the_backward_pass():
     data = batch()
     leaf = torch.randn(*data.target_out.shape, VOCAB, requires_grad=True)
     saved, handed = [], []

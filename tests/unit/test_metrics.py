@@ -74,7 +74,7 @@ def test_resampled_statistics_score_the_resampled_corpus(name):
 
 
 @pytest.mark.parametrize("name", [name for name in METRICS if name != "meteor"])
-def test_every_metric_bears_odd_sentences_and_prints_its_settings(name):
+def test_every_metric_accepts_unusual_sentences_and_prints_its_settings(name):
     score = METRICS[name].score(["", "a  dog ", "ein Hündchen"], [["a dog", ""], ["a dog"], ["  ", "x", "y z"]])
     assert score.value >= 0
     assert "nrefs:1-2|" in score.signature and "scale:" in score.signature
@@ -87,7 +87,7 @@ def test_perfect_sentences_score_100(name):
     assert value(name, sentences, [[sentence, "something else"] for sentence in sentences]) == pytest.approx(100)
 
 
-def test_blank_references_count_for_nothing():
+def test_blank_references_are_ignored():
     blank = [[*own, " "] for own in REFERENCES]
     names = ["bleu4", "chrf", "cider", "rouge_l"]
     assert score_sentences(["", *HYPOTHESES[1:]], blank, names) == score_sentences(
@@ -95,7 +95,7 @@ def test_blank_references_count_for_nothing():
     )
 
 
-def test_running_text_goes_to_the_metrics_that_tokenise():
+def test_metrics_that_tokenise_receive_running_text():
     texts = ["A dog runs, on the grass."], [["A dog runs, on the grass."]]
     tokens = ["a dog runs on the lawn"], [["a dog runs on the grass"]]
     bleu, own = score_sentences(*tokens, ["bleu1", "sacrebleu"], texts=texts)
@@ -104,7 +104,7 @@ def test_running_text_goes_to_the_metrics_that_tokenise():
     assert "input:tokens" in score_sentences(*tokens, ["sacrebleu"])[0].signature
 
 
-def test_scores_come_in_the_order_asked_for():
+def test_scores_are_in_the_requested_order():
     names = ["chrf", "bleu4", "bleu1"]
     assert [score.name for score in score_sentences(HYPOTHESES, REFERENCES, names)] == names
 
@@ -118,12 +118,12 @@ def test_scores_come_in_the_order_asked_for():
         (["a", "b"], [["a"], [" "]], ["bleu1"], CollectionError, "item 1 has no reference"),
     ],
 )
-def test_refusals_say_what_is_wrong(hypotheses, references, metrics, error, says):
+def test_errors_name_the_cause(hypotheses, references, metrics, error, says):
     with pytest.raises(error, match=says):
         score_sentences(hypotheses, references, metrics)
 
 
-def test_without_the_extra_one_line_names_it_and_the_others_come(monkeypatch, caplog):
+def test_a_missing_extra_is_one_warning_and_other_metrics_are_computed(monkeypatch, caplog):
     for name in ("cider.cider_scorer", "rouge.rouge", "meteor.meteor"):
         monkeypatch.setitem(sys.modules, f"pycocoevalcap.{name}", None)
     with caplog.at_level(logging.WARNING, "limner"):
@@ -143,7 +143,7 @@ def test_without_the_extra_one_line_names_it_and_the_others_come(monkeypatch, ca
         ("exec /bin/sleep 60", "did not finish within"),
     ],
 )
-def test_meteor_that_cannot_run_costs_one_line(tmp_path, monkeypatch, caplog, script, says):
+def test_a_failing_meteor_is_one_warning(tmp_path, monkeypatch, caplog, script, says):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(meteor_module, "START_SECONDS", 1.0)
     monkeypatch.setattr(meteor_module, "SECONDS_PER_SEGMENT", 0.0)
@@ -158,7 +158,7 @@ def test_meteor_that_cannot_run_costs_one_line(tmp_path, monkeypatch, caplog, sc
     assert re.search(says, line) and "left out: meteor" in line
 
 
-def test_cider_of_one_item_is_0_and_says_so(caplog):
+def test_cider_of_one_item_is_0_with_a_warning(caplog):
     assert value("cider", ["a dog"], [["a dog"]]) == 0
     assert "cider" in caplog.text
     assert value("cider", ["a dog", "two men"], [["a dog"], ["two men"]]) > 0
@@ -172,7 +172,7 @@ def test_sentence_scores_order_sentences():
     assert good > middling > bad >= empty == 0
 
 
-def test_perplexity_is_equation_5_in_any_base():
+def test_perplexity_is_eq_5_in_any_base():
     words, vocabulary = 12, 50
     assert perplexity(-words * math.log(vocabulary), words).value == pytest.approx(vocabulary)
     log_probs = np.log([0.5, 0.1, 0.25])
@@ -189,7 +189,7 @@ def test_novelty_compares_words_not_blanks():
     assert "2 distinct training sentences" in novel.signature
 
 
-def test_nothing_is_novel_where_there_is_nothing_to_compare_with():
+def test_novelty_without_training_sentences_is_undefined():
     assert [score.name for score in novelty(["a dog"], [])] == ["distinct_words"]
 
 
@@ -209,7 +209,7 @@ def naive_ranks(scores, owners):
 
 
 @pytest.mark.parametrize("tile_bytes", [1, 200, 1 << 22])
-def test_ranks_are_their_definition_with_ties_and_uneven_owners(monkeypatch, tile_bytes):
+def test_ranks_equal_their_definition_with_ties_and_uneven_groups(monkeypatch, tile_bytes):
     monkeypatch.setattr(ranks_module, "TILE_BYTES", tile_bytes)
     rng = np.random.default_rng(3)
     owners = rng.permutation(np.concatenate([np.arange(9), rng.integers(9, size=20)]))
@@ -222,7 +222,7 @@ def test_ranks_are_their_definition_with_ties_and_uneven_owners(monkeypatch, til
 
 
 @pytest.mark.parametrize("constant", [0.0, -np.inf, np.nan])
-def test_a_model_that_cannot_tell_is_last(constant):
+def test_a_constant_model_ranks_last(constant):
     owners = np.repeat(np.arange(4), 2)
     ranks = rank_all(np.full((8, 4), constant), owners)
     assert ranks.text_to_image.tolist() == [4] * 8
@@ -230,7 +230,7 @@ def test_a_model_that_cannot_tell_is_last(constant):
     assert sorted(ranks.own_sentences.tolist()) == [7] * 4 + [8] * 4
 
 
-def test_a_perfect_model_is_first():
+def test_a_perfect_model_ranks_first():
     owners = np.repeat(np.arange(6), 5)
     scores = np.where(owners[:, None] == np.arange(6), 1.0, 0.0)
     by_name = {score.name: score for score in retrieval_scores(rank_all(scores, owners), owners)}
@@ -246,7 +246,7 @@ def test_recall_and_median_by_hand():
     assert median_rank(ranks) == 5.5
 
 
-def test_recall_curve_weighs_queries_alike():
+def test_the_recall_curve_weights_queries_equally():
     # One query with answers at 1 and 2, another with one answer at 4; four candidates.
     ranks, queries = np.array([1, 2, 4]), np.array([7, 7, 9])
     curve = recall_curve(ranks, queries, 4)
@@ -288,6 +288,6 @@ def test_ranking_reads_the_matrix_in_tiles(monkeypatch):
         ([0, 1, 3], "expected an owner for each row"),
     ],
 )
-def test_owners_that_do_not_fit_are_refused(owners, says):
+def test_owners_of_the_wrong_size_are_refused(owners, says):
     with pytest.raises(CollectionError, match=says):
         rank_all(np.zeros((3, 3)), owners)

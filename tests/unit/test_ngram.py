@@ -122,7 +122,7 @@ def test_a_cutoff_of_one_discounts_nothing():
     assert good_turing(np.array([1, 1, 1, 2, 5]), 1).tolist() == [1, 1, 1]
 
 
-def test_unigrams_share_what_is_freed_among_words_never_seen():
+def test_mass_freed_by_unigrams_is_shared_among_unseen_words():
     """Six words seen once, two twice, one three times (13 with the end sign), discounts 1/3 and 1/2 as above."""
     sentence = [4, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 11]
     model = fitted([sentence], order=1, cutoff=2, vocab=14)
@@ -131,7 +131,7 @@ def test_unigrams_share_what_is_freed_among_words_never_seen():
     assert after(model) == pytest.approx([float(p) for p in expected], abs=1e-7)
 
 
-def test_unigrams_that_leave_no_word_out_are_not_discounted():
+def test_unigrams_are_not_discounted_if_every_word_occurs():
     """All seven words are seen, and n_1 = 3, n_2 = 3, n_3 = 1 would halve the count 2."""
     sentence = [UNK, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8]
     assert good_turing(np.array([1, 1, 1, 2, 2, 2, 3]), 3)[2] == 1 / 2
@@ -139,14 +139,14 @@ def test_unigrams_that_leave_no_word_out_are_not_discounted():
     assert after(model) == pytest.approx([0, 0, *(n / 12 for n in (1, 1, 1, 2, 2, 2, 3))], abs=1e-7)
 
 
-def test_a_context_that_has_seen_every_word_keeps_to_what_it_saw():
+def test_a_context_with_every_word_observed_does_not_back_off():
     """After 4 come </s>, <unk>, 4 and 5, that is, all words there are: 1, 2, 1 and 2 times."""
     sentences = [[4], [4, UNK], [4, UNK], [4, 4, 5], [4, 5]]
     model = fitted(sentences, order=2, cutoff=1, vocab=6)
     assert after(model, 4) == pytest.approx([0, 0, 1 / 6, 2 / 6, 1 / 6, 2 / 6], abs=1e-7)
 
 
-def test_a_context_that_has_seen_every_word_is_normalised_after_discounting():
+def test_a_context_with_every_word_observed_is_normalised_after_discounting():
     """After 4 come </s> and 4 once, <unk> and 5 twice.
 
     Of all bigrams 5 are seen once, 2 twice, 1 three times (<unk> </s>) and 1 five times (<s> 4): in common 3/5,
@@ -159,7 +159,7 @@ def test_a_context_that_has_seen_every_word_is_normalised_after_discounting():
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize(("vocab", "count"), [(6, 5), (6, 1000), (9, 60), (9, 1000)])
-def test_every_context_sums_to_one_and_leaves_no_word_out(order, vocab, count):
+def test_every_context_sums_to_one_with_positive_probabilities(order, vocab, count):
     """Every context there can be: seen or not, start signs, padding, and those that saw every word."""
     model = fitted(corpus(count, vocab, count), order, vocab=vocab)
     if (vocab, count) == (6, 1000) and order > 1:
@@ -190,7 +190,7 @@ def test_a_sentence_is_the_product_of_its_words():
     assert found.exp().tolist() == pytest.approx([float(expected), float(F(3, 4) * F(5, 27))])
 
 
-def test_one_that_has_seen_nothing_is_uniform():
+def test_an_unfitted_model_is_uniform():
     model = NGram(NGramSettings(), ModelInputs(VOCAB))
     assert list(model.parameters()) == []
     data = batch([[A, B]])
@@ -213,7 +213,7 @@ def test_tables_round_trip(tmp_path, order, sentences):
     assert list(other.state_dict()) == list(model.state_dict())
 
 
-def test_fitting_again_forgets_and_the_order_of_sentences_does_not_matter():
+def test_fitting_again_replaces_counts_and_sentence_order_has_no_effect():
     model = fitted(corpus(3))
     model.fit(BY_HAND[::-1])
     state, fresh = model.state_dict(), fitted(BY_HAND).state_dict()
@@ -259,12 +259,12 @@ def test_no_sentences_are_refused():
 
 
 @pytest.mark.parametrize("word", [SPECIAL_TOKENS.pad, BOS, EOS, VOCAB, -1])
-def test_ids_that_are_no_words_are_refused(word):
+def test_invalid_token_ids_are_refused(word):
     with pytest.raises(TrainingError, match=rf"sentence 1 holds the id {word}: expected ids of words, 3 to 7"):
         fitted([[A], [B, word]])
 
 
-def test_sentences_without_words_teach_when_to_end():
+def test_empty_sentences_count_the_eos_token():
     model = fitted([[], [], []], order=2)
     assert after(model, BOS)[EOS] == pytest.approx(3 / 4)
 
@@ -286,7 +286,7 @@ def test_long_contexts_and_large_vocabularies_do_not_overflow():
     assert math.exp(model._log_probs(torch.tensor([sentence[-8:]]))[0, EOS]) == pytest.approx(2 / 3)
 
 
-def test_search_and_sampling_say_no_signs():
+def test_decoding_and_sampling_generate_no_special_tokens():
     model, data = fitted(corpus(1)), batch([[], []])
     found = beam_search([model], data, DecodingSettings(beam_size=3, n_best=3, min_length=2))
     drawn = beam_search([model], data, DecodingSettings(beam_size=20, n_best=20, sample=SampleSettings()))

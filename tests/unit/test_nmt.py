@@ -94,7 +94,7 @@ def test_backward_passes_are_independent(kind):
 
 
 @pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
-def test_masks_of_dropout_are_of_what_recurrent_products_read(kind):
+def test_dropout_masks_apply_to_the_inputs_of_recurrent_products(kind):
     """A unit that is masked is not read, but what it holds is kept by the update gate."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 1, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
@@ -144,7 +144,7 @@ def batch_of(images=(True, True, True), forms=FORMS):
 
 
 @pytest.mark.parametrize("changes", WITH_IMAGE, ids=str)
-def test_without_images_it_is_the_text_only_model_of_the_same_weights(changes):
+def test_without_images_the_model_equals_the_text_only_model(changes):
     multimodal, text = nmt(**changes), nmt(**(changes | {"image": []}))
     assert transfer_weights(text, multimodal.state_dict()).new == ()
     without = batch_of((False, False, False))
@@ -158,7 +158,7 @@ def test_without_images_it_is_the_text_only_model_of_the_same_weights(changes):
 
 
 @pytest.mark.parametrize("changes", [WITH_IMAGE[0], WITH_IMAGE[4]], ids=str)
-def test_where_there_is_no_image_attention_is_zero_and_the_gate_is_closed(changes):
+def test_missing_image_gives_zero_attention_and_a_closed_gate(changes):
     model = nmt(**changes)
     output = model(batch_of((True, False, True)))
     sums = output.attention.sum(2)
@@ -179,7 +179,7 @@ def of_grid(model, batch, grid):
     return model(dataclasses.replace(batch, image=image))
 
 
-def test_rows_of_zeros_in_a_table_of_regions_are_no_tokens():
+def test_zero_rows_of_region_features_are_not_visual_prefix_tokens():
     model, batch = nmt({"grid": FORMS["grid"]}, image=["prefix"]), batch_of()
     grid = batch.image.grid.clone()
     grid[:, 2:] = 0
@@ -208,7 +208,7 @@ def test_the_gradient_of_an_early_gate_alone():
 
 
 @pytest.mark.parametrize("image", ["attention", "initial"])
-def test_rows_of_zeros_in_a_table_of_regions_have_no_attention(image):
+def test_zero_rows_of_region_features_get_no_attention(image):
     model, batch = nmt({"grid": FORMS["grid"]}, image=[image]), batch_of((True, False, True))
     grid = batch.image.grid.clone()
     grid[:, 2:] = 0
@@ -225,7 +225,7 @@ def test_rows_of_zeros_in_a_table_of_regions_have_no_attention(image):
 
 
 @pytest.mark.parametrize("image", ["prefix", "initial"])  # places of zeros give a context of zero either way
-def test_a_image_of_zeros_is_a_image(image):
+def test_zero_features_count_as_a_present_image(image):
     model, batch = nmt(image=[image]), batch_of((True, True, True))
     zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
     dark = model(dataclasses.replace(batch, image=batch.image._replace(**zeros))).logits
@@ -233,7 +233,7 @@ def test_a_image_of_zeros_is_a_image(image):
     assert (dark - none).abs().max() > 1e-6
 
 
-def test_an_empty_source_sentence_is_finite_and_has_no_weights():
+def test_an_empty_source_sentence_gives_finite_logits_and_no_attention():
     model = nmt()
     batch = collate([Example("a", [4, 5], source=[]), Example("b", [4], source=[5, 6])])
     output = model(batch)
@@ -246,7 +246,7 @@ def test_an_empty_source_sentence_is_finite_and_has_no_weights():
 
 
 @pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
-def test_word_by_word_the_gradient_is_that_of_all_positions_at_once(changes):
+def test_step_by_step_gradient_equals_the_gradient_of_forward(changes):
     """Also where the loss is of the first position alone."""
     model, batch = nmt(**changes), batch_of((True, False, True))
     parameters = [parameter for _, parameter in model.named_parameters()]
@@ -313,7 +313,7 @@ def test_whole_source_words_are_dropped():
 
 
 @pytest.mark.parametrize("changes", [{}, WITH_IMAGE[0], WITH_IMAGE[5]], ids=str)
-def test_in_half_precision_it_comes_near_and_weighs_in_single(changes):
+def test_half_precision_is_close_and_attention_weights_are_float32(changes):
     model, batch = nmt(scale=0.3, **changes).float(), batch_of((True, False, True))
     shown = [None if form is None or form.dtype == torch.bool else form.float() for form in batch.image]
     batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))
@@ -332,7 +332,7 @@ def test_in_half_precision_it_comes_near_and_weighs_in_single(changes):
     assert near > 0.999
 
 
-def test_fresh_weights_are_as_printed():
+def test_initial_weights_have_the_published_distribution():
     """Calixto et al. (2017), section 5: Gaussian, orthogonal where recurrent, biases of zero."""
     big = {"embedding_dim": 30, "hidden_dim": 40, "attention_dim": 30, "readout_dim": 30}
     for decoder, std in (("conditional", 0.01), ("plain", 0.05)):
@@ -372,7 +372,7 @@ def test_the_keys_are_projected_once_a_batch(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
-def test_decoding_with_fused_layers_is_decoding_with_plain_ones(changes, dtype):
+def test_fused_decoding_equals_unfused_decoding(changes, dtype):
     """Step by step over two hypotheses an example, some examples without an image."""
     model, batch = nmt(**changes).to(dtype), batch_of((True, False, True))
     shown = [None if kind is None or kind.dtype == torch.bool else kind.to(dtype) for kind in batch.image]

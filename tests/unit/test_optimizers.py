@@ -75,7 +75,7 @@ def test_rates_are_set_on_every_group():
     ("optimizer", "kind"),
     [({"name": "sgd"}, SGD), ({"name": "adadelta"}, Adadelta), ({"name": "adam"}, Adam), ({"name": "adamw"}, AdamW)],
 )
-def test_every_optimizer_goes_downhill(optimizer, kind):
+def test_every_optimizer_reduces_the_loss(optimizer, kind):
     weight = nn.Parameter(torch.tensor([3.0]))
     built = build_optimizer([("w", weight)], settings(optimizer=optimizer))
     assert type(built) is kind
@@ -96,13 +96,13 @@ def groups_of(decay):
     }
 
 
-def test_weight_decay_by_the_first_pattern_that_fits():
+def test_weight_decay_of_the_first_matching_pattern():
     assert groups_of({"*bias": 0.0, "*": 0.01}) == {0.0: ["0.bias"], 0.01: ["0.weight", "1.weight"]}
     assert groups_of({"1.*": 0.5}) == {0.5: ["1.weight"], 0.0: ["0.weight", "0.bias"]}
     assert groups_of({}) == {0.0: ["0.weight", "0.bias", "1.weight"]}
 
 
-def test_learning_rates_by_the_first_pattern_that_fits():
+def test_learning_rate_of_the_first_matching_pattern():
     chosen = settings(
         optimizer={"name": "sgd", "lr": 0.2, "momentum": 0.0},
         lr_factors={"0.*": 0.1, "*": 2},
@@ -119,7 +119,7 @@ def test_learning_rates_by_the_first_pattern_that_fits():
 
 
 @pytest.mark.parametrize("patterns", [{"embeding*": 0.1}, {"*": 0.1, "*bias": 0.0}])
-def test_a_pattern_that_fits_nothing_is_an_error(patterns):
+def test_a_pattern_without_a_match_is_an_error(patterns):
     with pytest.raises(SettingsError, match=rf"'{list(patterns)[-1]}' matches none".replace("*", r"\*")):
         groups_of(patterns)
     with pytest.raises(SettingsError, match=r"the parameters are 0\.weight, 0\.bias, 1\.weight"):
@@ -141,7 +141,7 @@ def test_the_average_equals_a_loop_by_hand():
     assert average.values[0].requires_grad is False
 
 
-def test_swapping_twice_changes_nothing():
+def test_swapping_twice_restores_the_weights():
     weight = nn.Parameter(torch.randn(3, 2))
     average = ExponentialMovingAverage([weight], decay=0.9)
     with torch.no_grad():

@@ -39,9 +39,9 @@ def test_a_command_chooses_the_number_of_threads_by_the_model():
     assert threads("command") == ["PASSIVE", "1", "2", "1"]
 
 
-def test_the_user_decides_first():
+def test_environment_variables_take_priority():
     assert threads("command", OMP_NUM_THREADS="2", OMP_WAIT_POLICY="ACTIVE") == ["ACTIVE", "2", "2", "2"]
 
 
-def test_other_programs_keep_their_threads():
+def test_other_programs_keep_their_thread_count():
     assert threads() == ["PASSIVE", "2", "2", "2"]

@@ -31,7 +31,7 @@ print(sum(pages[3:]))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is not given by glibc")
-def test_steps_alike_touch_no_new_page_of_memory():
+def test_repeated_steps_allocate_no_new_memory_pages():
     pages = {
         how: int(subprocess.run([sys.executable, "-c", PROGRAM, how], check=True, capture_output=True).stdout)
         for how in ("kept", "given back")
@@ -40,7 +40,7 @@ def test_steps_alike_touch_no_new_page_of_memory():
     assert pages["kept"] < pages["given back"] / 4
 
 
-def test_it_is_kept_by_the_commands_that_are_named_and_no_others(monkeypatch, capsys):
+def test_only_repeating_commands_keep_freed_memory(monkeypatch, capsys):
     kept = []
     app = sys.modules["limner.cli.app"]  # the package has an `app` of its own
     monkeypatch.setattr(app, "keep_freed_memory", lambda: kept.append(True))

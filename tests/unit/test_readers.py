@@ -57,7 +57,7 @@ def test_flickr(flickr):
     assert reading.examples["sentences whose image is missing"] == ("gone.jpg",)
 
 
-def test_flickr_as_it_is_downloaded(tmp_path):
+def test_flickr_in_the_layout_of_the_download(tmp_path):
     write(tmp_path / "Flickr8k.token.txt", TOKENS)
     write(tmp_path / "Flickr_8k.trainImages.txt", "a.jpg\r\n")
     write(tmp_path / "Flickr_8k.devImages.txt", "b.jpg\r\n")
@@ -99,7 +99,7 @@ def test_an_image_in_two_splits_is_an_error_that_names_both_lines(flickr):
         ("other.token.txt", TOKENS, r"several files of sentences"),
     ],
 )
-def test_flickr_refuses(flickr, file, text, message):
+def test_invalid_flickr_files_are_refused(flickr, file, text, message):
     write(flickr / file, text)
     with pytest.raises(CollectionError, match=message):
         read_source("flickr", flickr)
@@ -143,14 +143,14 @@ def test_multi30k_task1_lines_translate_each_other(multi30k):
     }
 
 
-def test_multi30k_task2_descriptions_stand_alone(multi30k):
+def test_multi30k_task2_descriptions_are_separate_groups(multi30k):
     items = read_source("multi30k", multi30k / "task2").items
     assert [item.id for item in items] == ["10", "20", "30"]
     groups = [sentence.group for sentence in items[0].sentences]
     assert len(groups) == len(set(groups)) == 3
 
 
-def test_multi30k_tasks_meet_in_the_same_items(multi30k, tmp_path):
+def test_multi30k_tasks_share_their_items(multi30k, tmp_path):
     import_collection("multi30k", multi30k / "task1", tmp_path / "apart")
     assert import_collection("multi30k", multi30k / "task2", tmp_path / "apart").changes == Changes(0, 3, 0)
     import_collection("multi30k", multi30k, tmp_path / "together")
@@ -191,7 +191,7 @@ def test_multi30k_image_in_two_splits_is_an_error_that_names_both_lines(multi30k
         read_source("multi30k", multi30k / "task1")
 
 
-def test_multi30k_refuses(multi30k, tmp_path):
+def test_invalid_multi30k_files_are_refused(multi30k, tmp_path):
     write(multi30k / "task1" / "val.en", "A hen.\n")
     with pytest.raises(CollectionError, match=r"val\.images\.txt: does not exist"):
         read_source("multi30k", multi30k / "task1")
@@ -445,7 +445,7 @@ def test_tables_agree(dog):
         ("id,split,image,lang,text,group\n1,train,,en,a,one\n", r"t\.csv:2: the group is 'one'"),
     ],
 )
-def test_csv_refuses(tmp_path, text, message):
+def test_invalid_csv_files_are_refused(tmp_path, text, message):
     with pytest.raises(CollectionError, match=message):
         read_source("csv", write(tmp_path / "t.csv", text))
 
@@ -468,7 +468,7 @@ def test_a_table_without_ids_and_splits_uses_image_names_and_assigned_splits(dog
     }
 
 
-def test_a_table_parted_by_semicolons(tmp_path):
+def test_a_table_separated_by_semicolons(tmp_path):
     path = write(tmp_path / "t.csv", "id;split;image;lang;text\n1;train;;en;A dog, running.\n")
     assert table(read_source("csv", path)) == {"1": ("train", [("en", "A dog, running.", 0)])}
 
@@ -482,7 +482,7 @@ def test_a_table_parted_by_semicolons(tmp_path):
         ('{"id":"2","split":"x","image":"","lang":"en","text":["a"]}', r"t\.jsonl:2: 'text' is \['a'\]"),
     ],
 )
-def test_jsonl_refuses(tmp_path, line, message):
+def test_invalid_jsonl_files_are_refused(tmp_path, line, message):
     good = '{"id":"1","split":"x","image":"","lang":"en","text":"a"}'
     with pytest.raises(CollectionError, match=message):
         read_source("jsonl", write(tmp_path / "t.jsonl", f"{good}\n{line}\n"))
@@ -570,7 +570,7 @@ def test_import_by_reference_through_a_link(flickr, tmp_path):
     assert all(collection.image_path(item).is_file() for item in collection.items())
 
 
-def test_an_interrupted_import_leaves_nothing(flickr, tmp_path):
+def test_an_interrupted_import_leaves_no_files(flickr, tmp_path):
     def interrupt(done, total):
         raise KeyboardInterrupt
 

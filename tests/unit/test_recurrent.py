@@ -28,7 +28,7 @@ def test_the_gradient_of_a_step(shape):
     assert torch.autograd.gradcheck(gru, parts)
 
 
-def test_a_masked_position_holds_the_state_and_passes_its_gradient_on():
+def test_a_masked_position_copies_the_state_and_its_gradient():
     inputs, weight, hidden = torch.randn(2, 1, 3 * HIDDEN), torch.randn(HIDDEN, 3 * HIDDEN), torch.randn(2, HIDDEN)
     parts = [part.requires_grad_() for part in (inputs, weight, hidden)]
     states = unroll(*parts, mask=torch.tensor([[False], [True]]))
@@ -38,7 +38,7 @@ def test_a_masked_position_holds_the_state_and_passes_its_gradient_on():
     assert [part.grad[0].abs().max().item() for part in (inputs, weight, hidden)] == [0, 0, 1]
 
 
-def test_unrolled_steps_are_the_steps_one_by_one():
+def test_unrolled_steps_equal_single_steps():
     inputs, weight, hidden = torch.randn(2, 4, 3 * HIDDEN), torch.randn(HIDDEN, 3 * HIDDEN), torch.randn(2, HIDDEN)
     kept = torch.tensor([[0.0, 2.0, 2.0], [2.0, 0.0, 2.0]])
     states = unroll(inputs, weight, hidden, kept=kept)
@@ -69,7 +69,7 @@ def torch_s(layer: BiGRU) -> torch.nn.GRU:
     return theirs
 
 
-def test_both_directions_are_torch_s_over_packed_sequences():
+def test_both_directions_equal_torch_on_packed_sequences():
     layer, sequence = bigru(), torch.randn(4, 5, INPUT, dtype=torch.float64, requires_grad=True)
     theirs, same = torch_s(layer), sequence.detach().clone().requires_grad_()
     annotations, last = layer(sequence, MASK)
@@ -92,7 +92,7 @@ def test_both_directions_are_torch_s_over_packed_sequences():
         )
 
 
-def test_padding_moves_no_state_and_its_content_has_no_effect():
+def test_padding_does_not_change_the_state():
     layer, sequence = bigru(), torch.randn(4, 5, INPUT, dtype=torch.float64)
     annotations, last = layer(sequence, MASK)
     for row, length in enumerate(LENGTHS.tolist()):
@@ -109,7 +109,7 @@ def test_padding_moves_no_state_and_its_content_has_no_effect():
     assert other.grad[MASK].all()
 
 
-def test_words_may_stand_anywhere_between_padding():
+def test_padding_may_occur_at_any_position():
     """The image prefix tokens of a missing image are masked positions before the words."""
     layer, sequence = bigru(), torch.randn(2, 3, INPUT, dtype=torch.float64)
     spread, mask = torch.full((2, 6, INPUT), 9.0, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
@@ -162,7 +162,7 @@ def test_dropout_of_the_states_is_one_mask_for_all_steps():
     assert torch.equal(*again)
 
 
-def test_fresh_recurrent_weights_are_orthogonal_gate_by_gate():
+def test_initial_recurrent_weights_are_orthogonal_for_each_gate():
     """Calixto et al. (2017), section 5."""
     layer = BiGRU(5, 40)
     gates = [gate for direction in layer.recurrent for gate in direction.split(40, 1)]

@@ -67,7 +67,7 @@ def grid_of(table, *ids):
     return table.take([f"item-{name}" for name in ids]).tolist()
 
 
-def test_rows_are_the_regions_by_size_then_zero_rows_then_the_whole(collection, backbone):
+def test_rows_are_regions_by_size_then_padding_then_the_whole_image(collection, backbone):
     boxes = written(collection.path, {"item-one": [LARGE, SMALL, MIDDLE], "two.png": [MIDDLE]})
     (table,) = extract(collection, with_regions(backbone, collection, boxes), name="regions").tables
     (wholes,) = extract(collection, backbone).tables
@@ -188,7 +188,7 @@ def test_images_are_identified_by_id_or_name(collection, backbone, name):
     assert [rows[0] for rows in grid_of(table, "one", "two")] == [[1, 0, 0], [0, 0, 0]]
 
 
-def test_items_that_share_a_image_share_its_boxes(tmp_path, backbone, collection):
+def test_items_that_share_an_image_share_its_boxes(tmp_path, backbone, collection):
     write_items(collection.path, [Item("other", "train", image="images/one.png")])
     collection = Collection.open(collection.path)
     boxes = written(tmp_path, {"item-one": [SMALL], "other": [MIDDLE]})
@@ -204,7 +204,7 @@ def test_unknown_names_are_counted(collection, backbone, caplog):
 
 
 @pytest.mark.parametrize("boxes", [{}, {"four.png": [SMALL]}, {"item-one": []}, "collection"])
-def test_boxes_of_no_image_are_an_error(collection, backbone, boxes):
+def test_boxes_without_an_image_are_an_error(collection, backbone, boxes):
     with pytest.raises(FeatureError, match=r"no box of an image in .*the ids of items \(such as 'item-one'\)"):
         with_regions(backbone, collection, boxes if boxes == "collection" else written(collection.path, boxes))
 
@@ -244,7 +244,7 @@ def test_invalid_boxes_are_refused_with_their_location(tmp_path, contents, messa
         read_boxes(written(tmp_path, contents))
 
 
-def test_scores_for_some_boxes_of_a_image_are_refused(collection, backbone):
+def test_scores_for_some_boxes_of_an_image_are_refused(collection, backbone):
     boxes = written(collection.path, {"item-one": [[*SMALL, 0.5], MIDDLE]})
     with pytest.raises(CollectionError, match=r"only some boxes of .*one\.png have a score"):
         with_regions(backbone, collection, boxes)
@@ -330,7 +330,7 @@ def test_the_backbone_gets_batches_of_one_size_without_zero_rows(collection, eye
     assert sizes == [4, 4]  # four regions and three images, and one image repeated as padding
 
 
-def test_of_a_new_image_only_the_whole_is_encoded_with_the_same_fingerprint(collection, backbone):
+def test_a_new_image_is_encoded_as_one_region_with_the_same_fingerprint(collection, backbone):
     path = collection.path / "images" / "one.png"
     regional = with_regions(backbone, collection, written(collection.path, {"item-two": [SMALL]}))
     alone = WholeImageBackbone(backbone, regional.specs[0].regions)

@@ -48,7 +48,7 @@ class Stored:
 
 @pytest.mark.parametrize("budget", [1, 3_000, 20_000, 200_000])
 @pytest.mark.parametrize("at_once", [3, 1000])
-def test_no_budget_changes_a_number(model, examples, whole, budget, at_once, monkeypatch):
+def test_the_memory_budget_does_not_change_results(model, examples, whole, budget, at_once, monkeypatch):
     monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", at_once)
     told = []
     arguments = model.model, examples.targets, examples.items, examples.features
@@ -156,7 +156,7 @@ def test_a_long_sentence_does_not_pad_all_others(variant):
     assert watch.peak <= budget
 
 
-def test_what_pictures_show_of_a_large_vocabulary_is_cut():
+def test_logits_of_a_large_vocabulary_are_computed_in_tiles():
     torch.manual_seed(0)
     vocab, source, budget = 4_000, Stored(100, 8), 2 << 20
     model = LBL(LBLSettings(word_dim=8), ModelInputs(vocab, {"pooled": (8,)})).eval()  # 4,000 x 100, twice: 3.1 MiB

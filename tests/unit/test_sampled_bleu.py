@@ -54,7 +54,7 @@ def saying(say):
     return search
 
 
-def test_a_sample_is_as_long_as_its_reference_and_begins_as_told(model, examples):
+def test_a_sample_has_the_length_and_prefix_of_its_reference(model, examples):
     for given in (0, 2):
         inputs = sampled_bleu._sample_inputs(model, examples, given)
         texts = sample_texts([model], examples, inputs, 4, PLAIN, 1)
@@ -65,7 +65,7 @@ def test_a_sample_is_as_long_as_its_reference_and_begins_as_told(model, examples
             assert len(one.reference.split()) == one.length - given
 
 
-def test_the_words_given_are_read_and_not_scored(model, examples, monkeypatch):
+def test_prefix_words_are_conditioned_on_and_not_scored(model, examples, monkeypatch):
     red, green = model.tokenizer.encode("red green")
     monkeypatch.setattr(
         sampled_bleu, "beam_search", saying(lambda given, length, k: (*given, *[green] * (length - len(given))))
@@ -119,7 +119,7 @@ def test_repetitions_are_in_no_order_of_probability(model, examples, monkeypatch
     assert all(len(said) == 4 for said in all_)
 
 
-def test_neither_batches_nor_repetitions_of_the_call_change_a_sample(model, examples, monkeypatch):
+def test_samples_do_not_depend_on_batches_or_repeated_calls(model, examples, monkeypatch):
     inputs = sampled_bleu._sample_inputs(model, examples, 1)
     whole = sample_texts([model], examples, inputs, 3, PLAIN, 1)
     monkeypatch.setattr(sampled_bleu, "ROWS_PER_BATCH", 7)
@@ -127,13 +127,13 @@ def test_neither_batches_nor_repetitions_of_the_call_change_a_sample(model, exam
     assert sample_texts([model], examples, inputs, 3, PLAIN, 2) != whole
 
 
-def test_sentences_of_one_picture_are_sampled_apart(model, examples):
+def test_sentences_of_one_image_are_sampled_independently(model, examples):
     """The draws are fixed by an id, which must not be the picture's alone."""
     ids = [one.id for one in sampled_bleu._sample_inputs(model, examples, 0)]
     assert len(set(ids)) == len(ids) == len(examples)
 
 
-def test_sentences_with_nothing_left_to_say_are_left_out_and_counted(model, examples):
+def test_sentences_no_longer_than_the_prefix_are_skipped_and_counted(model, examples):
     short = sum(len(target) <= 3 for target in examples.targets)
     assert short
     assert f"left out:{short} too short" in scored(model, examples, given=3)["sampled_bleu1"].signature
@@ -142,14 +142,14 @@ def test_sentences_with_nothing_left_to_say_are_left_out_and_counted(model, exam
         scored(model, examples, given=30)
 
 
-def test_a_sampling_search_lends_its_temperature(model, examples):
+def test_the_temperature_of_the_decoding_settings_is_used(model, examples):
     cold = DecodingSettings(sample=SampleSettings(temperature=0.01))
     inputs = sampled_bleu._sample_inputs(model, examples, 0)
     for said in sample_texts([model], examples, inputs, 4, cold, 1):
         assert len(set(said)) == 1
 
 
-def test_the_signature_tells_everything_that_changes_the_value(model, examples):
+def test_the_signature_names_every_setting_that_changes_the_value(model, examples):
     def signature(how, models=1):
         return sampled_scores([model] * models, examples, settings(2, 1), how, seed=4)[0].signature
 
@@ -163,7 +163,7 @@ def test_the_signature_tells_everything_that_changes_the_value(model, examples):
     assert signature(DecodingSettings(ban_unknown=True), models=2) == plain + "|ban_unknown|models:2"
 
 
-def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
+def test_samples_are_requested_by_the_recipe_or_the_caller(model, tiny):
     asked = evaluate(
         [model], tiny, options=EvaluationOptions(metrics=("bleu1",), retrieval=False, measures=settings(2, 1))
     )
@@ -175,7 +175,7 @@ def test_the_recipe_or_the_caller_asks_for_samples(model, tiny):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.01])
-def test_a_draw_of_almost_one_is_the_last_word_that_may_be_drawn(temperature):
+def test_a_draw_close_to_one_is_the_last_allowed_word(temperature):
     """In float32 such a draw is 1, and what is left may be less than the smallest number there is."""
     batch = collate([Example("a")])
     sampler = Sampler(SampleSettings(temperature=temperature), DecodingSettings(max_length=1, beam_size=2), batch)
@@ -193,7 +193,7 @@ def test_draws_follow_the_probabilities():
     assert ((share - probs).abs() <= 4 * (probs * (1 - probs) / count).sqrt()).all()
 
 
-def test_words_given_to_all_are_read_once_for_all_samples():
+def test_a_common_prefix_is_encoded_once_for_all_samples():
     rows = []
 
     class Even:

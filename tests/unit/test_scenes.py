@@ -179,7 +179,7 @@ def test_sentences_of_a_clip_name_its_motion():
     assert texts(scene, "fr")[4] == "On voit une maison bleue qui tombe vers le bas."
 
 
-def test_every_thing_can_be_named_and_drawn():
+def test_every_object_can_be_named_and_drawn():
     names = {*UNAMBIGUOUS, *(f"{word}:{sense}" for word, senses in SENSES.items() for sense in senses)}
     assert set(NOUNS) == names == set(DRAW_OBJECT)
     assert set(drawing.DRAW_BACKGROUND) == set(BACKGROUNDS)
@@ -214,7 +214,7 @@ def test_training_covers_every_word_of_the_test_scenes(scenes):
     assert 55 <= sum(lang == "en" for lang, _ in known) <= 150
 
 
-def test_english_does_not_know_the_sense():
+def test_english_sentences_do_not_reveal_the_sense():
     """Whatever sense is thrown, the English sentences of a scene are the same; the German ones are not."""
     seen = defaultdict(set)
     for index in range(300):
@@ -283,14 +283,14 @@ def test_relations_hold_in_the_image(scenes):
 # What is drawn.
 
 
-def test_a_scene_depends_on_seed_split_and_index_alone():
+def test_a_scene_depends_on_seed_split_and_index_only():
     assert make_scene(1, "train", 7, 0.4) == make_scene(1, "train", 7, 0.4)
     scenes = [make_scene(1, "train", 7, 0.4), make_scene(2, "train", 7, 0.4), make_scene(1, "test", 7, 0.4)]
     assert len(set(scenes)) == 3
 
 
 @pytest.mark.parametrize("index", range(12))
-def test_boxes_hold_the_things_and_are_tight(index):
+def test_boxes_contain_the_objects_tightly(index):
     """Leaving a obj out changes pixels in its box, up to every edge of it; shadows aside, none outside."""
     scene = make_scene(5, "train", index, 0.5)
     side = 128
@@ -330,7 +330,7 @@ def test_a_mirrored_letter_is_never_drawn():
 
 
 @pytest.mark.parametrize("motion", MOTIONS)
-def test_clips_move_as_they_say(motion):
+def test_motion_of_clips_matches_the_sentences(motion):
     x, y = zip(*(clips.position(motion, step / 20, 0.5) for step in range(21)), strict=True)
     sideways, upwards = x[-1] - x[0], y[0] - y[-1]
     assert {
@@ -398,7 +398,7 @@ def test_more_images_do_not_change_the_first_ones(collection, tmp_path):
         assert ours[name] == theirs[name]
 
 
-def test_a_finished_collection_is_returned_untouched(collection):
+def test_a_finished_collection_is_returned_unchanged(collection):
     before = {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")}
     assert isinstance(generate_scenes(collection.path, SMALL), Collection)
     assert {file: file.stat().st_mtime_ns for file in collection.path.rglob("*")} == before
@@ -440,7 +440,7 @@ def test_settings_without_images_are_an_error(tmp_path):
         generate_scenes(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
 
 
-def test_clips_without_the_extra_say_what_to_install(tmp_path, monkeypatch):
+def test_clips_without_the_extra_are_an_error_with_a_remedy(tmp_path, monkeypatch):
     real = builtins.__import__
 
     def without_av(name, *args, **kwargs):
@@ -469,7 +469,7 @@ def test_wrong_settings_are_named(values, named):
         SceneSettings.parse(values, "scenes")
 
 
-def test_flying_things_cast_no_shadow():
+def test_flying_objects_have_no_shadow():
     assert set(UNAMBIGUOUS) > FLYING_OBJECTS
     for word in ("star", "ball"):
         obj = SceneObject(word, "red")

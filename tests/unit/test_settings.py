@@ -57,7 +57,7 @@ def test_an_error_of_several_keys_names_the_settings():
         DecodingSettings.parse({"n_best": 4}, where="decoding")
 
 
-def test_the_language_of_the_data_is_the_language_of_the_words():
+def test_the_language_of_the_data_is_that_of_the_text():
     recipe = load_recipe("scenes/mrnn", ["data.lang=de"])
     assert recipe.text.lang == recipe.data.lang == "de"
     assert Recipe.parse({"model": MRNN, "data": {"lang": "ja"}, "text": {"tokenise": "space"}}).text.lang == "ja"
@@ -129,7 +129,7 @@ def test_every_recipe_parses(name):
     assert load_recipe(str(again), []) == recipe
 
 
-def test_there_are_recipes_and_a_wrong_name_lists_them():
+def test_an_unknown_recipe_is_an_error_that_lists_the_recipes():
     assert {"mao2015/flickr8k", "scenes/mrnn"} <= set(recipe_names())
     with pytest.raises(
         SettingsError, match=r"no recipe 'mao/flickr': expected a \.yaml file or one of .*mao2015/flickr8k"
@@ -146,7 +146,7 @@ def test_there_are_recipes_and_a_wrong_name_lists_them():
         (b"\xff\xfe\xff", "YAML"),
     ],
 )
-def test_files_that_are_no_recipe(tmp_path, content, message):
+def test_invalid_recipe_files_are_refused(tmp_path, content, message):
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     with pytest.raises(SettingsError, match=f"bad.yaml: .*{message}"):
@@ -158,13 +158,13 @@ def test_a_missing_recipe_file(tmp_path):
         load_recipe(str(tmp_path / "none.yaml"), [])
 
 
-def test_a_recipe_of_one_s_own(tmp_path):
+def test_a_user_recipe(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump({"model": {**MRNN, "hidden_dim": 7}}))
     assert load_recipe(str(path), ["model.embedding_dim=3"]).model.hidden_dim == 7
 
 
-def test_a_recipe_says_only_what_differs_from_its_base(tmp_path):
+def test_a_recipe_overrides_its_base(tmp_path):
     (tmp_path / "base.yaml").write_text(
         yaml.safe_dump(
             {
@@ -197,7 +197,7 @@ def test_a_recipe_says_only_what_differs_from_its_base(tmp_path):
         load_recipe(str(path), [])
 
 
-def test_a_base_that_is_a_file_lies_beside_the_recipe(tmp_path, monkeypatch):
+def test_a_base_file_is_relative_to_the_recipe(tmp_path, monkeypatch):
     (tmp_path / "deeper").mkdir()
     (tmp_path / "base.yaml").write_text(yaml.safe_dump({"model": {**MRNN, "hidden_dim": 7}}))
     (tmp_path / "deeper" / "middle.yaml").write_text(yaml.safe_dump({"base": "../base.yaml"}))
@@ -207,12 +207,12 @@ def test_a_base_that_is_a_file_lies_beside_the_recipe(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("schedule", ["constant", "exponential"])
-def test_schedules_that_leave_a_rate_to_fuse_with(schedule):
+def test_schedules_with_a_final_rate_above_zero(schedule):
     recipe = Recipe.parse({"model": MRNN, "training": {"train_on_val_epochs": 3, "schedule": {"name": schedule}}})
     assert (recipe.training.train_on_val_epochs, recipe.training.schedule.name) == (3, schedule)
 
 
-def test_every_recipe_that_the_documentation_names_is_there():
+def test_every_documented_recipe_exists():
     root = Path(__file__).parents[2]
     known = {*recipe_names(), "kiros2014/table1", "calixto2016/table1", "calixto2017/table1", "calixto2017/table2"}
     known |= {name.rsplit("/", depth)[0] for name in known for depth in (1, 2)}  # and the folders

@@ -51,7 +51,7 @@ def test_ties_count_against_the_model():
     assert shortlist_ranks(np.ones((3, 3)), np.arange(3), np.array([[0, 1], [1, 2], [2, 0]])).tolist() == [2, 2, 2]
 
 
-def test_the_area_is_that_under_the_curve_and_chance_that_of_all_orders():
+def test_the_area_equals_the_area_under_the_curve_and_chance_the_mean_of_all_orders():
     ranks, candidates = np.array([1, 3, 2, 4]), np.array([4, 4, 4, 4])
     curve = match_curve(ranks, candidates)
     assert curve == ((0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (1.0, 1.0))
@@ -64,7 +64,7 @@ def test_the_area_is_that_under_the_curve_and_chance_that_of_all_orders():
     assert chance_area(np.array([1]), np.array([100])) == pytest.approx(50)
 
 
-def test_the_curve_of_chance_is_that_of_all_orders():
+def test_the_chance_curve_equals_the_mean_over_all_orders():
     first = np.array([min(places) + 1 for places in itertools.combinations(range(6), 2)])  # two right among six
     six, two = np.full(len(first), 6), np.full(len(first), 2)
     np.testing.assert_allclose(chance_curve(two, six), match_curve(first, six))

@@ -46,7 +46,7 @@ def near(p, trials):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_p_agrees_with_all_swaps_counted(seed):
+def test_p_agrees_with_the_exact_test(seed):
     random = np.random.default_rng(seed)
     a, b = system(random, 10, 0.6), system(random, 10, 0.45)
     expected = by_counting(a, b, [(0, 1), (1, 0)])
@@ -57,7 +57,7 @@ def test_p_agrees_with_all_swaps_counted(seed):
     ("exchange", "segments", "deals"),
     [("outputs", 3, list(itertools.permutations(range(4)))), ("systems", 9, [(0, 1, 2, 3), (2, 3, 0, 1)])],
 )
-def test_p_of_several_runs_agrees_with_all_deals_counted(exchange, segments, deals):
+def test_p_of_several_runs_agrees_with_the_exact_test(exchange, segments, deals):
     random = np.random.default_rng(7)
     a, b = system(random, segments, 0.7, runs=2), system(random, segments, 0.4, runs=2)
     found = approximate_randomisation(a, b, ratio, trials=4000, exchange=exchange)
@@ -73,7 +73,7 @@ def test_a_system_does_not_differ_from_itself(exchange, runs):
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_better_on_every_segment_is_as_significant_as_trials_can_tell(runs):
+def test_better_on_every_segment_gives_the_smallest_possible_p(runs):
     a, b = ([np.tile([right, 8.0], (40, 1))] * runs for right in (6.0, 3.0))
     found = approximate_randomisation(a, b, ratio, trials=500)
     assert found.p == 1 / 501
@@ -81,7 +81,7 @@ def test_better_on_every_segment_is_as_significant_as_trials_can_tell(runs):
 
 
 @pytest.mark.parametrize("runs", [(1, 1), (3, 3), (2, 3)])
-def test_which_system_comes_first_changes_the_sign_only(runs):
+def test_exchanging_the_systems_changes_the_sign_only(runs):
     random = np.random.default_rng(5)
     a, b = system(random, 25, 0.55, runs[0]), system(random, 25, 0.5, runs[1])
     one, other = (approximate_randomisation(*pair, ratio, trials=300, exchange="outputs") for pair in ((a, b), (b, a)))
@@ -136,7 +136,7 @@ def test_the_same_seed_gives_the_same_p_in_blocks_of_any_size(monkeypatch):
         assert approximate_randomisation(a, b, ratio, trials=150, seed=2, exchange=exchange).p != whole.p
 
 
-def test_memory_is_bounded_and_progress_is_told(monkeypatch):
+def test_memory_is_bounded_and_progress_is_reported(monkeypatch):
     monkeypatch.setattr(significance_module, "BLOCK_BYTES", 1 << 20)
     random, told = np.random.default_rng(0), []
     a, b = system(random, 1000), system(random, 1000)
@@ -149,7 +149,7 @@ def test_memory_is_bounded_and_progress_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["bleu4", "ter", "chrf3_recall"])
-def test_it_serves_the_metrics(name):
+def test_significance_of_every_metric(name):
     references = [[f"ein Haus mit {number} Fenstern steht am See"] for number in range(20)]
     right = [own[0] for own in references]
     wrong = [f"ein Haus mit {number} Türen und am See" for number in range(20)]
@@ -170,6 +170,6 @@ def test_it_serves_the_metrics(name):
         ([np.ones((3, 2))] * 2, [np.ones((3, 2))], {"exchange": "systems"}, "same number of runs"),
     ],
 )
-def test_what_cannot_be_tested_is_refused(a, b, options, says):
+def test_invalid_inputs_are_refused(a, b, options, says):
     with pytest.raises(SettingsError, match=says):
         approximate_randomisation(a, b, ratio, **options)

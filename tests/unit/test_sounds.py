@@ -43,7 +43,7 @@ def test_the_same_settings_give_the_same_bytes(collection, tmp_path):
     assert not set(digests(other.path).values()) & set(digests(collection.path).values())
 
 
-def test_a_sound_depends_on_seed_split_and_index_alone():
+def test_a_sound_depends_on_seed_split_and_index_only():
     assert make_sound(1, "train", 7) == make_sound(1, "train", 7)
     assert len({str(make_sound(*place)) for place in ((1, "train", 7), (2, "train", 7), (1, "test", 7))}) == 3
 
@@ -72,7 +72,7 @@ def test_an_existing_collection_is_kept(collection, tmp_path):
         generate_sounds(tmp_path / "mine", SMALL)
 
 
-def test_stopped_it_leaves_nothing(tmp_path):
+def test_an_interrupted_generation_leaves_no_files(tmp_path):
     def stop(done, total):
         assert total == 16
         if done == 5:
@@ -83,7 +83,7 @@ def test_stopped_it_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_sounds_at_all(tmp_path):
+def test_zero_sounds_are_an_error(tmp_path):
     with pytest.raises(CollectionError, match="specify no sounds; set train, val or test"):
         generate_sounds(tmp_path / "c", SoundSettings(train=0, val=0, test=0))
 
@@ -92,7 +92,7 @@ def test_no_sounds_at_all(tmp_path):
 
 
 @pytest.mark.parametrize("sound", SOUNDS[:40], ids=lambda sound: sound.seed)
-def test_sentences_say_nothing_but_the_truth(sound):
+def test_sentences_describe_the_synthesised_sound(sound):
     sentences = [sentence.text.lower().replace(".", "").replace(",", "").split() for sentence in describe_sound(sound)]
     wrong = {word for words in QUALITIES[sound.kind].values() for word in words} - set(sound.qualities.values())
     elsewhere = {word for kind in QUALITIES.values() for words in kind.values() for word in words}
@@ -192,7 +192,7 @@ def test_beats_can_be_counted():
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(0.5, 8000), (1.01, 44100)])
-def test_every_length_and_rate(seconds, rate):
+def test_every_duration_and_sampling_rate(seconds, rate):
     for sound in SOUNDS[:40]:
         samples = synthesise(sound, seconds, rate)
         assert samples.shape == (round(seconds * rate),)
@@ -235,7 +235,7 @@ def test_invalid_arguments_of_generate(arguments, told, capsys, monkeypatch, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_misspelt_setting():
+def test_a_misspelt_setting_is_an_error():
     with pytest.raises(SettingsError, match="sounds: secconds: Extra inputs"):
         SoundSettings.parse({"secconds": 2}, "sounds")
 

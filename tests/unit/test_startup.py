@@ -49,7 +49,7 @@ def test_help_imports_neither_torch_nor_numpy(arguments):
     assert modules & (TORCH | TABLES | TRAINING | EVALUATION | DRAWING | OTHERS | {"yaml"}) == set()
 
 
-def test_the_package_itself_imports_nothing():
+def test_importing_the_package_imports_no_dependencies():
     program = "import sys, limner; print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

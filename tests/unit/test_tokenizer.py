@@ -70,7 +70,7 @@ TRICKY = [
 
 
 @pytest.mark.parametrize("lang", ["en", "de", "fr", "cs"])
-def test_the_short_ways_end_where_sacremoses_does(lang):
+def test_shortcut_rules_equal_sacremoses(lang):
     normaliser, tokeniser = sacremoses.MosesPunctNormalizer(lang), sacremoses.MosesTokenizer(lang)
     draw = random.Random(0)
     alphabet = [*"abzÄéž", " ", " ", "-", ",", ".", "'", '"', "3", "(", ":", "\u00a0", "„", "–", "…"]
@@ -116,7 +116,7 @@ def test_the_languages_are_those_of_sacremoses():
     assert list(moses.LANGUAGES) == sorted(moses.LANGUAGES)
 
 
-def test_an_unknown_language_is_named_with_the_known_ones():
+def test_an_unknown_language_is_an_error_that_lists_the_supported_ones():
     for use in (moses.normalise, moses.tokenise, moses.detokenise):
         with pytest.raises(SettingsError, match=r"'klingon'.*cs.*de.*en.*fr"):
             use("a", "klingon")
@@ -139,7 +139,7 @@ def test_an_unknown_language_is_named_with_the_known_ones():
         ("कुत्ता दौड़ता", ["कुत्ता", "दौड़ता"]),
     ],
 )
-def test_odd_text_stays_sane(text, words, tokenise):
+def test_unusual_text_is_tokenised_without_errors(text, words, tokenise):
     settings = TextSettings(tokenise=tokenise)
     assert split_words(text, settings) == words
     tokenizer = Tokenizer.train([text], settings)
@@ -147,7 +147,7 @@ def test_odd_text_stays_sane(text, words, tokenise):
     assert split_words(text, TextSettings(tokenise=tokenise, punctuation=False)) == words
 
 
-def test_punctuation_is_a_rule_about_whole_tokens():
+def test_punctuation_removal_applies_to_whole_tokens():
     text = 'The man\'s T-shirt: 3,000 "dots" & 1 dog - wow!!! ... 🐕'
     words = split_words(text, TextSettings(punctuation=False, lowercase=False))
     assert words == ["The", "man", "'s", "T-shirt", "3,000", "dots", "1", "dog", "wow", "🐕"]
@@ -158,7 +158,7 @@ def test_lowercasing_is_a_setting():
     assert split_words("Der Öltank", TextSettings(lang="de", lowercase=False)) == ["Der", "Öltank"]
 
 
-def test_words_come_by_frequency_then_by_letters_whatever_the_order():
+def test_words_are_sorted_by_frequency_then_alphabetically():
     settings = TextSettings(min_count=2)
     tokenizer = Tokenizer.train(SENTENCES, settings)
     assert tokenizer.entries == (*SPECIAL_TOKEN_STRINGS, "a", "dog", ".", "the", "ball", "man")
@@ -202,7 +202,7 @@ def bpe(**values):
     return TextSettings(**{"level": "bpe", "max_size": 60} | values)
 
 
-def test_subwords_give_the_words_back():
+def test_subwords_are_joined_to_words():
     tokenizer = Tokenizer.train(SENTENCES, bpe())
     for text in [*SENTENCES, "a dogball throws there"]:
         ids = tokenizer.encode(text)
@@ -219,7 +219,7 @@ def test_subwords_of_a_foreign_script_are_one_unknown():
     assert space.decode(space.encode("a 日本 dog")).split() == ["a", "<unk>", "dog"]
 
 
-def test_subwords_do_not_depend_on_order_or_chance():
+def test_subwords_are_deterministic_and_independent_of_sentence_order():
     vocabularies = {Tokenizer.train(order, bpe()).entries for order in [SENTENCES, SENTENCES[::-1]] * 5}
     assert len(vocabularies) == 1
 
@@ -236,7 +236,7 @@ def test_one_vocabulary_of_two_languages():
     [TextSettings(punctuation=False, min_count=2), bpe(lang="de", lowercase=False), bpe(tokenise="space")],
     ids=["word", "bpe", "space"],
 )
-def test_one_file_holds_all(tmp_path, settings):
+def test_a_tokenizer_is_saved_in_one_file(tmp_path, settings):
     tokenizer = Tokenizer.train(SENTENCES, settings)
     tokenizer.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
@@ -264,7 +264,7 @@ def german(**values):
 
 
 @pytest.mark.parametrize("values", [{}, {"lowercase": True}, {"level": "bpe", "max_size": 90}], ids=str)
-def test_compounds_have_ids_by_their_parts_and_stay_whole_in_text(values):
+def test_compounds_are_encoded_by_parts_and_decoded_whole(values):
     tokenizer = Tokenizer.train(GERMAN, german(**values))
     whole = Tokenizer.train(GERMAN, german(**values | {"split_compounds": False}))
     for text in GERMAN:
@@ -300,7 +300,7 @@ def test_joiners_are_never_too_rare_or_too_many():
 
 
 @pytest.mark.parametrize("values", [{}, {"level": "bpe", "max_size": 90}], ids=str)
-def test_a_joiner_written_in_a_sentence_joins_nothing(values):
+def test_a_joiner_in_the_input_text_has_no_effect(values):
     text = "Ball ￭ Wasser ￭s Tage ￭"
     tokenizer = Tokenizer.train([*GERMAN, text], german(tokenise="space", **values))
     assert tokenizer.decode(tokenizer.encode(text)).split() == ["Ball", "■", "Wasser", "■s", "Tage", "■"]
@@ -346,7 +346,7 @@ def test_a_joint_vocabulary_needs_equal_settings(name, values):
 
 
 @pytest.mark.parametrize("values", [{}, {"level": "bpe", "max_size": 90}], ids=str)
-def test_the_file_holds_what_was_learned_of_compounds(tmp_path, values):
+def test_the_file_contains_the_compound_statistics(tmp_path, values):
     path = tmp_path / "tokenizer.json"
     tokenizer = Tokenizer.train(GERMAN, german(**values))
     tokenizer.save(path)
@@ -385,7 +385,7 @@ def test_a_file_from_before_compounds_still_loads(tmp_path):
     assert Tokenizer.load(path).encode(GERMAN[0]) == tokenizer.encode(GERMAN[0])
 
 
-def test_files_that_are_none_of_ours_are_refused(tmp_path):
+def test_foreign_files_are_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(RunError, match=r"tokenizer\.json: cannot be read"):
         Tokenizer.load(path)
@@ -412,21 +412,21 @@ def test_files_that_are_none_of_ours_are_refused(tmp_path):
         ({"level": "char"}, "level"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(values, message):
+def test_invalid_settings_are_refused(values, message):
     with pytest.raises(SettingsError, match=message):
         TextSettings.parse(values)
 
 
-def test_words_follow_the_language():
+def test_tokenisation_depends_on_the_language():
     assert Tokenizer.train([], TextSettings(lang="fr")).words("L'homme") == ["l'", "homme"]
 
 
-def test_a_language_without_rules_needs_words_already_cut():
+def test_a_language_without_rules_requires_tokenised_text():
     tokenizer = Tokenizer.train(["犬 が 走る"], TextSettings(lang="ja", tokenise="space"))
     assert tokenizer.decode(tokenizer.encode("犬 が 走る"), detokenise=True) == "犬 が 走る"
 
 
-def test_ten_thousand_words():
+def test_a_vocabulary_of_ten_thousand_words():
     text = " ".join(["a dog, the ball's"] * 2500)
     for settings in (TextSettings(), bpe()):
         tokenizer = Tokenizer.train(SENTENCES, settings)
@@ -442,7 +442,7 @@ def test_threads_may_share_a_tokenizer():
 
 @pytest.mark.real
 @pytest.mark.parametrize("lang", ["en", "de", "fr", "cs"])
-def test_real_sentences_are_cut_as_sacremoses_cuts_them(real_data, lang):
+def test_real_sentences_are_tokenised_as_by_sacremoses(real_data, lang):
     normaliser, tokeniser = sacremoses.MosesPunctNormalizer(lang), sacremoses.MosesTokenizer(lang)
     with gzip.open(real_data / "multi30k/task1" / f"val.{lang}.gz", "rt", encoding="utf-8") as lines:
         for text in lines:
@@ -452,7 +452,7 @@ def test_real_sentences_are_cut_as_sacremoses_cuts_them(real_data, lang):
 
 @pytest.mark.real
 @pytest.mark.parametrize("level", ["word", "bpe"])
-def test_real_german_comes_back_from_the_parts_of_its_compounds(real_data, level):
+def test_real_german_is_restored_from_compound_parts(real_data, level):
     with gzip.open(real_data / "multi30k/task1/train.de.gz", "rt", encoding="utf-8") as lines:
         texts = [next(lines) for _ in range(5000)]
     settings = german(level=level, max_size=None if level == "word" else 4000)

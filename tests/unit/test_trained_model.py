@@ -48,7 +48,7 @@ def test_a_round_trip_changes_nothing(run, tmp_path):
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == sorted(FILES)
 
 
-def test_the_config_tells_where_the_model_comes_from(run):
+def test_the_config_records_the_origin_of_the_model(run):
     facts = load_trained_model(run).config.provenance
     assert {"collection", "collection_fingerprint", "seed", "command", "torch", "limner", "machine"} <= set(facts)
     card = (run / "README.md").read_text()
@@ -105,7 +105,7 @@ def test_weights_that_do_not_fit_are_named(run):
         load_trained_model(run)
 
 
-def test_a_folder_that_is_no_model(tmp_path):
+def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(RunError, match=r"expected a run directory .*, found no config\.json"):
         load_trained_model(tmp_path)
 
@@ -128,7 +128,7 @@ except RunError as error:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the size of files")
 @pytest.mark.parametrize(("name", "share"), [("tokenizer.json", 0.5), ("model.safetensors", 0.9)])
-def test_a_disk_that_is_full_is_a_clear_error_and_leaves_the_old_model(run, name, share):
+def test_a_full_disk_is_an_error_and_preserves_the_old_model(run, name, share):
     """No file may grow beyond a limit, which the system refuses as it refuses a full disk."""
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     limit = int(share * (run / name).stat().st_size)
@@ -172,7 +172,7 @@ def test_a_damaged_state_is_named(run, tiny, recipe_of, name):
         train(recipe_of(epochs=20, validate_every=5), tiny, run, resume=True)
 
 
-def test_what_a_killed_run_left_unfinished_is_removed(run):
+def test_temporary_files_of_a_killed_run_are_removed(run):
     (run / ".state-000000999-00002.4711").mkdir()
     (run / ".state-000000999-00002.4711" / "model.safetensors").write_bytes(b"half")
     (run / ".model.safetensors.4711").write_bytes(b"half")
@@ -205,7 +205,7 @@ def translator(tmp_path):
     return checkpoint, folder
 
 
-def test_a_translating_model_comes_back_with_both_vocabularies(translator):
+def test_a_translation_model_round_trips_with_both_vocabularies(translator):
     saved, folder = translator
     loaded = load_trained_model(folder)
     assert sorted(path.name for path in folder.iterdir()) == sorted((*FILES, "source_tokenizer.json"))
@@ -217,14 +217,14 @@ def test_a_translating_model_comes_back_with_both_vocabularies(translator):
         assert torch.equal(loaded.model(batch).logits, saved.model(batch).logits)
 
 
-def test_a_model_that_translates_nothing_has_no_source(run):
+def test_a_captioning_model_has_no_source_vocabulary(run):
     loaded = load_trained_model(run)
     assert loaded.source is None
     assert loaded.source_tokenizer is None
     assert not (run / "source_tokenizer.json").exists()
 
 
-def test_the_source_vocabulary_has_to_be_there_and_the_one_it_was(translator):
+def test_a_missing_or_changed_source_vocabulary_is_refused(translator):
     _, folder = translator
     shutil.copy(folder / "tokenizer.json", folder / "source_tokenizer.json")
     with pytest.raises(RunError, match=r"source_tokenizer\.json: expected the vocabulary .*restore"):

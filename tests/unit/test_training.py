@@ -45,7 +45,7 @@ def scripted(monkeypatch):
     return play
 
 
-def test_it_learns(trained_on_colours):
+def test_training_reduces_the_perplexity(trained_on_colours):
     train_lines, val_lines = lines_of(trained_on_colours, "train"), lines_of(trained_on_colours, "val")
     assert [line.epoch for line in train_lines] == list(range(1, 21))
     assert train_lines[-1].loss < 0.5 * train_lines[0].loss
@@ -56,7 +56,7 @@ def test_it_learns(trained_on_colours):
     assert facts["validation_perplexity"] == pytest.approx(best, abs=1e-3)
 
 
-def test_it_computes_where_a_resumed_run_is_known_to_be_the_same(monkeypatch, tiny, recipe_of, tmp_path):
+def test_training_uses_a_reproducible_device(monkeypatch, tiny, recipe_of, tmp_path):
     """On cuda or cpu: what else Fabric would find has a state of chance that is not saved."""
     made, real = [], loop.Fabric
     monkeypatch.setattr(loop, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
@@ -64,7 +64,7 @@ def test_it_computes_where_a_resumed_run_is_known_to_be_the_same(monkeypatch, ti
     assert made == ["cuda" if torch.cuda.is_available() else "cpu"]
 
 
-def test_every_step_is_told_and_seen_once(tiny, recipe_of, tmp_path):
+def test_every_step_is_reported_once(tiny, recipe_of, tmp_path):
     told = []
     train(
         recipe_of(epochs=2),
@@ -77,13 +77,13 @@ def test_every_step_is_told_and_seen_once(tiny, recipe_of, tmp_path):
     assert told == [(step, steps) for step in range(1, steps + 1)]
 
 
-def test_the_vocabulary_is_the_training_split_s(trained):
+def test_the_vocabulary_contains_training_words_only(trained):
     entries = load_trained_model(trained).tokenizer.entries
     assert "trainword" in entries
     assert not {"val", "valword", "test", "testword", "eine", "wand"} & set(entries)
 
 
-def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
+def test_a_decoding_metric_selects_the_best_weights(tiny, recipe_of, tmp_path):
     run = train(recipe_of(epochs=6, metric="bleu2", metrics=[]), tiny, tmp_path / "run")
     values = [line.metrics["bleu2"] for line in lines_of(run, "val")]
     kept = load_trained_model(run)
@@ -95,13 +95,13 @@ def test_a_metric_of_real_decoding_decides(tiny, recipe_of, tmp_path):
 
 
 @pytest.mark.parametrize(("metric", "values", "epoch"), [("perplexity", (5, 3, 4), 2), ("bleu4", (5, 3, 9), 3)])
-def test_the_best_weights_are_kept(scripted, tiny, recipe_of, tmp_path, metric, values, epoch):
+def test_the_best_weights_are_saved(scripted, tiny, recipe_of, tmp_path, metric, values, epoch):
     scripted(*values, metric=metric)
     run = train(recipe_of(epochs=3, metric=metric, metrics=[]), tiny, tmp_path / "run")
     assert load_trained_model(run).config.provenance["epochs"] == epoch
 
 
-def test_patience_stops_and_a_stopped_run_stays_as_it_is(scripted, tiny, recipe_of, tmp_path):
+def test_patience_ends_training_and_resuming_changes_nothing(scripted, tiny, recipe_of, tmp_path):
     scripted(5, 3, 4, 3, 1, 1, 1)  # an equal value is no better one
     recipe = recipe_of(epochs=50, metrics=["perplexity"], patience=2)
     run = train(recipe, tiny, tmp_path / "run")
@@ -111,7 +111,7 @@ def test_patience_stops_and_a_stopped_run_stays_as_it_is(scripted, tiny, recipe_
     assert (run / "log.jsonl").read_text() == before
 
 
-def test_the_average_is_what_is_validated_and_kept(tiny, recipe_of, tmp_path):
+def test_averaged_weights_are_validated_and_saved(tiny, recipe_of, tmp_path):
     run = train(recipe_of(epochs=2, ema_decay=0.9), tiny, tmp_path / "run")
     kept = load_trained_model(run).model.state_dict()
     newest = state.find_state(run)
@@ -136,7 +136,7 @@ def stopping_at(step):
 # 5 steps an epoch: 7 is in the middle, 5 and 10 are the end of an epoch that is not validated yet.
 @pytest.mark.parametrize("moment", [1, 5, 7, 10])
 @pytest.mark.parametrize("save_every", [1, 5])
-def test_a_stopped_run_ends_as_one_that_was_not(tiny, recipe_of, tmp_path, moment, save_every):
+def test_a_resumed_run_equals_an_uninterrupted_run(tiny, recipe_of, tmp_path, moment, save_every):
     recipe = recipe_of(epochs=3, model={"dropout": 0.3}, ema_decay=0.9, save_every=save_every, bucket=2)
     whole = train(recipe, tiny, tmp_path / "whole")
     with pytest.raises(Stop):
@@ -158,7 +158,7 @@ def test_every_optimizer_resumes(tiny, recipe_of, tmp_path, optimizer):
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_stopped_after_its_validation_was_logged(monkeypatch, tiny, recipe_of, tmp_path):
+def test_a_run_interrupted_after_logging_its_validation_resumes(monkeypatch, tiny, recipe_of, tmp_path):
     """The state is that of before the validation, so the validation comes again, and its lines only once."""
     recipe = recipe_of(epochs=2, save_every=5)
     whole = train(recipe, tiny, tmp_path / "whole")
@@ -180,7 +180,7 @@ def test_stopped_after_its_validation_was_logged(monkeypatch, tiny, recipe_of, t
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_there_is_a_whole_state_at_every_moment(monkeypatch, tiny, recipe_of, tmp_path):
+def test_a_complete_training_state_exists_at_all_times(monkeypatch, tiny, recipe_of, tmp_path):
     """Whatever is removed, another state is whole by then."""
     run, removed = tmp_path / "run", []
     real = state.shutil.rmtree
@@ -197,7 +197,7 @@ def test_there_is_a_whole_state_at_every_moment(monkeypatch, tiny, recipe_of, tm
     assert len(list(run.glob("state-*"))) == 1
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_state(monkeypatch, tiny, recipe_of, tmp_path):
+def test_a_nan_loss_ends_training_and_preserves_the_state(monkeypatch, tiny, recipe_of, tmp_path):
     recipe, run, real = recipe_of(epochs=2, save_every=3), tmp_path / "run", epoch_module.word_loss
     calls = []
 
@@ -214,7 +214,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_state(monkeypatch,
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_a_gradient_that_is_no_number_never_reaches_the_weights(monkeypatch, tiny, recipe_of, tmp_path):
+def test_a_nan_gradient_does_not_change_the_weights(monkeypatch, tiny, recipe_of, tmp_path):
     class Poison(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -232,14 +232,14 @@ def test_a_gradient_that_is_no_number_never_reaches_the_weights(monkeypatch, tin
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_metric_that_is_no_number_keeps_nothing(scripted, tiny, recipe_of, tmp_path, value):
+def test_a_nan_metric_saves_no_weights(scripted, tiny, recipe_of, tmp_path, value):
     scripted(4.0, value)
     with pytest.raises(TrainingError, match=r"'perplexity' has no finite value after epoch 2.*training\.clip_norm"):
         train(recipe_of(metrics=["perplexity"]), tiny, tmp_path / "run")
     assert load_trained_model(tmp_path / "run").config.provenance["validation_perplexity"] == 4
 
 
-def test_a_metric_nobody_knows_is_refused_before_training(recipe_of):
+def test_an_unknown_metric_is_refused_before_training(recipe_of):
     for changes in ({"metric": "blue4"}, {"metrics": ["blue4"]}):
         with pytest.raises(SettingsError, match=r"training\.metrics?: .*no metric 'blue4'.*bleu4"):
             recipe_of(**changes)
@@ -251,12 +251,12 @@ def short_run(tiny, recipe_of, tmp_path_factory):
     return train(recipe_of(epochs=1), tiny, tmp_path_factory.mktemp("short") / "run")
 
 
-def test_a_run_is_not_written_over(short_run, tiny, recipe_of):
+def test_a_run_is_not_overwritten(short_run, tiny, recipe_of):
     with pytest.raises(RunError, match=r"already contains a run; add --resume"):
         train(recipe_of(epochs=1), tiny, short_run)
 
 
-def test_a_run_that_another_process_trains_is_left_alone(tiny, recipe_of, tmp_path):
+def test_a_run_locked_by_another_process_is_refused(tiny, recipe_of, tmp_path):
     recipe, run = recipe_of(epochs=1), tmp_path / "run"
     train(recipe, tiny, run)
     partial = run / ".state-000000099-00009.4711"  # what the other one is just writing
@@ -278,7 +278,7 @@ def test_a_damaged_record_of_the_recipe_is_named(tiny, recipe_of, tmp_path, cont
         train(recipe_of(epochs=1), tiny, run, resume=True)
 
 
-def test_a_disk_that_refuses_the_state_leaves_the_one_before(monkeypatch, short_run, tmp_path, tiny, recipe_of):
+def test_a_failed_write_preserves_the_previous_state(monkeypatch, short_run, tmp_path, tiny, recipe_of):
     run = shutil.copytree(short_run, tmp_path / "run")
     before = state.find_state(run)
 
@@ -303,7 +303,7 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_training(monkeypatch
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_too_long_is_told_of_both_splits(caplog, tiny, recipe_of, tmp_path):
+def test_excluded_long_sentences_are_logged_for_both_splits(caplog, tiny, recipe_of, tmp_path):
     recipe = recipe_of(epochs=1)
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_tokens": 3})})
     with caplog.at_level("INFO", "limner"):
@@ -312,7 +312,7 @@ def test_what_is_too_long_is_told_of_both_splits(caplog, tiny, recipe_of, tmp_pa
     assert "split 'val': 9 sentences of over 3 tokens are left out" in caplog.text
 
 
-def test_a_folder_with_something_else_is_left_alone(tiny, recipe_of, tmp_path):
+def test_a_folder_with_other_files_is_refused(tiny, recipe_of, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(RunError, match="expected an empty folder or a Limner run"):
         train(recipe_of(epochs=1), tiny, tmp_path, resume=True)
@@ -331,7 +331,7 @@ def with_(recipe, **sections):
     )
 
 
-def test_a_run_goes_on_whatever_shall_be_measured_of_it_later(short_run, tiny, recipe_of, tmp_path):
+def test_changed_evaluation_settings_do_not_prevent_resuming(short_run, tiny, recipe_of, tmp_path):
     recipe = recipe_of(epochs=1)
     run = shutil.copytree(short_run, tmp_path / "run")
     later = {"shortlist": 5, "samples": 3, "prefix_words": 2}
@@ -345,7 +345,7 @@ def test_a_run_goes_on_whatever_shall_be_measured_of_it_later(short_run, tiny, r
     train(with_(alone, decoding={"max_length": 9}), tiny, tmp_path / "other", resume=True)
 
 
-def test_sentences_too_short_to_count_are_told_before_the_folder_is_claimed(tiny, recipe_of, tmp_path):
+def test_sentences_too_short_to_score_are_an_error_before_the_run_is_created(tiny, recipe_of, tmp_path):
     recipe = with_(recipe_of(epochs=1), evaluation={"skip_words": 5})
     message = r"skip_words=5 leaves out sentences of fewer than 8 tokens, and the longest in split 'val' has 5; .*=0"
     counted = recipe.model_copy(update={"model": Recipe.parse({"model": {"name": "ngram"}}).model})
@@ -356,7 +356,7 @@ def test_sentences_too_short_to_count_are_told_before_the_folder_is_claimed(tiny
     train(with_(recipe, evaluation={"skip_words": 2}), tiny, tmp_path / "run")  # five words are enough for these
 
 
-def test_a_pattern_that_fits_no_weight_is_told_before_the_folder_is_claimed(tiny, recipe_of, tmp_path):
+def test_a_pattern_without_a_match_is_an_error_before_the_run_is_created(tiny, recipe_of, tmp_path):
     with pytest.raises(SettingsError, match="'nothing' matches none"):
         train(recipe_of(weight_decay={"nothing": 0.1}), tiny, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -375,20 +375,20 @@ def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, eye_of):
         train(recipe_of(epochs=1), own_tiny, short_run, resume=True)
 
 
-def test_a_picture_without_features_is_named_before_training(own_tiny, recipe_of, tmp_path):
+def test_an_image_without_features_is_an_error_before_training(own_tiny, recipe_of, tmp_path):
     write_items(own_tiny.path, [Item("late", "train", image="late.png", sentences=(Sentence("en", "a wall"),))])
     with pytest.raises(FeatureError, match=r"split 'train' has 1 items without features 'colour', the first is 'late'"):
         train(recipe_of(), Collection.open(own_tiny.path), tmp_path / "run")
 
 
-def test_sentences_without_a_picture_are_learned_too(own_tiny, recipe_of, tmp_path):
+def test_training_includes_sentences_without_an_image_if_configured(own_tiny, recipe_of, tmp_path):
     """Text alone, one item a batch: there is nothing to look at, and that is no error."""
     write_items(own_tiny.path, [Item("bare", "train", sentences=(Sentence("en", "a wall without a picture"),))])
     run = train(recipe_of(epochs=1, batch_size=1, bucket=1), Collection.open(own_tiny.path), tmp_path / "run")
     assert "without" in load_trained_model(run).tokenizer.entries
 
 
-def test_two_tables_of_one_form_are_refused(own_tiny, recipe_of, eye_of, tmp_path):
+def test_two_tables_of_one_feature_kind_are_refused(own_tiny, recipe_of, eye_of, tmp_path):
     extract(own_tiny, eye_of("again"))
     recipe = recipe_of()
     recipe = recipe.model_copy(update={"features": recipe.features.model_copy(update={"tables": ("colour", "again")})})
@@ -396,7 +396,7 @@ def test_two_tables_of_one_form_are_refused(own_tiny, recipe_of, eye_of, tmp_pat
         train(recipe, own_tiny, tmp_path / "run")
 
 
-def test_a_language_that_is_not_there(tiny, recipe_of, tmp_path):
+def test_a_missing_language_is_an_error(tiny, recipe_of, tmp_path):
     recipe = recipe_of()
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"lang": "fr"})})
     with pytest.raises(TrainingError, match=r"no sentence in 'fr' \(languages of the split: de, en\)"):

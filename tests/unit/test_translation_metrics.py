@@ -64,11 +64,11 @@ def test_chrf3_is_its_precision_and_recall_with_recall_counted_three_times():
     assert longer[0] < precision and longer[1] >= recall
 
 
-def test_nothing_said_is_worth_nothing():
+def test_empty_hypotheses_score_zero():
     assert values(["chrf3", "chrf3_precision", "chrf3_recall"], [""], [["ein Haus"]]) == [0, 0, 0]
 
 
-def test_edit_rate_and_chrf_are_sacrebleus():
+def test_edit_rate_and_chrf_equal_sacrebleu():
     streams = [[own[place] if place < len(own) else None for own in REFERENCES] for place in range(2)]
     theirs = [
         sacrebleu.corpus_ter(HYPOTHESES, streams, case_sensitive=True).score,
@@ -79,7 +79,7 @@ def test_edit_rate_and_chrf_are_sacrebleus():
     assert values(["ter", "ter_text", "chrf3", "chrf3_text"], HYPOTHESES, REFERENCES) == pytest.approx(theirs)
 
 
-def test_tokens_and_running_text_go_where_they_belong():
+def test_metrics_receive_tokens_or_running_text_as_required():
     tokens = ["ein Haus , das brennt ."], [["ein Haus , das brennt ."]]
     texts = ["Ein Haus, das brennt."], [["Das Haus brennt."]]
     scores = score_sentences(*tokens, ["ter", "ter_text", "chrf3", "chrf3_text"], texts=texts)
@@ -97,7 +97,7 @@ def test_resampled_statistics_score_the_resampled_corpus(name):
     assert metric.value(statistics[rows].sum(axis=0)) == pytest.approx(resampled.value)
 
 
-def test_which_way_a_figure_goes():
+def test_direction_of_each_metric():
     assert [higher_is_better(name) for name in ("ter", "ter_text", "perplexity", "bleu4", "meteor")] == [
         False,
         False,
@@ -122,7 +122,7 @@ def test_only_meteor_depends_on_the_language():
     assert list(german) == list(METRICS)
 
 
-def test_a_language_that_meteor_does_not_know_costs_one_line(caplog):
+def test_a_language_unknown_to_meteor_is_one_warning(caplog):
     with caplog.at_level(logging.WARNING, "limner"):
         scores = score_sentences(["a"], [["a"]], ["meteor", "bleu1"], lang="ja")
     assert [score.name for score in scores] == ["bleu1"]
@@ -154,7 +154,7 @@ def installed(tmp_path, monkeypatch):
         ("cs", "paraphrase-cz.gz", ["exact", "paraphrase"]),
     ],
 )
-def test_meteor_runs_the_modules_there_are_data_for(installed, lang, table, modules):
+def test_meteor_uses_the_modules_with_available_data(installed, lang, table, modules):
     if table:
         (installed / "data" / table).touch()
     metric = meteor_in(lang)
@@ -168,7 +168,7 @@ def test_meteor_runs_the_modules_there_are_data_for(installed, lang, table, modu
 
 
 @pytest.mark.parametrize("lang", [lang for lang in LANGUAGES if lang != "en"])
-def test_meteor_of_a_language_is_the_programs_own(lang):
+def test_meteor_of_a_language_equals_the_reference_program(lang):
     program = pytest.importorskip("pycocoevalcap.meteor.meteor").METEOR_JAR
     if shutil.which("java") is None:
         pytest.skip("METEOR needs Java, and there is none here")

@@ -104,14 +104,14 @@ def text_only(walls, tmp_path_factory):
 # What a recipe must say
 
 
-def test_a_translating_model_needs_a_language_to_translate_from():
+def test_a_translation_model_needs_a_source_language():
     with pytest.raises(SettingsError, match=r"model 'nmt' translates: set the source language, data\.source_lang"):
         recipe_of(data={"source_lang": None})
     with pytest.raises(SettingsError, match=r"data\.source_lang is 'de', but model 'mrnn' does not translate"):
         Recipe.parse({"data": {"lang": "en", "source_lang": "de"}, "model": {"name": "mrnn"}})
 
 
-def test_source_sentences_become_words_as_target_sentences_do_but_for_the_language():
+def test_source_text_settings_differ_in_the_language_only():
     plain = recipe_of(text={"max_size": 50, "min_count": 2})
     assert plain.source_text == plain.text.model_copy(update={"lang": "en"})
     values = {"data": {"lang": "de", "source_lang": "en"}, "model": {"name": "nmt"}}
@@ -125,7 +125,7 @@ def test_source_sentences_become_words_as_target_sentences_do_but_for_the_langua
         Recipe.parse({"model": {"name": "mrnn"}, "source_text": {"max_size": 70}})
 
 
-def test_a_picture_needs_features_of_its_form(walls, tmp_path):
+def test_an_image_input_needs_features_of_its_kind(walls, tmp_path):
     with pytest.raises(SettingsError, match=r"model\.image \['attention'\] needs features of kind grid or maps.*none"):
         train(recipe_of({"image": ["attention"]}), walls, tmp_path / "run")
     with pytest.raises(SettingsError, match="names one use twice"):
@@ -143,7 +143,7 @@ def val_of(model, collection):
     )
 
 
-def test_it_learns_and_its_metrics_come_from_real_decoding(walls, tmp_path):
+def test_a_trained_model_is_evaluated_by_real_decoding(walls, tmp_path):
     recipe = recipe_of(
         {"image": ["attention"], "initial_std": 0.3}, "quarters", epochs=20, metric="bleu2", validate_every=4
     )
@@ -160,7 +160,7 @@ def test_it_learns_and_its_metrics_come_from_real_decoding(walls, tmp_path):
     assert facts["training_sentences"] == 2 * SIZES["train"]
 
 
-def test_both_vocabularies_are_the_training_split_s(text_only):
+def test_both_vocabularies_contain_training_words_only(text_only):
     model = load_trained_model(text_only)
     english, german = set(model.source.tokenizer.entries), set(model.tokenizer.entries)
     assert {"red", "train"} <= english
@@ -204,7 +204,7 @@ def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share,
     assert ("noch" in model.tokenizer.entries) == (share > 0)  # what people wrote has one, where it is learned
 
 
-def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
+def test_generated_sentences_are_excluded_from_validation(half_made, tmp_path):
     run = train(recipe_of(data={"synthetic": 0.5}), half_made, tmp_path / "run")
     model = load_trained_model(run)
     people = Examples.of_split(
@@ -215,7 +215,7 @@ def test_what_a_model_wrote_is_not_validated_on(half_made, tmp_path):
     assert model.config.provenance["validation_perplexity"] == pytest.approx(expected, abs=1e-3)
 
 
-def test_synthetic_sentences_that_are_not_there_are_missed(walls, tmp_path):
+def test_missing_synthetic_sentences_are_an_error(walls, tmp_path):
     with pytest.raises(
         SettingsError,
         match=r"data\.synthetic=0\.5 needs generated source sentences, and split 'train' of .* has none in 'en'",
@@ -225,7 +225,7 @@ def test_synthetic_sentences_that_are_not_there_are_missed(walls, tmp_path):
 
 
 @pytest.mark.parametrize(("share", "level", "told"), [(0.5, "INFO", "18 of the 36"), (0.9, "WARNING", "18 of the 36")])
-def test_the_share_that_is_drawn_is_told(half_made, tmp_path, caplog, share, level, told):
+def test_the_share_of_synthetic_sentences_is_logged(half_made, tmp_path, caplog, share, level, told):
     with caplog.at_level("INFO", "limner.training.setup"):
         train(recipe_of(data={"synthetic": share}, epochs=1), half_made, tmp_path / "run")
     lines = [record for record in caplog.records if "generated source sentence" in record.getMessage()]
@@ -243,7 +243,7 @@ def all_made(walls, tmp_path):
     return Collection.open(folder)
 
 
-def test_what_a_model_wrote_alone_makes_no_vocabulary(all_made, text_only, tmp_path):
+def test_generated_sentences_alone_are_not_enough_for_a_vocabulary(all_made, text_only, tmp_path):
     recipe = recipe_of(data={"synthetic": 0.9}, epochs=1, batch_size=6)
     with pytest.raises(
         TrainingError, match=r"expected sentences in 'en' written by people in split 'train'.*: --init RUN$"
@@ -259,7 +259,7 @@ def test_what_a_model_wrote_alone_makes_no_vocabulary(all_made, text_only, tmp_p
 STILL = {"optimizer": {"name": "sgd", "lr": 1e-12, "momentum": 0.0}, "epochs": 1}
 
 
-def test_a_model_that_looks_begins_with_one_that_does_not(walls, text_only, tmp_path):
+def test_a_multimodal_model_is_initialised_from_a_text_only_model(walls, text_only, tmp_path):
     told = []
     run = train(looking(**STILL), walls, tmp_path / "run", init=text_only, on_message=told.append)
     before, after = (load_tensors(folder / "model.safetensors") for folder in (text_only, run))
@@ -272,7 +272,7 @@ def test_a_model_that_looks_begins_with_one_that_does_not(walls, text_only, tmp_
     assert told == [f"initial weights: {said}"]
 
 
-def test_a_model_that_does_not_look_leaves_what_it_has_no_use_for(walls, text_only, tmp_path):
+def test_a_text_only_model_ignores_the_weights_of_the_image_encoder(walls, text_only, tmp_path):
     seeing = train(looking(epochs=1), walls, tmp_path / "seeing", init=text_only)
     blind = train(recipe_of(**STILL), walls, tmp_path / "blind", init=seeing)
     said = load_trained_model(blind).config.provenance["init"]
@@ -280,7 +280,7 @@ def test_a_model_that_does_not_look_leaves_what_it_has_no_use_for(walls, text_on
     assert set(said.partition("; unused: ")[2].split(", ")) == NEW
 
 
-def test_the_words_come_with_the_weights(walls, text_only, tmp_path):
+def test_the_vocabulary_is_transferred_with_the_weights(walls, text_only, tmp_path):
     """Whatever words the new collection has, and whatever the recipe says of words."""
     write_items(tmp_path / "c", [*walls.items(), Item("new", "train", sentences=pair("a house", "ein Haus"))])
     recipe = recipe_of(epochs=1, text={"lowercase": True, "max_size": 8})
@@ -296,14 +296,14 @@ def pair(english, german):
 
 
 @pytest.mark.parametrize("data", [{"lang": "en", "source_lang": "de"}, {"lang": "de", "source_lang": "fr"}], ids=str)
-def test_a_run_of_other_languages_is_refused(walls, text_only, tmp_path, data):
+def test_initialisation_from_a_run_of_other_languages_is_refused(walls, text_only, tmp_path, data):
     with pytest.raises(
         SettingsError, match=r"text-only: expected a run of the same languages.*found source 'en' and target 'de'"
     ):
         train(recipe_of(data=data), walls, tmp_path / "run", init=text_only)
 
 
-def test_a_run_that_gives_no_weight_is_refused(walls, text_only, tmp_path):
+def test_initialisation_without_a_matching_weight_is_refused(walls, text_only, tmp_path):
     other = {"name": "independent", "embedding_dim": 5, "hidden_dim": 7}
     recipe = recipe_of(features="quarters", epochs=1).model_dump(mode="json")
     learned = train(Recipe.parse({**recipe, "model": other}), walls, tmp_path / "other")
@@ -313,7 +313,7 @@ def test_a_run_that_gives_no_weight_is_refused(walls, text_only, tmp_path):
         train(recipe_of(), walls, tmp_path / "run", init=learned)
 
 
-def test_word_vectors_of_another_size_are_missed(walls, text_only, tmp_path, caplog):
+def test_word_vectors_of_another_size_are_reported(walls, text_only, tmp_path, caplog):
     train(recipe_of(**STILL), walls, tmp_path / "same", init=text_only)
     assert "no weights of the same name and shape" not in caplog.text
     train(recipe_of({"embedding_dim": 5}, **STILL), walls, tmp_path / "run", init=text_only)
@@ -322,13 +322,13 @@ def test_word_vectors_of_another_size_are_missed(walls, text_only, tmp_path, cap
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_the_saved_recipe_says_whose_vocabulary_it_is(walls, text_only, tmp_path, joint):
+def test_the_saved_recipe_records_the_origin_of_the_vocabulary(walls, text_only, tmp_path, joint):
     first = text_only if not joint else train(recipe_of(data={"joint_vocabulary": True}), walls, tmp_path / "joint")
     run = train(recipe_of(data={"joint_vocabulary": not joint}, epochs=1), walls, tmp_path / "run", init=first)
     assert load_trained_model(run).recipe.data.joint_vocabulary == joint
 
 
-def test_a_run_that_goes_on_is_not_said_to_begin(walls, text_only, tmp_path):
+def test_a_resumed_run_does_not_log_its_initialisation(walls, text_only, tmp_path):
     recipe, told = recipe_of(save_every=1), []
     with pytest.raises(Stop):
         train(recipe, walls, tmp_path / "run", init=text_only, on_message=told.append, on_progress=stop_at(1))
@@ -337,7 +337,7 @@ def test_a_run_that_goes_on_is_not_said_to_begin(walls, text_only, tmp_path):
     assert len(told) == 1
 
 
-def test_what_is_no_run_is_refused(walls, tmp_path):
+def test_an_initial_run_that_is_no_run_directory_is_refused(walls, tmp_path):
     with pytest.raises(RunError, match=r"nothing: expected a run directory"):
         train(recipe_of(), walls, tmp_path / "run", init=tmp_path / "nothing")
 
@@ -365,7 +365,7 @@ SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", 
 
 
 @pytest.mark.parametrize("step", [1, 3, 4])  # of three an epoch: in its midst, at its end, and in the next
-def test_a_run_that_began_with_another_and_was_killed_ends_as_one_that_was_not(walls, text_only, tmp_path, step):
+def test_an_initialised_run_that_is_resumed_equals_an_uninterrupted_run(walls, text_only, tmp_path, step):
     recipe = recipe_of({"image": ["attention"], **SOFT}, "quarters", ema_decay=0.9, save_every=1)
     whole = train(recipe, walls, tmp_path / "whole", init=text_only)
     with pytest.raises(Stop):
@@ -384,7 +384,7 @@ def test_a_run_with_synthetic_sentences_resumes_within_its_epoch(half_made, tmp_
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_resuming_without_the_run_it_began_with_is_refused(walls, text_only, tmp_path):
+def test_resuming_without_the_initial_run_is_refused(walls, text_only, tmp_path):
     """The words would be others, and with a vocabulary of the same size nobody would notice."""
     with pytest.raises(Stop):
         train(recipe_of(save_every=1), walls, tmp_path / "run", init=text_only, on_progress=stop_at(1))
@@ -399,7 +399,7 @@ def nmt(**changes):
     return NMT(NMTSettings.model_validate({**SMALL, **changes}), ModelInputs(9, {"grid": (4, 3)}, 8))
 
 
-def test_weights_are_taken_where_name_and_shape_agree():
+def test_weights_with_equal_name_and_shape_are_transferred():
     text, seeing = nmt(), nmt(image=["attention"], readout_dim=5)
     before = {name: weight.clone() for name, weight in seeing.state_dict().items()}
     taken = transfer_weights(seeing, text.state_dict())
@@ -412,6 +412,6 @@ def test_weights_are_taken_where_name_and_shape_agree():
     assert set(transfer_weights(nmt(), seeing.state_dict()).unused) == NEW
 
 
-def test_what_was_taken_is_told():
+def test_transferred_weights_are_logged():
     assert str(TransferredWeights(("a", "b"), ("c", "d"), ())) == "2 weights taken; new: c, d"
     assert str(TransferredWeights(("a",), (), ("e", "f"))) == "1 weights taken; new: none; unused: e, f"

@@ -133,7 +133,7 @@ def test_the_image_resolves_the_ambiguous_word(seeing, photos):
 
 
 @pytest.mark.parametrize("read", [Path.read_bytes, Image.open, lambda path: np.asarray(Image.open(path))])
-def test_images_in_memory_resolve_it_too(seeing, photos, read):
+def test_images_in_memory_resolve_the_ambiguous_word(seeing, photos, read):
     images = [read(photos["red"]), None, read(photos["green"])]
     assert best(seeing.translate(["bat", "", "eins bat"], images=images)) == ["club", "", "one flyer"]
 
@@ -229,7 +229,7 @@ def test_only_line_feeds_separate_lines(limner_translate):
     assert [one["source"] for one in told] == ["eins"]
 
 
-def test_forms_of_the_output(limner_translate):
+def test_output_formats(limner_translate):
     printed = limner_translate("zwei eins", "eins", "--n-best", 2)[1].splitlines()
     cells = [line.split(" ||| ") for line in printed]
     assert [(number, text) for number, text, *_ in cells][::2] == [("0", "two one"), ("1", "one")]

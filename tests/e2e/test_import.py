@@ -130,7 +130,7 @@ def test_sigint_is_a_clean_end(tmp_path):
     source = write_source(tmp_path / "s.csv", range(3))
     with pytest.raises(KeyboardInterrupt):
         import_collection(
-            "csv", source, tmp_path / "c", copy=True, progress=lambda *_: os.kill(os.getpid(), signal.SIGINT)
+            "csv", source, tmp_path / "c", copy=True, on_progress=lambda *_: os.kill(os.getpid(), signal.SIGINT)
         )
     assert not (tmp_path / "c").exists()
     assert hidden(tmp_path) == []

@@ -94,7 +94,7 @@ def test_a_file_that_is_no_audio_does_not_stop_the_others(learned, sounds, tmp_p
     good = sounds.media_file(sounds.items("test")[0])
     done = run("describe", tmp_path / "broken.wav", good, "--model", learned["right"] / "run")
     assert done.returncode == 1
-    assert "broken.wav: not a sound that can be read" in done.stderr
+    assert "broken.wav: not a readable audio file" in done.stderr
     assert done.stdout.startswith(f"{good}\t")
 
 
@@ -118,5 +118,5 @@ def test_sounds_are_scored_and_retrieved(learned, sounds):
 
 def test_an_image_is_refused_by_an_audio_model(learned, tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
-    with pytest.raises(MediaError, match="not a sound"):
+    with pytest.raises(MediaError, match="not a readable audio file"):
         limner.load(learned["right"] / "run").describe([tmp_path / "picture.png"])

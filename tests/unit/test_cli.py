@@ -1,4 +1,4 @@
-"""The command line as a shell sees it, without any model."""
+"""The command line: exit status, output and messages of every command."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from limner import cli
 from limner.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
+from limner.inference.captioner import CAPTION_BATCH_SIZE
 
 COMMANDS = typer.main.get_command(cli.app).commands
 DOCS = Path(__file__).parents[2] / "docs"
@@ -132,6 +133,41 @@ def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_pat
     assert named in lines[0]
     assert printed == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "command"),
+    [
+        (["train", "--reciepe"], "no such option: --reciepe", "limner train"),
+        (["describe", "image.jpg", "--model"], "option '--model' requires an argument", "limner describe"),
+        (["show"], "missing argument 'collection'", "limner show"),
+        (["evaluate", "--model", "run"], "missing option '--collection'", "limner evaluate"),
+        (["describe", "image.jpg", "--beam-size", "many"], "invalid value for '--beam-size': ", "limner describe"),
+        (["describe", "image.jpg", "--batch-size", "0"], "invalid value for '--batch-size': ", "limner describe"),
+        (["translate", "--missing", "none"], "invalid value for '--missing': ", "limner translate"),
+        (["doctor", "now"], "got unexpected extra argument", "limner doctor"),
+        (["trian"], "no such command 'trian'. Did you mean 'train'?", "limner"),
+        (["--loud"], "no such option: --loud", "limner"),
+    ],
+)
+def test_a_usage_error_is_one_line_that_names_the_help(arguments, message, command, capsys, monkeypatch):
+    status, printed, errors = run(capsys, monkeypatch, *arguments)
+    assert (status, printed) == (2, "")
+    assert errors.lower().startswith(f"error: {message}".lower())
+    assert errors.endswith(f"; see '{command} --help'\n") and errors.count("\n") == 1
+
+
+def test_captions_do_not_depend_on_the_batch_size(trained, tiny, capsys, monkeypatch):
+    images = [tiny.image_path(item) for item in tiny.items("test")[:5]]
+    arguments = ["describe", *images, "--model", trained, "--n-best", 2]
+    outputs = [run(capsys, monkeypatch, *arguments, "--batch-size", size) for size in (1, 3, 32)]
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert outputs[0][0] == 0 and len(outputs[0][1].splitlines()) == 10
+
+
+def test_the_default_batch_size_of_captions_is_that_of_the_captioner():
+    (default,) = [one.default for one in COMMANDS["describe"].params if one.name == "batch_size"]
+    assert default == CAPTION_BATCH_SIZE
 
 
 def test_brackets_in_a_message_are_not_markup(capsys, monkeypatch, tmp_path):

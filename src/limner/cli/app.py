@@ -8,11 +8,11 @@ import shlex
 import sys
 import warnings
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from limner.cli.terminal import err, print_error
+from limner.cli.terminal import err, print_error, print_usage_error
 from limner.errors import LimnerError
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
 
@@ -31,30 +31,39 @@ app = typer.Typer(
     help="Caption, translate, search and score with language models conditioned on images.\n\n"
     "Start with `limner demo`, which generates a collection, trains two models on it and writes reports.",
 )
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+"""Base class of the errors of typer in the command line, which typer does not export."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
+WRONG_USAGE = 2
+"""Exit status after an error in the command line, such as an unknown option."""
 REPEATING_COMMANDS = ("demo", "describe", "reproduce", "train", "translate")
 """Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
 
 
 def main() -> None:
-    """Run the command line; errors that the user can correct are printed as one line."""
+    """Run the command line and exit; errors that the user can correct are printed as one line."""
     set_wait_policy()
     allow_thread_choice()
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
+    sys.exit(_run())
+
+
+def _run() -> int:
+    """Run the command of this process; return the exit status."""
     try:
-        app()
-    except LimnerError as error:
+        status = app(prog_name="limner", standalone_mode=False)
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else " ".join(["limner", *sys.argv[1:2]])
+        print_usage_error(error.format_message(), command)
+        return WRONG_USAGE
+    except (LimnerError, OSError) as error:
         print_error(error)
-        sys.exit(1)
-    except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            err.print("interrupted; files already written are complete; repeat the command (train: with --resume)")
-        raise
-    except OSError as error:
-        print_error(error)
-        sys.exit(1)
+        return 1
+    if status == INTERRUPTED:
+        err.print("interrupted; files already written are complete; repeat the command (train: with --resume)")
+    return status or 0
 
 
 def _print_version(requested: bool) -> None:

@@ -23,7 +23,8 @@ def import_(
     source: Annotated[Path, typer.Argument(help="Folder or file to read.")],
     collection: Annotated[Path, typer.Argument(help="Collection to create or to extend.")],
     images: Annotated[
-        Path | None, typer.Option("--images", metavar="DIR", help="Image folder; default: the corpus's usual place.")
+        Path | None,
+        typer.Option("--images", metavar="DIR", help="Image folder; default: that of the corpus."),
     ] = None,
     splits: Annotated[
         Path | None, typer.Option("--splits", metavar="DIR", help="Folder with train.txt, val.txt and test.txt.")
@@ -98,17 +99,17 @@ def generate(
     values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous)
     with progress_bar(f"generating {kind}") as bar:
         if kind == "scenes":
-            made = generate_scenes(collection, SceneSettings.parse(values, kind), bar)
+            generated = generate_scenes(collection, SceneSettings.parse(values, kind), bar)
         elif kind == "sounds":
-            made = generate_sounds(collection, SoundSettings.parse(values, kind), bar)
+            generated = generate_sounds(collection, SoundSettings.parse(values, kind), bar)
         else:
             raise SettingsError(f"KIND '{kind}': expected scenes or sounds")
-    modality = made.items()[0].modality or IMAGE
+    modality = generated.items()[0].modality or IMAGE
     next_command = f"limner features {collection} --backbone {modality.default_backbone}"
     if as_json:
-        print_json({"collection": str(collection), "splits": made.splits(), "next": next_command})
+        print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
         return
-    typer.echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in made.splits().items())}")
+    typer.echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
     typer.echo(f"next: {next_command}")
 
 

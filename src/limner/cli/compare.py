@@ -15,37 +15,49 @@ if TYPE_CHECKING:
     from limner.evaluation.compare import Comparison, SystemScore
 
 
+# Arguments and options of this command.
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN RUN...",
+        help="Run folders with results of 'limner evaluate'; join the training seeds of one system by commas.",
+    ),
+]
+SplitOption = Annotated[str | None, typer.Option("--split", help="Split to compare on; default: test.")]
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help="Metric to compare; default: bleu4, meteor, ter and chrf3. Repeatable."),
+]
+LangOption = Annotated[
+    str | None, typer.Option("--lang", help="Language code of the sentences; default: that of the first run.")
+]
+TrialsOption = Annotated[
+    int | None, typer.Option("--trials", help="Number of trials of approximate randomisation; default: 10000.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed of the trials; default: 1.")]
+ExchangeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--exchange",
+        help="With several seeds, the unit a trial exchanges: systems (all outputs of a sentence together) or "
+        "outputs (one by one, as MultEval does, which treats seeds as independent); default: systems.",
+    ),
+]
+LevelOption = Annotated[float | None, typer.Option("--level", help="Significance level; default: 0.05.")]
+MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")]
+
+
 @app.command(rich_help_panel=MEASURE)
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN RUN...",
-            help="Run folders with results of 'limner evaluate'; join the training seeds of one system by commas.",
-        ),
-    ],
-    split: Annotated[str | None, typer.Option("--split", help="Split to compare on; default: test.")] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", help="Metric to compare; default: bleu4, meteor, ter and chrf3. Repeatable."),
-    ] = None,
-    lang: Annotated[
-        str | None, typer.Option("--lang", help="Language code of the sentences; default: that of the first run.")
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option("--trials", help="Number of trials of approximate randomisation; default: 10000.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Random seed of the trials; default: 1.")] = None,
-    exchange: Annotated[
-        str | None,
-        typer.Option(
-            "--exchange",
-            help="With several seeds, the unit a trial exchanges: systems (all outputs of a sentence together) or "
-            "outputs (one by one, as MultEval does, which treats seeds as independent); default: systems.",
-        ),
-    ] = None,
-    level: Annotated[float | None, typer.Option("--level", help="Significance level; default: 0.05.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
+    runs: RunsArgument,
+    split: SplitOption = None,
+    metric: MetricOption = None,
+    lang: LangOption = None,
+    trials: TrialsOption = None,
+    seed: SeedOption = None,
+    exchange: ExchangeOption = None,
+    level: LevelOption = None,
+    markdown: MarkdownOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare systems on the same sentences: scores, differences and their significance.

@@ -14,6 +14,7 @@ from limner.cli.app import USE, app
 from limner.cli.options import (
     BackboneOption,
     BeamSizeOption,
+    CaptionBatchSizeOption,
     DeviceOption,
     JsonOption,
     LengthPenaltyOption,
@@ -56,6 +57,7 @@ def describe(
     top_k: TopKOption = None,
     top_p: TopPOption = None,
     seed: SamplingSeedOption = 0,
+    batch_size: CaptionBatchSizeOption = 32,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -75,7 +77,7 @@ def describe(
         max_length=max_length,
         sample=sampling if sample else None,
     )
-    if not _describe(images, require_models(model), prefix, decoding, backbone, device, as_json):
+    if not _describe(images, require_models(model), prefix, decoding, batch_size, backbone, device, as_json):
         raise typer.Exit(1)
 
 
@@ -84,6 +86,7 @@ def _describe(
     runs: Sequence[Path],
     prefix: str | None,
     decoding: dict[str, Any],
+    batch_size: int,
     backbone: str | None,
     device: str,
     as_json: bool,
@@ -100,7 +103,7 @@ def _describe(
     unreadable = 0
     visible = as_json or not sys.stdout.isatty()  # captions on a terminal show the progress themselves
     with progress_bar("describing") if visible else nullcontext(None) as bar:
-        results = captioner.describe_each(files, prefixes=prefixes, **decoding)
+        results = captioner.describe_each(files, prefixes=prefixes, batch_size=batch_size, **decoding)
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             if isinstance(result, MediaError):
                 unreadable += 1

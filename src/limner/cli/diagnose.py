@@ -28,44 +28,53 @@ if TYPE_CHECKING:
     from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis
 
 
+# Options of this command.
+MaskOption = Annotated[
+    list[str] | None,
+    typer.Option("--mask", help="Source words to mask: colours, last:3 or a file of words. Repeatable."),
+]
+ContrastOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--contrast",
+        metavar="FILE",
+        help="TSV file of contrastive pairs: two sentences for an image, or two images for a sentence.",
+    ),
+]
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        help="Metric, the verdict uses the first; default: bleu4, chrf3, ter and perplexity. Repeatable.",
+    ),
+]
+TrialsOption = Annotated[int, typer.Option("--trials", help="Trials of each significance test.", min=1)]
+SeedOption = Annotated[int, typer.Option("--seed", help="Random seed of the tests and of the shuffled images.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="JSON file to write; default: diagnosis/SPLIT.json in the run folder, with suffixes for --mask and "
+        "--contrast.",
+    ),
+]
+
+
 @app.command(rich_help_panel=MEASURE)
 def diagnose(
     model: ModelOption = None,
     *,
     collection: CollectionOption,
     split: EvaluatedSplitOption = None,
-    mask: Annotated[
-        list[str] | None,
-        typer.Option("--mask", help="Source words to mask: colours, last:3 or a file of words. Repeatable."),
-    ] = None,
-    contrast: Annotated[
-        Path | None,
-        typer.Option(
-            "--contrast",
-            metavar="FILE",
-            help="TSV file of contrastive pairs: two sentences for an image, or two images for a sentence.",
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            help="Metric, the verdict uses the first; default: bleu4, chrf3, ter and perplexity. Repeatable.",
-        ),
-    ] = None,
-    trials: Annotated[int, typer.Option("--trials", help="Trials of each significance test.", min=1)] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of the tests and of the shuffled images.")] = 1,
+    mask: MaskOption = None,
+    contrast: ContrastOption = None,
+    metric: MetricOption = None,
+    trials: TrialsOption = 10_000,
+    seed: SeedOption = 1,
     beam_size: BeamSizeOption = None,
     skip_missing: SkipMissingOption = False,
-    out_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="JSON file to write; default: diagnosis/SPLIT.json in the run folder, with suffixes for --mask and "
-            "--contrast.",
-        ),
-    ] = None,
+    out_file: OutOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,

@@ -25,15 +25,34 @@ from limner.cli.terminal import print_json, print_scores, progress_bars
 from limner.errors import SettingsError
 
 if TYPE_CHECKING:
-    from limner.runs.recipe import Recipe
+    from pathlib import Path
+
+    from limner.runs.recipe import Published, Recipe
+    from limner.runs.records import Evaluation
+
+
+# Arguments and options of this command.
+ChangesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings of evaluation.* and decoding.* to change."),
+]
+RetrievalOption = Annotated[
+    bool, typer.Option("--retrieval/--no-retrieval", help="Also measure image-text retrieval in both directions.")
+]
+MarginalOption = Annotated[
+    int,
+    typer.Option(
+        "--marginal",
+        help="Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split.",
+        min=0,
+    ),
+]
+MemoryOption = Annotated[int, typer.Option("--memory", help="Working memory of retrieval in MiB.", min=1)]
 
 
 @app.command(rich_help_panel=MEASURE)
 def evaluate(
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings of evaluation.* and decoding.* to change."),
-    ] = None,
+    changes: ChangesArgument = None,
     model: ModelsOption = None,
     *,
     collection: CollectionOption,
@@ -41,19 +60,10 @@ def evaluate(
     metric: MetricsOption = None,
     beam_size: BeamSizeOption = None,
     length_penalty: LengthPenaltyOption = None,
-    retrieval: Annotated[
-        bool, typer.Option("--retrieval/--no-retrieval", help="Also measure image-text retrieval in both directions.")
-    ] = True,
-    marginal: Annotated[
-        int,
-        typer.Option(
-            "--marginal",
-            help="Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split.",
-            min=0,
-        ),
-    ] = 1000,
+    retrieval: RetrievalOption = True,
+    marginal: MarginalOption = 1000,
     image_control: ImageControlOption = "right",
-    memory: Annotated[int, typer.Option("--memory", help="Working memory of retrieval in MiB.", min=1)] = 128,
+    memory: MemoryOption = 128,
     skip_missing: SkipMissingOption = False,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -73,10 +83,9 @@ def evaluate(
 
     models = [load_trained_model(run, device) for run in runs]
     use_threads_for(models[0].model.parameters())
-    options = given(beam_size=beam_size, length_penalty=length_penalty)
-    recipe = _change(
-        models[0].recipe, [*(changes or []), *(f"decoding.{key}={value}" for key, value in options.items())]
-    )
+    decoding = given(beam_size=beam_size, length_penalty=length_penalty)
+    decoding_changes = [f"decoding.{key}={value}" for key, value in decoding.items()]
+    recipe = _change(models[0].recipe, [*(changes or []), *decoding_changes])
     with progress_bars() as progress:
         evaluation = evaluate_models(
             models,
@@ -95,18 +104,16 @@ def evaluate(
             command=command_line(),
             on_progress=progress,
         )
-    path = save_evaluation(evaluation, runs[0])
+    _print(evaluation, models[0].recipe.published, save_evaluation(evaluation, runs[0]), as_json)
+
+
+def _print(evaluation: Evaluation, published: Published | None, path: Path, as_json: bool) -> None:
+    """Print the scores beside the published values of the recipe, and the path of the evaluation."""
     if as_json:
-        print_json(
-            {
-                "file": str(path),
-                "seconds": evaluation.seconds,
-                "left_out": evaluation.left_out,
-                "scores": [score._asdict() for score in evaluation.scores],
-            }
-        )
+        scores = [score._asdict() for score in evaluation.scores]
+        summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "scores": scores}
+        print_json({"file": str(path), **summary})
         return
-    published = models[0].recipe.published
     print_scores(evaluation.scores, published.values if published else {}, published.row if published else "")
     skipped = f", {evaluation.left_out:,} items without image features skipped" if evaluation.left_out else ""
     typer.echo(f"{path} ({evaluation.seconds:.1f} s{skipped})")

@@ -12,56 +12,91 @@ from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, JsonOpti
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
 
+# Arguments and options of features.
+EncodedArgument = Annotated[Path, typer.Argument(help="Collection whose images or audio files are encoded.")]
+EncoderOption = Annotated[
+    str,
+    typer.Option(
+        "--backbone",
+        help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, kmeans:FILE, pixels:64 (the pixels "
+        "themselves, 64 x 64), or logmel for audio files.",
+    ),
+]
+LayerOption = Annotated[
+    str | None,
+    typer.Option("--layer", help="Layer whose output is stored (res4f, conv5_4, layer.12 …); default: the last."),
+]
+KindOption = Annotated[
+    str, typer.Option("--kind", help="Kind of features: pooled (one vector), grid (one per location) or both.")
+]
+SizeOption = Annotated[
+    int | None, typer.Option("--size", help="Side of the backbone's input in pixels; default: as pre-trained.")
+]
+ResizeOption = Annotated[
+    str | None, typer.Option("--resize", help="Resizing to a square: crop or squash; default: as pre-trained.")
+]
+ViewsOption = Annotated[
+    int, typer.Option("--views", help="Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).")
+]
+BoxesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--boxes",
+        help="JSON file of boxes: encode regions and the whole image. 'collection': the regions of the items.",
+    ),
+]
+RegionsOption = Annotated[
+    int | None, typer.Option("--regions", help="With --boxes: maximum number of regions per image; default: 4.")
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", help="Name of the feature table; default: from the backbone.")
+]
+SplitsOption = Annotated[list[str] | None, typer.Option("--split", help="Split to encode; default: all. Repeatable.")]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", help="Arithmetic: fp32, bf16, or auto for bf16 where the hardware is fast.")
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Fail at a file that cannot be read, not skip it.")]
+
+# Arguments and options of kmeans.
+PatchesArgument = Annotated[Path, typer.Argument(help="Collection whose images the filters are learned from.")]
+FiltersOption = Annotated[Path, typer.Option("--out", metavar="FILE", help="New .safetensors file for the filters.")]
+ImageSizeOption = Annotated[
+    int | None, typer.Option("--size", help="Side to which images are resized, in pixels; default: 64.")
+]
+PatchOption = Annotated[int | None, typer.Option("--patch", help="Side of a patch in pixels; default: 6.")]
+NumFiltersOption = Annotated[
+    int | None, typer.Option("--filters", help="Number of filters, and of feature maps, at least 4; default: 128.")
+]
+GridOption = Annotated[
+    int | None, typer.Option("--grid", help="Side of a pooled feature map in locations; default: 9.")
+]
+NumPatchesOption = Annotated[
+    int | None, typer.Option("--patches", help="Number of patches sampled for training; default: 200000.")
+]
+SplitOption = Annotated[str, typer.Option("--split", help="Split to learn from.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed; default: 1.")]
+SheetOption = Annotated[
+    Path | None, typer.Option("--sheet", metavar="FILE", help="Write an image of the filters as a PNG file.")
+]
+
 
 @app.command(rich_help_panel=DATA)
 def features(
-    collection: Annotated[Path, typer.Argument(help="Collection whose images or audio files are encoded.")],
-    backbone: Annotated[
-        str,
-        typer.Option(
-            "--backbone",
-            help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, kmeans:FILE, pixels:64 (the pixels "
-            "themselves, 64 x 64), or logmel for audio files.",
-        ),
-    ],
-    layer: Annotated[
-        str | None,
-        typer.Option("--layer", help="Layer whose output is stored (res4f, conv5_4, layer.12 …); default: the last."),
-    ] = None,
-    kind: Annotated[
-        str, typer.Option("--kind", help="Kind of features: pooled (one vector), grid (one per location) or both.")
-    ] = "pooled",
-    size: Annotated[
-        int | None, typer.Option("--size", help="Side of the backbone's input in pixels; default: as pre-trained.")
-    ] = None,
-    resize: Annotated[
-        str | None, typer.Option("--resize", help="Resizing to a square: crop or squash; default: as pre-trained.")
-    ] = None,
-    views: Annotated[
-        int, typer.Option("--views", help="Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).")
-    ] = 1,
-    boxes: Annotated[
-        str | None,
-        typer.Option(
-            "--boxes",
-            help="JSON file of boxes: encode regions and the whole image. 'collection': the regions of the items.",
-        ),
-    ] = None,
-    regions: Annotated[
-        int | None, typer.Option("--regions", help="With --boxes: maximum number of regions per image; default: 4.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the feature table; default: from the backbone.")
-    ] = None,
-    split: Annotated[
-        list[str] | None, typer.Option("--split", help="Split to encode; default: all. Repeatable.")
-    ] = None,
+    collection: EncodedArgument,
+    backbone: EncoderOption,
+    layer: LayerOption = None,
+    kind: KindOption = "pooled",
+    size: SizeOption = None,
+    resize: ResizeOption = None,
+    views: ViewsOption = 1,
+    boxes: BoxesOption = None,
+    regions: RegionsOption = None,
+    name: NameOption = None,
+    split: SplitsOption = None,
     batch_size: ExtractionBatchSizeOption = 32,
-    precision: Annotated[
-        str, typer.Option("--precision", help="Arithmetic: fp32, bf16, or auto for bf16 where the hardware is fast.")
-    ] = "auto",
+    precision: PrecisionOption = "auto",
     device: DeviceOption = "cpu",
-    strict: Annotated[bool, typer.Option("--strict", help="Fail at a file that cannot be read, not skip it.")] = False,
+    strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compute and store the features of every image; an interrupted command continues where it stopped.
@@ -105,26 +140,16 @@ def features(
 
 @app.command(rich_help_panel=DATA)
 def kmeans(
-    collection: Annotated[Path, typer.Argument(help="Collection whose images the filters are learned from.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="New .safetensors file for the filters.")],
-    size: Annotated[
-        int | None, typer.Option("--size", help="Side to which images are resized, in pixels; default: 64.")
-    ] = None,
-    patch: Annotated[int | None, typer.Option("--patch", help="Side of a patch in pixels; default: 6.")] = None,
-    filters: Annotated[
-        int | None, typer.Option("--filters", help="Number of filters, and of feature maps, at least 4; default: 128.")
-    ] = None,
-    grid: Annotated[
-        int | None, typer.Option("--grid", help="Side of a pooled feature map in locations; default: 9.")
-    ] = None,
-    patches: Annotated[
-        int | None, typer.Option("--patches", help="Number of patches sampled for training; default: 200000.")
-    ] = None,
-    split: Annotated[str, typer.Option("--split", help="Split to learn from.")] = "train",
-    seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 1.")] = None,
-    sheet: Annotated[
-        Path | None, typer.Option("--sheet", metavar="FILE", help="Write an image of the filters as a PNG file.")
-    ] = None,
+    collection: PatchesArgument,
+    out: FiltersOption,
+    size: ImageSizeOption = None,
+    patch: PatchOption = None,
+    filters: NumFiltersOption = None,
+    grid: GridOption = None,
+    patches: NumPatchesOption = None,
+    split: SplitOption = "train",
+    seed: SeedOption = None,
+    sheet: SheetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Learn k-means filters from image patches, for feature maps that need no pre-trained backbone.

@@ -89,6 +89,9 @@ TopPOption = Annotated[
 ]
 SamplingSeedOption = Annotated[int, typer.Option("--seed", help="With --sample: random seed.")]
 
+CaptionBatchSizeOption = Annotated[
+    int, typer.Option("--batch-size", help="Images captioned together; captions do not depend on it.", min=1)
+]
 TranslationBatchSizeOption = Annotated[
     int, typer.Option("--batch-size", help="Sentences decoded together; results do not depend on it.", min=1)
 ]

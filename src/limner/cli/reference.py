@@ -24,8 +24,8 @@ This page is generated from the help texts: `limner COMMAND --help` shows the sa
 - `limner --install-completion` installs completion of commands and options for the current shell.
 - Every command accepts `--json`, which prints JSON instead of text. Results go to standard output, progress and
   messages to standard error.
-- Errors that you can correct are one line that begins with `error:`; the exit status is 1. It is 2 if the command
-  line is wrong, and 130 after Ctrl-C. Files already written are complete.
+- Errors that you can correct are one line that begins with `error:`; the exit status is 1, or 2 if the error is in the
+  command line itself, such as an unknown option. It is 130 after Ctrl-C. Files already written are complete.
 - `--model RUN` names a run folder written by `limner train`. Repeated, it makes an ensemble where the command
   supports one.
 - The commands set `OMP_WAIT_POLICY=PASSIVE`, and choose the number of threads by the size of the model; set
@@ -40,11 +40,11 @@ SEE_ALSO = {
     "features": "[Data and features](data.md#features)",
     "generate": "[Data and features](data.md#generated-scenes)",
     "import": "[Data and features](data.md)",
-    "kmeans": "[Data and features](data.md#maps-by-k-means)",
+    "kmeans": "[Data and features](data.md#k-means-feature-maps)",
     "report": "[Evaluating](evaluate.md#reports)",
     "reproduce": "[Reproducing a table](reproduce.md)",
     "score": "[Scoring and searching](search.md)",
-    "search": "[Scoring and searching](search.md#pictures-for-a-sentence)",
+    "search": "[Scoring and searching](search.md#retrieve-images-for-a-sentence)",
     "show": "[Data and features](data.md#collections)",
     "train": "[Training](train.md)",
     "translate": "[Translating](translate.md)",

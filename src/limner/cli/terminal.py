@@ -26,9 +26,15 @@ err = Console(stderr=True, markup=False, emoji=False)
 """Standard error; names with brackets or colons are printed unchanged."""
 
 
-def print_error(error: Exception) -> None:
+def print_error(error: Exception | str) -> None:
     """Print an error as one line on standard error."""
     err.print(Text.assemble(("error:", "bold red"), " ", str(error)), soft_wrap=True)
+
+
+def print_usage_error(message: str, command: str) -> None:
+    """Print an error in the command line as one line on standard error, with the command whose help explains it."""
+    text = " ".join(message.split()).removesuffix(".")
+    print_error(f"{text[:1].lower()}{text[1:]}; see '{command} --help'")
 
 
 def print_json(value: object) -> None:
@@ -142,7 +148,7 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that draws the progress of a training, with its loss, speed and best validation metric."""
     if not err.is_terminal:
         plain = _plain_progress()
-        yield lambda news: plain(f"training, best {metric} {news.state.best}", news.state.step, news.total_steps)
+        yield lambda now: plain(f"training, best {metric} {now.state.best}", now.state.step, now.total_steps)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -150,14 +156,14 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     progress = Progress(*columns, console=err)
     task = progress.add_task("training", total=None)
 
-    def on_progress(news: TrainProgress) -> None:
+    def on_progress(now: TrainProgress) -> None:
         progress.start()
-        state = news.state
+        state = now.state
         best = "" if state.best is None else f", best {metric} {state.best:.2f}"
         best = best if state.target_perplexity is None else ", with validation data"
         speed = f"{state.tokens_per_second:,.0f} tokens/s"
         description = f"epoch {state.epoch + 1}, loss {state.loss:.3f}, {speed}{best}"
-        progress.update(task, description=description, completed=state.step, total=news.total_steps)
+        progress.update(task, description=description, completed=state.step, total=now.total_steps)
 
     try:
         yield on_progress

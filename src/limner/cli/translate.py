@@ -27,77 +27,117 @@ from limner.cli.options import (
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
 from limner.files import write_text
+from limner.process import use_threads_for
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
+    from limner.runs.trained_model import TrainedModel
 
 STANDARD_INPUT = Path("-")
 
 
+class SelectionOptions(NamedTuple):
+    """Options of the sentences of a collection; the names of the attributes are those of the options."""
+
+    write: bool
+    source_lang: str | None
+    target_lang: str | None
+    split: str | None
+    limit: int | None
+
+
+class OutputOptions(NamedTuple):
+    """Options of the output; the names of the attributes are those of the options."""
+
+    out: Path | None
+    attention: Path | None
+    scores: bool
+    tokenised: bool
+    n_best: int | None
+
+
+# Arguments and options of this command.
+SentencesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SENTENCE...]", help="Sentences to translate; default: standard input, one sentence per line."
+    ),
+]
+InputOption = Annotated[
+    Path | None,
+    typer.Option("--input", metavar="FILE", help="Text file with one sentence per line; - is standard input."),
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="File to write; default: standard output.")
+]
+ImageOption = Annotated[
+    list[Path] | None, typer.Option("--image", help="Image of all sentences, or repeated, one per sentence.")
+]
+ImageListOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--image-list", metavar="FILE", help="Text file with one image path per sentence; an empty line: no image."
+    ),
+]
+MissingOption = Annotated[
+    Literal["refuse", "text"],
+    typer.Option("--missing", help="Treatment of sentences without an image: refuse, or translate the text alone."),
+]
+ScoresOption = Annotated[
+    bool, typer.Option("--scores", help="Print the log-probability after a tab; n-best lists always have it.")
+]
+TokenisedOption = Annotated[
+    bool, typer.Option("--tokenised", help="Print tokens separated by spaces instead of running text.")
+]
+AttentionOption = Annotated[
+    Path | None,
+    typer.Option("--attention", metavar="DIR", help="Write plots of alignment and attention, and index.html."),
+]
+UntranslatedOption = Annotated[
+    Path | None,
+    typer.Option("--collection", metavar="DIR", help="Translate the untranslated sentences of this collection."),
+]
+WriteOption = Annotated[
+    bool, typer.Option("--write", help="With --collection: add the translations to the collection.")
+]
+SourceLangOption = Annotated[
+    str | None, typer.Option("--source-lang", help="With --collection: fail unless the model translates from this.")
+]
+TargetLangOption = Annotated[
+    str | None, typer.Option("--target-lang", help="With --collection: fail unless the model translates to this.")
+]
+SplitOption = Annotated[
+    str | None, typer.Option("--split", help="With --collection: split; default: the recipe's training split.")
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--limit", help="With --collection: maximum number of sentences; default: all.", min=1),
+]
+
+
 @app.command(rich_help_panel=USE)
 def translate(
-    sentences: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SENTENCE...]", help="Sentences to translate; default: standard input, one sentence per line."
-        ),
-    ] = None,
+    sentences: SentencesArgument = None,
     model: ModelsOption = None,
-    input_file: Annotated[
-        Path | None,
-        typer.Option("--input", metavar="FILE", help="Text file with one sentence per line; - is standard input."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="File to write; default: standard output.")
-    ] = None,
-    image: Annotated[
-        list[Path] | None, typer.Option("--image", help="Image of all sentences, or repeated, one per sentence.")
-    ] = None,
-    image_list: Annotated[
-        Path | None,
-        typer.Option(
-            "--image-list", metavar="FILE", help="Text file with one image path per sentence; an empty line: no image."
-        ),
-    ] = None,
-    missing: Annotated[
-        Literal["refuse", "text"],
-        typer.Option("--missing", help="Treatment of sentences without an image: refuse, or translate the text alone."),
-    ] = "refuse",
+    input_file: InputOption = None,
+    out: OutOption = None,
+    image: ImageOption = None,
+    image_list: ImageListOption = None,
+    missing: MissingOption = "refuse",
     beam_size: BeamSizeOption = None,
     n_best: NBestOption = None,
     length_penalty: LengthPenaltyOption = None,
     max_length: MaxLengthOption = None,
     batch_size: TranslationBatchSizeOption = 64,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="Print the log-probability after a tab; n-best lists always have it.")
-    ] = False,
-    tokenised: Annotated[
-        bool, typer.Option("--tokenised", help="Print tokens separated by spaces instead of running text.")
-    ] = False,
-    attention: Annotated[
-        Path | None,
-        typer.Option("--attention", metavar="DIR", help="Write plots of alignment and attention, and index.html."),
-    ] = None,
-    collection: Annotated[
-        Path | None,
-        typer.Option("--collection", metavar="DIR", help="Translate the untranslated sentences of this collection."),
-    ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="With --collection: add the translations to the collection.")
-    ] = False,
-    source_lang: Annotated[
-        str | None, typer.Option("--source-lang", help="With --collection: fail unless the model translates from this.")
-    ] = None,
-    target_lang: Annotated[
-        str | None, typer.Option("--target-lang", help="With --collection: fail unless the model translates to this.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="With --collection: split; default: the recipe's training split.")
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", help="With --collection: maximum number of sentences; default: all.", min=1),
-    ] = None,
+    scores: ScoresOption = False,
+    tokenised: TokenisedOption = False,
+    attention: AttentionOption = None,
+    collection: UntranslatedOption = None,
+    write: WriteOption = False,
+    source_lang: SourceLangOption = None,
+    target_lang: TargetLangOption = None,
+    split: SplitOption = None,
+    limit: LimitOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -111,29 +151,19 @@ def translate(
     """
     runs = require_models(model)
     decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
+    selection = SelectionOptions(write, source_lang, target_lang, split, limit)
+    output = OutputOptions(out, attention, scores, tokenised, n_best)
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
-    outputs = {"--out": out, "--attention": attention, "--scores": scores, "--tokenised": tokenised, "--n-best": n_best}
-    of_collection = {
-        "--write": write,
-        "--source-lang": source_lang,
-        "--target-lang": target_lang,
-        "--split": split,
-        "--limit": limit,
-    }
     if collection is not None:
         others = {"--missing": missing == "text", "--backbone": backbone}
-        _refuse({**inputs, **outputs, **others}, "not possible with --collection")
-        selection = {"split": split, "limit": limit, "batch_size": batch_size}
-        langs = (source_lang, target_lang)
-        _translate_collection(runs, collection, langs, write, device, decoding, selection, as_json)
+        _refuse({**inputs, **_options(output), **others}, "not possible with --collection")
+        _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
-    _refuse(of_collection, "possible only with --collection")
+    _refuse(_options(selection), "possible only with --collection")
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
-    if out is not None:
-        _require_writable(out)
+    _require_writable(out)
     from limner.inference.translator import Translator
-    from limner.process import use_threads_for
 
     translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
     use_threads_for(translator.models[0].model.parameters())
@@ -143,15 +173,17 @@ def translate(
         )
     if attention is not None:
         _plot_attention(translator, source.texts, images, translations, missing, attention)
-    if as_json:
-        text = _format_json(source.texts, images, translations)
-    else:
-        several = (n_best or translator.models[0].recipe.decoding.n_best) > 1
-        text = "".join(f"{line}\n" for line in _format_lines(translations, scores, tokenised, several))
-    if out is None:
+    n_best = n_best or translator.models[0].recipe.decoding.n_best
+    lines = _format_lines(translations, scores, tokenised, n_best > 1)
+    _write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out)
+
+
+def _write(text: str, file: Path | None) -> None:
+    """Write text to a file, or to standard output."""
+    if file is None:
         sys.stdout.write(text)
     else:
-        write_text(out, text)
+        write_text(file, text)
 
 
 def _plot_attention(
@@ -175,14 +207,21 @@ def _plot_attention(
     err.print(f"plots: {page}", soft_wrap=True)
 
 
+def _options(values: OutputOptions | SelectionOptions) -> dict[str, object]:
+    """Return option values by the name of the option."""
+    return {f"--{name.replace('_', '-')}": value for name, value in values._asdict().items()}
+
+
 def _refuse(options: Mapping[str, object], reason: str) -> None:
     """Raise SettingsError if one of the options was given that would have no effect."""
     if names := [name for name, value in options.items() if value]:
         raise SettingsError(f"{', '.join(names)}: {reason}; leave out one or the other")
 
 
-def _require_writable(file: Path) -> None:
-    """Check before the work that the output file can be created."""
+def _require_writable(file: Path | None) -> None:
+    """Check before the translation that the output file can be created; None is standard output."""
+    if file is None:
+        return
     if file.is_dir():
         raise SettingsError(f"--out {file}: is a folder; name a file in it")
     if not file.parent.is_dir():
@@ -255,9 +294,9 @@ def _format_lines(
         for one in hypotheses:
             text = " ".join(one.tokens) if tokenised else one.text
             if several:
-                yield f"{number} ||| {text} ||| logprob= {one.log_prob:.4f} ||| {one.score:.4f}"
+                yield f"{number} ||| {text} ||| logprob= {one.log_prob:.4f} ||| {one.score:.4f}\n"
             else:
-                yield f"{text}\t{one.log_prob:.4f}" if scores else text
+                yield f"{text}\t{one.log_prob:.4f}\n" if scores else f"{text}\n"
 
 
 def _format_json(
@@ -279,53 +318,69 @@ def _format_json(
 def _translate_collection(
     runs: Sequence[Path],
     folder: Path,
-    langs: tuple[str | None, str | None],
-    write: bool,
-    device: str,
+    selection: SelectionOptions,
     decoding: dict[str, Any],
-    selection: dict[str, Any],
+    batch_size: int,
+    device: str,
     as_json: bool,
 ) -> None:
     """Print, or add to the collection, a translation of every sentence that has none."""
     from limner.data.collection import Collection
-    from limner.inference.back_translation import (
-        BackTranslationSettings,
-        back_translate,
-        run_name,
-        translate_untranslated,
-    )
+    from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
+    from limner.inference.back_translation import translate_untranslated as translate_all
     from limner.inference.base import change_decoding
-    from limner.inference.translator import languages
-    from limner.process import use_threads_for
     from limner.runs.trained_model import load_trained_model
 
     models = [load_trained_model(run, device) for run in runs]
     use_threads_for(models[0].model.parameters())
-    source, target = languages(models[0])
-    for lang, expected, option in zip(langs, (source.lang, target), ("--source-lang", "--target-lang"), strict=True):
-        if lang not in (None, expected):
+    source, target = _require_languages(models[0], runs[0], selection)
+    settings = BackTranslationSettings(
+        split=selection.split,
+        limit=selection.limit,
+        batch_size=batch_size,
+        decoding=change_decoding(models[0].recipe.decoding, decoding),
+    )
+    collection = Collection.open(folder)
+    if not selection.write:
+        with progress_bar("translating") as bar:
+            translations = translate_all(models, collection, settings=settings, on_progress=bar)
+        _print_pairs([(one.sentence.text, one.text) for some in translations for one in some], source, target, as_json)
+        return
+    generated_by = "+".join(run_name(run) for run in runs)
+    with progress_bar("translating") as bar:
+        outcome = back_translate(models, collection, generated_by=generated_by, settings=settings, on_progress=bar)
+    if as_json:
+        print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
+        return
+    reasons = "empty, too long or unfinished translations, or images without features"
+    skipped = f"; {outcome.left_out:,} skipped ({reasons})" if outcome.left_out else ""
+    added = f"{outcome.translated:,} sentences in '{target}' added"
+    typer.echo(f"{folder}: {added}, generated by {generated_by}{skipped}")
+
+
+def _require_languages(model: TrainedModel, run: Path, selection: SelectionOptions) -> tuple[str, str]:
+    """Return the source and the target language of a model.
+
+    Raises:
+        SettingsError: they are not those of the options.
+    """
+    from limner.inference.translator import languages
+
+    source, target = languages(model)
+    expected = {"--source-lang": (selection.source_lang, source.lang), "--target-lang": (selection.target_lang, target)}
+    for option, (lang, actual) in expected.items():
+        if lang not in (None, actual):
             raise SettingsError(
-                f"{option} {lang}: {runs[0]} translates from '{source.lang}' to '{target}'; name a model of the "
+                f"{option} {lang}: {run} translates from '{source.lang}' to '{target}'; name a model of the "
                 "other direction"
             )
-    settings = BackTranslationSettings(**selection, decoding=change_decoding(models[0].recipe.decoding, decoding))
-    collection = Collection.open(folder)
-    with progress_bar("translating") as bar:
-        if not write:
-            hypotheses = translate_untranslated(models, collection, settings=settings, on_progress=bar)
-            pairs = [(one.sentence.text, one.text) for some in hypotheses for one in some]
-        else:
-            generated_by = "+".join(run_name(run) for run in runs)
-            outcome = back_translate(models, collection, generated_by=generated_by, settings=settings, on_progress=bar)
-    if write and as_json:
-        print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
-    elif write:
-        reasons = "empty, too long or unfinished translations, or images without features"
-        skipped = f"; {outcome.left_out:,} skipped ({reasons})" if outcome.left_out else ""
-        added = f"{outcome.translated:,} sentences in '{target}' added"
-        typer.echo(f"{folder}: {added}, generated by {generated_by}{skipped}")
-    elif as_json:
-        print_json([{source.lang: text, target: translation} for text, translation in pairs])
-    else:
-        for text, translation in pairs:
-            typer.echo(f"{text}\t{translation}")
+    return source.lang, target
+
+
+def _print_pairs(pairs: Iterable[tuple[str, str]], source: str, target: str, as_json: bool) -> None:
+    """Print sentences with their translations."""
+    if as_json:
+        print_json([{source: text, target: translation} for text, translation in pairs])
+        return
+    for text, translation in pairs:
+        typer.echo(f"{text}\t{translation}")

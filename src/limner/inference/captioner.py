@@ -22,6 +22,7 @@ from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
 CAPTION_BATCH_SIZE = 32
+"""Default number of images that are captioned together."""
 UNKNOWN_PREFIX = "captions do not depend on them"
 
 ImageT = TypeVar("ImageT", bound=ImageInput)
@@ -70,6 +71,7 @@ class Captioner(TextGenerator):
         images: Sequence[ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
+        batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Caption]]:
         """Generate captions of images.
@@ -77,6 +79,7 @@ class Captioner(TextGenerator):
         Args:
             images: paths, encoded bytes, PIL images or arrays (H, W, 3).
             prefixes: for each image the words that its caption starts with.
+            batch_size: number of images that are captioned together; captions do not depend on it.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
 
         Returns:
@@ -94,7 +97,7 @@ class Captioner(TextGenerator):
             self.features_of(images),
             settings,
             prefixes=prefixes,
-            batch_size=CAPTION_BATCH_SIZE,
+            batch_size=batch_size,
         )
         return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
 
@@ -103,6 +106,7 @@ class Captioner(TextGenerator):
         images: Sequence[ImageT],
         *,
         prefixes: Sequence[str] | None = None,
+        batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
         """Generate captions batch by batch; an image that cannot be read does not stop the others.
@@ -110,6 +114,7 @@ class Captioner(TextGenerator):
         Args:
             images: as for `describe`.
             prefixes: as for `describe`.
+            batch_size: as for `describe`.
             decoding: as for `describe`.
 
         Yields:
@@ -117,14 +122,19 @@ class Captioner(TextGenerator):
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
-        size = CAPTION_BATCH_SIZE
-        pending = deque(slice(start, min(start + size, len(images))) for start in range(0, len(images), size))
+        starts = range(0, len(images), batch_size)
+        pending = deque(slice(start, min(start + batch_size, len(images))) for start in starts)
         while pending:
             rows = pending.popleft()
             batch, given = images[rows], None if prefixes is None else prefixes[rows]
             try:
                 hypotheses = generate(
-                    self.models, self._inputs(batch), self.features_of(batch), settings, prefixes=given, batch_size=size
+                    self.models,
+                    self._inputs(batch),
+                    self.features_of(batch),
+                    settings,
+                    prefixes=given,
+                    batch_size=batch_size,
                 )
             except MediaError as error:
                 if len(batch) == 1:

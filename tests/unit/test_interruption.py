@@ -8,11 +8,11 @@ from limner.training.interruption import Interruption
 
 def test_the_first_interrupt_is_deferred_and_the_second_is_raised() -> None:
     with Interruption() as interruption:
-        interruption.obey()
+        interruption.raise_if_requested()
         os.kill(os.getpid(), signal.SIGINT)
-        assert interruption.asked
+        assert interruption.requested
         with pytest.raises(KeyboardInterrupt):
-            interruption.obey()
+            interruption.raise_if_requested()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

@@ -24,16 +24,13 @@ PYTHON = [block for language, block in BLOCKS if language == "python"]
 def place(tmp_path_factory) -> Path:
     """A folder with a small demo/, as 'make demo' leaves it, and photographs of one's own."""
     place = tmp_path_factory.mktemp("readme")
-    settings = limner.SceneSettings(seed=1, train=40, val=6, test=6, size=64)
+    settings = limner.SceneSettings(seed=1, train=40, val=6, test=40, size=64, ambiguous=1.0, max_objects=1)
     scenes = limner.generate_scenes(place / "demo" / "scenes", settings)
-    limner.extract(scenes, limner.load_backbone("pixels:64"))
-    limner.train(limner.load_recipe("scenes/mrnn", ["training.epochs=1"]), scenes, place / "demo" / "run")
-    words = limner.generate_scenes(
-        place / "demo" / "ambiguous", settings.model_copy(update={"ambiguous": 1.0, "test": 40})
-    )
-    limner.extract(words, limner.load_backbone("pixels:64"))
-    brief = limner.load_recipe("scenes/translate-src-img", ["training.epochs=1"])
-    limner.train(brief, words, place / "demo" / "translation")
+    limner.extract(scenes, limner.load_backbone("pixels:48"))
+    run = place / "demo" / "run"
+    limner.train(limner.load_recipe("scenes/demo-caption", ["training.epochs=1"]), scenes, run)
+    changes = ["training.epochs=1", f"training.pretrained_image_encoder={run}"]
+    limner.train(limner.load_recipe("scenes/demo-translate", changes), scenes, place / "demo" / "translation")
     (place / "my_photos").mkdir()
     for item in scenes.items("test")[:3]:
         shutil.copy(scenes.image_path(item), place / "my_photos" / f"{item.id}.jpg")
@@ -71,7 +68,7 @@ def test_show_describe_score_and_search(place):
     assert (place / "sheet.png").stat().st_size > 0
     assert len(re.findall(rf"^{picture}\s.*\s-\d", printed, re.MULTILINE)) == 3  # --n-best 3
     assert len(re.findall(r"^-[\d.]+\s+[\d.]+\s+There is a ", printed, re.MULTILINE)) == 2
-    assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a purple umbrella", printed, re.MULTILINE)) == 5
+    assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a purple seal", printed, re.MULTILINE)) == 5
 
 
 def test_train_evaluate_and_report(place):
@@ -86,8 +83,8 @@ def test_train_evaluate_and_report(place):
 def test_translate_and_diagnose(place):
     printed = shell(SHELL[2], place)
     assert "sentences with an ambiguous word; chance 50 %" in printed
-    assert (place / "looked" / "index.html").is_file()
-    assert list((place / "looked").glob("**/*.png"))
+    assert (place / "attention" / "index.html").is_file()
+    assert list((place / "attention").glob("**/*.png"))
     assert (place / "demo" / "translation" / "diagnosis" / "test.json").is_file()
 
 

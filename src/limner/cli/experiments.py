@@ -9,7 +9,7 @@ import typer
 
 from limner.cli.app import MORE, app, command_line
 from limner.cli.options import CollectionOption, JsonOption, given
-from limner.cli.terminal import print_json, print_scores, progress_bars
+from limner.cli.terminal import err, print_json, print_scores, progress_bars
 
 if TYPE_CHECKING:
     from limner.cli.demo import DemoResult
@@ -21,9 +21,10 @@ def demo(
         Path, typer.Option("--out", metavar="DIR", help="Folder for the collections, the runs and the reports.")
     ] = Path("demo"),
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the drawings and of the training.")] = 1,
+    full: Annotated[bool, typer.Option("--full", help="Longer recipes on larger and harder collections.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate collections, train a captioner and a translator from pixels, evaluate them and write reports.
+    """Generate a collection, train a captioner and a translator from pixels, evaluate them and write reports.
 
     An interrupted demo continues where it stopped.
 
@@ -32,7 +33,14 @@ def demo(
     from limner.cli.demo import run_demo
 
     with progress_bars() as progress:
-        result = run_demo(out, seed=seed, command=command_line(), progress=progress)
+        result = run_demo(
+            out,
+            seed=seed,
+            full=full,
+            command=command_line(),
+            on_progress=progress,
+            on_message=lambda line: err.print(line, highlight=False, soft_wrap=True),
+        )
     if not as_json:
         _print_demo(result)
         return
@@ -51,6 +59,8 @@ def demo(
 
 
 def _print_demo(result: DemoResult) -> None:
+    from limner.cli.demo import next_steps
+
     print_scores(result.evaluation.scores, {}, "")
     for item in result.evaluation.items[:5]:
         typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
@@ -63,6 +73,7 @@ def _print_demo(result: DemoResult) -> None:
         accuracies = [f"{one.scores[0].value:.0f} % with {names[one.name]}" for one in ambiguity.conditions]
         typer.echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
     typer.echo(f"{result.seconds:.0f} s of work; reports: {result.report}, {result.translation_report}")
+    typer.echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
 
 
 @app.command(rich_help_panel=MORE)

@@ -108,6 +108,9 @@ class TrainingSettings(Settings):
     count-based model is refitted on both splits, whatever the number."""
     pretrained_embeddings: Path | None = None
     """File of pre-trained word embeddings in the format of word2vec, GloVe or fastText."""
+    pretrained_image_encoder: Path | None = None
+    """Run directory of any model with a convnet on the same pixels or feature maps: the image encoder starts from its
+    weights."""
     validate_every: int = Field(default=1, ge=1)
     """Number of epochs between validations."""
     save_every: int = Field(default=500, ge=1)

@@ -124,3 +124,5 @@ def _report_initialisation(trained: TrainedModel, on_message: Callable[[str], No
         on_message(f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution")
     if "init" in facts:
         on_message(f"initial weights: {facts['init']}")
+    if "image_encoder" in facts:
+        on_message(f"initial weights of the image encoder: {facts['image_encoder']}")

@@ -29,6 +29,9 @@ from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.optimizers import build_optimizer
 
+CONVNET = "convnet."
+"""Part of the names of the weights of a jointly trained image encoder, in every model."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -73,6 +76,8 @@ def prepare(
         build_optimizer(model.named_parameters(), recipe.training)  # checks the patterns of parameter names
     if recipe.training.pretrained_embeddings:
         initialisation |= _initialise_embeddings(model, tokenizer, recipe.training)
+    if recipe.training.pretrained_image_encoder:
+        initialisation |= _initialise_image_encoder(model, recipe.training.pretrained_image_encoder)
     config = ModelConfig(
         recipe=recipe.model_dump(mode="json"),
         provenance={
@@ -243,6 +248,31 @@ def _initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Trainin
     )
     logger.info("%s; the others are drawn from the same distribution", coverage)
     return {"embeddings": coverage}
+
+
+def _initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
+    """Copy the convolutions of another run's image encoder; return a summary for the records.
+
+    Weights are matched by shape and by their names within the convnet, so the models and vocabularies may differ.
+
+    Raises:
+        RunError: `run` has no weights.
+        SettingsError: no weight matches.
+    """
+    file = run / "model.safetensors"
+    stored = {name.partition(CONVNET)[2]: weight for name, weight in load_tensors(file).items() if CONVNET in name}
+    own = [name for name in model.state_dict() if CONVNET in name]
+    weights = {name: stored[part] for name in own if (part := name.partition(CONVNET)[2]) in stored}
+    transferred = transfer_weights(model, weights).taken
+    if not transferred:
+        found = f"{len(stored)} weights with other names or shapes" if stored else "none"
+        raise SettingsError(
+            f"training.pretrained_image_encoder: {run}: expected an image encoder with the shapes of this "
+            f"model's, found {found}; set model.image_encoder and features.tables as in that run, or leave it out"
+        )
+    summary = f"{run}: {len(transferred)} of {len(own)} weights of the image encoder"
+    logger.info("initialised from %s", summary)
+    return {"image_encoder": summary, "image_encoder_sha256": sha256(file)}
 
 
 def _require_computable(metric: str) -> None:

@@ -80,6 +80,8 @@ class SceneSettings(Settings):
     """Side of an image in pixels."""
     ambiguous: float = Field(default=0.4, ge=0, le=1)
     """Fraction of images with an ambiguous word."""
+    max_objects: int = Field(default=3, ge=1, le=3)
+    """Largest number of objects in an image."""
     clips: ClipSettings = ClipSettings()
     """Number and format of the clips."""
 
@@ -136,7 +138,7 @@ def _draw_all(
 
 
 def _draw_image(settings: SceneSettings, temporary: Path, split: str, index: int) -> Item:
-    scene = make_scene(settings.seed, split, index, settings.ambiguous)
+    scene = make_scene(settings.seed, split, index, settings.ambiguous, settings.max_objects)
     drawing, boxes = draw_scene(scene, settings.size)
     name = f"{split}-{index:05d}"
     image = f"images/{name}.jpg"

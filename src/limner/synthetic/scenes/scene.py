@@ -87,7 +87,7 @@ class Scene:
         return next((obj.name for obj in self.objects if obj.sense), None)
 
 
-def make_scene(seed: int, split: str, index: int, ambiguous: float) -> Scene:
+def make_scene(seed: int, split: str, index: int, ambiguous: float, max_objects: int = 3) -> Scene:
     """Sample a scene.
 
     Args:
@@ -96,9 +96,10 @@ def make_scene(seed: int, split: str, index: int, ambiguous: float) -> Scene:
         index: number of the scene in its split; part of the seed of the scene.
         ambiguous: probability of an ambiguous word (`SENSES`). Its sense is sampled by a generator of its own, so that
             the rest of the scene does not depend on it.
+        max_objects: largest number of objects, 1 to 3.
     """
     rng = Random(f"{seed}/{split}/{index}")
-    count = rng.choices((1, 2, 3), (50, 35, 15))[0]
+    count = min(max_objects, rng.choices((1, 2, 3), (50, 35, 15))[0])
     words = rng.sample(UNAMBIGUOUS, count)
     if rng.random() < ambiguous:
         words[rng.randrange(count)] = rng.choice(tuple(SENSES))

@@ -40,16 +40,16 @@ def test_a_model_captions_and_retrieves(tmp_path):
         limner("evaluate", "--model", run, "--collection", scenes.path, "--metric", "bleu4")
         evaluation = json.loads((run / "evaluation" / "test.json").read_text())
         found[name] = {score["name"]: score["value"] for score in evaluation["scores"]}
-    seeing, blind = found["seeing"], found["blind"]
+    multimodal, text_only = found["seeing"], found["blind"]
     # Much of a sentence is grammar, which both know; the picture tells the colours, the things and their places.
-    assert seeing["perplexity"] < 0.85 * blind["perplexity"]
-    assert seeing["bleu4"] > 1.3 * blind["bleu4"]
+    assert multimodal["perplexity"] < 0.85 * text_only["perplexity"]
+    assert multimodal["bleu4"] > 1.3 * text_only["bleu4"]
     # One of 60 pictures found by chance is R@1 1.7, R@10 16.7 and a median rank of 30.
-    assert seeing["text_to_image_r1"] > 20
-    assert seeing["text_to_image_r10"] > 60
-    assert seeing["text_to_image_median_rank"] <= 6
-    assert seeing["image_to_text_r1"] > 20
-    assert not any(name.startswith("text_to_image") for name in blind)
+    assert multimodal["text_to_image_r1"] > 20
+    assert multimodal["text_to_image_r10"] > 60
+    assert multimodal["text_to_image_median_rank"] <= 6
+    assert multimodal["image_to_text_r1"] > 20
+    assert not any(name.startswith("text_to_image") for name in text_only)
     log = [json.loads(line) for line in (tmp_path / "seeing" / "log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in log if line["kind"] == "train"]
     assert losses == pytest.approx(sorted(losses, reverse=True), rel=0.1)

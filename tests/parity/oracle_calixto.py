@@ -190,11 +190,11 @@ def start_from_text(theta: Parameters, annotations: Array) -> Array:
     return initial_layer(theta, np.concatenate([annotations[-1, :half], annotations[0, half:]]))
 
 
-def start_from_fc7(theta: Parameters, annotations: Array, picture: Array | None) -> Array:
+def start_from_fc7(theta: Parameters, annotations: Array, image: Array | None) -> Array:
     """s_0 from h_1 and the whole picture's vector, (H,)."""
-    if picture is None:
+    if image is None:
         return initial_layer(theta, annotations[0])
-    projected = picture @ theta["W_I"] + theta.get("b_I", 0.0)  # [16] eq. 1
+    projected = image @ theta["W_I"] + theta.get("b_I", 0.0)  # [16] eq. 1
     return initial_layer(theta, annotations[0] + projected)  # [16] eq. 2
 
 
@@ -305,11 +305,11 @@ def bahdanau_2016(theta: Parameters, source: Words, target: Words, head: Sequenc
     return decode(partial(step_2016, theta, annotations, None), start_from_text(theta, annotations), target)
 
 
-def fc7_2016(theta: Parameters, source: Words, target: Words, picture: Array | None) -> Trace:
+def fc7_2016(theta: Parameters, source: Words, target: Words, image: Array | None) -> Trace:
     """[16] 2.1: the whole picture's vector, (P,), enters the decoder's first state only."""
     check_parameters(theta, "fc7-2016")
     annotations = annotate(theta, source)
-    return decode(partial(step_2016, theta, annotations, None), start_from_fc7(theta, annotations, picture), target)
+    return decode(partial(step_2016, theta, annotations, None), start_from_fc7(theta, annotations, image), target)
 
 
 def doubly_attentive_2016(
@@ -317,18 +317,18 @@ def doubly_attentive_2016(
     source: Words,
     target: Words,
     *,
-    picture: Array | None,
+    image: Array | None,
     locations: Array | None,
     start: Start = "fc7",
 ) -> Trace:
     """[16] 2.2-2.4, beginning as 2.1, or with `start` 'text' as the text-only model (and no `picture`)."""
     check_parameters(theta, "doubly-2016", start)
     annotations = annotate(theta, source)
-    state = start_from_fc7(theta, annotations, picture) if start == "fc7" else start_from_text(theta, annotations)
+    state = start_from_fc7(theta, annotations, image) if start == "fc7" else start_from_text(theta, annotations)
     return decode(partial(step_2016, theta, annotations, locations), state, target)
 
 
-def independent_2015(theta: Parameters, source: Words, target: Words, picture: Array | None) -> Trace:
+def independent_2015(theta: Parameters, source: Words, target: Words, image: Array | None) -> Trace:
     """Independent descriptions after Elliott et al. (2015), with GRUs.
 
     The source-language model reads the picture's vector, (P,), with the first word of the sentence; its last
@@ -336,8 +336,8 @@ def independent_2015(theta: Parameters, source: Words, target: Words, picture: A
     """
     check_parameters(theta, "independent-2015")
     inputs = [theta["E_x"][word] for word in source]
-    if picture is not None:
-        inputs[0] = inputs[0] + theta["W_v"] @ picture + theta.get("b_v", 0.0)
+    if image is not None:
+        inputs[0] = inputs[0] + theta["W_v"] @ image + theta.get("b_v", 0.0)
     return decode(partial(step_2015, theta), initial_layer(theta, run_gru(theta, "enc", inputs)[-1]), target)
 
 

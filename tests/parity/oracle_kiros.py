@@ -199,8 +199,8 @@ def image_to_text_scores(
     """
     ratios = []
     for words in sentences:
-        given_picture, given_mean = text_to_image_scores(words, [x, mean], model, n_minus_1, start)
-        ratios.append(given_picture / given_mean)
+        given_image, given_mean = text_to_image_scores(words, [x, mean], model, n_minus_1, start)
+        ratios.append(given_image / given_mean)
     return ratios
 
 

@@ -33,10 +33,10 @@ Words = Sequence[int]
 Pair = tuple[Words, Array]
 
 EmbeddingVariant = Literal["NoEmbInput", "OneLayerEmb", "EmbOneInput"]
-PictureVariant = Literal["visInRnn", "visInRnn-both", "visInRnn-both-shared"]
-Variant = Literal["m-RNN", "RNN-base"] | EmbeddingVariant | PictureVariant
+ImageVariant = Literal["visInRnn", "visInRnn-both", "visInRnn-both-shared"]
+Variant = Literal["m-RNN", "RNN-base"] | EmbeddingVariant | ImageVariant
 
-PICTURE_IN_MULTIMODAL = ("m-RNN", "NoEmbInput", "OneLayerEmb", "EmbOneInput", "visInRnn-both")
+IMAGE_IN_MULTIMODAL = ("m-RNN", "NoEmbInput", "OneLayerEmb", "EmbOneInput", "visInRnn-both")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class OracleSettings:
 
 
 def parameter_shapes(
-    settings: OracleSettings, *, vocab: int, embedding: int, word: int, multimodal: int, picture: int
+    settings: OracleSettings, *, vocab: int, embedding: int, word: int, multimodal: int, image_dim: int
 ) -> dict[str, tuple[int, ...]]:
     """Names and shapes of theta: `embedding` is E1, `word` E2 (and so H), `multimodal` M, `picture` D.
 
@@ -72,14 +72,14 @@ def parameter_shapes(
         shapes["embedding_2.bias"] = (word,)
     if variant != "NoEmbInput":
         shapes["multimodal_word"] = (multimodal, embedding if variant == "EmbOneInput" else word)
-    if variant in PICTURE_IN_MULTIMODAL:
-        shapes["multimodal_visual"] = (multimodal, picture)
+    if variant in IMAGE_IN_MULTIMODAL:
+        shapes["multimodal_visual"] = (multimodal, image_dim)
     if variant in ("visInRnn", "visInRnn-both"):
-        shapes["visual_in_rnn"] = (word, picture)
+        shapes["visual_in_rnn"] = (word, image_dim)
     if variant == "visInRnn-both-shared":
         if multimodal != word:
             raise ValueError(f"visInRnn-both-shared: one matrix needs M == E2, not {multimodal} and {word}")
-        shapes["visual_shared"] = (word, picture)
+        shapes["visual_shared"] = (word, image_dim)
     return shapes
 
 
@@ -96,7 +96,7 @@ def check_parameters(theta: Parameters, settings: OracleSettings) -> None:
         embedding=theta["embedding_1"].shape[1],
         word=theta["recurrent"].shape[0],
         multimodal=theta["multimodal_bias"].shape[0],
-        picture=image[0].shape[1] if image else 0,
+        image_dim=image[0].shape[1] if image else 0,
     )
     for name in sorted(theta.keys() | expected.keys()):
         array = theta.get(name)
@@ -141,7 +141,7 @@ def multimodal_layer(theta: Parameters, settings: OracleSettings, word: int, w: 
         total = total + theta["multimodal_word"] @ theta["embedding_1"][word]
     elif settings.variant != "NoEmbInput":
         total = total + theta["multimodal_word"] @ w
-    if settings.variant in PICTURE_IN_MULTIMODAL:
+    if settings.variant in IMAGE_IN_MULTIMODAL:
         total = total + theta["multimodal_visual"] @ image
     elif settings.variant == "visInRnn-both-shared":
         total = total + theta["visual_shared"] @ image

@@ -16,7 +16,7 @@ from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
-WORD, CONTEXT, PICTURE, COUNT, SHORTLIST = 5, 3, 4, 7, 3
+WORD, CONTEXT, IMAGE_DIM, COUNT, SHORTLIST = 5, 3, 4, 7, 3
 WORDS = ["red", "green", "blue", "white", "wall", "floor", "sky"]
 
 
@@ -34,7 +34,7 @@ class SourceLanguage:
 def world():
     """Seven pictures with one or two sentences each, a model with random weights, and the oracle of both."""
     random = np.random.default_rng(0)
-    images = {str(row): random.normal(size=PICTURE).astype(np.float16) for row in range(COUNT)}
+    images = {str(row): random.normal(size=IMAGE_DIM).astype(np.float16) for row in range(COUNT)}
     items = [
         Item(
             str(row),
@@ -49,7 +49,7 @@ def world():
     tokenizer = Tokenizer.train(WORDS, TextSettings())
     torch.manual_seed(0)
     settings = LBLSettings(word_dim=WORD, context=CONTEXT, init_std=0.7)
-    model = LBL(settings, ModelInputs(len(tokenizer), {"pooled": (PICTURE,)})).eval()
+    model = LBL(settings, ModelInputs(len(tokenizer), {"pooled": (IMAGE_DIM,)})).eval()
     weights = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
     per_word = np.split(weights["context.weight"], CONTEXT, axis=1)
 
@@ -85,16 +85,16 @@ def test_perplexity_from_word_c_plus_1(world, skip) -> None:
 
 def test_ranks_and_areas_equal_their_definitions(world) -> None:
     model, examples, images, conditional = world
-    pictures = [images[item.id] for item in examples.items]
-    mean = np.mean(pictures, axis=0)
+    random_images = [images[item.id] for item in examples.items]
+    mean = np.mean(random_images, axis=0)
     sentences, owners = signed(examples), examples.owners
     to_image = []
     for words, owner in zip(sentences, owners, strict=True):
-        scores = oracle.text_to_image_scores(words, pictures, conditional, CONTEXT, SPECIAL_TOKENS.bos)
+        scores = oracle.text_to_image_scores(words, random_images, conditional, CONTEXT, SPECIAL_TOKENS.bos)
         to_image.append(1 + sum(score < scores[owner] for score in scores))
     to_text, listed = [], []
-    for row, x in enumerate(pictures):
-        near = oracle.shortlist(x, pictures, SHORTLIST)
+    for row, x in enumerate(random_images):
+        near = oracle.shortlist(x, random_images, SHORTLIST)
         found = [k for k, owner in enumerate(owners) if owner in near]
         ratios = dict(
             zip(

@@ -13,14 +13,16 @@ from limner.models.independent_descriptions import IndependentDescriptions, Inde
 from limner.models.protocols import ModelInputs
 from limner.text.vocab import SPECIAL_TOKENS
 
-SOURCE_VOCAB, VOCAB, PICTURE = 12, 9, 7
+SOURCE_VOCAB, VOCAB, IMAGE_DIM = 12, 9, 7
 PAIRS = [([4, 5, 6], [4, 8]), ([7], [5, 6, 4, 4, 7]), ([4, 11, 10, 4, 9, 9], []), ([], [3, 3]), ([3, 8], [6, 5, 7])]
-SEEN = (0, 2, 3)  # which of the pairs have a picture
+WITH_IMAGE = (0, 2, 3)  # which of the pairs have a picture
 
 
 def build() -> IndependentDescriptions:
     settings = IndependentSettings(embedding_dim=5, hidden_dim=6, readout_dim=4)
-    model = IndependentDescriptions(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)}, SOURCE_VOCAB)).double().eval()
+    model = (
+        IndependentDescriptions(settings, ModelInputs(VOCAB, {"pooled": (IMAGE_DIM,)}, SOURCE_VOCAB)).double().eval()
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(0.6 * torch.randn_like(parameter))
@@ -56,7 +58,9 @@ def theta_of(model: IndependentDescriptions) -> dict[str, np.ndarray]:
 def test_logits_of_every_word_equal_the_oracle(dtype, within) -> None:
     model = build().to(dtype)
     random = np.random.default_rng(1)
-    vectors = [random.normal(size=PICTURE).astype(np.float16) if row in SEEN else None for row in range(len(PAIRS))]
+    vectors = [
+        random.normal(size=IMAGE_DIM).astype(np.float16) if row in WITH_IMAGE else None for row in range(len(PAIRS))
+    ]
     data = collate(
         [
             Example(str(row), target, source, None if vectors[row] is None else {"pooled": vectors[row]})
@@ -69,7 +73,7 @@ def test_logits_of_every_word_equal_the_oracle(dtype, within) -> None:
         probs = sentence_log_probs(model(data), data)
     for row, (source, target) in enumerate(PAIRS):
         signed = [SPECIAL_TOKENS.bos, *target, SPECIAL_TOKENS.eos]
-        picture = None if vectors[row] is None else vectors[row].astype(np.float64)
-        trace = oracle.independent_2015(theta_of(model), [SPECIAL_TOKENS.bos, *source], signed, picture)
+        image_vector = None if vectors[row] is None else vectors[row].astype(np.float64)
+        trace = oracle.independent_2015(theta_of(model), [SPECIAL_TOKENS.bos, *source], signed, image_vector)
         np.testing.assert_allclose(logits[row, : len(target) + 1].numpy(), trace.logits, rtol=within, atol=within)
         assert probs[row].item() == pytest.approx(oracle.sentence_log_prob(trace, signed), rel=10 * within)

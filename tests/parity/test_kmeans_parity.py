@@ -50,9 +50,9 @@ def test_maps_equal_the_equations(random, tmp_path):
     maps = KMeansBackbone(tmp_path / "filters.safetensors")(shown[:, None])["maps"]
     assert maps.shape == (3, COUNT, GRID, GRID)
     order = CHANNELS_LAST
-    for picture, ours in zip(shown, maps, strict=True):
+    for image, ours in zip(shown, maps, strict=True):
         full = oracle.encode(
-            picture.astype(np.float64), PATCH, mean[order], whitening[np.ix_(order, order)], centroids[:, order]
+            image.astype(np.float64), PATCH, mean[order], whitening[np.ix_(order, order)], centroids[:, order]
         )
         expected = oracle.max_pool_grid(full, GRID).transpose(2, 0, 1)
         # float16 keeps eleven binary digits

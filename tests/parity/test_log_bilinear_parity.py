@@ -20,15 +20,15 @@ from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import pair_log_probs, tiled_log_probs
 from limner.text.vocab import SPECIAL_TOKENS
 
-VOCAB, WORD, CONTEXT, FACTORS, PICTURE, SEEN = 13, 5, 3, 7, 6, 8
+VOCAB, WORD, CONTEXT, FACTORS, IMAGE, CONVNET_DIM = 13, 5, 3, 7, 6, 8
 SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4, 9, 9], [], [3, 3]]
 
 
 def build(variant: Variant, form: str) -> LBL:
     settings = LBLSettings(
-        variant=variant, word_dim=WORD, context=CONTEXT, factors=FACTORS, image_encoder={"convnet_dim": SEEN}
+        variant=variant, word_dim=WORD, context=CONTEXT, factors=FACTORS, image_encoder={"convnet_dim": CONVNET_DIM}
     )
-    shapes = {"pooled": (PICTURE,), "maps": (4, 9, 9)}
+    shapes = {"pooled": (IMAGE,), "maps": (4, 9, 9)}
     model = LBL(settings, ModelInputs(VOCAB, {form: shapes[form]})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -45,11 +45,11 @@ def pair(request):
     per_word = np.split(weights["context.weight"], CONTEXT, axis=1)  # C_1 … C_(n-1), the nearest word's last
     bias = weights["bias"]
 
-    def seen(picture):
+    def encoded(image):
         if form == "pooled":
-            return picture
+            return image
         return oracle.convnet(
-            picture,
+            image,
             {
                 "filters": weights["image_encoder.convnet.filters.weight"],
                 "filter_bias": weights["image_encoder.convnet.filters.bias"],
@@ -58,20 +58,22 @@ def pair(request):
             },
         )
 
-    def distribution(context, picture):
+    def distribution(context, image):
         if variant == "LBL":
             return oracle.lbl_distribution(weights["words"], per_word, bias, context)
-        look = seen(picture)
+        image_features = encoded(image)
         if variant == "MLBL-B":
-            return oracle.mlblb_distribution(weights["words"], per_word, weights["image.weight"], bias, context, look)
+            return oracle.mlblb_distribution(
+                weights["words"], per_word, weights["image.weight"], bias, context, image_features
+            )
         factored = weights["words"], weights["visual_factors.weight"], weights["word_factors.weight"]
-        return oracle.mlblf_distribution(*factored, per_word, weights["image.weight"], bias, context, look)
+        return oracle.mlblf_distribution(*factored, per_word, weights["image.weight"], bias, context, image_features)
 
     return model, distribution, form
 
 
-def pictures(form: str, count: int) -> np.ndarray:
-    shape = (PICTURE,) if form == "pooled" else (4, 9, 9)
+def random_images(form: str, count: int) -> np.ndarray:
+    shape = (IMAGE,) if form == "pooled" else (4, 9, 9)
     return np.random.default_rng(3).normal(size=(count, *shape)).astype(np.float16)
 
 
@@ -84,7 +86,7 @@ def batch_of(form, sentences, images):
 
 def test_distribution_of_every_word(pair) -> None:
     model, distribution, form = pair
-    images = pictures(form, len(SENTENCES))
+    images = random_images(form, len(SENTENCES))
     ours = model(batch_of(form, SENTENCES, images)).logits.softmax(2).detach().numpy()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
         for position, context in enumerate(
@@ -95,18 +97,18 @@ def test_distribution_of_every_word(pair) -> None:
 
 def test_perplexity_eq_10(pair) -> None:
     model, distribution, form = pair
-    images = pictures(form, len(SENTENCES))
+    images = random_images(form, len(SENTENCES))
     batch = batch_of(form, SENTENCES, images)
     ours = torch.exp2(-sentence_log_probs(model(batch), batch) / batch.target_mask.sum(1) / math.log(2)).tolist()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
-        told = lambda context, image=image: distribution(context, image)  # noqa: E731
-        expected = oracle.perplexity([*sentence, SPECIAL_TOKENS.eos], told, CONTEXT, SPECIAL_TOKENS.bos)
+        conditional = lambda context, image=image: distribution(context, image)  # noqa: E731
+        expected = oracle.perplexity([*sentence, SPECIAL_TOKENS.eos], conditional, CONTEXT, SPECIAL_TOKENS.bos)
         assert ours[row] == pytest.approx(expected)
 
 
 def test_greedy_decoding_takes_the_most_probable_word(pair) -> None:
     model, distribution, form = pair
-    images = pictures(form, 3)
+    images = random_images(form, 3)
     found = beam_search([model], batch_of(form, [[]] * 3, images), DecodingSettings(max_length=6), [[], [4], [5, 9]])
     for (best, *_), given, image in zip(found, ([], [4], [5, 9]), images.astype(float), strict=True):
         words = list(given)
@@ -123,7 +125,7 @@ def test_greedy_decoding_takes_the_most_probable_word(pair) -> None:
 def test_float32_all_pairs_matrix_equals_the_generic_computation(pair) -> None:
     model, _, form = pair
     model = model.float()
-    images = pictures(form, 9)
+    images = random_images(form, 9)
     batch = collate([Example("", s) for s in SENTENCES])
     image = batch_of(form, [[]] * 9, images).image
     image = image._replace(**{form: getattr(image, form).float()})
@@ -140,23 +142,25 @@ def test_pairs_that_underflow_are_recomputed(strength, monkeypatch) -> None:
     with torch.no_grad():
         model.image.weight.mul_(strength)
         model.context.weight.mul_(strength)
-    images = pictures("pooled", 20)
+    images = random_images("pooled", 20)
     batch = collate([Example("", s) for s in SENTENCES])
     image = batch_of("pooled", [[]] * 20, images).image
     image = image._replace(pooled=image.pooled.float())
-    mended = []
-    mend = all_pairs._mend
-    monkeypatch.setattr(all_pairs, "_mend", lambda z, faint, *rest: (mended.append(len(faint)), mend(z, faint, *rest)))
+    recomputed = []
+    recompute = all_pairs._mend
+    monkeypatch.setattr(
+        all_pairs, "_mend", lambda z, faint, *rest: (recomputed.append(len(faint)), recompute(z, faint, *rest))
+    )
     with torch.inference_mode():
         (fast,) = model.pair_log_probs([image], batch, 1 << 16, torch.float32)
         general = tiled_log_probs(model.double(), image._replace(pooled=image.pooled.double()), batch, 1 << 20)
-    assert (sum(mended) > 0) is (strength > 1)
+    assert (sum(recomputed) > 0) is (strength > 1)
     torch.testing.assert_close(fast, general, rtol=1e-5, atol=1e-4)
 
 
 def test_generic_all_pairs_scores_equal_the_specialised_ones() -> None:
     model = build("MLBL-F", "pooled").float()
-    images = pictures("pooled", 4)
+    images = random_images("pooled", 4)
 
     class SourceLanguage:
         def take(self, items):
@@ -172,7 +176,7 @@ def test_generic_all_pairs_scores_equal_the_specialised_ones() -> None:
 @pytest.mark.parametrize("factors", [3, 5])
 def test_mlblf_is_initialised_by_the_svd_of_the_embeddings(factors) -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=factors)
-    model = LBL(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double()
+    model = LBL(settings, ModelInputs(VOCAB, {"pooled": (IMAGE,)})).double()
     embeddings = np.random.default_rng(0).normal(size=(VOCAB, WORD))
     model.init_word_embeddings(torch.from_numpy(embeddings))
     rows, columns = oracle.svd_start(embeddings, factors)
@@ -183,7 +187,7 @@ def test_mlblf_is_initialised_by_the_svd_of_the_embeddings(factors) -> None:
 
 def test_more_factors_than_dimensions_reconstruct_the_embeddings() -> None:
     settings = LBLSettings(variant="MLBL-F", word_dim=WORD, factors=9, init_std=1e-6)
-    model = LBL(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double()
+    model = LBL(settings, ModelInputs(VOCAB, {"pooled": (IMAGE,)})).double()
     embeddings = torch.randn(VOCAB, WORD, dtype=torch.float64)
     model.init_word_embeddings(embeddings)
     torch.testing.assert_close(model.word_vectors(), embeddings, atol=1e-9, rtol=0)

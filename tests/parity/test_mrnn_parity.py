@@ -19,7 +19,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 from limner.training.optimizers import squared_norm
 
-VOCAB, EMBEDDING, HIDDEN, MULTIMODAL, PICTURE = 13, 5, 7, 9, 6
+VOCAB, EMBEDDING, HIDDEN, MULTIMODAL, IMAGE_DIM = 13, 5, 7, 9, 6
 VARIANTS = [
     *((name, "linear") for name in get_args(Variant)),
     ("m-RNN", "relu"),
@@ -41,7 +41,7 @@ def pair(request):
         multimodal_dim=multimodal,
         embedding_activation=activation,
     )
-    model = MRNN(settings, ModelInputs(VOCAB, {"pooled": (PICTURE,)})).double().eval()
+    model = MRNN(settings, ModelInputs(VOCAB, {"pooled": (IMAGE_DIM,)})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4)
@@ -64,8 +64,8 @@ def theta_of(model: MRNN, settings: oracle.OracleSettings) -> dict[str, np.ndarr
     return theta
 
 
-def pictures(count: int) -> np.ndarray:
-    return np.random.default_rng(3).normal(size=(count, PICTURE)).astype(np.float16)
+def random_images(count: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(count, IMAGE_DIM)).astype(np.float16)
 
 
 def batch_of(sentences, images):
@@ -79,44 +79,44 @@ def doubled(batch):
     return batch
 
 
-def with_signs(sentence):
+def with_special_tokens(sentence):
     return [SPECIAL_TOKENS.bos, *sentence, SPECIAL_TOKENS.eos]
 
 
 def test_distribution_of_every_word(pair) -> None:
     model, theta, settings = pair
-    images = pictures(len(SENTENCES))
+    images = random_images(len(SENTENCES))
     batch = doubled(batch_of(SENTENCES, images))
     ours = model(batch).logits.softmax(2).detach().numpy()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
-        expected = oracle.next_word_distributions(theta, settings, with_signs(sentence), image)
+        expected = oracle.next_word_distributions(theta, settings, with_special_tokens(sentence), image)
         np.testing.assert_allclose(ours[row, : len(sentence) + 1], expected, atol=1e-12)
 
 
 def test_perplexity_eq_5(pair) -> None:
     model, theta, settings = pair
-    images = pictures(len(SENTENCES))
+    images = random_images(len(SENTENCES))
     batch = doubled(batch_of(SENTENCES, images))
     words = batch.target_mask.sum(1)
     ours = (-sentence_log_probs(model(batch), batch) / words / math.log(2)).tolist()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
-        assert ours[row] == pytest.approx(oracle.log2_perplexity(theta, settings, with_signs(sentence), image))
+        assert ours[row] == pytest.approx(oracle.log2_perplexity(theta, settings, with_special_tokens(sentence), image))
 
 
 def test_cost_eq_6(pair) -> None:
     """Ours is in nats: eq. 6 is ours divided by ln 2, with lambda = l2 / ln 2."""
     model, theta, settings = pair
-    images, l2 = pictures(len(SENTENCES)), 0.01
+    images, l2 = random_images(len(SENTENCES)), 0.01
     batch = doubled(batch_of(SENTENCES, images))
     with torch.no_grad():
         ours = float(word_loss(model(batch), batch) + l2 * squared_norm(model.parameters()))
-    pairs = [(with_signs(s), i) for s, i in zip(SENTENCES, images.astype(float), strict=True)]
+    pairs = [(with_special_tokens(s), i) for s, i in zip(SENTENCES, images.astype(float), strict=True)]
     assert ours / math.log(2) == pytest.approx(oracle.cost(theta, settings, pairs, l2 / math.log(2)))
 
 
 def test_greedy_decoding_from_a_prefix(pair) -> None:
     model, theta, settings = pair
-    images = pictures(3)
+    images = random_images(3)
     prefixes = [[], [4], [5, 9]]
     batch = doubled(batch_of([[]] * 3, images))
     found = beam_search([model], batch, DecodingSettings(max_length=8), prefixes)
@@ -137,7 +137,7 @@ def test_greedy_decoding_from_a_prefix(pair) -> None:
 def test_normalised_probability_eq_7(pair) -> None:
     """Ours divides by the mean over the sampled pictures, the paper by their sum."""
     model, theta, settings = pair
-    images = pictures(6)
+    images = random_images(6)
     query, samples = images[0], images[1:]
     for sentence in SENTENCES:
         repeated = doubled(batch_of([sentence] * len(images), images))
@@ -147,6 +147,6 @@ def test_normalised_probability_eq_7(pair) -> None:
             marginal.add([0], some[None])
         ours = float(log_probs[0] - marginal.log_probs()[0]) - math.log(len(samples))
         expected = oracle.normalised_log_prob(
-            theta, settings, with_signs(sentence), query.astype(float), samples.astype(float)
+            theta, settings, with_special_tokens(sentence), query.astype(float), samples.astype(float)
         )
         assert ours == pytest.approx(expected, abs=1e-6)

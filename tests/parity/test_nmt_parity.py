@@ -80,8 +80,8 @@ def examples(variant: Variant, seed: int = 3) -> list[Example]:
     random = np.random.default_rng(seed)
     made = []
     for k, (source, target, seen) in enumerate(SENTENCES):
-        picture = {form: random.normal(size=FORMS[form]).astype(np.float16) for form in variant.forms}
-        made.append(Example(str(k), target, source, picture if seen and picture else None))
+        features = {form: random.normal(size=FORMS[form]).astype(np.float16) for form in variant.forms}
+        made.append(Example(str(k), target, source, features if seen and features else None))
     return made
 
 
@@ -150,7 +150,7 @@ def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one
         weight, bias = (value.detach().double().numpy() for value in model.image_prefix.parameters())
         shown["head"] = [weight @ vector + bias for vector in vectors]
     if "initial" in model.settings.image:
-        shown["picture"] = seen.get("pooled")
+        shown["image"] = seen.get("pooled")
     if "attention" in model.settings.image:
         shown["locations"] = seen.get("grid")
     decoders = {
@@ -158,7 +158,7 @@ def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one
         "src-img-2017": oracle.src_img_2017,
         "bahdanau-2016": oracle.bahdanau_2016,
         "fc7-2016": oracle.fc7_2016,
-        "doubly-2016": partial(oracle.doubly_attentive_2016, start=variant.start, picture=None),
+        "doubly-2016": partial(oracle.doubly_attentive_2016, start=variant.start, image=None),
     }
     return decoders[variant.model](theta, one.source, [SPECIAL_TOKENS.bos, *one.target, SPECIAL_TOKENS.eos], **shown)
 

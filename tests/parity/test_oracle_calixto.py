@@ -13,15 +13,15 @@ LN2, LN3 = math.log(2), math.log(3)  # tanh(ln 2) = 3/5, sigma(ln 3) = 3/4
 SIZES = {"Vx": 5, "dx": 3, "He": 2, "Vy": 4, "dy": 3, "H": 4, "As": 3, "Ai": 2, "R": 3, "D": 2, "P": 3}
 SOURCE, TARGET = [1, 4, 2, 0], [0, 3, 1, 2]
 LOCATIONS = np.array([[1.0, -2.0], [0.5, 3.0], [-1.0, 0.25]])
-PICTURE = np.array([0.5, -1.0, 2.0])
+IMAGE_VECTOR = np.array([0.5, -1.0, 2.0])
 # Every decoder, and what it is shown.
 DECODERS = {
     "nmt-2017": (oracle.nmt_2017, {}),
     "src-img-2017": (oracle.src_img_2017, {"locations": LOCATIONS}),
     "bahdanau-2016": (oracle.bahdanau_2016, {}),
-    "fc7-2016": (oracle.fc7_2016, {"picture": PICTURE}),
-    "doubly-2016": (oracle.doubly_attentive_2016, {"picture": PICTURE, "locations": LOCATIONS}),
-    "independent-2015": (oracle.independent_2015, {"picture": PICTURE}),
+    "fc7-2016": (oracle.fc7_2016, {"image": IMAGE_VECTOR}),
+    "doubly-2016": (oracle.doubly_attentive_2016, {"image": IMAGE_VECTOR, "locations": LOCATIONS}),
+    "independent-2015": (oracle.independent_2015, {"image": IMAGE_VECTOR}),
 }
 GATED, PLAIN = "src-img-2017", "doubly-2016"
 
@@ -129,8 +129,8 @@ def test_the_decoder_is_initialised_from_both_last_encoder_states():
 def test_the_decoder_is_initialised_from_the_first_annotation_and_the_image():
     # i W_I + b_I = (2*1 + 1*2, 2*0 + 1*3) + (-1, 1) = (3, 4); with h_1 = (1, 2) the sum is (4, 6).
     theta = arrays({"W_I": [[1, 0], [2, 3]], "b_I": [-1, 1], "W_init": [[-1, 1]], "b_init": [LN2 - 2]})
-    annotations, picture = np.array([[1.0, 2.0], [7.0, 9.0]]), np.array([2.0, 1.0])
-    assert oracle.start_from_fc7(theta, annotations, picture) == pytest.approx([0.6])
+    annotations, image = np.array([[1.0, 2.0], [7.0, 9.0]]), np.array([2.0, 1.0])
+    assert oracle.start_from_fc7(theta, annotations, image) == pytest.approx([0.6])
     # Without a picture b_I is left out too: tanh(2 - 1 - 1 + ln 2).
     theta["b_init"] += 1
     assert oracle.start_from_fc7(theta, annotations, None) == pytest.approx([0.6])
@@ -269,7 +269,7 @@ def test_a_missing_or_zero_image_gives_the_text_only_model(locations):
         assert trace.image_alphas is None
         np.testing.assert_array_equal(trace.betas, [0.0, 0.0, 0.0])
     theta = weights(PLAIN, "text")
-    trace = run(PLAIN, theta, picture=None, locations=locations, start="text")
+    trace = run(PLAIN, theta, image=None, locations=locations, start="text")
     assert_same(trace, run("bahdanau-2016", part(theta, "bahdanau-2016")), "image_alphas")
 
 
@@ -303,11 +303,11 @@ def test_the_query_of_the_first_attention_is_the_proposal_or_the_previous_state(
 def test_the_pooled_image_affects_the_initial_state_only():
     # With W_init = 0 nothing of it is left. With one source word, h_1 is both last states of the encoder.
     theta = weights("fc7-2016")
-    assert not np.allclose(run("fc7-2016", theta).logits, run("fc7-2016", theta, picture=-PICTURE).logits)
-    blind = theta | {"W_init": np.zeros((4, 4))}
-    assert_same(run("fc7-2016", blind), run("fc7-2016", blind, picture=-PICTURE))
+    assert not np.allclose(run("fc7-2016", theta).logits, run("fc7-2016", theta, image=-IMAGE_VECTOR).logits)
+    text_only = theta | {"W_init": np.zeros((4, 4))}
+    assert_same(run("fc7-2016", text_only), run("fc7-2016", text_only, image=-IMAGE_VECTOR))
     plain = run("bahdanau-2016", part(theta, "bahdanau-2016"), source=[2])
-    assert_same(run("fc7-2016", theta, source=[2], picture=None), plain)
+    assert_same(run("fc7-2016", theta, source=[2], image=None), plain)
 
 
 def test_the_doubly_attentive_decoder_without_locations_equals_image_initialisation():
@@ -318,12 +318,12 @@ def test_the_doubly_attentive_decoder_without_locations_equals_image_initialisat
 def test_independent_descriptions_use_the_image_at_the_first_source_word_only():
     theta, model = weights("independent-2015"), "independent-2015"
     # The same as a first word, here id 5, whose embedding has the picture in it; it comes again as word 1.
-    extra = theta["E_x"][1] + theta["W_v"] @ PICTURE + theta["b_v"]
+    extra = theta["E_x"][1] + theta["W_v"] @ IMAGE_VECTOR + theta["b_v"]
     larger = theta | {"E_x": np.vstack([theta["E_x"], extra])}
-    assert_same(run(model, theta, source=[1, 4, 1]), run(model, larger, source=[5, 4, 1], picture=None))
+    assert_same(run(model, theta, source=[1, 4, 1]), run(model, larger, source=[5, 4, 1], image=None))
     # The target language knows of source and picture by its first state alone.
-    blind = theta | {"W_init": np.zeros((4, 2))}
-    assert_same(run(model, blind), run(model, blind, source=[2], picture=None))
+    text_only = theta | {"W_init": np.zeros((4, 2))}
+    assert_same(run(model, text_only), run(model, text_only, source=[2], image=None))
 
 
 @pytest.mark.parametrize(

@@ -195,19 +195,19 @@ def test_perplexity_from_word_conditions_on_the_skipped_words():
     assert seen[1:] == [(1,), (1,), (1,)]
 
 
-def picture_is_distribution(context, x):
+def image_is_distribution(context, x):
     return x
 
 
 def test_text_to_image_scores_each_image_by_perplexity():
     images = [np.array([0.5, 0.5]), np.array([0.2, 0.8])]
-    assert_close(text_to_image_scores([0, 1], images, picture_is_distribution, 1, 0), [2.0, 2.5])
+    assert_close(text_to_image_scores([0, 1], images, image_is_distribution, 1, 0), [2.0, 2.5])
 
 
 def test_image_to_text_scores_divide_by_the_perplexity_under_the_mean_image():
     x, mean = np.array([0.25, 0.75]), np.array([0.1, 0.9])
     sentences = [[0], [1]]  # word 1 is the easy one, but word 0 gains by the picture
-    ratios = image_to_text_scores(x, mean, sentences, picture_is_distribution, 1, 0)
+    ratios = image_to_text_scores(x, mean, sentences, image_is_distribution, 1, 0)
     assert_close(ratios, [4 / 10, 0.9 / 0.75])
 
 

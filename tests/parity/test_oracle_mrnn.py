@@ -8,7 +8,7 @@ import oracle_mrnn as oracle
 import pytest
 
 START, WORD, END = 0, 1, 2
-SENTENCE, PICTURE = [START, WORD, END], np.array([2.0])
+SENTENCE, IMAGE_VECTOR = [START, WORD, END], np.array([2.0])
 G1 = 1.7159 * math.tanh(2.0 / 3.0)
 
 # w(t) is (1, 3) with r(1) = ReLU(1) = 1 and r(2) = ReLU(-2.5 + 3) = 0.5, unless noted; I = 2.
@@ -46,7 +46,7 @@ def tiny(variant="m-RNN"):
         "softmax.bias": [0, math.log(2), 0],
     }
     settings = oracle.OracleSettings(variant, "linear")
-    names = oracle.parameter_shapes(settings, vocab=3, embedding=1, word=1, multimodal=1, picture=1)
+    names = oracle.parameter_shapes(settings, vocab=3, embedding=1, word=1, multimodal=1, image_dim=1)
     return {name: np.array(values[name], dtype=np.float64) for name in names}, settings
 
 
@@ -54,7 +54,7 @@ def random_case(variant):
     generator = np.random.default_rng(0)
     settings = oracle.OracleSettings(variant, "relu")
     multimodal = 2 if variant == "visInRnn-both-shared" else 4
-    shapes = oracle.parameter_shapes(settings, vocab=3, embedding=3, word=2, multimodal=multimodal, picture=5)
+    shapes = oracle.parameter_shapes(settings, vocab=3, embedding=3, word=2, multimodal=multimodal, image_dim=5)
     return {n: generator.normal(size=s) for n, s in shapes.items()}, settings, generator.normal(size=(3, 5))
 
 
@@ -65,7 +65,7 @@ def distribution_by_hand(x):
 
 @pytest.mark.parametrize("variant", X_BY_HAND)
 def test_every_variant_has_the_hand_computed_connections(variant):
-    rows = oracle.next_word_distributions(*tiny(variant), SENTENCE, PICTURE)
+    rows = oracle.next_word_distributions(*tiny(variant), SENTENCE, IMAGE_VECTOR)
     np.testing.assert_allclose(rows, [distribution_by_hand(x) for x in X_BY_HAND[variant]], rtol=1e-12)
 
 
@@ -87,15 +87,15 @@ def test_layers_equal_the_equations_of_the_paper():
 def test_perplexity_and_sentence_probability():
     # 4/9 for WORD, then 1/4 for END: P = 1/9, two words, perplexity 3. Without the end sign 4/9, one word.
     theta, settings = tiny()
-    assert oracle.sentence_log_prob(theta, settings, SENTENCE, PICTURE) == pytest.approx(-math.log(9))
-    assert oracle.log2_perplexity(theta, settings, SENTENCE, PICTURE) == pytest.approx(math.log2(3))
+    assert oracle.sentence_log_prob(theta, settings, SENTENCE, IMAGE_VECTOR) == pytest.approx(-math.log(9))
+    assert oracle.log2_perplexity(theta, settings, SENTENCE, IMAGE_VECTOR) == pytest.approx(math.log2(3))
     literal = oracle.OracleSettings("m-RNN", "linear", score_end_sign=False)
-    assert oracle.log2_perplexity(theta, literal, SENTENCE, PICTURE) == pytest.approx(math.log2(9 / 4))
+    assert oracle.log2_perplexity(theta, literal, SENTENCE, IMAGE_VECTOR) == pytest.approx(math.log2(9 / 4))
 
 
 def test_cost_averages_over_words_and_adds_the_squared_norm():
     # Bits: log2 9 for (WORD, END), log2 9/4 for (END); three words. Norm: 30 + 4 + 1 + 6.25 + 1 + 4 + 1 + 4.
-    pairs = [(SENTENCE, PICTURE), ([START, END], PICTURE)]
+    pairs = [(SENTENCE, IMAGE_VECTOR), ([START, END], IMAGE_VECTOR)]
     squares = 51.25 + 2 * (math.log(2) / G1) ** 2 + math.log(2) ** 2
     expected = (math.log2(9) + math.log2(9 / 4)) / 3 + 0.1 * squares
     assert oracle.cost(*tiny(), pairs, 0.1) == pytest.approx(expected)
@@ -144,7 +144,7 @@ def test_probabilities_of_all_continuations_sum_to_one(variant):
 def test_superfluous_arrays_and_invalid_sharing_are_refused():
     theta, settings = tiny("RNN-base")
     with pytest.raises(ValueError, match="multimodal_visual"):
-        oracle.cost(theta | {"multimodal_visual": np.ones((1, 1))}, settings, [(SENTENCE, PICTURE)], 0.1)
+        oracle.cost(theta | {"multimodal_visual": np.ones((1, 1))}, settings, [(SENTENCE, IMAGE_VECTOR)], 0.1)
     shared = oracle.OracleSettings("visInRnn-both-shared", "linear")
     with pytest.raises(ValueError, match="M == E2"):
-        oracle.parameter_shapes(shared, vocab=3, embedding=1, word=256, multimodal=512, picture=1)
+        oracle.parameter_shapes(shared, vocab=3, embedding=1, word=256, multimodal=512, image_dim=1)

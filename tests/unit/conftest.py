@@ -21,7 +21,7 @@ COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), 
 SIZES = {"train": 32, "val": 8, "test": 8}
 
 
-class ColourEye:
+class ColourBackbone:
     """A backbone whose answer is known: the mean colour, from 0 to 1."""
 
     modality = IMAGE
@@ -71,7 +71,7 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     write_items(folder, tiny_items(folder))
     collection = Collection.open(folder)
-    extract(collection, ColourEye())
+    extract(collection, ColourBackbone())
     extract(collection, load_backbone("pixels:16"))
     return collection
 
@@ -104,9 +104,9 @@ def recipe_of():
 
 
 @pytest.fixture(scope="session")
-def eye_of():
-    """Makes backbones that see the mean colour: eye_of(name, version)."""
-    return ColourEye
+def backbone_of():
+    """Makes backbones that see the mean colour: backbone_of(name, version)."""
+    return ColourBackbone
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from toy_translation import learn, picture_collection, text_collection
+from toy_translation import image_collection, learn, text_collection
 
 from limner import cli
 from limner.data.collection import Collection, write_items
@@ -137,18 +137,18 @@ def test_generated_sentences_are_not_translated(model, collection):
 
 
 def test_missing_features_are_reported_before_decoding(tmp_path):
-    collection = picture_collection(tmp_path / "c")
-    seeing = load_trained_model(learn(collection, tmp_path / "run", picture=("attention",), steps=2))
+    collection = image_collection(tmp_path / "c")
+    multimodal = load_trained_model(learn(collection, tmp_path / "run", picture=("attention",), steps=2))
     sentences = (Sentence("de", "eins", 7),)
     write_items(collection.path, [Item("green0", "train", sentences=sentences)])
     write_items(collection.path, [Item("later", "train", image="later.png", sentences=sentences)])
     collection = Collection.open(collection.path)
     with pytest.raises(FeatureError, match=r"1 images of sentences to translate have no features, .* 'later'"):
-        back_translate([seeing], collection, generated_by="m", settings=BackTranslationSettings(write_batch_size=1))
+        back_translate([multimodal], collection, generated_by="m", settings=BackTranslationSettings(write_batch_size=1))
     assert made_in(collection) == []
-    image = seeing.recipe.features.model_copy(update={"missing": "leave_out"})
-    seeing = seeing._replace(recipe=seeing.recipe.model_copy(update={"features": image}))
-    assert sum(back_translate([seeing], collection, generated_by="m")) == 2
+    image = multimodal.recipe.features.model_copy(update={"missing": "leave_out"})
+    multimodal = multimodal._replace(recipe=multimodal.recipe.model_copy(update={"features": image}))
+    assert sum(back_translate([multimodal], collection, generated_by="m")) == 2
     assert "later" not in [item for item, *_ in made_in(collection)]
 
 

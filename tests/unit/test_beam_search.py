@@ -176,7 +176,7 @@ def test_a_narrow_beam_equals_a_plain_implementation(beam_size, rules, prefixes)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("picture", range(8))
+@pytest.mark.parametrize("image", range(8))
 def test_log_probs_are_those_of_the_model(picture, beam_size):
     settings = DecodingSettings(beam_size=beam_size, n_best=beam_size, max_length=9, length_penalty=0.7)
     for found in beam_search([Chain()], pictures(picture), settings)[0]:

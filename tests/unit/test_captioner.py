@@ -148,8 +148,8 @@ def test_unreadable_images_are_errors(captioner, scorer, tmp_path):
 def test_a_model_of_stored_features_needs_its_backbone(trained_on_colours, tiny):
     with pytest.raises(BackboneError, match=r"backbone 'eye'.*give the location"):
         limner.load(trained_on_colours)
-    blind = limner.Retriever.load(trained_on_colours, encode_images=False)
-    assert blind.retrieve_images("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")
+    text_only = limner.Retriever.load(trained_on_colours, encode_images=False)
+    assert text_only.retrieve_images("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")
 
 
 def test_an_ensemble_averages_probabilities(trained, tiny, recipe_of, photos, tmp_path):
@@ -268,7 +268,7 @@ def test_unknown_words_are_logged(scorer, photos, caplog):
     assert "not in the vocabulary" not in caplog.text
 
 
-def forms_of_image(path):
+def kinds_of_features(path):
     with Image.open(path) as image:
         image.load()
         return {
@@ -282,7 +282,7 @@ def forms_of_image(path):
 
 @pytest.mark.parametrize("form", ["text", "bytes", "pillow", "array"])
 def test_images_in_memory_give_the_results_of_their_files(captioner, scorer, retriever, tiny, photos, form):
-    red, blue = (forms_of_image(photos[name]) for name in ("red", "blue"))
+    red, blue = (kinds_of_features(photos[name]) for name in ("red", "blue"))
     settings = {"beam_size": 3, "n_best": 2}
     of_files = captioner.describe([red["path"], blue["path"]], **settings)
     assert captioner.describe([red[form], blue[form]], **settings) == of_files

@@ -44,8 +44,8 @@ class IdFeatures:
         return [None if item.media_path is None else {"pooled": np.array([float(item.id)])} for item in items]
 
 
-def numbered(count, blind=()):
-    return [Item(str(k), "test", image=None if k in blind else f"{k}.png") for k in range(count)]
+def numbered(count, text_only=()):
+    return [Item(str(k), "test", image=None if k in text_only else f"{k}.png") for k in range(count)]
 
 
 @pytest.mark.parametrize("count", [2, 3, 10])
@@ -64,14 +64,14 @@ def test_the_seed_decides_the_shuffle():
 
 
 def test_items_without_an_image_remain_without_one():
-    items = numbered(4, blind={1})
+    items = numbered(4, text_only={1})
     for control in (ControlFeatures.shuffled(IdFeatures(), items, 0), ControlFeatures(IdFeatures(), {}, {"pooled": 0})):
         assert [seen is None for seen in control.take(items)] == [False, True, False, False]
 
 
 def test_a_single_image_cannot_be_shuffled():
     with pytest.raises(SettingsError, match="expected at least two items with an image, got one \\('0'\\)"):
-        ControlFeatures.shuffled(IdFeatures(), numbered(2, blind={1}), 0)
+        ControlFeatures.shuffled(IdFeatures(), numbered(2, text_only={1}), 0)
 
 
 def test_the_mean_is_that_of_the_training_split_for_each_kind(model, tiny):
@@ -125,13 +125,13 @@ def test_a_control_is_part_of_signatures_and_file_names(model, tiny, right, tmp_
 
 
 def test_a_text_only_model_has_no_control(tiny, recipe_of, tmp_path):
-    blind = load_trained_model(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
+    text_only = load_trained_model(train(recipe_of(None, {"variant": "RNN-base"}, epochs=1), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="image control 'mean': this model uses no images"):
-        evaluate([blind], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="mean"))
+        evaluate([text_only], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="mean"))
 
 
 @pytest.mark.parametrize(
-    "blind",
+    "text_only",
     [
         {"name": "mrnn", "variant": "RNN-base", "embedding_dim": 8, "hidden_dim": 8, "multimodal_dim": 8},
         {"name": "lbl", "variant": "LBL", "word_dim": 8},
@@ -139,8 +139,8 @@ def test_a_text_only_model_has_no_control(tiny, recipe_of, tmp_path):
     ],
     ids=["RNN-base", "LBL", "ngram"],
 )
-def test_unused_features_have_no_effect(blind, tiny, recipe_of, tmp_path):
-    recipe = recipe_of("colour", epochs=1, metrics=["perplexity"]).model_dump(mode="json") | {"model": blind}
+def test_unused_features_have_no_effect(text_only, tiny, recipe_of, tmp_path):
+    recipe = recipe_of("colour", epochs=1, metrics=["perplexity"]).model_dump(mode="json") | {"model": text_only}
     model = load_trained_model(train(type(recipe_of()).parse(recipe), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="image control 'shuffled': this model uses no images"):
         evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu1",), image_control="shuffled"))

@@ -122,14 +122,14 @@ def translated(synthetic=0.0, items=TRANSLATED, max_tokens=80):
     )
 
 
-def read_and_said(examples):
+def source_and_target(examples):
     read = [examples.source.tokenizer.decode(source) for source in examples.sources]
     return list(zip(read, examples.texts, strict=True))
 
 
 def test_examples_of_translation_are_the_pairs_of_a_group():
     pairs = translated()
-    assert read_and_said(pairs) == [("one two", "eins zwei drei"), ("one", "eins"), ("one", "zwei eins")]
+    assert source_and_target(pairs) == [("one two", "eins zwei drei"), ("one", "eins"), ("one", "zwei eins")]
     assert (pairs.owners, pairs.synthetic) == ([0, 2, 2], [])
     batch = pairs.batch([2, 0])
     assert batch.ids == ("c", "a")
@@ -140,7 +140,7 @@ def test_examples_of_translation_are_the_pairs_of_a_group():
 
 def test_model_generated_sentences_are_sources_only_and_optional():
     pairs = translated(synthetic=0.5)
-    everything = read_and_said(pairs)
+    everything = source_and_target(pairs)
     written = [("four one", "eins"), ("four one", "zwei eins"), ("three three", "drei")]
     assert [everything[row] for row in pairs.synthetic] == written
     assert len(everything) == 6
@@ -228,7 +228,7 @@ def test_splits_of_translation(tiny):
         8,
         8,
     )  # the German sentence of each item is of the group of its second one
-    assert all(text.startswith("look") for text, _ in read_and_said(pairs))
+    assert all(text.startswith("look") for text, _ in source_and_target(pairs))
     with pytest.raises(
         TrainingError, match=r"'val' has no sentence in 'de' with a translation in 'fr' \(.*: de, en\)$"
     ):

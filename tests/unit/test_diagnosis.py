@@ -57,11 +57,11 @@ def toy_items(folder):
 
 
 @pytest.fixture(scope="module")
-def toys(tmp_path_factory, eye_of):
+def toy_data(tmp_path_factory, backbone_of):
     folder = tmp_path_factory.mktemp("toys")
     write_items(folder, toy_items(folder))
     collection = Collection.open(folder)
-    extract(collection, eye_of())
+    extract(collection, backbone_of())
     return collection
 
 
@@ -118,7 +118,7 @@ class ImageOracle(nn.Module):
         return Output(4.0 * functional.one_hot(targets[:, : batch.target_in.shape[1]], self.vocab_size))
 
 
-def untrained(toys, image_paths):
+def untrained(toy_data, image_paths):
     sizes = {"embedding_dim": 4, "hidden_dim": 4, "attention_dim": 4, "readout_dim": 4}
     recipe = Recipe.parse(
         {
@@ -130,21 +130,21 @@ def untrained(toys, image_paths):
             "decoding": {"max_length": 8},
         }
     )
-    model = prepare(recipe, toys, "")[0]
+    model = prepare(recipe, toy_data, "")[0]
     model.model.eval()
     return model
 
 
 @pytest.fixture(scope="module")
-def using(toys):
-    model = untrained(toys, ["initial"])
+def using(toy_data):
+    model = untrained(toy_data, ["initial"])
     return model._replace(model=ImageOracle(model.tokenizer, model.source_tokenizer))
 
 
 @pytest.fixture(scope="module")
-def ignoring(toys):
+def ignoring(toy_data):
     """A model that reads the image features with weights of zero."""
-    model = untrained(toys, ["initial"])
+    model = untrained(toy_data, ["initial"])
     with torch.no_grad():
         for weight in model.model.image_initial.parameters():
             weight.zero_()
@@ -152,8 +152,8 @@ def ignoring(toys):
 
 
 @pytest.fixture(scope="module")
-def diagnosis(using, toys):
-    return run_diagnosis(using, toys, metrics=METRICS, masks=["colours", "last:1"], trials=200)
+def diagnosis(using, toy_data):
+    return run_diagnosis(using, toy_data, metrics=METRICS, masks=["colours", "last:1"], trials=200)
 
 
 def run_diagnosis(model, collection, on_progress=None, **settings):
@@ -189,8 +189,8 @@ def test_the_image_determines_the_sense(diagnosis):
     assert table["none"]["correct_sense"].value == table["none"]["other_sense"].value == 0
 
 
-def test_a_model_that_ignores_the_image(ignoring, toys):
-    diagnosis = run_diagnosis(ignoring, toys, metrics=METRICS, masks=["colours"], trials=20)
+def test_a_model_that_ignores_the_image(ignoring, toy_data):
+    diagnosis = run_diagnosis(ignoring, toy_data, metrics=METRICS, masks=["colours"], trials=20)
     for conditions in (diagnosis.image_controls, diagnosis.ambiguity.conditions, diagnosis.masking[0].conditions[:3]):
         first, *others = conditions
         for other in others:
@@ -203,8 +203,8 @@ def test_a_model_that_ignores_the_image(ignoring, toys):
     assert scores(diagnosis.ambiguity.conditions)["right"]["correct_sense"].value <= 50
 
 
-def test_a_text_only_model_has_no_image_controls(toys):
-    diagnosis = run_diagnosis(untrained(toys, []), toys, metrics=["bleu1"], masks=["last:2"], trials=20)
+def test_a_text_only_model_has_no_image_controls(toy_data):
+    diagnosis = run_diagnosis(untrained(toy_data, []), toy_data, metrics=["bleu1"], masks=["last:2"], trials=20)
     assert [one.name for one in diagnosis.image_controls] == ["none"]
     assert [one.name for one in diagnosis.masking[0].conditions] == ["none", "unmasked"]
     assert [one.name for one in diagnosis.ambiguity.conditions] == ["none"]
@@ -222,9 +222,9 @@ def test_a_captioning_model(trained_on_colours, tiny):
         run_diagnosis(model, tiny, masks=["colours"])
 
 
-def test_the_scores_equal_those_of_an_evaluation(diagnosis, using, toys):
+def test_the_scores_equal_those_of_an_evaluation(diagnosis, using, toy_data):
     examples = Examples.of_split(
-        toys, "test", using.target, open_features(using, toys), source=using.source, max_tokens=80
+        toy_data, "test", using.target, open_features(using, toy_data), source=using.source, max_tokens=80
     )
     expected = score_examples(using.model, examples).perplexity
     assert scores(diagnosis.image_controls)["right"]["perplexity"].value == pytest.approx(expected.value)
@@ -347,12 +347,12 @@ def test_a_word_list_may_contain_translations(tmp_path):
         ("elephants.txt", "elephants.txt': no word of the 16 source sentences is masked"),
     ],
 )
-def test_invalid_masks_are_rejected_before_generation(using, toys, tmp_path, monkeypatch, name, message):
+def test_invalid_masks_are_rejected_before_generation(using, toy_data, tmp_path, monkeypatch, name, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two words.txt").write_text("dog\na dog\n")
     (tmp_path / "elephants.txt").write_text("elephant\n")
     with pytest.raises(LimnerError, match=message):
-        run_diagnosis(using, toys, masks=[name], on_progress=lambda *_: pytest.fail("generation has started"))
+        run_diagnosis(using, toy_data, masks=[name], on_progress=lambda *_: pytest.fail("generation has started"))
 
 
 def test_a_language_without_a_colour_list():
@@ -416,17 +416,17 @@ def table(path, *lines):
 ANIMAL, CLUB = "rot : Fledermaus .", "rot : Schläger ."
 
 
-def test_contrastive_sentences(using, ignoring, toys, tmp_path):
+def test_contrastive_sentences(using, ignoring, toy_data, tmp_path):
     file = table(
         tmp_path / "pairs.tsv",
         ("source", "target", "other", "image", "remark"),
         ("a red bat .", ANIMAL, CLUB, "test0", "an animal"),
         ("a red bat .", CLUB, ANIMAL, "test1", "a club"),
     )
-    result = score_contrastive_set(using, read_contrastive_set(file, using, toys), toys)
+    result = score_contrastive_set(using, read_contrastive_set(file, using, toy_data), toy_data)
     assert (result.compared, result.accuracy, result.accuracy_per_token) == ("sentences", 100, 100)
     assert [line.line for line in result.pairs] == [2, 3]
-    ignored = score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toys), toys)
+    ignored = score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toy_data), toy_data)
     assert ignored.accuracy == 50
     assert ignored.pairs[0].log_prob == pytest.approx(ignored.pairs[1].other_log_prob)
     token = 4 - math.log(math.exp(4) + len(using.tokenizer) - 1)  # the stub's logits are 4 and 0
@@ -435,8 +435,8 @@ def test_contrastive_sentences(using, ignoring, toys, tmp_path):
     assert result.pairs[0].other_log_prob == pytest.approx(5 * token - 4, rel=1e-5)  # one token is wrong
 
 
-def test_contrastive_images_which_may_be_files(using, ignoring, toys, tmp_path, eye_of, monkeypatch):
-    monkeypatch.setattr("limner.diagnosis.contrastive.load_backbone_for", lambda *_, **__: eye_of())
+def test_contrastive_images_which_may_be_files(using, ignoring, toy_data, tmp_path, backbone_of, monkeypatch):
+    monkeypatch.setattr("limner.diagnosis.contrastive.load_backbone_for", lambda *_, **__: backbone_of())
     Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "new.png")
     file = table(
         tmp_path / "pairs.tsv",
@@ -444,10 +444,10 @@ def test_contrastive_images_which_may_be_files(using, ignoring, toys, tmp_path, 
         ("test0", "test1", "a red bat .", ANIMAL),
         ("new.png", "test0", "a red bat .", CLUB),
     )
-    result = score_contrastive_set(using, read_contrastive_set(file, using, toys), toys)
+    result = score_contrastive_set(using, read_contrastive_set(file, using, toy_data), toy_data)
     assert (result.compared, result.accuracy) == ("images", 100)
     assert (
-        score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toys), toys).accuracy == 50
+        score_contrastive_set(ignoring, read_contrastive_set(file, ignoring, toy_data), toy_data).accuracy == 50
     )  # a tie counts half
 
 
@@ -471,32 +471,32 @@ HEAD = ("source", "target", "other", "image")
         ([HEAD, ("a bat", "b", "c", "test99")], "pairs.tsv:2: expected the id of an item with an image in"),
     ],
 )
-def test_malformed_contrastive_sets_are_rejected_before_generation(using, toys, tmp_path, lines, message):
+def test_malformed_contrastive_sets_are_rejected_before_generation(using, toy_data, tmp_path, lines, message):
     file = table(tmp_path / "pairs.tsv", *lines)
     with pytest.raises(CollectionError, match=message):
-        run_diagnosis(using, toys, contrastive=file, on_progress=lambda *_: pytest.fail("generation has started"))
+        run_diagnosis(using, toy_data, contrastive=file, on_progress=lambda *_: pytest.fail("generation has started"))
 
 
-def test_an_item_without_features_is_named(using, own_toys, tmp_path):
-    write_items(own_toys.path, [Item("later", "test", image="test0.png")])
+def test_an_item_without_features_is_named(using, own_toy_data, tmp_path):
+    write_items(own_toy_data.path, [Item("later", "test", image="test0.png")])
     file = table(tmp_path / "pairs.tsv", HEAD, ("a bat", "b", "c", "later"))
     with pytest.raises(FeatureError, match=r"pairs.tsv:2: item 'later' has no features"):
-        read_contrastive_set(file, using, Collection.open(own_toys.path))
+        read_contrastive_set(file, using, Collection.open(own_toy_data.path))
 
 
 @pytest.fixture
-def own_toys(tmp_path, eye_of):
+def own_toy_data(tmp_path, backbone_of):
     """A collection that a test may change: two bats, one crane and no training split."""
     folder = tmp_path / "own"
     folder.mkdir()
     write_items(folder, [item for item in toy_items(folder) if item.id in ("test0", "test1", "test2")])
     collection = Collection.open(folder)
-    extract(collection, eye_of())
+    extract(collection, backbone_of())
     return collection
 
 
-def test_image_controls_without_images_are_left_out(using, own_toys, caplog):
-    diagnosis = run_diagnosis(using, own_toys, metrics=["bleu1"], trials=5)
+def test_image_controls_without_images_are_left_out(using, own_toy_data, caplog):
+    diagnosis = run_diagnosis(using, own_toy_data, metrics=["bleu1"], trials=5)
     assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
     assert (diagnosis.ambiguity.sentences, diagnosis.ambiguity.excluded) == (
         2,
@@ -505,25 +505,28 @@ def test_image_controls_without_images_are_left_out(using, own_toys, caplog):
     assert "the image control 'mean' is left out" in caplog.text and "'train'" in caplog.text
 
 
-def test_a_training_split_without_images_has_no_mean_image(using, own_toys, caplog):
-    write_items(own_toys.path, [Item("told", "train", sentences=(Sentence("en", "a bat"),))])
-    diagnosis = run_diagnosis(using, Collection.open(own_toys.path), metrics=["bleu1"], trials=5)
+def test_a_training_split_without_images_has_no_mean_image(using, own_toy_data, caplog):
+    write_items(own_toy_data.path, [Item("told", "train", sentences=(Sentence("en", "a bat"),))])
+    diagnosis = run_diagnosis(using, Collection.open(own_toy_data.path), metrics=["bleu1"], trials=5)
     assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
     assert "expected items with an image in the training split" in caplog.text
 
 
-def test_items_without_an_image_are_left_out(using, own_toys):
+def test_items_without_an_image_are_left_out(using, own_toy_data):
     sentences = (Sentence("en", "a red bat ."), Sentence("de", ANIMAL))
-    write_items(own_toys.path, [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)])
-    collection = Collection.open(own_toys.path)
+    write_items(
+        own_toy_data.path,
+        [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)],
+    )
+    collection = Collection.open(own_toy_data.path)
     assert run_diagnosis(using, collection, metrics=["bleu1"], trials=5).sentences == 3
     with pytest.raises(SettingsError, match="split 'words' has no images"):
         run_diagnosis(using, collection, split="words")
 
 
-def test_an_unknown_metric_is_rejected(using, toys):
+def test_an_unknown_metric_is_rejected(using, toy_data):
     with pytest.raises(SettingsError, match="no metric 'blue4'"):
-        run_diagnosis(using, toys, metrics=["blue4"])
+        run_diagnosis(using, toy_data, metrics=["blue4"])
 
 
 def test_a_diagnosis_round_trips(diagnosis, tmp_path):
@@ -541,7 +544,7 @@ def test_diagnoses_with_different_masks_have_different_files(diagnosis, tmp_path
     assert [Diagnosis.load(tmp_path / "diagnosis" / name) for name in names] == stored
 
 
-def test_the_command_prints_and_stores(using, toys, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, capsys):
     file = table(tmp_path / "pairs.tsv", HEAD, ("a red bat .", ANIMAL, CLUB, "test0"))
     run = tmp_path / "run"
     line = [
@@ -550,7 +553,7 @@ def test_the_command_prints_and_stores(using, toys, tmp_path, monkeypatch, capsy
         "--model",
         str(run),
         "--collection",
-        str(toys.path),
+        str(toy_data.path),
         "--metric",
         "bleu1",
         "--metric",

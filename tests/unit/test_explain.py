@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy_translation import GridEye, learn, picture_collection, text_collection
+from toy_translation import GridBackbone, image_collection, learn, text_collection
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
@@ -156,10 +156,10 @@ def reader(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory):
+def multimodal(tmp_path_factory):
     """A model that needs the image for one word, and its collection."""
     folder = tmp_path_factory.mktemp("pictures")
-    collection = picture_collection(folder / "collection")
+    collection = image_collection(folder / "collection")
     run = learn(collection, folder / "run", picture=("attention",))
     return load_trained_model(run), collection
 
@@ -179,18 +179,18 @@ def test_explanations_do_not_depend_on_the_batch(reader):
         assert one.gate is None and one.attention is None
 
 
-def test_without_an_image_there_is_no_attention_and_no_gate(seeing):
-    model, collection = seeing
+def test_without_an_image_there_is_no_attention_and_no_gate(multimodal):
+    model, collection = multimodal
     items = collection.items()
     queries = [GenerationInput(items[0], "bat", ()), GenerationInput(Item("blind", "new"), "bat", ())]
     pictures = open_features(model, collection)
     found = [hypotheses[0] for hypotheses in generate([model], queries, pictures, model.recipe.decoding)]
-    seen, blind = explain(model, queries, found, pictures)
+    seen, text_only = explain(model, queries, found, pictures)
     assert seen.attention.shape == (len(seen.target), 4) and seen.gate.shape == (len(seen.target),)
     assert seen.attention.sum(1) == pytest.approx(1, abs=1e-5)
     assert ((seen.gate > 0) & (seen.gate < 1)).all()
-    assert blind.attention is None and blind.gate is None
-    assert blind.alignment.sum(1) == pytest.approx(1, abs=1e-5)
+    assert text_only.attention is None and text_only.gate is None
+    assert text_only.alignment.sum(1) == pytest.approx(1, abs=1e-5)
 
 
 def explanation(words, values):
@@ -230,11 +230,11 @@ def test_gate_statistics_round_trip(tmp_path):
     assert "numbers" not in [part.part for part in found.parts]
 
 
-def test_gates_are_measured_batch_by_batch(seeing, monkeypatch):
-    model, collection = seeing
+def test_gates_are_measured_batch_by_batch(multimodal, monkeypatch):
+    model, collection = multimodal
     monkeypatch.setattr(gates, "EXPLANATION_BATCH_SIZE", 2)
-    blind = GenerationInput(Item("blind", "new"), "bat", ())
-    queries = [blind, *(GenerationInput(item, f"eins {item.texts('de')[0]}", ()) for item in collection.items())]
+    text_only = GenerationInput(Item("blind", "new"), "bat", ())
+    queries = [text_only, *(GenerationInput(item, f"eins {item.texts('de')[0]}", ()) for item in collection.items())]
     pictures = open_features(model, collection)
     found = [hypotheses[0] for hypotheses in generate([model], queries, pictures, model.recipe.decoding)]
     whole = gate_statistics(explain(model, queries, found, pictures))
@@ -245,11 +245,11 @@ def test_gates_are_measured_batch_by_batch(seeing, monkeypatch):
     assert told == [(2, 6), (4, 6), (6, 6)]
 
 
-def test_a_model_without_a_gate_or_images_has_no_gate_statistics(reader, seeing):
+def test_a_model_without_a_gate_or_images_has_no_gate_statistics(reader, multimodal):
     assert (
         measure_gates(reader, [GenerationInput(Item("x", "new", image="x.png"), "eins", ())], [said(4)], None) is None
     )
-    assert measure_gates(seeing[0], [GenerationInput(Item("blind", "new"), "bat", ())], [said(4)], None) is None
+    assert measure_gates(multimodal[0], [GenerationInput(Item("blind", "new"), "bat", ())], [said(4)], None) is None
 
 
 def test_gates_as_scores():
@@ -267,9 +267,9 @@ def test_an_empty_gate_list_has_no_statistics():
         gate_statistics([explanation("a", None)])
 
 
-def test_plots_and_their_page(seeing, tmp_path):
-    model, collection = seeing
-    translator = Translator([model], GridEye())
+def test_plots_and_their_page(multimodal, tmp_path):
+    model, collection = multimodal
+    translator = Translator([model], GridBackbone())
     sentences, pictures = ["eins bat", "", "bat <zwei>"], [collection.path / "red.png", None, None]
     found = [best[0] for best in translator.translate(sentences, images=pictures, missing="text")]
     explained = translator.explain(sentences, found, images=pictures, missing="text")

@@ -54,8 +54,8 @@ def collection(tmp_path):
 
 
 @pytest.fixture
-def backbone(eye_of):
-    return eye_of()
+def backbone(backbone_of):
+    return backbone_of()
 
 
 def written(folder, contents, name="boxes.json"):
@@ -317,10 +317,10 @@ def test_an_interrupted_run_is_continued_and_other_boxes_are_refused(collection,
         extract(collection, with_regions(backbone, collection, other), name="regions")
 
 
-def test_the_backbone_gets_batches_of_one_size_without_zero_rows(collection, eye_of):
+def test_the_backbone_gets_batches_of_one_size_without_zero_rows(collection, backbone_of):
     sizes = []
 
-    class Counting(eye_of):
+    class Counting(backbone_of):
         def __call__(self, pixels):
             sizes.append(len(pixels))
             return super().__call__(pixels)

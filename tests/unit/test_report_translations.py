@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from test_report import EVIL, Page, assert_no_shared_ids
-from toy_translation import learn, picture_collection, text_collection
+from toy_translation import image_collection, learn, text_collection
 
 from limner import report
 from limner.data.dataset import Examples
@@ -74,10 +74,10 @@ def evaluated(run, collection):
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory):
+def multimodal(tmp_path_factory):
     """A multimodal run on six images, with its collection, evaluation and explanations."""
     folder = tmp_path_factory.mktemp("seeing")
-    collection = picture_collection(folder / "collection")
+    collection = image_collection(folder / "collection")
     run = learn(collection, folder / "run", picture=("attention",))
     return run, collection, *evaluated(run, collection)
 
@@ -92,9 +92,9 @@ def reading(tmp_path_factory):
 
 
 @pytest.fixture
-def own(seeing, tmp_path):
+def own(multimodal, tmp_path):
     """A copy of the run that a test may change."""
-    return shutil.copytree(seeing[0], tmp_path / "run")
+    return shutil.copytree(multimodal[0], tmp_path / "run")
 
 
 def page_of(run, out):
@@ -106,8 +106,8 @@ def attention_section(page):
     return re.search(r"Attention (The attention|Attention of).*?(?= Image gate |$)", page.text)[0]
 
 
-def test_translations_are_shown_with_their_source(seeing, tmp_path):
-    run, _, evaluation, _ = seeing
+def test_translations_are_shown_with_their_source(multimodal, tmp_path):
+    run, _, evaluation, _ = multimodal
     text = page_of(run, tmp_path).text
     assert "6 sentences of" in text and "BLEU-4 tok:given| scale:0-100 50.0" in text
     assert "Words with a gate above 0.5, % words:8| scale:0-100 12.5" in text
@@ -115,8 +115,8 @@ def test_translations_are_shown_with_their_source(seeing, tmp_path):
         assert f"{item.source} {item.hypothesis} {item.id} · BLEU" in text
 
 
-def test_attention_is_plotted_with_alignment_heat_maps_and_gates(seeing, tmp_path):
-    run, _, evaluation, made = seeing
+def test_attention_is_plotted_with_alignment_heat_maps_and_gates(multimodal, tmp_path):
+    run, _, evaluation, made = multimodal
     page = page_of(run, tmp_path)
     text = attention_section(page)
     titles = re.findall(r"image gate (\d\.\d\d)", (tmp_path / "r.html").read_text(encoding="utf-8"))
@@ -147,18 +147,18 @@ def attention_error(run, out):
     return attention_section(page)
 
 
-def test_a_missing_collection_is_reported_without_its_folder(own, seeing, tmp_path):
-    evaluation = seeing[2].model_copy(update={"collection": "/home/me/gone"})
+def test_a_missing_collection_is_reported_without_its_folder(own, multimodal, tmp_path):
+    evaluation = multimodal[2].model_copy(update={"collection": "/home/me/gone"})
     evaluation.save(own / "evaluation" / "train.json")
     message = attention_error(own, tmp_path)
     assert "The attention cannot be shown: gone: this folder does not exist" in message and "/home" not in message
 
 
-def test_sentences_of_another_model_are_not_explained(own, seeing, tmp_path):
-    first, *others = seeing[2].items
+def test_sentences_of_another_model_are_not_explained(own, multimodal, tmp_path):
+    first, *others = multimodal[2].items
     for ids in (first.ids[:-1], (*first.ids, 99), ()):
         changed = first.model_copy(update={"ids": ids})
-        seeing[2].model_copy(update={"items": (changed, *others)}).save(own / "evaluation" / "train.json")
+        multimodal[2].model_copy(update={"items": (changed, *others)}).save(own / "evaluation" / "train.json")
         assert "run 'limner evaluate' again" in attention_error(own, tmp_path)
 
 
@@ -167,9 +167,9 @@ def test_a_missing_model_is_reported(own, tmp_path):
     assert "the run directory has no model" in attention_error(own, tmp_path)
 
 
-def test_a_missing_image_leaves_the_alignment(own, seeing, tmp_path):
-    items = tuple(one.model_copy(update={"image": str(tmp_path / "gone.jpg")}) for one in seeing[2].items)
-    seeing[2].model_copy(update={"items": items}).save(own / "evaluation" / "train.json")
+def test_a_missing_image_leaves_the_alignment(own, multimodal, tmp_path):
+    items = tuple(one.model_copy(update={"image": str(tmp_path / "gone.jpg")}) for one in multimodal[2].items)
+    multimodal[2].model_copy(update={"items": items}).save(own / "evaluation" / "train.json")
     page = page_of(own, tmp_path)
     assert page.tags.count("svg") == len(items) + 1 and "img" not in page.tags
     assert page.text.count("no image") == len(items)
@@ -203,23 +203,23 @@ def test_heat_maps_cover_the_encoded_part_of_the_image(tmp_path):
     assert np.argmax(pixels.mean(0)) < pixels.shape[1] / 2
 
 
-def test_gates_are_shown_beside_the_published_ones(own, seeing, tmp_path):
+def test_gates_are_shown_beside_the_published_ones(own, multimodal, tmp_path):
     explanations = [
         Explanation((), (*"aaaaabb", END_OF_SENTENCE), None, None, np.array([0.9, 0.9, 0.6, 0.1, 0.0, 1, 1, 1.0]))
     ]
     gates = GateStatistics.model_validate_json(gate_statistics(explanations).model_dump_json())
-    seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
+    multimodal[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
     text = page_of(own, tmp_path).text
     assert "all words 7 0.64 71.4 % 57.1 % all words, Calixto et al. (2017) – – 20 % 8 %" in text
     assert "words with at least 5 occurrences" in text
     assert "0.50 (5)" in text and "(2)" not in text
 
 
-def test_rare_words_are_plotted_if_there_are_no_others(own, seeing, tmp_path):
+def test_rare_words_are_plotted_if_there_are_no_others(own, multimodal, tmp_path):
     gates = GateStatistics.model_validate_json(gate_statistics([
         Explanation((), ("a", END_OF_SENTENCE), None, None, np.array([0.75, 1.0]))
     ], thresholds=(0.7,)).model_dump_json())  # fmt: skip
-    seeing[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
+    multimodal[2].model_copy(update={"gates": gates}).save(own / "evaluation" / "train.json")
     text = page_of(own, tmp_path).text
     assert "0.75 (1)" in text and "words with at least" not in text
     assert "all words 1 0.75 100.0 %" in text and "all words, Calixto" not in text  # published with other thresholds
@@ -283,8 +283,8 @@ def test_a_diagnosis_is_rendered_with_its_verdict(tmp_path):
     assert "/home" not in page.text
 
 
-def test_a_run_without_a_diagnosis_has_no_such_section(seeing, tmp_path):
-    page = page_of(seeing[0], tmp_path)
+def test_a_run_without_a_diagnosis_has_no_such_section(multimodal, tmp_path):
+    page = page_of(multimodal[0], tmp_path)
     assert "diagnosis" not in page.ids and "#diagnosis" not in page.urls
 
 

@@ -368,9 +368,9 @@ def test_another_collection_is_not_resumed(short_run, own_tiny, recipe_of):
         train(recipe_of(epochs=1), Collection.open(own_tiny.path), short_run, resume=True)
 
 
-def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, eye_of):
+def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, backbone_of):
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
-    extract(own_tiny, eye_of(version="2"))
+    extract(own_tiny, backbone_of(version="2"))
     with pytest.raises(RunError, match=r"features was .* and is now"):
         train(recipe_of(epochs=1), own_tiny, short_run, resume=True)
 
@@ -388,8 +388,8 @@ def test_training_includes_sentences_without_an_image_if_configured(own_tiny, re
     assert "without" in load_trained_model(run).tokenizer.entries
 
 
-def test_two_tables_of_one_feature_kind_are_refused(own_tiny, recipe_of, eye_of, tmp_path):
-    extract(own_tiny, eye_of("again"))
+def test_two_tables_of_one_feature_kind_are_refused(own_tiny, recipe_of, backbone_of, tmp_path):
+    extract(own_tiny, backbone_of("again"))
     recipe = recipe_of()
     recipe = recipe.model_copy(update={"features": recipe.features.model_copy(update={"tables": ("colour", "again")})})
     with pytest.raises(SettingsError, match="got 'colour' and 'again' of kind 'pooled'"):

@@ -37,7 +37,7 @@ NEW = {
 SMALL = {"name": "nmt", "embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7, "readout_dim": 6}
 
 
-class GridEye:
+class GridBackbone:
     """A backbone whose answer is known: the mean colours of the picture's quarters."""
 
     modality = IMAGE
@@ -74,7 +74,7 @@ def walls(tmp_path_factory):
     """Walls with English and German sentences, some with pictures, and the features 'quarters'."""
     folder = tmp_path_factory.mktemp("walls")
     write_items(folder, items(folder))
-    extract(Collection.open(folder), GridEye())
+    extract(Collection.open(folder), GridBackbone())
     return Collection.open(folder)
 
 
@@ -273,9 +273,9 @@ def test_a_multimodal_model_is_initialised_from_a_text_only_model(walls, text_on
 
 
 def test_a_text_only_model_ignores_the_weights_of_the_image_encoder(walls, text_only, tmp_path):
-    seeing = train(looking(epochs=1), walls, tmp_path / "seeing", init=text_only)
-    blind = train(recipe_of(**STILL), walls, tmp_path / "blind", init=seeing)
-    said = load_trained_model(blind).config.provenance["init"]
+    multimodal = train(looking(epochs=1), walls, tmp_path / "seeing", init=text_only)
+    without_image = train(recipe_of(**STILL), walls, tmp_path / "blind", init=multimodal)
+    said = load_trained_model(without_image).config.provenance["init"]
     assert "; new: none; unused: " in said
     assert set(said.partition("; unused: ")[2].split(", ")) == NEW
 
@@ -400,16 +400,16 @@ def nmt(**changes):
 
 
 def test_weights_with_equal_name_and_shape_are_transferred():
-    text, seeing = nmt(), nmt(image=["attention"], readout_dim=5)
-    before = {name: weight.clone() for name, weight in seeing.state_dict().items()}
-    taken = transfer_weights(seeing, text.state_dict())
+    text, multimodal = nmt(), nmt(image=["attention"], readout_dim=5)
+    before = {name: weight.clone() for name, weight in multimodal.state_dict().items()}
+    taken = transfer_weights(multimodal, text.state_dict())
     other_shape = {name for name in before if name.startswith("readout") and name != "readout.bias"}
     assert set(taken.new) == NEW | other_shape
     assert set(taken.taken) == text.state_dict().keys() - other_shape
     assert taken.unused == ()
-    for name, weight in seeing.state_dict().items():
+    for name, weight in multimodal.state_dict().items():
         torch.testing.assert_close(weight, (text.state_dict() if name in taken.taken else before)[name], rtol=0, atol=0)
-    assert set(transfer_weights(nmt(), seeing.state_dict()).unused) == NEW
+    assert set(transfer_weights(nmt(), multimodal.state_dict()).unused) == NEW
 
 
 def test_transferred_weights_are_logged():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy_translation import BATS, WORDS, GridEye, learn, picture_collection, text_collection
+from toy_translation import BATS, WORDS, GridBackbone, image_collection, learn, text_collection
 
 import limner
 from limner import cli
@@ -36,21 +36,21 @@ def translator(run):
 
 
 @pytest.fixture(scope="module")
-def seeing_run(tmp_path_factory):
+def multimodal_run(tmp_path_factory):
     """A model that needs the image for one ambiguous word; the images are in its collection."""
     folder = tmp_path_factory.mktemp("pictures")
-    return learn(picture_collection(folder / "collection"), folder / "run", picture=("attention",))
+    return learn(image_collection(folder / "collection"), folder / "run", picture=("attention",))
 
 
 @pytest.fixture(scope="module")
-def photos(seeing_run):
-    return {colour: seeing_run.parent / "collection" / f"{colour}.png" for colour in BATS}
+def photos(multimodal_run):
+    return {colour: multimodal_run.parent / "collection" / f"{colour}.png" for colour in BATS}
 
 
 @pytest.fixture
-def seeing(seeing_run, monkeypatch):
-    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridEye())
-    return Translator.load(seeing_run)
+def multimodal(multimodal_run, monkeypatch):
+    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridBackbone())
+    return Translator.load(multimodal_run)
 
 
 def best(found):
@@ -126,39 +126,39 @@ def test_load_returns_the_class_for_the_model(run, trained_on_colours):
         Translator.load(trained_on_colours, encode_images=False)
 
 
-def test_the_image_resolves_the_ambiguous_word(seeing, photos):
+def test_the_image_resolves_the_ambiguous_word(multimodal, photos):
     pictures = [photos["red"], photos["green"], photos["green"], photos["red"]]
-    found = seeing.translate(["bat", "bat", "eins bat", "bat zwei"], images=pictures)
+    found = multimodal.translate(["bat", "bat", "eins bat", "bat zwei"], images=pictures)
     assert best(found) == ["club", "flyer", "one flyer", "club two"]
 
 
 @pytest.mark.parametrize("read", [Path.read_bytes, Image.open, lambda path: np.asarray(Image.open(path))])
-def test_images_in_memory_resolve_the_ambiguous_word(seeing, photos, read):
+def test_images_in_memory_resolve_the_ambiguous_word(multimodal, photos, read):
     images = [read(photos["red"]), None, read(photos["green"])]
-    assert best(seeing.translate(["bat", "", "eins bat"], images=images)) == ["club", "", "one flyer"]
+    assert best(multimodal.translate(["bat", "", "eins bat"], images=images)) == ["club", "", "one flyer"]
 
 
-def test_a_missing_image_is_an_error_unless_text_alone_is_allowed(seeing, photos):
+def test_a_missing_image_is_an_error_unless_text_alone_is_allowed(multimodal, photos):
     with pytest.raises(SettingsError, match=r"sentence 3 has no image.*--missing text"):
-        seeing.translate(["bat", "", "eins bat"], images=[photos["red"], None, None])
-    found = seeing.translate(["bat", "eins bat"], images=[photos["red"], None], missing="text")
+        multimodal.translate(["bat", "", "eins bat"], images=[photos["red"], None, None])
+    found = multimodal.translate(["bat", "eins bat"], images=[photos["red"], None], missing="text")
     assert found[0][0].text == "club"
-    alone = seeing.translate(["eins bat"], missing="text")[0][0]
+    alone = multimodal.translate(["eins bat"], missing="text")[0][0]
     assert found[1][0].log_prob == pytest.approx(alone.log_prob, abs=1e-5)
     with pytest.raises(SettingsError, match="missing: expected one of refuse, text, got 'blind'"):
-        seeing.translate(["bat"], missing="blind")
+        multimodal.translate(["bat"], missing="blind")
 
 
-def test_images_that_do_not_fit_are_errors(seeing, seeing_run, photos, tmp_path):
+def test_images_that_do_not_fit_are_errors(multimodal, multimodal_run, photos, tmp_path):
     with pytest.raises(SettingsError, match="1 images and 2 sentences"):
-        seeing.translate(["bat", "bat"], images=[photos["red"]])
+        multimodal.translate(["bat", "bat"], images=[photos["red"]])
     with pytest.raises(MediaError, match=r"gone\.png: no such image file"):
-        seeing.translate(["bat"], images=[tmp_path / "gone.png"])
+        multimodal.translate(["bat"], images=[tmp_path / "gone.png"])
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(MediaError, match=r"text\.png"):
-        seeing.translate(["bat"], images=[tmp_path / "text.png"])
+        multimodal.translate(["bat"], images=[tmp_path / "text.png"])
     with pytest.raises(SettingsError, match="encode_images=True"):
-        Translator.load(seeing_run, encode_images=False).translate(["bat"], images=[photos["red"]])
+        Translator.load(multimodal_run, encode_images=False).translate(["bat"], images=[photos["red"]])
 
 
 def test_a_text_only_model_logs_that_images_are_ignored(translator, photos, caplog):
@@ -264,17 +264,17 @@ def test_an_error_leaves_the_output_file_unchanged(limner_translate, tmp_path):
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_images_on_the_command_line(limner_translate, seeing_run, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridEye())
-    one = limner_translate("bat", "eins bat", "--image", photos["green"], model=seeing_run)
+def test_images_on_the_command_line(limner_translate, multimodal_run, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(new_images, "load_backbone_for", lambda *_, **__: GridBackbone())
+    one = limner_translate("bat", "eins bat", "--image", photos["green"], model=multimodal_run)
     assert one[:2] == (0, "flyer\none flyer\n")
-    each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=seeing_run)
+    each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=multimodal_run)
     assert each[:2] == (0, "flyer\nclub\n")
     (tmp_path / "pics").write_text(f"{photos['red']}\n\n{photos['green']}\n")
     asked = ["bat", "bat", "bat", "--image-list", tmp_path / "pics"]
-    status, _, told = limner_translate(*asked, model=seeing_run)
+    status, _, told = limner_translate(*asked, model=multimodal_run)
     assert status == 1 and "sentence 2 has no image" in told.replace("\n", " ")
-    lines = limner_translate(*asked, "--missing", "text", model=seeing_run)[1].splitlines()
+    lines = limner_translate(*asked, "--missing", "text", model=multimodal_run)[1].splitlines()
     assert (lines[0], lines[2]) == ("club", "flyer")
 
 

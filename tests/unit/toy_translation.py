@@ -27,7 +27,7 @@ BATS = {"red": "club", "green": "flyer"}
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20)}
 
 
-class GridEye:
+class GridBackbone:
     """A backbone whose answer is known: the mean colour of each quarter, from 0 to 1."""
 
     modality = IMAGE
@@ -69,7 +69,7 @@ def text_collection(folder: Path) -> Collection:
     return Collection.open(folder)
 
 
-def picture_collection(folder: Path) -> Collection:
+def image_collection(folder: Path) -> Collection:
     """Sentences with pictures that tell what a bat is, and features of them."""
     folder.mkdir(parents=True, exist_ok=True)
     items = []
@@ -79,7 +79,7 @@ def picture_collection(folder: Path) -> Collection:
             pair = (Sentence("de", german), Sentence("en", english))
             items.append(Item(f"{colour}{row}", "train", image=f"{colour}.png", sentences=pair))
     write_items(folder, items)
-    extract(Collection.open(folder), GridEye())
+    extract(Collection.open(folder), GridBackbone())
     return Collection.open(folder)
 
 

@@ -137,7 +137,7 @@ def test_float32_all_pairs_matrix_equals_the_generic_computation(pair) -> None:
 
 @pytest.mark.parametrize("strength", [1.0, 20.0, 100.0])
 def test_pairs_that_underflow_are_recomputed(strength, monkeypatch) -> None:
-    """What words make certain a picture may rule out: the largest terms of both factors then belong to other words."""
+    """Tokens that are probable given the prefix may be improbable given the image, so that the product underflows."""
     model = build("MLBL-B", "pooled").float()
     with torch.no_grad():
         model.image.weight.mul_(strength)
@@ -146,15 +146,17 @@ def test_pairs_that_underflow_are_recomputed(strength, monkeypatch) -> None:
     batch = collate([Example("", s) for s in SENTENCES])
     image = batch_of("pooled", [[]] * 20, images).image
     image = image._replace(pooled=image.pooled.float())
-    recomputed = []
-    recompute = all_pairs._mend
+    counts = []
+    recompute = all_pairs._recompute_normaliser
     monkeypatch.setattr(
-        all_pairs, "_mend", lambda z, faint, *rest: (recomputed.append(len(faint)), recompute(z, faint, *rest))
+        all_pairs,
+        "_recompute_normaliser",
+        lambda z, pairs, *rest: (counts.append(len(pairs)), recompute(z, pairs, *rest)),
     )
     with torch.inference_mode():
         (fast,) = model.pair_log_probs([image], batch, 1 << 16, torch.float32)
         general = tiled_log_probs(model.double(), image._replace(pooled=image.pooled.double()), batch, 1 << 20)
-    assert (sum(recomputed) > 0) is (strength > 1)
+    assert (sum(counts) > 0) is (strength > 1)
     torch.testing.assert_close(fast, general, rtol=1e-5, atol=1e-4)
 
 

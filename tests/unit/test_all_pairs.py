@@ -1,4 +1,4 @@
-"""All pairs of sentences and pictures: the tree of prefixes by hand, the softmax against a plain loop."""
+"""All pairs of sentences and images: the tree of prefixes by hand, the softmax against a plain loop."""
 
 import math
 
@@ -11,7 +11,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 EOS = SPECIAL_TOKENS.eos
 SENTENCES = [[5, 6], [5, 7], [5, 6], [8], []]
-VOCAB, UNITS, PICTURES = 40, 12, 7
+VOCAB, UNITS, IMAGES = 40, 12, 7
 
 
 def tree_of(sentences):
@@ -22,11 +22,11 @@ def test_the_tree_of_three_sentences():
     """'5 6', '5 7' and '5': four prefixes ('', '5', '5 6', '5 7') and six edges."""
     tree = tree_of([[5, 6], [5, 7], [5]])
     assert list(zip(tree.row.tolist(), tree.column.tolist(), strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 2)]
-    edges = [tree.word[a:b].tolist() for a, b in zip(tree.first_edge, tree.first_edge[1:], strict=False)]
+    edges = [tree.token[a:b].tolist() for a, b in zip(tree.first_edge, tree.first_edge[1:], strict=False)]
     assert edges == [[5], [EOS, 6, 7], [EOS], [EOS]]
     uses = [tree.sentence[a:b].tolist() for a, b in zip(tree.first_use, tree.first_use[1:], strict=False)]
     assert uses == [[0, 1, 2], [2], [0], [1], [0], [1]]
-    assert tree.sentences == 3
+    assert tree.sentence_count == 3
 
 
 def test_every_word_of_every_sentence_is_used_once():
@@ -39,21 +39,21 @@ def test_every_word_of_every_sentence_is_used_once():
 def parts(scale=1.0, bias=1.0):
     torch.manual_seed(4)
     tree = tree_of(SENTENCES)
-    language, picture = torch.randn(len(tree.row), UNITS), torch.randn(PICTURES, UNITS)
-    return tree, language, picture, scale * torch.randn(VOCAB, UNITS), bias * torch.randn(VOCAB)
+    language, image = torch.randn(len(tree.row), UNITS), torch.randn(IMAGES, UNITS)
+    return tree, language, image, scale * torch.randn(VOCAB, UNITS), bias * torch.randn(VOCAB)
 
 
-def plain_loop(tree, language, picture, weight, bias):
-    """Word by word in float64, every sentence and picture by itself."""
-    language, picture, weight, bias = (x.double() for x in (language, picture, weight, bias))
+def plain_loop(tree, language, image, weight, bias):
+    """Word by word in float64, every sentence and image by itself."""
+    language, image, weight, bias = (x.double() for x in (language, image, weight, bias))
     where = {}
     for prefix, (row, column) in enumerate(zip(tree.row.tolist(), tree.column.tolist(), strict=True)):
         where[tuple(SENTENCES[row][:column])] = prefix
-    scores = torch.zeros(len(SENTENCES), len(picture), dtype=torch.float64)
+    scores = torch.zeros(len(SENTENCES), len(image), dtype=torch.float64)
     for s, sentence in enumerate(SENTENCES):
-        for i in range(len(picture)):
+        for i in range(len(image)):
             for t, word in enumerate([*sentence, EOS]):
-                hidden = torch.tanh(language[where[tuple(sentence[:t])]] + picture[i])
+                hidden = torch.tanh(language[where[tuple(sentence[:t])]] + image[i])
                 scores[s, i] += (weight @ hidden + bias).log_softmax(0)[word]
     return scores
 
@@ -61,54 +61,54 @@ def plain_loop(tree, language, picture, weight, bias):
 @pytest.mark.parametrize("budget", [1, 4_000, 30_000, 1 << 26])
 def test_equals_a_plain_loop_for_every_memory_budget(budget):
     tree, *numbers = parts()
-    found = softmax_log_probs(*numbers, tree, budget)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), plain_loop(tree, *numbers), rtol=1e-5, atol=1e-5)
+    result = softmax_log_probs(*numbers, tree, budget)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.double(), plain_loop(tree, *numbers), rtol=1e-5, atol=1e-5)
 
 
 def test_bfloat16_is_close_to_float32():
     """Eight bits of mantissa: logits up to about 12 err by up to 0.05, and a sentence has at most three words."""
-    tree, language, picture, weight, bias = parts()
-    found = softmax_log_probs(language, picture, weight.bfloat16(), bias, tree, 1 << 20)
-    expected = plain_loop(tree, language, picture, weight, bias)
-    assert (found - expected).abs().max() < 0.15
-    assert (found - expected).abs().mean() < 0.03
+    tree, language, image, weight, bias = parts()
+    result = softmax_log_probs(language, image, weight.bfloat16(), bias, tree, 1 << 20)
+    expected = plain_loop(tree, language, image, weight, bias)
+    assert (result - expected).abs().max() < 0.15
+    assert (result - expected).abs().mean() < 0.03
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shift", [300.0, -300.0, 88.0, -95.0])
 def test_products_that_overflow_or_underflow_are_recomputed(shift, dtype):
-    tree, language, picture, weight, bias = parts(bias=0)
-    exact = plain_loop(tree, language, picture, weight, bias)  # a common shift changes no probability
-    found = softmax_log_probs(language, picture, weight.to(dtype), bias + shift, tree, 1 << 20)
+    tree, language, image, weight, bias = parts(bias=0)
+    exact = plain_loop(tree, language, image, weight, bias)  # a common shift changes no probability
+    result = softmax_log_probs(language, image, weight.to(dtype), bias + shift, tree, 1 << 20)
     # bfloat16 keeps multiples of 2 at 300 * log2(e), of a half at 88: the answer is coarse, but never infinite.
     tolerance = 1e-3 if dtype == torch.float32 else 3 * 1.5
-    assert torch.isfinite(found).all()
-    assert (found - exact).abs().max() < tolerance
+    assert torch.isfinite(result).all()
+    assert (result - exact).abs().max() < tolerance
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 20])
 def test_logits_of_300_both_ways_in_one_row(budget):
-    tree, language, picture, weight, bias = parts(bias=0)
+    tree, language, image, weight, bias = parts(bias=0)
     bias[10], bias[11] = 300.0, -300.0
-    found = softmax_log_probs(language, picture, weight, bias, tree, budget)
-    exact = plain_loop(tree, language, picture, weight, bias)
+    result = softmax_log_probs(language, image, weight, bias, tree, budget)
+    exact = plain_loop(tree, language, image, weight, bias)
     assert exact.max() < -250  # every word of the sentences is improbable beside word 10
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-3)
 
 
 def test_only_affected_rows_are_recomputed():
-    """Large weights make the powers of some (prefix, picture) pairs overflow, of others vanish, and leave the rest."""
-    tree, language, picture, weight, bias = parts(scale=60.0)
+    """Large weights make the powers of some (prefix, image) pairs overflow, of others vanish, and leave the rest."""
+    tree, language, image, weight, bias = parts(scale=60.0)
     weight[:, 0] += 200.0  # moves all logits of a pair together
     sums = torch.tensor(
-        [float((weight @ torch.tanh(a + b) + bias).double().logsumexp(0)) for a in language for b in picture]
+        [float((weight @ torch.tanh(a + b) + bias).double().logsumexp(0)) for a in language for b in image]
     )
     assert (sums > 90).any()
     assert (sums < 60).any()
-    found = softmax_log_probs(language, picture, weight, bias, tree, 1 << 20)
-    exact = plain_loop(tree, language, picture, weight, bias)
-    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-2)
+    result = softmax_log_probs(language, image, weight, bias, tree, 1 << 20)
+    exact = plain_loop(tree, language, image, weight, bias)
+    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-2)
 
 
 def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
@@ -123,10 +123,10 @@ def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
                 peak = max(peak, out.untyped_storage().nbytes())
             return out
 
-    vocab, units, pictures, budget = 300, 64, 200, 1 << 18
+    vocab, units, images, budget = 300, 64, 200, 1 << 18
     tree = tree_of([[word] for word in range(4, vocab)] * 3)
-    inputs = torch.randn(len(tree.row), units), torch.randn(pictures, units), torch.randn(vocab, units)
-    result = tree.sentences * pictures * 4
+    inputs = torch.randn(len(tree.row), units), torch.randn(images, units), torch.randn(vocab, units)
+    result = tree.sentence_count * images * 4
     with Watch():
         softmax_log_probs(*inputs, torch.zeros(vocab), tree, budget)
     assert peak <= max(budget, result)
@@ -137,35 +137,35 @@ def test_sums_over_a_large_vocabulary_equal_float64(budget):
     """As many words and prefixes as there are in earnest, and logits from about -15 to 15."""
     torch.manual_seed(1)
     small = budget == 1
-    vocab, pictures = (50, 4) if small else (2_500, 12)
+    vocab, images = (50, 4) if small else (2_500, 12)
     tree = tree_of(torch.randint(4, vocab, (20 if small else 300, 9)).tolist())
     assert small or len(tree.row) > 2_500
-    language, picture, weight = torch.randn(len(tree.row), 16), torch.randn(pictures, 16), torch.randn(vocab, 16)
+    language, image, weight = torch.randn(len(tree.row), 16), torch.randn(images, 16), torch.randn(vocab, 16)
     bias = torch.randn(vocab)
-    found = additive_log_probs(language, picture, weight, bias, tree, budget)
-    owner, words = tree.edges(slice(0, len(tree.row)))
+    result = additive_log_probs(language, image, weight, bias, tree, budget)
+    parents, words = tree.edges(slice(0, len(tree.row)))
     users = torch.repeat_interleave(torch.arange(len(words)), tree.first_use.diff())
-    for column, seen in enumerate(picture.double()):
-        logits = (language.double() + seen) @ weight.double().t() + bias.double()
-        edges = logits[owner, words] - logits.logsumexp(1)[owner]
-        exact = torch.zeros(tree.sentences, dtype=torch.double).index_add_(0, tree.sentence, edges[users])
-        torch.testing.assert_close(found[:, column].double(), exact, rtol=0, atol=1e-4)
+    for column, image_term in enumerate(image.double()):
+        logits = (language.double() + image_term) @ weight.double().t() + bias.double()
+        edges = logits[parents, words] - logits.logsumexp(1)[parents]
+        exact = torch.zeros(tree.sentence_count, dtype=torch.double).index_add_(0, tree.sentence, edges[users])
+        torch.testing.assert_close(result[:, column].double(), exact, rtol=0, atol=1e-4)
 
 
 def test_probabilities_of_all_next_words_sum_to_one():
     sentences = [[word] for word in range(4, VOCAB)]
     tree = tree_of([*sentences, []])
     torch.manual_seed(2)
-    language, picture = torch.randn(len(tree.row), UNITS), torch.randn(3, UNITS)
+    language, image = torch.randn(len(tree.row), UNITS), torch.randn(3, UNITS)
     weight, bias = torch.randn(VOCAB, UNITS), torch.randn(VOCAB)
     weight[EOS], bias[EOS] = 0, 0
-    # After any word the end sign has the probability that a softmax gives it; dividing it out leaves the first words.
-    scores = softmax_log_probs(language, picture, weight, bias, tree, 1 << 20).double()
+    # Dividing by the probability of the end-of-sentence token, known from the softmax, leaves that of the first word.
+    scores = softmax_log_probs(language, image, weight, bias, tree, 1 << 20).double()
     for i in range(3):
-        hidden = torch.tanh(language + picture[i]).double()
+        hidden = torch.tanh(language + image[i]).double()
         end = torch.log_softmax(hidden @ weight.double().t() + bias.double(), 1)[:, EOS]
         first = scores[:-1, i] - end[1:]
-        signs = torch.log_softmax(hidden[0] @ weight.double().t() + bias.double(), 0)[[0, 1, 3]]
-        total = float(torch.cat([first, signs, scores[-1:, i]]).logsumexp(0))
+        special = torch.log_softmax(hidden[0] @ weight.double().t() + bias.double(), 0)[[0, 1, 3]]
+        total = float(torch.cat([first, special, scores[-1:, i]]).logsumexp(0))
         assert total == pytest.approx(0, abs=1e-4)
         assert math.isfinite(total)

@@ -77,7 +77,7 @@ def test_next_word_probabilities_are_proportional_to_the_units(certain):
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_pairs_scores_equal_the_generic_computation(count):
     torch.manual_seed(0)
-    model = Bow(BowSettings(spread=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
+    model = Bow(BowSettings(init_std=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
     image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
     sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
     (found,) = model.pair_log_probs([image], sentences, 1 << 20, torch.float32)

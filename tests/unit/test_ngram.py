@@ -123,7 +123,7 @@ def test_a_cutoff_of_one_discounts_nothing():
 
 
 def test_mass_freed_by_unigrams_is_shared_among_unseen_words():
-    """Six words seen once, two twice, one three times (13 with the end sign), discounts 1/3 and 1/2 as above."""
+    """Six words seen once, two twice, one three times (13 with </s>), discounts 1/3 and 1/2 as above."""
     sentence = [4, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 11]
     model = fitted([sentence], order=1, cutoff=2, vocab=14)
     freed = F(6 * 2, 3 * 13) + F(2 * 2, 2 * 13)
@@ -227,7 +227,7 @@ def test_fitted_tables_keep_the_type_of_the_model():
 
 
 def test_tables_of_another_vocabulary_are_refused():
-    with pytest.raises(RunError, match="log_probs_1 has 9 words, the vocabulary has 8"):
+    with pytest.raises(RunError, match="log_probs_1 has 9 tokens, the vocabulary has 8"):
         fitted(BY_HAND).load_state_dict(fitted(BY_HAND, vocab=9).state_dict())
 
 
@@ -260,7 +260,7 @@ def test_no_sentences_are_refused():
 
 @pytest.mark.parametrize("word", [SPECIAL_TOKENS.pad, BOS, EOS, VOCAB, -1])
 def test_invalid_token_ids_are_refused(word):
-    with pytest.raises(TrainingError, match=rf"sentence 1 holds the id {word}: expected ids of words, 3 to 7"):
+    with pytest.raises(TrainingError, match=rf"sentence 1 has the token id {word}: expected 3 to 7"):
         fitted([[A], [B, word]])
 
 
@@ -282,7 +282,7 @@ def test_long_contexts_and_large_vocabularies_do_not_overflow():
     vocab = 60_000
     sentence = [vocab - 1 - word for word in range(12)]
     model = fitted([sentence, sentence[1:]], order=9, cutoff=1, vocab=vocab)
-    # The last context of nine words saw the end sign twice, its total is 3.
+    # The last context of nine words is followed by </s> twice, its total is 3.
     assert math.exp(model._log_probs(torch.tensor([sentence[-8:]]))[0, EOS]) == pytest.approx(2 / 3)
 
 
@@ -299,4 +299,4 @@ def test_decoding_and_sampling_generate_no_special_tokens():
 def test_states_of_unigrams_can_be_selected():
     model = fitted(BY_HAND, order=1)
     state = model.start(model.encode(batch([[], [], []])))
-    assert select(state, torch.tensor([2, 0])).words.shape == (2, 0)
+    assert select(state, torch.tensor([2, 0])).tokens.shape == (2, 0)

@@ -41,7 +41,7 @@ def test_a_masked_position_copies_the_state_and_its_gradient():
 def test_unrolled_steps_equal_single_steps():
     inputs, weight, hidden = torch.randn(2, 4, 3 * HIDDEN), torch.randn(HIDDEN, 3 * HIDDEN), torch.randn(2, HIDDEN)
     kept = torch.tensor([[0.0, 2.0, 2.0], [2.0, 0.0, 2.0]])
-    states = unroll(inputs, weight, hidden, kept=kept)
+    states = unroll(inputs, weight, hidden, dropout_mask=kept)
     for t in range(4):
         hidden = gru(inputs[:, t], (hidden * kept) @ weight, hidden)
         torch.testing.assert_close(states[:, t], hidden)

@@ -128,7 +128,7 @@ def test_source_text_settings_differ_in_the_language_only():
 def test_an_image_input_needs_features_of_its_kind(walls, tmp_path):
     with pytest.raises(SettingsError, match=r"model\.image \['attention'\] needs features of kind grid or maps.*none"):
         train(recipe_of({"image": ["attention"]}), walls, tmp_path / "run")
-    with pytest.raises(SettingsError, match="names one use twice"):
+    with pytest.raises(SettingsError, match="lists a use twice"):
         recipe_of({"image": ["initial", "initial"]})
     with pytest.raises(SettingsError, match=r"readout_dim \(5\) must equal embedding_dim \(6\)"):
         recipe_of({"tie_embeddings": True, "readout_dim": 5})

@@ -1,1 +1,1 @@
-"""Layers that several models share, in plain PyTorch; optimised forms of them are in `fused`."""
+"""Layers shared by several models, in plain PyTorch; optimised forms are in `fused`."""

@@ -1,7 +1,10 @@
-"""Log-probabilities of every sentence with every picture, where the two meet just before the softmax.
+"""Log-probability of every sentence given every image, for models whose recurrent states do not depend on the image.
 
-The exact all-pairs matrix for models whose recurrent states do not depend on the picture, in tiles of one large
-matrix product each, within a memory budget.
+Sentence and image are combined just before the softmax, so the exact matrix of all pairs is computed in tiles of one
+large matrix product each, within a memory budget. Common prefixes of the sentences are computed once.
+
+Shapes: S sentences, I images, T target length, P prefixes, N edges of the prefix tree, U uses of edges, M hidden units,
+V vocabulary; p, i and n are the prefixes, images and edges of one tile.
 """
 
 from __future__ import annotations
@@ -16,220 +19,254 @@ from torch import Tensor
 from limner.data.examples import Batch
 
 LOG2E = math.log2(math.e)
-FAINT = 1e-20
-"""Sums of exponentials below this are taken again: what has vanished among their terms might count."""
+UNDERFLOW = 1e-20
+"""Threshold of a sum of exponentials below which its logarithm is recomputed by logsumexp, because terms that underflow
+may be a relevant part of the sum."""
 
 
 class PrefixTree(NamedTuple):
-    """The different prefixes of some sentences, and the words that follow them.
+    """Distinct prefixes of S sentences, and the tokens that follow each of them.
 
-    Sentences that begin alike share the work: the softmax after 'a man in a' is computed once a picture. An edge is
-    a (prefix, next word) that occurs; edges are sorted by prefix, their uses by edge.
+    The softmax after a common prefix such as 'a man in a' is computed once per image. An edge is a (prefix, next token)
+    pair that occurs in the sentences. Edges are sorted by prefix, uses are sorted by edge.
     """
 
-    row: Tensor  # (P,) the first sentence that has the prefix, never falling
-    column: Tensor  # (P,) and the position where it ends
-    first_edge: Tensor  # (P + 1,) the edges of prefix p are first_edge[p] … first_edge[p + 1]
-    word: Tensor  # (N,) the word of each edge
-    first_use: Tensor  # (N + 1,) the uses of edge n are first_use[n] … first_use[n + 1]
-    sentence: Tensor  # (U,) the sentence of each use, one for each word of each sentence
-    sentences: int
+    row: Tensor  # (P,) index of the first sentence with the prefix, ascending
+    column: Tensor  # (P,) length of the prefix, which is the position of its next token
+    first_edge: Tensor  # (P + 1,) the edges of prefix p are first_edge[p] … first_edge[p + 1] - 1
+    token: Tensor  # (N,) token id of each edge
+    first_use: Tensor  # (N + 1,) the uses of edge n are first_use[n] … first_use[n + 1] - 1
+    sentence: Tensor  # (U,) index of the sentence of each use; one use for each token of each sentence
+    sentence_count: int  # S
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """Build the tree of a batch's sentences."""
+        """Build the tree of the S target sentences of a batch."""
         lengths = batch.target_mask.sum(1).tolist()
-        words = [row[:length] for row, length in zip(batch.target_out.tolist(), lengths, strict=True)]
-        prefixes: dict[tuple[int, int], int] = {}  # (prefix before, word) -> prefix
-        places = [(0, 0)]
-        uses: dict[tuple[int, int], list[int]] = {}  # (prefix, word) -> sentences
-        for sentence, sequence in enumerate(words):
-            node = 0
-            for column, word in enumerate(sequence):
-                edge = (node, word)
+        sequences = [row[:length] for row, length in zip(batch.target_out.tolist(), lengths, strict=True)]
+        prefixes: dict[tuple[int, int], int] = {}  # (prefix, next token) -> longer prefix
+        positions = [(0, 0)]  # (row, column) of each prefix
+        uses: dict[tuple[int, int], list[int]] = {}  # (prefix, next token) -> sentences
+        for sentence, sequence in enumerate(sequences):
+            prefix = 0
+            for column, token in enumerate(sequence):
+                edge = (prefix, token)
                 uses.setdefault(edge, []).append(sentence)
                 if column + 1 < len(sequence):
-                    node = prefixes.setdefault(edge, len(places))
-                    if node == len(places):
-                        places.append((sentence, column + 1))
+                    prefix = prefixes.setdefault(edge, len(positions))
+                    if prefix == len(positions):
+                        positions.append((sentence, column + 1))
         edges = sorted(uses)
-        counts = torch.zeros(len(places) + 1, dtype=torch.long)
+        edge_counts = torch.zeros(len(positions) + 1, dtype=torch.long)
         if edges:
-            counts[1:] = torch.bincount(torch.tensor([node for node, _ in edges]), minlength=len(places))
+            edge_counts[1:] = torch.bincount(torch.tensor([prefix for prefix, _ in edges]), minlength=len(positions))
         use_counts = torch.tensor([0] + [len(uses[edge]) for edge in edges])
         return cls(
-            row=torch.tensor([row for row, _ in places]),
-            column=torch.tensor([column for _, column in places]),
-            first_edge=counts.cumsum(0),
-            word=torch.tensor([word for _, word in edges], dtype=torch.long),
+            row=torch.tensor([row for row, _ in positions]),
+            column=torch.tensor([column for _, column in positions]),
+            first_edge=edge_counts.cumsum(0),
+            token=torch.tensor([token for _, token in edges], dtype=torch.long),
             first_use=use_counts.cumsum(0),
             sentence=torch.tensor([s for edge in edges for s in uses[edge]], dtype=torch.long),
-            sentences=len(words),
+            sentence_count=len(sequences),
         )
 
     def edges(self, prefixes: slice) -> tuple[Tensor, Tensor]:
-        """The edges of some prefixes: which of these each goes out from, (n,), and its word, (n,)."""
-        owner = _owners(self.first_edge[prefixes.start : prefixes.stop + 1])
-        return owner, self.word[int(self.first_edge[prefixes.start]) : int(self.first_edge[prefixes.stop])]
+        """Return the edges of some prefixes.
 
-    def credit(self, scores: Tensor, prefixes: slice, gained: Tensor, budget: int) -> None:
-        """Add the log-probabilities of the edges of some prefixes, (n, i), to their sentences' scores, (S, i)."""
+        Args:
+            prefixes: range of p prefixes.
+
+        Returns:
+            Index of the prefix of each edge, relative to the start of the range, (n,), and its token, (n,).
+        """
+        parents = _segment_ids(self.first_edge[prefixes.start : prefixes.stop + 1])
+        return parents, self.token[int(self.first_edge[prefixes.start]) : int(self.first_edge[prefixes.stop])]
+
+    def accumulate(self, scores: Tensor, prefixes: slice, log_probs: Tensor, budget: int) -> None:
+        """Add the log-probabilities of the edges of some prefixes to the scores of their sentences, in place.
+
+        Args:
+            scores: log-probabilities of the sentences so far, (S, i).
+            prefixes: range of prefixes.
+            log_probs: log-probabilities of all edges of these prefixes, (n, i).
+            budget: bytes of working memory.
+        """
         first, last = int(self.first_edge[prefixes.start]), int(self.first_edge[prefixes.stop])
-        users = _owners(self.first_use[first : last + 1])
+        edges = _segment_ids(self.first_use[first : last + 1])
         sentences = self.sentence[int(self.first_use[first]) : int(self.first_use[last])]
-        at_once = max(1, budget // (gained.shape[1] * gained.element_size()))
-        for some, theirs in zip(torch.split(users, at_once), torch.split(sentences, at_once), strict=True):
-            scores.index_add_(0, theirs.to(scores.device), gained[some])
+        chunk = max(1, budget // (log_probs.shape[1] * log_probs.element_size()))
+        for edge, sentence in zip(torch.split(edges, chunk), torch.split(sentences, chunk), strict=True):
+            scores.index_add_(0, sentence.to(scores.device), log_probs[edge])
 
 
-def tanh_of_sum(language: Tensor, picture: Tensor) -> Tensor:
-    """The hidden units of every pair where the two are added: (p, M) and (i, M) to (p, i, M)."""
-    return torch.tanh(language.unsqueeze(1) + picture)
+def tanh_of_sum(language: Tensor, image: Tensor) -> Tensor:
+    """Compute tanh(language + image) of every pair: (p, M) and (i, M) to (p, i, M)."""
+    return torch.tanh(language.unsqueeze(1) + image)
 
 
 def softmax_log_probs(
     language: Tensor,
-    picture: Tensor,
+    image: Tensor,
     weight: Tensor,
     bias: Tensor,
     tree: PrefixTree,
     budget: int,
-    meet: Callable[[Tensor, Tensor], Tensor] = tanh_of_sum,
+    combine: Callable[[Tensor, Tensor], Tensor] = tanh_of_sum,
 ) -> Tensor:
-    """Log-probability of every sentence given every picture where logits = weight · meet(language, picture) + bias.
+    """Compute the log-probability of every sentence given every image.
+
+    The logits of a pair are weight · combine(language, image) + bias.
 
     Args:
-        language: what each prefix of the tree contributes, (P, M).
-        picture: what each picture contributes, (I, N).
-        weight: (V, M); its type (float32 or bfloat16) is the type of the matrix products.
-        bias: (V,).
-        tree: the prefixes of the sentences.
-        budget: bytes of working memory a tile may take.
-        meet: the hidden units of some pairs, (p, M) and (i, N) to (p, i, M).
+        language: term of each prefix of the tree, (P, M).
+        image: term of each image, (I, M), or another second dimension that `combine` accepts.
+        weight: softmax weights, (V, M); the matrix products are computed in their data type, float32 or bfloat16.
+        bias: softmax biases, (V,).
+        tree: prefix tree of the sentences.
+        budget: bytes of working memory of a tile.
+        combine: computes the hidden units (p, i, M) of all pairs from the terms of p prefixes and of i images.
 
     Returns:
-        (S, I) in float32, natural logarithm.
+        Natural logarithms in float32, (S, I).
     """
-    kind = weight.dtype
-    scores = torch.zeros(tree.sentences, len(picture), device=picture.device)
-    base2 = (weight.float() * LOG2E).to(kind).t()
-    bias2 = (bias.float() * LOG2E).to(kind)
-    language, picture = language.float(), picture.float()
-    for prefixes, pictures in _tiles(len(language), len(picture), weight, budget):
-        hidden = meet(language[prefixes], picture[pictures]).to(kind)  # (p, i, M)
-        owner, words = tree.edges(prefixes)
-        gained = _log2_probs(hidden, base2, bias2, owner, words)
-        tree.credit(scores[:, pictures], prefixes, gained, budget)
+    dtype = weight.dtype
+    scores = torch.zeros(tree.sentence_count, len(image), device=image.device)
+    weight_2 = (weight.float() * LOG2E).to(dtype).t()
+    bias_2 = (bias.float() * LOG2E).to(dtype)
+    language, image = language.float(), image.float()
+    for prefixes, images in _tiles(len(language), len(image), weight, budget):
+        hidden = combine(language[prefixes], image[images]).to(dtype)  # (p, i, M)
+        parents, tokens = tree.edges(prefixes)
+        log_probs = _log2_probs(hidden, weight_2, bias_2, parents, tokens)
+        tree.accumulate(scores[:, images], prefixes, log_probs, budget)
     return scores.div_(LOG2E)
 
 
 def additive_log_probs(
-    language: Tensor, picture: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
+    language: Tensor, image: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
 ) -> Tensor:
-    """Log-probability of every sentence given every picture where logits = weight · (language + picture) + bias.
+    """Compute the log-probability of every sentence given every image for logits that are a sum.
 
-    The logits of a pair are a sum, A[p, v] + B[i, v], so all its normalisers over the vocabulary are one matrix
-    product: exp(A - max A) · exp(B - max B)^T. Where such a sum is too faint to be trusted, since what is probable
-    by the words is not by the picture, the pair is computed again by logsumexp.
+    The logits of a pair are weight · (language + image) + bias = A[p, v] + B[i, v], so all normalisers are one matrix
+    product, exp(A - max A) · exp(B - max B)^T. Sums below `UNDERFLOW` occur where tokens that are probable given the
+    prefix are improbable given the image; these normalisers are recomputed by logsumexp.
 
     Args:
-        language: what each prefix of the tree contributes, (P, M).
-        picture: what each picture contributes, (I, M).
-        weight: (V, M).
-        bias: (V,).
-        tree: the prefixes of the sentences.
-        budget: bytes of working memory: half for what the pictures show, the rest for a tile and what becomes of it.
+        language: term of each prefix of the tree, (P, M).
+        image: term of each image, (I, M).
+        weight: softmax weights, (V, M).
+        bias: softmax biases, (V,).
+        tree: prefix tree of the sentences.
+        budget: bytes of working memory: half for the logits of the images, half for a tile and its results.
 
     Returns:
-        (S, I) in float32, natural logarithm.
+        Natural logarithms in float32, (S, I).
     """
-    scores = torch.zeros(tree.sentences, len(picture), device=picture.device, dtype=weight.dtype)
+    scores = torch.zeros(tree.sentence_count, len(image), device=image.device, dtype=weight.dtype)
     width = max(1, budget // (4 * len(weight) * weight.element_size()))
-    for left in range(0, len(picture), width):
-        some = slice(left, left + width)
-        _add_scores(scores[:, some], language, picture[some], weight, bias, tree, budget // 4)
+    for left in range(0, len(image), width):
+        images = slice(left, left + width)
+        _add_scores(scores[:, images], language, image[images], weight, bias, tree, budget // 4)
     return scores.float()
 
 
 def _add_scores(
-    scores: Tensor, language: Tensor, picture: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
+    scores: Tensor, language: Tensor, image: Tensor, weight: Tensor, bias: Tensor, tree: PrefixTree, budget: int
 ) -> None:
-    """Add the log-probabilities of some pictures (i, M) to their scores (S, i); see `additive_log_probs`."""
-    shown = weight @ picture.t()  # (V, I): B^T
-    brightest = shown.amax(0)
-    factors = (shown - brightest).exp_()
+    """Add the log-probabilities given some images (i, M) to their scores (S, i); see `additive_log_probs`."""
+    image_logits = weight @ image.t()  # (V, i): B^T
+    image_max = image_logits.amax(0)
+    image_exp = (image_logits - image_max).exp_()
     size = weight.element_size()
-    # Of the empty prefix so many edges go out that they count beside the prefixes.
-    cost = torch.arange(len(language) + 1) * (2 * len(weight) + 3 * len(picture)) * size
-    cost += tree.first_edge * 2 * len(picture) * size
+    # Memory is counted per prefix and per edge, because the empty prefix has very many edges.
+    cost = torch.arange(len(language) + 1) * (2 * len(weight) + 3 * len(image)) * size
+    cost += tree.first_edge * 2 * len(image) * size
     bottom = 0
     while bottom < len(language):
         top = bottom
         bottom = max(top + 1, int(torch.searchsorted(cost, cost[top] + budget, right=True)) - 1)
         prefixes = slice(top, bottom)
-        said = torch.addmm(bias, language[prefixes], weight.t())  # (p, V): A
-        loudest = said.amax(1, keepdim=True)
-        sums = (said - loudest).exp_() @ factors  # (p, I)
-        normaliser = sums.log().add_(loudest).add_(brightest)
-        _mend(normaliser, (sums < FAINT).nonzero(), said, shown, budget)
-        owner, words = tree.edges(prefixes)
-        gained = shown[words].add_(said[owner, words].unsqueeze(1)).sub_(normaliser[owner])  # (n, I)
-        tree.credit(scores, prefixes, gained, budget)
+        logits = torch.addmm(bias, language[prefixes], weight.t())  # (p, V): A
+        logits_max = logits.amax(1, keepdim=True)
+        sums = (logits - logits_max).exp_() @ image_exp  # (p, i)
+        normaliser = sums.log().add_(logits_max).add_(image_max)
+        _recompute_normaliser(normaliser, (sums < UNDERFLOW).nonzero(), logits, image_logits, budget)
+        parents, tokens = tree.edges(prefixes)
+        log_probs = image_logits[tokens].add_(logits[parents, tokens].unsqueeze(1)).sub_(normaliser[parents])  # (n, i)
+        tree.accumulate(scores, prefixes, log_probs, budget)
 
 
-def _mend(normaliser: Tensor, faint: Tensor, said: Tensor, shown: Tensor, budget: int) -> None:
-    """Compute the normalisers (p, I) of some (prefix, picture) pairs (n, 2) again, the long way."""
-    at_once = max(1, budget // (4 * len(shown) * said.element_size()))
-    for row, column in (some.unbind(1) for some in torch.split(faint, at_once)):
-        normaliser[row, column] = (said[row] + shown[:, column].t()).logsumexp(1)
-
-
-def _log2_probs(hidden: Tensor, base2: Tensor, bias2: Tensor, owner: Tensor, words: Tensor) -> Tensor:
-    """Binary logarithm of the probability of some words, each after one of the prefixes.
+def _recompute_normaliser(normaliser: Tensor, pairs: Tensor, logits: Tensor, image_logits: Tensor, budget: int) -> None:
+    """Recompute the normalisers of some pairs by logsumexp, in place.
 
     Args:
-        hidden: of each prefix with each picture, (p, i, M).
-        base2: softmax weights times log2(e), (M, V).
-        bias2: softmax biases times log2(e), (V,).
-        owner: the prefix of each word, (n,).
-        words: (n,).
+        normaliser: log-normalisers, (p, i).
+        pairs: (prefix, image) indices of the pairs to recompute, (m, 2).
+        logits: term A of the prefixes, (p, V).
+        image_logits: term B^T of the images, (V, i).
+        budget: bytes of working memory.
+    """
+    chunk = max(1, budget // (4 * len(image_logits) * logits.element_size()))
+    for row, column in (part.unbind(1) for part in torch.split(pairs, chunk)):
+        normaliser[row, column] = (logits[row] + image_logits[:, column].t()).logsumexp(1)
+
+
+def _log2_probs(hidden: Tensor, weight_2: Tensor, bias_2: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+    """Compute the binary logarithms of the probabilities of some edges.
+
+    Args:
+        hidden: hidden units of each prefix with each image, (p, i, M).
+        weight_2: softmax weights times log2(e), (M, V).
+        bias_2: softmax biases times log2(e), (V,).
+        parents: prefix of each edge, (n,).
+        tokens: token of each edge, (n,).
 
     Returns:
-        (n, i) in float32.
+        Binary logarithms in float32, (n, i).
     """
     rows = hidden.flatten(0, 1)
-    logits = torch.addmm(bias2, rows, base2)  # (p * i, V)
-    gained = logits.view(*hidden.shape[:2], -1)[owner, :, words].float()
-    return gained.sub_(_log2_normaliser(logits, rows, base2, bias2).view(hidden.shape[:2])[owner])
+    logits = torch.addmm(bias_2, rows, weight_2)  # (p * i, V)
+    log_probs = logits.view(*hidden.shape[:2], -1)[parents, :, tokens].float()
+    return log_probs.sub_(_log2_normaliser(logits, rows, weight_2, bias_2).view(hidden.shape[:2])[parents])
 
 
-def _owners(first: Tensor) -> Tensor:
-    """Ranges [first[k], first[k+1]) to the index k of every member."""
+def _segment_ids(first: Tensor) -> Tensor:
+    """Return the index k of the range [first[k], first[k + 1]) of every member of consecutive ranges."""
     return torch.repeat_interleave(torch.arange(len(first) - 1), first.diff())
 
 
-def _tiles(prefixes: int, pictures: int, weight: Tensor, budget: int) -> Iterator[tuple[slice, slice]]:
-    """Tiles of (prefixes, pictures) whose logits and hidden units stay within the budget."""
+def _tiles(prefixes: int, images: int, weight: Tensor, budget: int) -> Iterator[tuple[slice, slice]]:
+    """Generate tiles (prefixes, images) whose logits and hidden units fit into the budget."""
     row_bytes = (2 * weight.shape[0] + 2 * weight.shape[1]) * weight.element_size() + 8 * weight.shape[1]
     rows = max(1, budget // row_bytes)
-    width = max(1, min(pictures, rows))
+    width = max(1, min(images, rows))
     height = max(1, rows // width)
     for top in range(0, prefixes, height):
-        for left in range(0, pictures, width):
-            yield slice(top, min(top + height, prefixes)), slice(left, min(left + width, pictures))
+        for left in range(0, images, width):
+            yield slice(top, min(top + height, prefixes)), slice(left, min(left + width, images))
 
 
-def _log2_normaliser(logits: Tensor, rows: Tensor, base2: Tensor, bias2: Tensor) -> Tensor:
-    """log2 of sum over v of 2^logits_v in float32, where logits = rows · base2 + bias2, which are overwritten.
+def _log2_normaliser(logits: Tensor, rows: Tensor, weight_2: Tensor, bias_2: Tensor) -> Tensor:
+    """Compute log2 of the sum over v of 2^logits_v.
 
-    Powers of two are summed without shifting, which is exact while they neither overflow nor vanish; the rows where
-    they do are found and computed again by logsumexp. A sum of bfloat16 is rounded to bfloat16 once, by at most
-    0.003 bits, a tenth of what the rounding of one logit of 10 costs; a float32 sum takes as long as the product.
+    Powers of two are summed without subtracting the maximum, which is exact unless they overflow or underflow; these
+    rows are recomputed by logsumexp. A bfloat16 sum is rounded once, by at most 0.003 bits, a tenth of the rounding
+    error of one logit of 10; a float32 sum would take as long as the matrix product.
+
+    Args:
+        logits: rows · weight_2 + bias_2, (R, V); overwritten.
+        rows: hidden units, (R, M).
+        weight_2: softmax weights times log2(e), (M, V).
+        bias_2: softmax biases times log2(e), (V,).
+
+    Returns:
+        Binary logarithms in float32, (R,).
     """
     sums = logits.exp2_().sum(1).float()
     result = sums.log2()
-    doubtful = ~((sums > 1e-30) & (sums < 1e30))
-    if bool(doubtful.any()):
-        again = torch.addmm(bias2, rows[doubtful], base2).float() / LOG2E
-        result[doubtful] = again.logsumexp(1) * LOG2E
+    inexact = ~((sums > 1e-30) & (sums < 1e30))
+    if bool(inexact.any()):
+        exact = torch.addmm(bias_2, rows[inexact], weight_2).float() / LOG2E
+        result[inexact] = exact.logsumexp(1) * LOG2E
     return result

@@ -16,31 +16,42 @@ from limner.layers.precision import precise
 
 
 class Annotations(NamedTuple):
-    """Vectors to attend to, one row an example: encoder states of source tokens, or image locations."""
+    """Vectors that attention reads, one row per example: encoder states of source tokens, or image locations."""
 
     values: Tensor  # (N, L, D): h
     keys: Tensor  # (N, L, A): W_a h + b_a
-    mask: Tensor | None  # (N, L) bool: true where an annotation exists; None where all of them do
+    mask: Tensor | None  # (N, L) bool: true where an annotation exists; None if all of them exist
 
 
 class DoubledAnnotations(Annotations):
-    """Annotations with doubled keys, 2 (W_a h + b_a), for `fused.energies`."""
+    """Annotations with doubled keys, 2 (W_a h + b_a), for `fused.attention.energies`."""
 
 
 class AdditiveAttention(nn.Module):
     """Additive attention, Bahdanau et al. (2015); Calixto et al. (2017), eqs. 2-4 and 5-6, (2016), eqs. 3-8."""
 
     def __init__(self, query_dim: int, annotation_dim: int, attention_dim: int) -> None:
-        """Build with fresh weights for queries of size H, annotations of size D and a hidden layer of size A."""
+        """Build the layer with randomly initialised weights.
+
+        Args:
+            query_dim: size H of the queries.
+            annotation_dim: size D of the annotations.
+            attention_dim: size A of the hidden layer.
+        """
         super().__init__()
-        self.fused = True  # if false, `annotate` never chooses the faster energies
+        self.fused = True  # whether `annotate` may select the optimised energies
         self.query = nn.Linear(query_dim, attention_dim, bias=False)  # U_a
         self.key = nn.Linear(annotation_dim, attention_dim)  # W_a, b_a
         self.score = nn.Parameter(torch.empty(attention_dim))  # v_a
         nn.init.normal_(self.score, std=attention_dim**-0.5)
 
     def annotate(self, values: Tensor, mask: Tensor | None) -> Annotations:
-        """Project annotations (N, L, D) with their mask (N, L) to keys, once for all time steps."""
+        """Compute the keys of annotations, once for all time steps.
+
+        Args:
+            values: annotations, (N, L, D).
+            mask: true where an annotation exists, (N, L); None if all of them exist.
+        """
         keys = self.key(values)
         mask = None if mask is None or mask.all() else mask
         if self.fused and fused.applies_to(keys):
@@ -51,12 +62,12 @@ class AdditiveAttention(nn.Module):
         """Compute the context of each query.
 
         Args:
-            query: decoder states s, (N K, H); the K queries of an example are neighbours.
+            query: decoder states s, (N K, H); the K queries of an example are adjacent.
             annotations: annotations of the N examples, as `annotate` returns them.
-            word: term of the previous word, Y_a E_y[y], added to U_a s: (N K, A); None where there is none.
+            word: term of the previous word, Y_a E_y[y], added to U_a s: (N K, A); None for attention without that term.
 
         Returns:
-            Contexts (N K, D) and weights (N K, L). Without any annotation an example has a context and weights of zero.
+            Contexts (N K, D) and weights alpha (N K, L). Both are zero for an example without annotations.
         """
         values, keys, mask = annotations
         projected = self.query(query) if word is None else self.query(query) + word
@@ -69,12 +80,20 @@ class AdditiveAttention(nn.Module):
 
 
 def energies(queries: Tensor, keys: Tensor, score: Tensor) -> Tensor:
-    """Compute v tanh(q + k) of queries (N, K, A), keys (N, L, A) and v (A,): (N, K, L)."""
+    """Compute the energies v tanh(q + k), (N, K, L), of queries (N, K, A), keys (N, L, A) and v (A,)."""
     return torch.tanh(queries[:, :, None] + keys[:, None]) @ score
 
 
 def masked_softmax(e: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute the softmax of energies e (N, K, L) over the annotations that exist; zeros where none does."""
+    """Compute the softmax of energies over the annotations that exist.
+
+    Args:
+        e: energies, (N, K, L).
+        mask: true where an annotation exists, (N, L); None if all of them exist.
+
+    Returns:
+        Weights (N, K, L); zeros for an example without annotations.
+    """
     if mask is None:
         return e.softmax(-1)
     missing = ~mask[:, None]

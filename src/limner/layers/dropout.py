@@ -1,4 +1,4 @@
-"""Dropout with cheap random numbers on a CPU."""
+"""Dropout with one random byte per unit on a CPU."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from torch.nn import functional
 
 
 def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
-    """Set a share of the units to zero and scale the others up, as `torch.nn.functional.dropout` does.
+    """Set random units to zero and scale the others, as `torch.nn.functional.dropout` does.
 
-    On a CPU each unit takes one random byte, an eighth of the random numbers that torch draws. The rate is therefore
-    rounded to a multiple of 1/256, and the scale is that of the rounded rate.
+    On a CPU, one random byte is drawn per unit, an eighth of the random bits of PyTorch's implementation. The rate is
+    therefore rounded to a multiple of 1/256, and the scale is that of the rounded rate.
 
     Args:
         x: units of any shape.
-        rate: share of units to set to zero, 0 <= rate < 1.
+        rate: probability of setting a unit to zero, 0 <= rate < 1.
         training: whether to apply dropout; if false, `x` is returned unchanged.
 
     Returns:
-        Units in the shape of `x`.
+        Tensor of the shape of `x`.
     """
     if not training or rate == 0:
         return x

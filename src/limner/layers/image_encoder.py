@@ -1,4 +1,4 @@
-"""Image encoders: from the stored features or the pixels of a batch to one vector or one grid of vectors an image.
+"""Image encoders, which compute one vector or one grid of vectors per image from stored features or pixels.
 
 Shapes: B batch, L image locations, D feature size, C channels, H and W height and width of maps.
 """
@@ -39,22 +39,22 @@ class ImageEncoderSettings(Settings):
 
 
 class ImageEncoder(nn.Module):
-    """Encode each image as one vector; an image that is missing becomes zeros.
+    """Encode each image as one vector; a missing image is encoded as zeros.
 
-    A pooled vector is used as it is, a grid is averaged over its locations, and maps are read by a convnet that is
+    A pooled vector is used unchanged, and a grid is averaged over its locations. Maps are encoded by a convnet that is
     trained jointly with the language model: a `PixelConvnet` for pixels, a `MapConvnet` for feature maps.
     """
 
     def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
-        """Choose the features to read, in the order pooled, grid, maps.
+        """Select the features in the order of preference pooled, grid, maps.
 
         Args:
-            feature_shapes: shape of each kind of features in the batches: `vector` (D,), `grid` (L, D), `maps`
+            feature_shapes: shape of each kind of features in the batches: `pooled` (D,), `grid` (L, D), `maps`
                 (C, H, W), where maps of three channels are pixels.
             settings: scaling, dropout and sizes of the convnet.
 
         Raises:
-            SettingsError: there are no features.
+            SettingsError: `feature_shapes` is empty.
         """
         super().__init__()
         self.settings = settings
@@ -76,7 +76,7 @@ class ImageEncoder(nn.Module):
         self.register_buffer("no_image", torch.zeros(self.dim), persistent=False)
 
     def forward(self, image: ImageFeatures) -> Tensor:
-        """Encode the images of a batch: (B, dim)."""
+        """Compute the vectors of the images of a batch, (B, dim)."""
         vector: Tensor
         if image.pooled is not None and self.kind == "pooled":
             vector = scale(image.pooled, self.settings.scaling)
@@ -91,20 +91,20 @@ class ImageEncoder(nn.Module):
 
 
 class GridEncoder(nn.Module):
-    """Encode each image as one vector a location: a stored grid, or pixels by a `GridConvnet`.
+    """Encode each image as one vector per location: a stored grid, or pixels by a `GridConvnet`.
 
     A pooled vector is a grid of one location.
     """
 
     def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
-        """Choose the features to read, in the order pooled, grid, pixels.
+        """Select the features in the order of preference pooled, grid, pixels.
 
         Args:
             feature_shapes: shape of each kind of features in the batches; see `ImageEncoder`.
             settings: scaling, dropout and width of the convnet.
 
         Raises:
-            SettingsError: there are no such features.
+            SettingsError: `feature_shapes` has none of these kinds.
         """
         super().__init__()
         self.settings = settings
@@ -122,11 +122,11 @@ class GridEncoder(nn.Module):
             )
 
     def forward(self, image: ImageFeatures) -> tuple[Tensor, Tensor] | None:
-        """Encode the images of a batch.
+        """Compute the vectors of the image locations of a batch.
 
         Returns:
-            Vectors of the locations (B, L, dim), and a mask (B, L), true where an image has the location; None where
-            no example of the batch has an image.
+            Vectors (B, L, dim), and a mask (B, L), true where a location exists; None if no example of the batch has an
+            image.
         """
         present = image.present[:, None]
         if self.convnet is not None:
@@ -144,7 +144,7 @@ class GridEncoder(nn.Module):
 
 
 def scale(features: Tensor, scaling: Scaling) -> Tensor:
-    """Scale feature vectors (…, D) as `ImageEncoderSettings.scaling` says."""
+    """Scale feature vectors (…, D); see `ImageEncoderSettings.scaling`."""
     scaled = features
     if scaling in ("unit", "l2"):
         scaled = nn.functional.normalize(features, dim=-1)
@@ -156,7 +156,7 @@ def scale(features: Tensor, scaling: Scaling) -> Tensor:
 
 
 def location_mask(grid: Tensor) -> Tensor:
-    """Compute which locations of stored grids (B, L, D) exist: (B, L).
+    """Compute a mask (B, L) of stored grids (B, L, D), true where a location exists.
 
     A table of regions pads images of fewer regions with rows of zeros. An image whose rows are all zero is an image
     of zeros; all its locations exist.
@@ -177,12 +177,18 @@ class PixelConvnet(nn.Module):
     """
 
     def __init__(self, shape: tuple[int, ...], settings: ImageEncoderSettings) -> None:
-        """Build for pixels (C, H, W) of one size; the layers have 1, 2, 3 and 4 times `convnet_width` channels."""
+        """Build the network.
+
+        Args:
+            shape: shape (C, H, W) of the pixels, the same for all images.
+            settings: the convolutions have 1, 2, 3 and 4 times `convnet_width` channels; the vector has size
+                `convnet_dim`.
+        """
         super().__init__()
         width = settings.convnet_width
         self.layers = _convolutions(shape[0], width)
-        height, breadth = (-(-side // 16) for side in shape[1:])
-        self.project = nn.Linear(4 * width * height * breadth, settings.convnet_dim)
+        rows, columns = (-(-side // 16) for side in shape[1:])
+        self.project = nn.Linear(4 * width * rows * columns, settings.convnet_dim)
 
     def forward(self, maps: Tensor) -> Tensor:
         """Compute vectors (B, convnet_dim) of pixels (B, C, H, W) with values of 0 to 255."""
@@ -193,7 +199,7 @@ class GridConvnet(nn.Module):
     """Convolutional network from pixels to a grid of annotations: the convolutions of `PixelConvnet` alone."""
 
     def __init__(self, channels: int, width: int) -> None:
-        """Build; each location has `dim` = 4 times `width` features."""
+        """Build the network for `channels` input channels; each location has `dim` = 4 `width` features."""
         super().__init__()
         self.dim = 4 * width
         self.layers = _convolutions(channels, width)
@@ -213,6 +219,7 @@ def _convolutions(channels: int, width: int) -> nn.Sequential:
 
 
 def _centred(maps: Tensor) -> Tensor:
+    """Scale pixels of 0 to 255 to -1 to 1."""
     return (maps / 127.5 - 1).to(memory_format=torch.channels_last)
 
 
@@ -226,18 +233,22 @@ class MapConvnet(nn.Module):
     FILTERS = 64
 
     def __init__(self, shape: tuple[int, ...], out_dim: int) -> None:
-        """Build for maps (C, H, W) of one size.
+        """Build the network.
+
+        Args:
+            shape: shape (C, H, W) of the maps, the same for all images.
+            out_dim: size of the vector.
 
         Raises:
             SettingsError: the maps are smaller than 5x5.
         """
         super().__init__()
-        channels, height, breadth = shape
-        pooled = [(side - 2 - 3) // 2 + 1 for side in (height, breadth)]
+        channels, rows, columns = shape
+        pooled = [(side - 2 - 3) // 2 + 1 for side in (rows, columns)]
         if min(pooled) < 1:
             raise SettingsError(
-                f"features.tables: maps of {height}x{breadth} are too small for the convnet that reads feature maps, "
-                "which needs 5x5 at least"
+                f"features.tables: maps of {rows}x{columns} are too small for the convnet on feature maps; "
+                "expected at least 5x5"
             )
         self.filters = nn.Conv2d(channels, self.FILTERS, 3)
         self.normalise = nn.LocalResponseNorm(5, alpha=5 * 1e-4, beta=0.75, k=2.0)  # torch divides alpha by the 5
@@ -248,6 +259,6 @@ class MapConvnet(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Compute vectors (B, out_dim) of maps (B, C, H, W)."""
+        """Compute vectors (B, out_dim) of feature maps (B, C, H, W)."""
         pooled = self.pool(self.normalise(torch.relu(self.filters(maps))))
         return torch.relu(self.project(pooled.flatten(1)))

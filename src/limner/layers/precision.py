@@ -1,4 +1,4 @@
-"""Where half precision ends: states and softmaxes are in at least float32."""
+"""Precision of recurrent states and softmaxes, which are computed in at least float32."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def at_least_float32(values: Tensor) -> torch.dtype:
-    """The type of `values`, or float32 where that is a shorter one."""
+    """Return the data type of `values`, or float32 if that type is shorter."""
     return torch.promote_types(values.dtype, torch.float32)
 
 
 def precise(logits: Tensor) -> Tensor:
-    """Logits in at least float32, in which every softmax is taken."""
+    """Convert logits to at least float32, the precision of every softmax."""
     return logits.to(at_least_float32(logits))

@@ -22,8 +22,8 @@ def gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
     """Compute one step of a gated recurrent unit, Cho et al. (2014), in the form of Calixto et al. (2017), eq. 9.
 
     Args:
-        inputs: W x + b of the update gate z, the reset gate r and the proposal, side by side, (…, 3H).
-        recurrent: U h of the same three, (…, 3H).
+        inputs: W x + b of the update gate z, the reset gate r and the proposal, concatenated, (…, 3H).
+        recurrent: U h of the update gate, the reset gate and the proposal, concatenated, (…, 3H).
         hidden: previous state h, (…, H), in at least float32.
 
     Returns:
@@ -38,7 +38,7 @@ def gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
 
 
 def unroll(
-    inputs: Tensor, weight: Tensor, hidden: Tensor, mask: Tensor | None = None, kept: Tensor | None = None
+    inputs: Tensor, weight: Tensor, hidden: Tensor, mask: Tensor | None = None, dropout_mask: Tensor | None = None
 ) -> Tensor:
     """Run a gated recurrent unit over sequences.
 
@@ -46,15 +46,15 @@ def unroll(
         inputs: W x + b of every position, (B, S, 3H).
         weight: U, transposed, (H, 3H).
         hidden: initial state, (B, H), in at least float32.
-        mask: true where a position exists, (B, S); elsewhere the state does not change. None where all exist.
-        kept: dropout mask of the states that products with U read, the same for all steps, (B, H).
+        mask: true where a position exists, (B, S); elsewhere the state does not change. None if all positions exist.
+        dropout_mask: mask of the states that products with U read, the same for all steps, (B, H); None for no dropout.
 
     Returns:
         State after every position, (B, S, H).
     """
     states = []
     for t, at_t in enumerate(inputs.unbind(1)):
-        read = hidden if kept is None else hidden * kept
+        read = hidden if dropout_mask is None else hidden * dropout_mask
         after = gru(at_t, read.to(weight.dtype) @ weight, hidden)
         hidden = after if mask is None else torch.where(mask[:, t, None], after, hidden)
         states.append(hidden)
@@ -65,7 +65,7 @@ class BiGRU(nn.Module):
     """A forward and a backward GRU over padded sequences: the encoder of Bahdanau et al. (2015)."""
 
     def __init__(self, input_dim: int, hidden_dim: int) -> None:
-        """Build, with orthogonal recurrent weights."""
+        """Build the layer for inputs of size E and states of size H, with orthogonal recurrent weights."""
         super().__init__()
         self.input = nn.Linear(input_dim, 6 * hidden_dim)  # W, b of both directions
         self.recurrent = nn.Parameter(torch.empty(2, hidden_dim, 3 * hidden_dim))  # U of both directions, transposed
@@ -80,26 +80,27 @@ class BiGRU(nn.Module):
         Args:
             sequence: embeddings, (B, S, E).
             mask: true where a token exists, (B, S).
-            rate: dropout of the states that recurrent products read, one mask for all steps (Gal and Ghahramani, 2016).
+            rate: dropout rate of the states in recurrent products, one mask for all steps (Gal and Ghahramani, 2016).
 
         Returns:
-            Annotations [forward; backward] of every token, (B, S, 2H), and the last states of both, (B, 2H).
+            Annotations [forward; backward] of every token, (B, S, 2H), and the last states of both directions, (B, 2H).
         """
         rows, size = len(sequence), self.hidden_dim
         inputs = self.input(sequence)  # (B, S, 6H)
         weight = self.recurrent.to(inputs.dtype)
         zeros = torch.zeros(rows, size, dtype=at_least_float32(inputs), device=inputs.device)
-        kept = kept_back = None
+        dropout_mask = dropout_mask_backward = None
         if rate and self.training:
             ones = torch.ones(2, rows, size, dtype=self.recurrent.dtype, device=inputs.device)
-            kept, kept_back = dropout(ones, rate, True).unbind(0)
-        forward = unroll(inputs[..., : 3 * size], weight[0], zeros, mask, kept)
-        backward = unroll(inputs[..., 3 * size :].flip(1), weight[1], zeros, mask.flip(1), kept_back).flip(1)
+            dropout_mask, dropout_mask_backward = dropout(ones, rate, True).unbind(0)
+        forward = unroll(inputs[..., : 3 * size], weight[0], zeros, mask, dropout_mask)
+        reverse = inputs[..., 3 * size :].flip(1)
+        backward = unroll(reverse, weight[1], zeros, mask.flip(1), dropout_mask_backward).flip(1)
         return torch.cat([forward, backward], -1), torch.cat([forward[:, -1], backward[:, 0]], -1)
 
 
 class Masks(NamedTuple):
-    """Dropout masks of the states that recurrent products read, one for all steps (Gal and Ghahramani, 2016)."""
+    """Dropout masks of the states in recurrent products, the same for all steps (Gal and Ghahramani, 2016)."""
 
     hidden: Tensor  # (B, H), of s_{t-1}
     proposal: Tensor | None = None  # (B, H), of s'_t; None for an `AttentionGRU`
@@ -123,7 +124,15 @@ class ConditionalGRU(nn.Module):
     """
 
     def __init__(self, word_dim: int, hidden_dim: int, source_dim: int, attention_dim: int, image_dim: int = 0) -> None:
-        """Build with fresh weights; `image_dim` is the size of the image annotations, 0 for text only."""
+        """Build the decoder with randomly initialised weights.
+
+        Args:
+            word_dim: size E of the target embeddings.
+            hidden_dim: size H of the state.
+            source_dim: size D of the source annotations.
+            attention_dim: size A of the hidden layers of the attentions.
+            image_dim: size of the image annotations; 0 for text only.
+        """
         super().__init__()
         self.word = nn.Linear(word_dim, 3 * hidden_dim)  # REC1: W, b
         self.recurrent_1 = _orthogonal(hidden_dim)  # REC1: U
@@ -150,7 +159,7 @@ class ConditionalGRU(nn.Module):
             word: step input of the previous token, of `words`, (N K, 3H).
             hidden: s_{t-1}, (N K, H).
             source: annotations of the source tokens of N examples.
-            image: annotations of the image locations, of which a mask may leave none; None for text only.
+            image: annotations of the image locations, all masked for an example without an image; None for text only.
             masks: dropout masks; None outside of training.
         """
         read = hidden if masks is None else hidden * masks.hidden
@@ -161,7 +170,7 @@ class ConditionalGRU(nn.Module):
         image_context = attention = gate = None
         if self.image_attention is not None and image is not None:
             location, attention = self.image_attention(query, image)  # eqs. 5 and 6
-            gate = _open(image, torch.sigmoid(precise(self.gate(read))))  # beta_t (eq. 7)
+            gate = _mask_gate(image, torch.sigmoid(precise(self.gate(read))))  # beta_t (eq. 7)
             image_context = gate * location  # i_t (eq. 8)
             inputs = inputs + self.image_context(image_context)
             gate = gate[:, 0]
@@ -176,7 +185,15 @@ class AttentionGRU(nn.Module):
     """
 
     def __init__(self, word_dim: int, hidden_dim: int, source_dim: int, attention_dim: int, image_dim: int = 0) -> None:
-        """Build with fresh weights; `image_dim` is the size of the image annotations, 0 for text only."""
+        """Build the decoder with randomly initialised weights.
+
+        Args:
+            word_dim: size E of the target embeddings.
+            hidden_dim: size H of the state.
+            source_dim: size D of the source annotations.
+            attention_dim: size A of the hidden layers of the attentions.
+            image_dim: size of the image annotations; 0 for text only.
+        """
         super().__init__()
         self.word = nn.Linear(word_dim, 3 * hidden_dim)  # W, b
         self.recurrent = _orthogonal(hidden_dim)  # U
@@ -197,7 +214,7 @@ class AttentionGRU(nn.Module):
     def forward(
         self, word: Tensor, hidden: Tensor, source: Annotations, image: Annotations | None, masks: Masks | None = None
     ) -> Step:
-        """Compute one step; for the arguments see `ConditionalGRU`."""
+        """Compute one step; arguments are those of `ConditionalGRU.forward`."""
         size, attention_size = 3 * hidden.shape[1], self.source_word.out_features
         word, source_word, image_word = word.tensor_split([size, size + attention_size], -1)
         read = hidden if masks is None else hidden * masks.hidden
@@ -225,7 +242,7 @@ def decode(
     """Run a decoder over a target sequence.
 
     Args:
-        decoder: its step is run T times.
+        decoder: decoder, called T times.
         words: step inputs of all target tokens, of `decoder.words`, (B, T, …).
         hidden: s_0, (B, H).
         source: annotations of the source tokens.
@@ -233,7 +250,7 @@ def decode(
         masks: dropout masks; None outside of training.
 
     Returns:
-        Results of all steps, each of them (B, T, …).
+        Stacked results of all steps, (B, T, …).
     """
     steps: list[Step] = []
     for word in words.unbind(1):
@@ -243,8 +260,8 @@ def decode(
     return Step(*cast(Iterable[Any], stacked))
 
 
-def _open(image: Annotations, gate: Tensor) -> Tensor:
-    """Close the gates (N K, 1) of examples without an image."""
+def _mask_gate(image: Annotations, gate: Tensor) -> Tensor:
+    """Set the gates (N K, 1) of examples without an image to zero."""
     if image.mask is None:
         return gate
     exists = image.mask.any(1, keepdim=True)  # (N, 1)
@@ -252,7 +269,7 @@ def _open(image: Annotations, gate: Tensor) -> Tensor:
 
 
 def _orthogonal(size: int) -> nn.Parameter:
-    """Draw U of the three gates, (3H, H), each orthogonal."""
+    """Draw the recurrent weights U (3H, H) with one random orthogonal matrix per gate."""
     weight = torch.empty(size, 3 * size)
     orthogonal_gates(weight)
     return nn.Parameter(weight.t().contiguous())
@@ -260,6 +277,6 @@ def _orthogonal(size: int) -> nn.Parameter:
 
 @torch.no_grad()
 def orthogonal_gates(weight: Tensor) -> None:
-    """Draw a random orthogonal matrix for each gate: `weight` (H, n H) holds n of them side by side."""
+    """Fill `weight` (H, n H) in place with one random orthogonal matrix (H, H) for each of n gates."""
     for gate in weight.view(len(weight), -1, len(weight)).unbind(1):
         gate.copy_(nn.init.orthogonal_(torch.empty(gate.shape)))

@@ -1,4 +1,7 @@
-"""The models. A new model is a file, and one entry in `MODELS` and in `ModelSettings`."""
+"""Models, and their construction from settings.
+
+To add a model, add its module, and an entry in `MODELS` and in `ModelSettings`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ __all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "
 MODELS: dict[type[Settings], type] = {
     model.Settings: model for model in (Bow, IndependentDescriptions, LBL, MRNN, NGram, NMT)
 }
-"""Class of each model by the class of its settings, which the model names as `Settings`."""
+"""Model class for each settings class; every model has its settings class as the attribute `Settings`."""
 
 ModelSettings = Annotated[
     BowSettings | IndependentSettings | LBLSettings | MRNNSettings | NGramSettings | NMTSettings,
@@ -29,11 +32,14 @@ ModelSettings = Annotated[
 
 
 def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:
-    """Build the model that the settings name, with fresh weights.
+    """Build the model of the given settings, with randomly initialised weights.
 
     Args:
-        settings: settings of the model.
+        settings: settings of the model, whose class selects the model.
         inputs: sizes of the vocabularies and shapes of the image features.
+
+    Returns:
+        Model in training mode, on the CPU.
 
     Raises:
         SettingsError: the model needs image features that `inputs` does not have.

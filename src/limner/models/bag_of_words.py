@@ -1,4 +1,8 @@
-"""Bag of words: the baselines bow-f and bow-k of Kiros et al. (2014), section 7.1, 'Retrieval Evaluation'."""
+"""Bag of words: the retrieval baselines bow-f and bow-k of Kiros et al. (2014), section 7.1.
+
+Shapes: B batch, T target length, D feature size, V vocabulary, N examples with K hypotheses each, S sentences,
+I images.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag,
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ModelInputs, Output, precise, spread
+from limner.models.protocols import ModelInputs, Output, precise, repeat_memory
 from limner.settings import Settings
 from limner.text.vocab import SPECIAL_TOKENS
 
-NEVER = -1e4
-"""Logit of the signs that are never said, <pad> and <s>: finite, because padding is scored and then masked."""
+EXCLUDED = -1e4
+"""Logit of <pad> and <s>, which are never generated; finite, because a mask of 0 multiplies the scores at padding."""
 
 
 class BowSettings(Settings):
@@ -28,50 +32,56 @@ class BowSettings(Settings):
 
     name: Literal["bow"] = "bow"
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
-    """Scaling and dropout of the image features. The sizes of a convnet have no effect: maps are read flat."""
-    spread: float = Field(default=0.01, ge=0)
-    """Standard deviation of the first weights."""
+    """Scaling and dropout of the image features. Maps are flattened, so the settings of the convnet have no effect."""
+    init_std: float = Field(default=0.01, ge=0)
+    """Standard deviation of the normal initialisation of the weights."""
 
 
 class BowMemory(NamedTuple):
-    """The next word, which is the same after whatever came before."""
+    """Logits of the next token, which do not depend on the previous tokens."""
 
     logits: Tensor  # (B, V)
 
 
 class BowState(NamedTuple):
-    """Nothing is remembered."""
+    """Empty state: the model does not depend on the previous tokens."""
 
 
 class Bow(nn.Module):
-    """Independent logistic units on a picture, one for each word: is it in the description?
+    """Independent logistic units on an image, one for each word of the vocabulary (Kiros et al., 2014, section 7.1).
+
+    The probability that word v occurs in the description of image x, and the score of a description w_1 … w_n:
+
+        s_v(x) = sigmoid(u_v x + c_v)
+        score(w_1 … w_N | x) = 1/N sum_n s_{w_n}(x)
 
     The paper: "we learn a projection onto independent logistic units, one for each word in the description. The score
     of a description is then the sum of the probabilities of each word in the description, normalized by the number of
-    words". `pair_scores` is that score. Training minimises the cross-entropy of the units, summed over them and
-    averaged over the descriptions, so that each unit learns at the rate it would have alone, however many there are.
-    Each (picture, description) pair is an example; <unk> counts as a word.
+    words". Each (image, description) pair is a training example, and <unk> counts as a word. The loss is the binary
+    cross-entropy, summed over the units and averaged over the examples, so that the learning rate of a unit does not
+    depend on the size of the vocabulary.
 
-    Ours, where the paper is silent: biases; weights from a zero-mean normal distribution, biases at log(1 / V); and,
-    because every model here is a language model, the next word is drawn in proportion to the units' probabilities,
-    whatever came before. For that the end sign has a unit too, which every description teaches to be on.
+    Departures from the paper, where it does not specify the model:
 
-    A feature vector or the mean of a grid is read as it is. Maps (k-means features, the inputs of the convolutional
-    models) are read flat, with no convnet.
+    - the units have biases, initialised to log(1 / V); weights are normal with standard deviation `init_std`;
+    - as a language model, P(next token = v) is proportional to s_v(x) at every position; </s> therefore has a unit,
+      whose training target is 1 in every example;
+    - stored maps (k-means features, the inputs of the convolutional models) are flattened, without a convnet; a grid is
+      averaged over its locations.
     """
 
     Settings: ClassVar = BowSettings
     uses_image = True
 
     def __init__(self, settings: BowSettings, inputs: ModelInputs) -> None:
-        """Build with fresh weights.
+        """Build the model with randomly initialised weights.
 
         Args:
-            settings: the scaling of the features.
-            inputs: size of the vocabulary, V, and shapes of the image features.
+            settings: scaling of the features and initialisation.
+            inputs: size V of the vocabulary, and shapes of the image features.
 
         Raises:
-            SettingsError: there are no features.
+            SettingsError: `inputs` has no image features.
         """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
@@ -83,7 +93,7 @@ class Bow(nn.Module):
         self.units = nn.Linear(
             self.image_encoder.dim, self.vocab_size - SPECIAL_TOKENS.eos
         )  # no unit for <pad> and <s>
-        nn.init.normal_(self.units.weight, std=settings.spread)
+        nn.init.normal_(self.units.weight, std=settings.init_std)
         nn.init.constant_(self.units.bias, -math.log(self.vocab_size))
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
@@ -94,78 +104,81 @@ class Bow(nn.Module):
         return vector
 
     def _log_probs(self, image: ImageFeatures) -> Tensor:
-        """Of each unit to be on, (B, V), natural logarithm; `NEVER` where there is no unit."""
-        return _with_signs(logsigmoid(precise(self.units(self.image_vector(image)))))
+        """Compute log s_v(x) of every word given each image, (B, V); `EXCLUDED` for <pad> and <s>."""
+        return _add_excluded(logsigmoid(precise(self.units(self.image_vector(image)))))
 
     def encode(self, batch: Batch) -> BowMemory:
-        """Look at the pictures."""
+        """Compute the logits of the next token given each image, (B, V)."""
         return BowMemory(self._log_probs(batch.image))
 
     def start(self, memory: BowMemory) -> BowState:
-        """Nothing."""
+        """Return the empty state."""
         return BowState()
 
     def step(self, tokens: Tensor, memory: BowMemory, state: BowState) -> tuple[Tensor, BowState]:
-        """The logits (N K, V) of the next word, which does not depend on the one before."""
-        return spread(memory, len(tokens)).logits, state
+        """Return the logits (N K, V) of the next token, which do not depend on the previous tokens (N K,)."""
+        return repeat_memory(memory, len(tokens)).logits, state
 
     def forward(self, batch: Batch) -> Output:
-        """All positions at once, and the loss of the units."""
-        on = precise(self.units(self.image_vector(batch.image)))  # (B, V - 2)
-        logits = _with_signs(logsigmoid(on))
-        said = torch.zeros_like(logits).scatter_(1, batch.target_out, 1.0)[:, SPECIAL_TOKENS.eos :]
-        loss = binary_cross_entropy_with_logits(on, said, reduction="sum") / len(batch)
+        """Compute the logits of all positions, and the loss of the units."""
+        activations = precise(self.units(self.image_vector(batch.image)))  # (B, V - 2): u_v x + c_v
+        logits = _add_excluded(logsigmoid(activations))  # log s_v(x)
+        present = torch.zeros_like(logits).scatter_(1, batch.target_out, 1.0)[:, SPECIAL_TOKENS.eos :]
+        loss = binary_cross_entropy_with_logits(activations, present, reduction="sum") / len(batch)
         length = batch.target_in.shape[1]
         return Output(logits.unsqueeze(1).expand(-1, length, -1), loss=loss)
 
     def pair_scores(self, image: ImageFeatures, sentences: Batch) -> Tensor:
-        """The paper's score of every sentence for every picture, (S, I): the mean of its words' probabilities."""
-        return _bags(sentences, self._log_probs(image).exp(), "mean", end_sign=False)
+        """Compute the paper's score 1/N sum_n s_{w_n}(x) of every sentence given every image, (S, I), without </s>."""
+        return _pool_tokens(sentences, self._log_probs(image).exp(), "mean", include_eos=False)
 
     @property
     def separable(self) -> bool:
-        """Whether `pair_log_probs` works."""
+        """Whether `pair_log_probs` is supported: yes."""
         return True
 
     @property
     def exact_pairs(self) -> bool:
-        """Whether all pairs are always scored in float32: no."""
+        """Whether all pairs are scored in float32 even where bfloat16 is allowed: no."""
         return False
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that `pair_log_probs` keeps of each word."""
+        """Bytes of memory of each token in `pair_log_probs`."""
         return 64
 
     def pair_log_probs(
         self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
     ) -> Iterator[Tensor]:
-        """Every sentence given every picture, (S, I), as a language model; see `PairScorer`."""
+        """Compute the log-probability of every sentence given every image, (S, I), as a language model.
+
+        See `PairScorer`; `budget` and `dtype` have no effect.
+        """
         for image in images:
             log_probs = self._log_probs(image).log_softmax(dim=1)
-            yield _bags(sentences, log_probs, "sum", end_sign=True)
+            yield _pool_tokens(sentences, log_probs, "sum", include_eos=True)
 
 
-def _with_signs(values: Tensor) -> Tensor:
-    """Values of the units (B, V - 2), and `NEVER` for the two signs that have none, (B, V)."""
-    return torch.cat([values.new_full((len(values), SPECIAL_TOKENS.eos), NEVER), values], dim=1)
+def _add_excluded(values: Tensor) -> Tensor:
+    """Prepend columns of `EXCLUDED` for <pad> and <s>, which have no units: (B, V - 2) to (B, V)."""
+    return torch.cat([values.new_full((len(values), SPECIAL_TOKENS.eos), EXCLUDED), values], dim=1)
 
 
-def _bags(sentences: Batch, values: Tensor, mode: Literal["sum", "mean"], *, end_sign: bool) -> Tensor:
-    """Sum or mean over the words of each sentence of what they are worth for each picture.
-
-    The product of the (S, V) counts with the values, without the zeros of the counts.
+def _pool_tokens(sentences: Batch, values: Tensor, mode: Literal["sum", "mean"], *, include_eos: bool) -> Tensor:
+    """Compute the sum or mean of token values over the tokens of each sentence, for each image.
 
     Args:
         sentences: S sentences.
-        values: of each word for each picture, (I, V).
-        mode: what is done with a sentence's words, each as often as it occurs.
-        end_sign: whether it counts.
+        values: value of each token for each image, (I, V).
+        mode: pooling; repeated tokens count repeatedly.
+        include_eos: whether to include </s>.
 
     Returns:
-        (S, I).
+        Sums or means, (S, I).
     """
-    kept = sentences.target_mask if end_sign else sentences.target_mask & (sentences.target_out != SPECIAL_TOKENS.eos)
-    counts = kept.sum(1)
-    first = counts.cumsum(0) - counts
-    return embedding_bag(sentences.target_out[kept], values.t().contiguous(), first, mode=mode)
+    mask = sentences.target_mask
+    if not include_eos:
+        mask = mask & (sentences.target_out != SPECIAL_TOKENS.eos)
+    counts = mask.sum(1)
+    offsets = counts.cumsum(0) - counts
+    return embedding_bag(sentences.target_out[mask], values.t().contiguous(), offsets, mode=mode)

@@ -62,7 +62,12 @@ class GRULanguageModel(nn.Module):
     """Language model of one GRU layer: p(y_t | y_<t) = softmax(L_o tanh(L_s s_t + L_w E[y_{t-1}]))."""
 
     def __init__(self, vocab_size: int, settings: IndependentSettings) -> None:
-        """Build for a vocabulary of `vocab_size` tokens, special tokens included."""
+        """Build the language model with randomly initialised weights.
+
+        Args:
+            vocab_size: size V of the vocabulary, special tokens included.
+            settings: layer sizes and dropout rates.
+        """
         super().__init__()
         embedding, hidden, readout = settings.embedding_dim, settings.hidden_dim, settings.readout_dim
         self.settings = settings
@@ -108,7 +113,7 @@ class GRULanguageModel(nn.Module):
 class IndependentDescriptions(nn.Module):
     """The system of Elliott et al. (2015) that Calixto et al. (2016) compare with, section 3 and Table 1.
 
-    A description model reads the source sentence, and the image together with the token <s>. E_x and E_y are word
+    A source-language model reads the source sentence, and the image together with the token <s>. E_x and E_y are word
     embeddings, v is the image vector; the term of a missing image is left out:
 
         h_0 = GRU_x(E_x[<s>] + W_v v + b_v, 0)      h_i = GRU_x(E_x[x_i], h_{i-1})
@@ -120,11 +125,11 @@ class IndependentDescriptions(nn.Module):
 
     Departures from Elliott et al. (2015):
 
-    - GRUs instead of LSTMs, as in the systems it is compared with;
+    - GRUs instead of LSTMs, as in the systems of the comparison;
     - the transferred features initialise the target-language model instead of being added to its first input, as in
       the last version of the authors' program;
-    - only the source-language model reads the image; in some of theirs the target-language model reads it again;
-    - both models are trained at the same time, by default (`transfer: fixed`) with no gradient from the target into
+    - only the source-language model reads the image; in some of their models the target-language model reads it too;
+    - both models are trained at the same time, by default (`transfer: fixed`) without gradients from the target to
       the source model; theirs are trained one after the other, on stored features;
     - the read-out is that of Calixto et al. (2017), eq. 1, without the context; theirs is one layer without the word.
 
@@ -136,14 +141,14 @@ class IndependentDescriptions(nn.Module):
     uses_image = True
 
     def __init__(self, settings: IndependentSettings, inputs: ModelInputs) -> None:
-        """Build with fresh weights.
+        """Build the model with randomly initialised weights.
 
         Args:
             settings: sizes and training of the two models.
             inputs: sizes of both vocabularies, and shapes of the image features.
 
         Raises:
-            SettingsError: there are no image features.
+            SettingsError: `inputs` has no image features.
         """
         super().__init__()
         assert inputs.source_vocab_size is not None, "a translation model has a source vocabulary"
@@ -157,19 +162,19 @@ class IndependentDescriptions(nn.Module):
             _initialise(layer)
 
     def encode(self, batch: Batch) -> IndependentMemory:
-        """Read images and source sentences, and compute s_0."""
-        return self._transfer(self._read(batch)[0])
+        """Encode images and source sentences, and compute s_0, (B, H)."""
+        return self._transfer(self._encode_source(batch)[0])
 
-    def _read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _encode_source(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the states h_0 … h_N (B, 1+S, H), the embeddings (B, 1+S, E) and the mask (B, 1+S) of the source."""
         assert batch.source is not None and batch.source_mask is not None, "a translation has a source sentence"
         tokens, mask = pad(batch.source, (1, 0), value=SPECIAL_TOKENS.bos), pad(batch.source_mask, (1, 0), value=True)
         words = self.source.embed(tokens)
         vector = dropout(self.image_encoder(batch.image), self.settings.input_dropout, self.training)
         image = self.image(vector) * batch.image.present[:, None]  # W_v v + b_v
-        read = torch.cat([words[:, :1] + image[:, None], words[:, 1:]], 1)
+        inputs = torch.cat([words[:, :1] + image[:, None], words[:, 1:]], 1)
         zeros = self.source.recurrent.new_zeros(len(batch), self.settings.hidden_dim)
-        return self.source.states(read, zeros, mask), words, mask
+        return self.source.states(inputs, zeros, mask), words, mask
 
     def _transfer(self, states: Tensor) -> IndependentMemory:
         """Compute s_0 = tanh(W_init h_N + b_init) from the states of the source-language model."""
@@ -193,14 +198,14 @@ class IndependentDescriptions(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions, and in training the auxiliary loss of the source sentences."""
-        states, words, mask = self._read(batch)
+        states, words, mask = self._encode_source(batch)
         embedded = self.target.embed(batch.target_in)
         hidden = self.target.states(embedded, self._transfer(states).hidden)
         auxiliary_loss = self._source_loss(batch, states, words, mask) if self.training else None
         return Output(self.target.read_out(hidden, embedded), auxiliary_loss=auxiliary_loss)
 
     def _source_loss(self, batch: Batch, states: Tensor, words: Tensor, mask: Tensor) -> Tensor:
-        """Compute the weighted mean negative log-likelihood of the source tokens and </s>, in nats a token."""
+        """Compute the weighted mean negative log-likelihood of the source tokens and </s>, in nats per token."""
         assert batch.source is not None and batch.source_mask is not None
         ends = batch.source_mask.sum(1, keepdim=True)
         following = pad(batch.source, (0, 1), value=SPECIAL_TOKENS.pad).scatter(1, ends, SPECIAL_TOKENS.eos)
@@ -209,6 +214,7 @@ class IndependentDescriptions(nn.Module):
 
 
 def _initialise(layer: nn.Linear) -> None:
+    """Draw Glorot-uniform weights and set the bias to zero."""
     nn.init.xavier_uniform_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

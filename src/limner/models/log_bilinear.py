@@ -1,4 +1,8 @@
-"""Log-bilinear models: Kiros, Salakhutdinov, Zemel, Multimodal Neural Language Models (2014)."""
+"""Log-bilinear models: Kiros, Salakhutdinov and Zemel, Multimodal Neural Language Models (2014).
+
+Shapes, partly with the paper's symbols: B batch, T target length, V vocabulary (k), d embedding size, m feature size,
+f factors, n - 1 context tokens, N examples with K hypotheses each, S sentences, I images, P prefixes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ModelInputs, Output, spread
+from limner.models.protocols import ModelInputs, Output, repeat_memory
 from limner.settings import Settings
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -22,60 +26,74 @@ Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
 
 
 class LBLSettings(Settings):
-    """Settings of the log-bilinear models; context and start are the paper's."""
+    """Settings of the log-bilinear models; the default context and initialisation are those of the paper."""
 
     translates: ClassVar[bool] = False
 
     name: Literal["lbl"] = "lbl"
     variant: Variant = "MLBL-B"
-    """Without a picture (section 3), biased by it (4.1), or gated by it (4.2)."""
+    """Role of the image: none (LBL, section 3), additive bias (MLBL-B, section 4.1), or bias and gates (MLBL-F, section
+    4.2)."""
     word_dim: int = Field(default=100, ge=1)
-    """d, the size of a word's vector."""
+    """Size d of the word representations."""
     context: int = Field(default=5, ge=1)
-    """n - 1, how many words before are looked at."""
+    """Number n - 1 of context tokens."""
     factors: int = Field(default=100, ge=1)
-    """f, the factors of MLBL-F's tensor."""
+    """Number f of factors of the tensor of MLBL-F."""
     init_std: float = Field(default=0.01, gt=0)
-    """Standard deviation of the normal distribution that weights are drawn from."""
+    """Standard deviation of the normal initialisation of the weights; biases are zero."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the predicted word vector's units dropped while training."""
+    """Dropout rate of the predicted word representation in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and sizes of the convnet that is trained jointly (section 5)."""
 
 
 class LBLMemory(NamedTuple):
-    """What the picture contributes, the same at every step."""
+    """Terms of the image, constant over the time steps."""
 
-    bias: Tensor  # (B, d): C_m x of eqs. 3 and 7, zero without a picture
-    gates: Tensor | None  # (B, f): W_fx x of eq. 8, for MLBL-F
+    bias: Tensor  # (B, d): C_m x of eqs. 3 and 7; zero in LBL
+    gates: Tensor | None  # (B, f): W_fx x of eq. 8 in MLBL-F; else None
 
 
 class LBLState(NamedTuple):
-    """The words before the next one."""
+    """Context of the next token."""
 
-    words: Tensor  # (B, n - 1), the nearest last
+    tokens: Tensor  # (B, n - 1), the most recent token last
 
 
 class LBL(nn.Module):
-    """LBL (eqs. 1-2), MLBL-B (eqs. 3-4) and MLBL-F (eqs. 6-9).
+    """LBL (eqs. 1-2), MLBL-B (eqs. 3-4) and MLBL-F (eqs. 5-9) of Kiros et al. (2014).
 
-    Departures from the paper. C_m is d x m: as k x m, which is printed, it could not be added to the predicted
-    vector. Before the first word the context is filled with the start sign, which has a vector of its own. The
-    singular values of the pre-trained vectors are shared evenly by W_hf and W_fr. Dropout (off by default) and the
-    scaling of the feature vector are ours, and so is what a model with pixels sees them with.
+    The representations r_w of the context tokens w_1 … w_{n-1} predict that of the next token, q. x is the image
+    vector:
+
+        LBL      q = sum_i C_i r_{w_i}                  (1)    P(w_n = w) = softmax_w(q r_w + b_w)         (2)
+        MLBL-B   q = sum_i C_i r_{w_i} + C_m x          (3)    P(w_n = w) = softmax_w(q r_w + b_w)         (4)
+        MLBL-F   q = sum_i C_i r_{w_i} + C_m x          (7)    P(w_n = w) = softmax_w(W_hf[w] g + b_w)     (9)
+
+    In MLBL-F, r_w is row w of W_hf W_fr, and g = (W_fr q) * (W_fx x) (8), element by element. This equals an image-
+    dependent matrix of representations R_x = W_hf diag(W_fx x) W_fr (5, 6), which is never computed.
+
+    Departures from the paper:
+
+    - C_m is d x m; the printed k x m cannot be added to the predicted representation;
+    - the context of the first tokens is filled with <s>, which has its own representation (not specified);
+    - the singular values of pre-trained embeddings are divided evenly between W_hf and W_fr (not specified);
+    - dropout (off by default) and the scaling of the feature vector are settings;
+    - features may also be pixels, with a convnet that the paper does not have.
     """
 
     Settings: ClassVar = LBLSettings
 
     def __init__(self, settings: LBLSettings, inputs: ModelInputs) -> None:
-        """Build with fresh weights.
+        """Build the model with randomly initialised weights.
 
         Args:
-            settings: sizes and the variant.
-            inputs: size of the vocabulary, k, and shapes of the image features, which LBL ignores.
+            settings: variant and layer sizes.
+            inputs: size V of the vocabulary, and shapes of the image features, which LBL ignores.
 
         Raises:
-            SettingsError: a variant with an image has no features.
+            SettingsError: the variant uses images and `inputs` has no image features.
         """
         super().__init__()
         self.settings, self.vocab_size, self.word_dim = settings, inputs.vocab_size, settings.word_dim
@@ -85,9 +103,9 @@ class LBL(nn.Module):
             None if settings.variant == "LBL" else ImageEncoder(inputs.feature_shapes, settings.image_encoder)
         )
         image_dim = self.image_encoder.dim if self.image_encoder else 0
-        self.words = nn.Parameter(torch.empty(inputs.vocab_size, factors if gated else dim))  # R, or W_hf
-        self.context = nn.Linear(settings.context * dim, dim, bias=False)  # C_1 … C_(n-1), the nearest word's last
-        self.bias = nn.Parameter(torch.zeros(inputs.vocab_size))
+        self.words = nn.Parameter(torch.empty(inputs.vocab_size, factors if gated else dim))  # R or W_hf
+        self.context = nn.Linear(settings.context * dim, dim, bias=False)  # C_i side by side
+        self.bias = nn.Parameter(torch.zeros(inputs.vocab_size))  # b
         self.image = nn.Linear(image_dim, dim, bias=False) if self.image_encoder else None  # C_m
         self.word_factors = nn.Linear(dim, factors, bias=False) if gated else None  # W_fr
         self.visual_factors = nn.Linear(image_dim, factors, bias=False) if gated else None  # W_fx
@@ -97,7 +115,7 @@ class LBL(nn.Module):
 
     @property
     def separable(self) -> bool:
-        """Whether pictures and words meet in the softmax only: always."""
+        """Whether the representations of prefixes do not depend on the image: always."""
         return True
 
     @property
@@ -107,7 +125,7 @@ class LBL(nn.Module):
 
     @property
     def exact_pairs(self) -> bool:
-        """Whether all pairs are always scored in float32: all variants whose scores are one matrix product."""
+        """Whether all pairs are scored in float32 even where bfloat16 is allowed: LBL and MLBL-B."""
         return self.word_factors is None
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
@@ -117,76 +135,109 @@ class LBL(nn.Module):
         return vector
 
     def encode(self, batch: Batch) -> LBLMemory:
-        """Look at the pictures once: C_m x of eqs. 3 and 7, and W_fx x of eq. 8."""
-        return self._look(batch.image)
+        """Compute the image terms C_m x (eqs. 3 and 7) and W_fx x (eq. 8)."""
+        return self._image_terms(batch.image)
 
-    def _look(self, image: ImageFeatures) -> LBLMemory:
+    def _image_terms(self, image: ImageFeatures) -> LBLMemory:
+        """Compute the image terms of B images; see `LBLMemory`."""
         if self.image is None:
             return LBLMemory(self.words.new_zeros(len(image.present), self.word_dim), None)
-        seen = self.image_vector(image)
-        return LBLMemory(self.image(seen), None if self.visual_factors is None else self.visual_factors(seen))
+        vector = self.image_vector(image)  # x
+        bias = self.image(vector)  # C_m x, eqs. 3 and 7
+        gates = None if self.visual_factors is None else self.visual_factors(vector)  # W_fx x, eq. 8
+        return LBLMemory(bias, gates)
 
     def start(self, memory: LBLMemory) -> LBLState:
-        """Start signs all the way back."""
+        """Return a context of <s> only, (B, n - 1)."""
         return LBLState(
             torch.full((len(memory.bias), self.settings.context), SPECIAL_TOKENS.bos, device=memory.bias.device)
         )
 
     def step(self, tokens: Tensor, memory: LBLMemory, state: LBLState) -> tuple[Tensor, LBLState]:
-        """One word (N K,): the logits (N K, V) of the next."""
-        memory = spread(memory, len(tokens))
-        words = torch.cat([state.words[:, 1:], tokens.unsqueeze(1)], 1)
-        predicted = self.context(self._vectors(words).flatten(1)) + memory.bias
-        return self._logits(predicted, memory.gates), LBLState(words)
+        """Compute the logits after one more token of each hypothesis (eqs. 1-9).
+
+        Args:
+            tokens: previous tokens, (N K,).
+            memory: image terms of the N examples.
+            state: context before these tokens, (N K, n - 1).
+
+        Returns:
+            Logits of the next token (N K, V), and the context that ends with `tokens`.
+        """
+        memory = repeat_memory(memory, len(tokens))
+        context = torch.cat([state.tokens[:, 1:], tokens.unsqueeze(1)], 1)  # (N K, n - 1)
+        predicted = self.context(self._vectors(context).flatten(1)) + memory.bias  # eqs. 1, 3 and 7
+        return self._logits(predicted, memory.gates), LBLState(context)
 
     def forward(self, batch: Batch) -> Output:
-        """All positions at once; there is nothing to loop over."""
-        memory = self._look(batch.image)
-        predicted = self._language(batch.target_in) + memory.bias.unsqueeze(1)
+        """Compute the logits (B, T, V) of all positions, without a loop over time."""
+        memory = self._image_terms(batch.image)
+        predicted = self._language(batch.target_in) + memory.bias.unsqueeze(1)  # eqs. 1, 3 and 7
         predicted = dropout(predicted, self.settings.dropout, self.training)
         return Output(self._logits(predicted, None if memory.gates is None else memory.gates.unsqueeze(1)))
 
     def _language(self, tokens: Tensor) -> Tensor:
-        """The sum of C_i r_(w_i) of eq. 1 at every position: tokens (B, T) to (B, T, d)."""
+        """Compute sum_i C_i r_{w_i} (eq. 1) at every position: input tokens (B, T) to (B, T, d)."""
         length = self.settings.context
         vectors = self._vectors(pad(tokens, (length - 1, 0), value=SPECIAL_TOKENS.bos))  # (B, T + n - 2, d)
         windows = vectors.unfold(1, length, 1).transpose(2, 3)  # (B, T, n - 1, d)
         predicted: Tensor = self.context(windows.flatten(2))
         return predicted
 
-    def _prefixes(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
-        """`_language` after each prefix of a tree, (P, d), some at a time: sentences (S, T), and no padding of them."""
+    def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
+        """Compute sum_i C_i r_{w_i} (eq. 1) after each prefix of a tree.
+
+        Args:
+            tokens: input tokens of the sentences, (S, T).
+            tree: prefix tree of the sentences.
+            budget: bytes of working memory, which limits the number of prefixes at a time.
+
+        Returns:
+            Terms (P, d).
+        """
         length, size = self.settings.context, self.words.element_size()
         height = max(1, budget // (length * (64 + (self.words.shape[1] + self.word_dim) * size)))
-        back = torch.arange(1 - length, 1)
+        offsets = torch.arange(1 - length, 1)
         language = self.words.new_empty(len(tree.row), self.word_dim)
         for top in range(0, len(tree.row), height):
-            some = slice(top, top + height)
-            columns = tree.column[some, None] + back  # (p, n - 1)
-            words = tokens[tree.row[some, None], columns.clamp(min=0)]
-            words.masked_fill_((columns < 0).to(words.device), SPECIAL_TOKENS.bos)
-            language[some] = self.context(self._vectors(words).flatten(1))
+            prefixes = slice(top, top + height)
+            columns = tree.column[prefixes, None] + offsets  # (p, n - 1)
+            context = tokens[tree.row[prefixes, None], columns.clamp(min=0)]
+            context.masked_fill_((columns < 0).to(context.device), SPECIAL_TOKENS.bos)
+            language[prefixes] = self.context(self._vectors(context).flatten(1))
         return language
 
     def _vectors(self, tokens: Tensor) -> Tensor:
-        """Word vectors r_w: rows of R, or of W_hf W_fr (eq. 7)."""
+        """Look up the word representations r_w, rows of R or of W_hf W_fr (eq. 7): (…) to (…, d)."""
         rows = nn.functional.embedding(tokens, self.words)
         return rows if self.word_factors is None else rows @ self.word_factors.weight
 
     def _logits(self, predicted: Tensor, gates: Tensor | None) -> Tensor:
-        """Eqs. 2, 4 and 9 before they are normalised: predicted vectors (…, d) to (…, V)."""
+        """Compute the logits (…, V) of eqs. 2, 4 and 9.
+
+        Args:
+            predicted: predicted word representations, (…, d).
+            gates: W_fx x, (…, f), in MLBL-F; else None.
+        """
         if self.word_factors is not None:
-            assert gates is not None
+            assert gates is not None, "MLBL-F has gates"
             predicted = self.word_factors(predicted) * gates  # eq. 8
-        return nn.functional.linear(predicted, self.words, self.bias)
+        return nn.functional.linear(predicted, self.words, self.bias)  # eqs. 2, 4 and 9
 
     def word_vectors(self) -> Tensor:
-        """The word representations R, or W_hf W_fr: (V, d)."""
+        """Compute the word representations R, or W_hf W_fr, (V, d)."""
         return self._vectors(torch.arange(self.vocab_size, device=self.words.device))
 
     @torch.no_grad()
     def init_word_embeddings(self, vectors: Tensor) -> None:
-        """Begin with pre-trained word vectors (V, d); MLBL-F takes them apart by an SVD (section 4.2)."""
+        """Initialise the word representations from pre-trained embeddings.
+
+        MLBL-F factorises them by a singular value decomposition U S V^T (section 4.2): W_hf = U sqrt(S) and
+        W_fr = sqrt(S) V^T, for the f largest singular values. If f > d, the other factors keep their initial values.
+
+        Args:
+            vectors: pre-trained embeddings, (V, d).
+        """
         if self.word_factors is None:
             self.words.copy_(vectors)
             return
@@ -198,32 +249,40 @@ class LBL(nn.Module):
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that `pair_log_probs` keeps of each word: its place in the tree and its prediction."""
+        """Bytes of memory of each token in `pair_log_probs`: its node of the prefix tree and its prediction."""
         return 256 + (self.words.shape[1] + self.word_dim) * self.words.element_size()
 
     def pair_log_probs(
         self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
     ) -> Iterator[Tensor]:
-        """Every sentence given every picture, (S, I); see `PairScorer`.
+        """Compute the log-probability of every sentence given every image, (S, I); see `PairScorer`.
 
-        In MLBL-B the logits of a sentence and of a picture add, so one product of their exponentials gives every
-        normaliser, in float32 whatever `dtype` says. MLBL-F is tiled over (prefix, picture) pairs like the m-RNN.
+        In LBL and MLBL-B, the logits are a sum of a term of the sentence and a term of the image, so all normalisers
+        are one matrix product, in float32 for any `dtype`. MLBL-F is tiled over (prefix, image) pairs, as the m-RNN.
         """
         tree = PrefixTree.of(sentences)
-        language = self._prefixes(sentences.target_in, tree, budget)  # (P, d)
+        language = self._prefix_terms(sentences.target_in, tree, budget)  # (P, d)
         if self.word_factors is None:
             for image in images:
-                yield additive_log_probs(language, self._look(image).bias, self.words, self.bias, tree, budget)
+                yield additive_log_probs(language, self._image_terms(image).bias, self.words, self.bias, tree, budget)
             return
         language, weight = self.word_factors(language), self.words.to(dtype)
         for image in images:
-            memory = self._look(image)
-            assert memory.gates is not None
-            picture = torch.cat([self.word_factors(memory.bias), memory.gates], 1)
-            yield softmax_log_probs(language, picture, weight, self.bias, tree, budget, gated)
+            memory = self._image_terms(image)
+            assert memory.gates is not None, "MLBL-F has gates"
+            image_terms = torch.cat([self.word_factors(memory.bias), memory.gates], 1)  # (I, 2f)
+            yield softmax_log_probs(language, image_terms, weight, self.bias, tree, budget, gated)
 
 
-def gated(language: Tensor, picture: Tensor) -> Tensor:
-    """Eq. 8 for every pair: (p, f) and what the picture adds and gates, (i, 2f), to (p, i, f)."""
-    added, gates = picture.chunk(2, dim=1)
+def gated(language: Tensor, image: Tensor) -> Tensor:
+    """Compute (W_fr q) * (W_fx x) of every pair (eq. 8).
+
+    Args:
+        language: W_fr sum_i C_i r_{w_i} of p prefixes, (p, f).
+        image: W_fr C_m x and W_fx x of i images, side by side, (i, 2f).
+
+    Returns:
+        Factors (p, i, f).
+    """
+    added, gates = image.chunk(2, dim=1)
     return (language.unsqueeze(1) + added) * gates

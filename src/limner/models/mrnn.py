@@ -1,4 +1,8 @@
-"""m-RNN: Mao et al., Deep Captioning with Multimodal Recurrent Neural Networks (2015), with its variants."""
+"""m-RNN and its variants: Mao et al., Deep Captioning with Multimodal Recurrent Neural Networks (2015).
+
+Shapes: B batch, T target length, D feature size, H hidden, M multimodal, V vocabulary, N examples with K hypotheses
+each, S sentences, I images, P prefixes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, softmax_log_probs
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ModelInputs, Output, spread
+from limner.models.protocols import ModelInputs, Output, repeat_memory
 from limner.settings import Settings
 
 Variant = Literal[
@@ -29,25 +33,25 @@ Variant = Literal[
 
 
 class MRNNSettings(Settings):
-    """Settings of the m-RNN; the sizes are the paper's."""
+    """Settings of the m-RNN; the default sizes are those of the paper."""
 
     translates: ClassVar[bool] = False
 
     name: Literal["mrnn"] = "mrnn"
     variant: Variant = "m-RNN"
-    """The full model, the one without a picture, or one of Figure 3 and Table 8."""
+    """Architecture: the full model, RNN-base without the image, or a variant of section 7.3 (Figure 3, Table 8)."""
     embedding_dim: int = Field(128, ge=1)
-    """Size of word embedding layer I."""
+    """Number of units of word embedding layer I."""
     hidden_dim: int = Field(256, ge=1)
-    """Size of word embedding layer II and of the recurrent layer, which eq. 2 adds."""
+    """Number of units of word embedding layer II and of the recurrent layer, whose terms eq. 2 adds."""
     multimodal_dim: int = Field(512, ge=1)
-    """Size of the multimodal layer."""
+    """Number of units of the multimodal layer."""
     embedding_activation: Literal["linear", "relu"] = "linear"
-    """Activation of word embedding layer II; the paper does not name one. OneLayerEmb has no such layer."""
+    """Activation of word embedding layer II, which the paper does not specify; without effect in OneLayerEmb."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of units dropped from the word, the recurrent and the multimodal layer while training."""
+    """Dropout rate of word embedding layer II, the recurrent layer and the multimodal layer in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
-    """Scaling and dropout of the image features, and sizes of the convnet that reads pixels or feature maps."""
+    """Scaling and dropout of the image features, and sizes of the convnet on pixels or feature maps."""
 
     @model_validator(mode="after")
     def _shared_dims_agree(self) -> Self:
@@ -60,76 +64,99 @@ class MRNNSettings(Settings):
 
 
 class MRNNMemory(NamedTuple):
-    """What the picture contributes, the same at every step."""
+    """Terms of the image, constant over the time steps."""
 
-    multimodal: Tensor  # (B, M): V_I I plus the bias of the multimodal layer
-    word: Tensor | None  # (B, H): V_I^(1) I, where the picture enters word embedding layer II
+    multimodal: Tensor  # (B, M): V_I I + b_m of eq. 3
+    word: Tensor | None  # (B, H): V_I^(1) I, added to word embedding layer II in the visInRnn variants; else None
 
 
 class MRNNState(NamedTuple):
-    """The recurrent layer r(t-1)."""
+    """Recurrent state r(t-1)."""
 
     recurrent: Tensor  # (B, H)
 
 
 class MRNN(nn.Module):
-    """The m-RNN of section 3.2 and the seven other models of Table 8 and section 7.3.
+    """The m-RNN of Mao et al. (2015), section 3.2, and the seven variants of Table 8 and section 7.3.
 
-    Departures from the paper, each where it is silent: r(0) is zero; biases are added to word embedding layer II,
-    the multimodal layer and the softmax; the activation of word embedding layer II, dropout (off by default) and
-    the scaling of the feature vector are settings; recurrent weights start orthogonal, word embedding layer I
-    normal with standard deviation 0.1, the biases of the multimodal layer and the softmax at zero, the others as
-    `nn.Linear` starts them. In visInRnn-both-shared one V_I can serve two layers only if they have one size, so
-    there the multimodal layer has `hidden_dim` units.
+    With the one-hot token h(t) and the image vector I:
+
+        e(t) = E_1 h(t)                                        word embedding layer I
+        w(t) = E_2 e(t) + b_w                                  word embedding layer II
+        r(t) = relu(U_r r(t-1) + w(t)), r(0) = 0               recurrent layer (eq. 2)
+        m(t) = g_2(V_w w(t) + V_r r(t) + V_I I + b_m)          multimodal layer (eq. 3)
+        g_2(x) = 1.7159 tanh(2/3 x)                            `scaled_tanh` (eq. 4)
+        logits = S m(t) + b_s                                  softmax layer
+
+    Variants:
+
+    - RNN-base: without V_I I;
+    - NoEmbInput: without V_w w(t);
+    - OneLayerEmb: w(t) = e(t), of the size of the recurrent layer;
+    - EmbOneInput: V_w e(t) in place of V_w w(t);
+    - visInRnn: V_I^(1) I is added to w(t), and eq. 3 has no image term;
+    - visInRnn-both: V_I^(1) I is added to w(t), V_I I in eq. 3;
+    - visInRnn-both-shared: as visInRnn-both, with V_I^(1) = V_I.
+
+    Departures from the paper, where it does not specify the model:
+
+    - r(0) is zero;
+    - word embedding layer II, the multimodal layer and the softmax have biases;
+    - the activation of word embedding layer II, dropout (off by default) and the scaling of the feature vector are
+      settings;
+    - initialisation: orthogonal recurrent weights; word embedding layer I normal with standard deviation 0.1; biases of
+      the multimodal layer and the softmax zero; otherwise the defaults of `nn.Linear`;
+    - visInRnn-both-shared requires `multimodal_dim` to equal `hidden_dim`, since one matrix serves both layers.
     """
 
     Settings: ClassVar = MRNNSettings
 
     def __init__(self, settings: MRNNSettings, inputs: ModelInputs) -> None:
-        """Build with fresh weights.
+        """Build the model with randomly initialised weights.
 
         Args:
-            settings: sizes and the variant.
-            inputs: size of the vocabulary, and shapes of the image features, which RNN-base ignores.
+            settings: variant and layer sizes.
+            inputs: size V of the vocabulary, and shapes of the image features, which RNN-base ignores.
 
         Raises:
-            SettingsError: a variant with an image has no features.
+            SettingsError: the variant uses images and `inputs` has no image features.
         """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
         variant, hidden, multimodal = settings.variant, settings.hidden_dim, settings.multimodal_dim
         one_layer = variant == "OneLayerEmb"
-        self.embedding_1 = nn.Embedding(inputs.vocab_size, hidden if one_layer else settings.embedding_dim)
-        self.embedding_2 = None if one_layer else nn.Linear(settings.embedding_dim, hidden)
-        self.recurrent = nn.Linear(hidden, hidden, bias=False)
+        self.embedding_1 = nn.Embedding(inputs.vocab_size, hidden if one_layer else settings.embedding_dim)  # E_1
+        self.embedding_2 = None if one_layer else nn.Linear(settings.embedding_dim, hidden)  # E_2, b_w
+        self.recurrent = nn.Linear(hidden, hidden, bias=False)  # U_r
         word_dim = {"NoEmbInput": 0, "EmbOneInput": settings.embedding_dim}.get(variant, hidden)
-        self.multimodal_word = nn.Linear(word_dim, multimodal, bias=False) if word_dim else None
-        self.multimodal_recurrent = nn.Linear(hidden, multimodal, bias=False)
-        self.multimodal_bias = nn.Parameter(torch.zeros(multimodal))
+        self.multimodal_word = nn.Linear(word_dim, multimodal, bias=False) if word_dim else None  # V_w
+        self.multimodal_recurrent = nn.Linear(hidden, multimodal, bias=False)  # V_r
+        self.multimodal_bias = nn.Parameter(torch.zeros(multimodal))  # b_m
         self.image_encoder = (
             None if variant == "RNN-base" else ImageEncoder(inputs.feature_shapes, settings.image_encoder)
         )
-        dim = self.image_encoder.dim if self.image_encoder else 0
+        image_dim = self.image_encoder.dim if self.image_encoder else 0
         in_rnn = variant.startswith("visInRnn")
-        self.visual_in_rnn = nn.Linear(dim, hidden, bias=False) if in_rnn else None
-        own = self.image_encoder is not None and variant not in ("visInRnn", "visInRnn-both-shared")
-        self.multimodal_visual = nn.Linear(dim, multimodal, bias=False) if own else None
-        self.softmax = nn.Linear(multimodal, inputs.vocab_size)
+        self.visual_in_rnn = nn.Linear(image_dim, hidden, bias=False) if in_rnn else None  # V_I^(1)
+        in_multimodal = self.image_encoder is not None and variant not in ("visInRnn", "visInRnn-both-shared")
+        self.multimodal_visual = nn.Linear(image_dim, multimodal, bias=False) if in_multimodal else None  # V_I
+        self.softmax = nn.Linear(multimodal, inputs.vocab_size)  # S, b_s
         self._initialise()
 
     def _initialise(self) -> None:
+        """Initialise the weights that differ from PyTorch's defaults."""
         nn.init.normal_(self.embedding_1.weight, std=0.1)
         nn.init.orthogonal_(self.recurrent.weight)
         nn.init.zeros_(self.softmax.bias)
 
     @property
     def separable(self) -> bool:
-        """Whether the recurrent states of a sentence are the same for every picture."""
+        """Whether the recurrent states do not depend on the image: all but the visInRnn variants."""
         return self.visual_in_rnn is None
 
     @property
     def exact_pairs(self) -> bool:
-        """Whether all pairs are always scored in float32: no."""
+        """Whether all pairs are scored in float32 even where bfloat16 is allowed: no."""
         return False
 
     @property
@@ -144,113 +171,151 @@ class MRNN(nn.Module):
         return vector
 
     def encode(self, batch: Batch) -> MRNNMemory:
-        """Look at the pictures once: V_I I of eq. 3 (and V_I^(1) I of the visInRnn variants)."""
-        return self._look(batch.image)
+        """Compute the image terms V_I I + b_m (eq. 3) and V_I^(1) I (visInRnn variants)."""
+        return self._image_terms(batch.image)
 
-    def _look(self, image: ImageFeatures) -> MRNNMemory:
+    def _image_terms(self, image: ImageFeatures) -> MRNNMemory:
+        """Compute the image terms of B images; see `MRNNMemory`."""
         rows = len(image.present)
         if self.image_encoder is None:
             return MRNNMemory(self.multimodal_bias.expand(rows, -1), None)
-        seen = self.image_vector(image)
-        word = None if self.visual_in_rnn is None else self.visual_in_rnn(seen)
+        vector = self.image_vector(image)  # I
+        word = None if self.visual_in_rnn is None else self.visual_in_rnn(vector)
         if self.multimodal_visual is not None:
-            multimodal = self.multimodal_visual(seen) + self.multimodal_bias
+            multimodal = self.multimodal_visual(vector) + self.multimodal_bias  # V_I I + b_m
         elif self.settings.variant == "visInRnn-both-shared":
             assert word is not None
-            multimodal = word + self.multimodal_bias
+            multimodal = word + self.multimodal_bias  # V_I = V_I^(1)
         else:
             multimodal = self.multimodal_bias.expand(rows, -1)
         return MRNNMemory(multimodal, word)
 
     def start(self, memory: MRNNMemory) -> MRNNState:
-        """r(0) = 0."""
+        """Return the initial state r(0) = 0, (B, H)."""
         return MRNNState(memory.multimodal.new_zeros(len(memory.multimodal), self.settings.hidden_dim))
 
     def step(self, tokens: Tensor, memory: MRNNMemory, state: MRNNState) -> tuple[Tensor, MRNNState]:
-        """One word (N K,): eqs. 2 and 3, then the softmax layer's logits (N K, V)."""
-        memory = spread(memory, len(tokens))
-        first, word = self._embed(tokens, memory.word)
-        recurrent = torch.relu(word + self.recurrent(state.recurrent))
-        multimodal = self._multimodal(first, word, recurrent) + memory.multimodal
-        return self.softmax(scaled_tanh(multimodal)), MRNNState(recurrent)
+        """Compute the logits after one more token of each hypothesis (eqs. 2-4).
+
+        Args:
+            tokens: previous tokens, (N K,).
+            memory: image terms of the N examples.
+            state: r(t-1), (N K, H).
+
+        Returns:
+            Logits of the next token (N K, V), and the state r(t).
+        """
+        memory = repeat_memory(memory, len(tokens))
+        first, word = self._embed(tokens, memory.word)  # e(t), w(t)
+        recurrent = torch.relu(word + self.recurrent(state.recurrent))  # r(t), eq. 2
+        multimodal = scaled_tanh(self._language_terms(first, word, recurrent) + memory.multimodal)  # m(t), eqs. 3 and 4
+        return self.softmax(multimodal), MRNNState(recurrent)
 
     def forward(self, batch: Batch) -> Output:
-        """All positions at once; only eq. 2 runs in a loop over time."""
-        memory = self._look(batch.image)
-        multimodal = self._language(batch.target_in, memory.word) + memory.multimodal.unsqueeze(1)
-        multimodal = dropout(scaled_tanh(multimodal), self.settings.dropout, self.training)
+        """Compute the logits (B, T, V) of all positions; only eq. 2 runs in a loop over time."""
+        memory = self._image_terms(batch.image)
+        language = self._language(batch.target_in, memory.word)
+        multimodal = scaled_tanh(language + memory.multimodal.unsqueeze(1))  # m(t), eqs. 3 and 4
+        multimodal = dropout(multimodal, self.settings.dropout, self.training)
         return Output(self.softmax(multimodal))
 
     def _language(self, tokens: Tensor, image: Tensor | None) -> Tensor:
-        """V_w w(t) + V_r r(t) of eq. 3 at every position: tokens (B, T) to (B, T, M)."""
+        """Compute V_w w(t) + V_r r(t) of eq. 3 at every position.
+
+        Args:
+            tokens: input tokens, (B, T).
+            image: V_I^(1) I, (B, H); None except in the visInRnn variants.
+
+        Returns:
+            Terms (B, T, M).
+        """
         rate = self.settings.dropout
-        first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))
+        first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))  # e(t), w(t)
         word = dropout(word, rate, self.training)
-        state = word.new_zeros(len(tokens), self.settings.hidden_dim)
+        state = word.new_zeros(len(tokens), self.settings.hidden_dim)  # r(0)
         states = []
         for word_at_t in word.unbind(1):
-            state = torch.relu(torch.addmm(word_at_t, state, self.recurrent.weight.t()))  # eq. 2
+            state = torch.relu(torch.addmm(word_at_t, state, self.recurrent.weight.t()))  # r(t), eq. 2
             states.append(state)
-        recurrent = dropout(torch.stack(states, 1), rate, self.training)
-        return self._multimodal(first, word, recurrent)
+        recurrent = dropout(torch.stack(states, 1), rate, self.training)  # (B, T, H)
+        return self._language_terms(first, word, recurrent)
 
     def _embed(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Activations of word embedding layers I and II (the same one, where there is only one)."""
-        first = self.embedding_1(tokens)
-        second: Tensor = first if self.embedding_2 is None else self.embedding_2(first)
+        """Compute the activations of both word embedding layers (section 3.2).
+
+        Args:
+            tokens: token ids, (…).
+            image: V_I^(1) I, broadcastable to (…, H); None except in the visInRnn variants.
+
+        Returns:
+            e(t), (…, E), and w(t), (…, H); in OneLayerEmb both are the output of the single layer.
+        """
+        first = self.embedding_1(tokens)  # e(t)
+        second: Tensor = first if self.embedding_2 is None else self.embedding_2(first)  # w(t)
         if image is not None:
             second = second + image
         if self.settings.embedding_activation == "relu" and self.embedding_2 is not None:
             second = torch.relu(second)
         return first, second
 
-    def _multimodal(self, first: Tensor, word: Tensor, recurrent: Tensor) -> Tensor:
-        out: Tensor = self.multimodal_recurrent(recurrent)
+    def _language_terms(self, first: Tensor, word: Tensor, recurrent: Tensor) -> Tensor:
+        """Compute V_w w(t) + V_r r(t) of eq. 3 (…, M) from e(t) (…, E), w(t) (…, H) and r(t) (…, H)."""
+        out: Tensor = self.multimodal_recurrent(recurrent)  # V_r r(t)
         if self.multimodal_word is None:
             return out
-        added: Tensor = self.multimodal_word(first if self.settings.variant == "EmbOneInput" else word)
+        added: Tensor = self.multimodal_word(first if self.settings.variant == "EmbOneInput" else word)  # V_w w(t)
         return out + added
 
     def word_vectors(self) -> Tensor:
-        """The final word representation, the activation of word embedding layer II without a picture: (V, H)."""
+        """Compute the final word representations w(t) of all tokens, without an image: (V, H)."""
         return self._embed(torch.arange(self.vocab_size, device=self.embedding_1.weight.device), None)[1]
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that `pair_log_probs` keeps of each word: its place in the tree and what it does to eq. 3."""
+        """Bytes of memory of each token in `pair_log_probs`: its node of the prefix tree and its terms of eq. 3."""
         return 256 + self.settings.multimodal_dim * self.softmax.weight.element_size()
 
     def pair_log_probs(
         self, images: Iterable[ImageFeatures], sentences: Batch, budget: int, dtype: torch.dtype
     ) -> Iterator[Tensor]:
-        """Every sentence given every picture, (S, I); see `PairScorer`.
+        """Compute the log-probability of every sentence given every image, (S, I); see `PairScorer`.
 
-        The recurrent states do not depend on the picture, so each prefix that the sentences share is read once;
-        the multimodal layer and the softmax are tiled over (prefix, picture) pairs.
+        The recurrent states do not depend on the image, so they are computed once for each distinct prefix of the
+        sentences. The multimodal layer and the softmax are tiled over (prefix, image) pairs.
         """
         tree = PrefixTree.of(sentences)
-        language = self._prefixes(sentences.target_in, tree, budget).mul_(SLOPE)
+        # The constants of eq. 4 are multiplied into the terms of eq. 3 and into the softmax weights.
+        language = self._prefix_terms(sentences.target_in, tree, budget).mul_(SLOPE)
         weight = (self.softmax.weight * SCALE).to(dtype)
         for image in images:
-            picture = self._look(image).multimodal * SLOPE
-            yield softmax_log_probs(language, picture, weight, self.softmax.bias, tree, budget)
+            image_term = self._image_terms(image).multimodal * SLOPE
+            yield softmax_log_probs(language, image_term, weight, self.softmax.bias, tree, budget)
 
-    def _prefixes(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
-        """V_w w(t) + V_r r(t) after each prefix of a tree, (P, M), reading some sentences (S, T) at a time."""
+    def _prefix_terms(self, tokens: Tensor, tree: PrefixTree, budget: int) -> Tensor:
+        """Compute V_w w(t) + V_r r(t) of eq. 3 after each prefix of a tree.
+
+        Args:
+            tokens: input tokens of the sentences, (S, T).
+            tree: prefix tree of the sentences.
+            budget: bytes of working memory, which limits the number of sentences encoded at a time.
+
+        Returns:
+            Terms (P, M).
+        """
         settings = self.settings
         units = settings.embedding_dim + 3 * settings.hidden_dim + 3 * settings.multimodal_dim
         height = max(1, budget // (tokens.shape[1] * units * self.softmax.weight.element_size()))
         language = self.softmax.weight.new_empty(len(tree.row), settings.multimodal_dim)
         for top in range(0, len(tokens), height):
             first, last = torch.searchsorted(tree.row, torch.tensor([top, top + height])).tolist()
-            places = tree.row[first:last] - top, tree.column[first:last]
-            language[first:last] = self._language(tokens[top : top + height], None)[places]
+            positions = tree.row[first:last] - top, tree.column[first:last]
+            language[first:last] = self._language(tokens[top : top + height], None)[positions]
         return language
 
 
-SCALE, SLOPE = 1.7159, 2 / 3
+SCALE, SLOPE = 1.7159, 2 / 3  # eq. 4
 
 
 def scaled_tanh(x: Tensor) -> Tensor:
-    """g_2 of eq. 4: 1.7159 tanh(2/3 x), LeCun et al. (2012)."""
+    """Compute g_2(x) = 1.7159 tanh(2/3 x) (eq. 4; LeCun et al., 2012)."""
     return SCALE * torch.tanh(SLOPE * x)

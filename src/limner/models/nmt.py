@@ -47,7 +47,7 @@ class NMTSettings(Settings):
     readout_dim: int = Field(default=620, ge=1)
     """Size of the layer before the vocabulary; the papers do not give it."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
-    """Scaling and dropout of the image features, and width of the convnet that makes a grid of pixels."""
+    """Scaling and dropout of the image features, and width of the convnet that computes a grid from pixels."""
     encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate of the encoder's inputs and recurrent states, one mask for all time steps."""
     annotation_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -67,7 +67,7 @@ class NMTSettings(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if len(set(self.image)) != len(self.image):
-            raise ValueError(f"image {list(self.image)} names one use twice")
+            raise ValueError(f"image {list(self.image)} lists a use twice; expected each at most once")
         if self.tie_embeddings and self.readout_dim != self.embedding_dim:
             raise ValueError(
                 f"tie_embeddings: readout_dim ({self.readout_dim}) must equal embedding_dim ({self.embedding_dim})"
@@ -76,7 +76,7 @@ class NMTSettings(Settings):
 
 
 class NMTMemory(NamedTuple):
-    """Tensors that are constant while a sentence is translated, one row an example."""
+    """Tensors that are constant over the time steps, one row per example."""
 
     source: Annotations
     image: Annotations | None
@@ -90,7 +90,7 @@ class NMTState(NamedTuple):
 
 
 class NMT(nn.Module):
-    """The translation models of three papers, chosen by the settings:
+    """The translation models of three papers, selected by the settings:
 
     - text only, 2017 sections 2.1 and 2.2 (eqs. 1-4), and with `decoder: plain` 2016 section 2.3;
     - `image: [initial]`, `decoder: plain`, `initial_state: first`: the FC7-initialised model, 2016 section 2.1
@@ -114,10 +114,10 @@ class NMT(nn.Module):
     Settings: ClassVar = NMTSettings
 
     def __init__(self, settings: NMTSettings, inputs: ModelInputs) -> None:
-        """Build with fresh weights.
+        """Build the model with randomly initialised weights.
 
         Args:
-            settings: the variant and its sizes.
+            settings: variant and layer sizes.
             inputs: sizes of both vocabularies, and shapes of the image features.
 
         Raises:
@@ -223,11 +223,11 @@ class NMT(nn.Module):
         if self.training and settings.decoder_dropout:
             rate = settings.decoder_dropout
             embedded = embedded * _dropout_mask((len(embedded), 1, embedded.shape[2]), rate, embedded)
-            states = 2 if settings.decoder == "conditional" else 1  # of an `AttentionGRU`, there is no s'_t
+            states = 2 if settings.decoder == "conditional" else 1  # an `AttentionGRU` has no s'_t
             masks = Masks(*(_dropout_mask(memory.hidden.shape, rate, memory.hidden) for _ in range(states)))
-        every = decode(self.decoder, self.decoder.words(embedded), memory.hidden, memory.source, memory.image, masks)
-        logits = self._read_out(embedded, every.hidden, every.context, every.image)
-        return Output(logits, attention=every.attention, alignment=every.alignment, gate=every.gate)
+        steps = decode(self.decoder, self.decoder.words(embedded), memory.hidden, memory.source, memory.image, masks)
+        logits = self._read_out(embedded, steps.hidden, steps.context, steps.image)
+        return Output(logits, attention=steps.attention, alignment=steps.alignment, gate=steps.gate)
 
     def _read_out(self, word: Tensor, hidden: Tensor, context: Tensor, image: Tensor | None) -> Tensor:
         """Compute logits (…, V): L_o tanh(L_s s_t + L_w E_y[y_{t-1}] + L_cs c_t + L_ci i_t) (2017, eqs. 1 and 10)."""
@@ -242,12 +242,16 @@ class NMT(nn.Module):
 
 
 def _dropout_mask(shape: tuple[int, ...], rate: float, like: Tensor) -> Tensor:
-    """Draw a dropout mask to multiply with, scaled to keep the mean."""
+    """Draw a dropout mask of the given shape, scaled to preserve the mean."""
     return dropout(torch.ones(shape, dtype=like.dtype, device=like.device), rate, True)
 
 
 def _require(inputs: ModelInputs, settings: NMTSettings, *kinds: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the features of some kinds, of which there must be one."""
+    """Return the shapes of the features of the given kinds.
+
+    Raises:
+        SettingsError: there are no features of these kinds.
+    """
     shapes = {kind: inputs.feature_shapes[kind] for kind in kinds if kind in inputs.feature_shapes}
     if not shapes:
         raise SettingsError(

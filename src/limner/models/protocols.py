@@ -24,12 +24,12 @@ State = Any
 
 
 class ModelInputs(NamedTuple):
-    """Caption of the inputs that a model is built for."""
+    """Sizes of the vocabularies and shapes of the image features that a model is built for."""
 
     vocab_size: int
     """Number of tokens of the target vocabulary, special tokens included."""
     feature_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
-    """Shape of each kind of image features in the batches: `vector` (D,), `grid` (L, D), `maps` (C, H, W), where maps
+    """Shape of each kind of image features in the batches: `pooled` (D,), `grid` (L, D), `maps` (C, H, W), where maps
     of three channels are pixels."""
     source_vocab_size: int | None = None
     """Number of tokens of the source vocabulary, special tokens included; None for a model that does not translate."""
@@ -46,8 +46,8 @@ class Output(NamedTuple):
     gate: Tensor | None = None  # (B, T): gate of the image context, 0 to 1
 
 
-def spread(memory: Memory, rows: int) -> Memory:
-    """Repeat the memory of N examples for `rows` = N K hypotheses."""
+def repeat_memory(memory: Memory, rows: int) -> Memory:
+    """Repeat each row of the memory of N examples K times, for `rows` = N K hypotheses."""
     return type(memory)(*(None if part is None else part.repeat_interleave(rows // len(part), 0) for part in memory))
 
 
@@ -57,13 +57,13 @@ def device_of(model: Model) -> torch.device:
 
 
 class ConditionalLM(Protocol):
-    """A language model of a sentence, conditioned on an image, a source sentence, both or neither."""
+    """A language model conditioned on an image, a source sentence, both or neither."""
 
     vocab_size: int
 
     @property
     def uses_image(self) -> bool:
-        """Whether the output depends on the image, which may be a matter of the variant."""
+        """Whether the output depends on the image; this may differ between the variants of a model."""
         ...
 
     def encode(self, batch: Batch) -> Memory:
@@ -78,7 +78,7 @@ class ConditionalLM(Protocol):
         """Compute the logits after one more token of each hypothesis.
 
         Args:
-            tokens: previous tokens of K hypotheses of each of N examples, (N K,); those of an example are neighbours.
+            tokens: previous tokens of K hypotheses of each of N examples, (N K,); those of an example are adjacent.
             memory: memory of the N examples, not repeated for their hypotheses.
             state: state of the N K hypotheses.
 
@@ -141,7 +141,7 @@ class ImageVectorModel(Protocol):
 
 @runtime_checkable
 class CountBasedModel(Protocol):
-    """A model that is estimated from counts in one pass over the training sentences, without gradients."""
+    """A model that is estimated from n-gram counts in one pass over the training sentences, without gradients."""
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
         """Estimate the model from the training sentences, token ids without special tokens."""
@@ -163,7 +163,7 @@ class PairScorer(Protocol):
 
     @property
     def separable(self) -> bool:
-        """Whether the variant supports it: the image does not enter the recurrence."""
+        """Whether the variant supports `pair_log_probs`: its recurrent states do not depend on the image."""
         ...
 
     @property

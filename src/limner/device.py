@@ -1,4 +1,4 @@
-"""What the machine is good at."""
+"""Selection of the device, and its support for bfloat16."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from limner.errors import SettingsError
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name (cpu, cuda, cuda:1 …); SettingsError where this machine has none such."""
+    """Return the device of a name (cpu, cuda, cuda:1 …); SettingsError if this machine has no such device."""
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise SettingsError(f"device '{name}': no such device; say cpu, cuda or cuda:N")
     try:
@@ -23,7 +23,7 @@ def find_device(name: str) -> torch.device:
 
 
 def native_bf16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bfloat16 by itself, and so faster than float32."""
+    """Whether the device multiplies bfloat16 matrices natively, which is faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()

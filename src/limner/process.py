@@ -55,9 +55,9 @@ def allow_thread_choice() -> None:
 def thread_count(parameters: int, available: int) -> int:
     """Return the number of threads for a model.
 
-    The matrix products of a small model are too short to be divided. Speed-up by a second thread, measured on two
-    shared cores with bfloat16, as the ratio of the shortest times of a training step, of beam search for 64 to 128
-    examples, and of beam search for one:
+    The matrix products of a small model are too small to be divided among threads. Speed-up by a second thread,
+    measured on two shared cores with bfloat16, as the ratio of the shortest times of a training step, of beam search
+    for 64 to 128 examples, and of beam search for one:
 
     | model | parameters | training | decoding | one example |
     |---|---|---|---|---|
@@ -76,7 +76,7 @@ def use_threads_for(parameters: Iterable[Tensor]) -> None:
     """Set the number of threads of torch by the total size of a model's parameters, in a process that allows it.
 
     Does nothing in other programs, and where the user has set OMP_NUM_THREADS. The number of threads can change
-    results in the last bits, therefore the choice depends on the model alone and not on the load of the machine.
+    results in the last bits; it therefore depends on the model alone and not on the load of the machine.
     """
     if not _choose_threads:
         return

@@ -91,7 +91,7 @@ class DemoResult(NamedTuple):
 
 
 class Demo(NamedTuple):
-    """What all stages of a demo share."""
+    """Plan, folder, seed and callback that all stages of a demo use."""
 
     plan: DemoPlan
     folder: Path

@@ -18,7 +18,7 @@ SECTION = 64
 class Choice(NamedTuple):
     """Continuations selected at one step for N examples with K hypotheses each.
 
-    A log-probability of -inf marks a place without a hypothesis.
+    A log-probability of -inf marks an entry without a hypothesis.
     """
 
     token: Tensor  # (N, K): next token of the hypotheses that continue

@@ -1,4 +1,4 @@
-"""Ambiguous words of the generated scenes: which sense does a translation express?"""
+"""Ambiguous words of the generated scenes, and the sense that a translation expresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contrastive evaluation: does a model prefer the correct of two candidates?
+"""Contrastive evaluation: whether the correct one of two candidates has the higher probability.
 
 After CoMMuTE (Futeral et al., 2023): the candidates are the correct and an incorrect translation of an ambiguous
 sentence given the disambiguating image; or the correct and an incorrect image given one translation.

@@ -63,7 +63,7 @@ class EvaluationOptions(Settings):
 
 
 class _Task(NamedTuple):
-    """Everything that the parts of one evaluation share."""
+    """Inputs and settings that all parts of one evaluation use."""
 
     models: Sequence[TrainedModel]
     collection: Collection
@@ -96,7 +96,7 @@ def evaluate(
     command: str = "limner.evaluate",
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
-    """Decode, score and retrieve one split, and compute all metrics.
+    """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
 
     Args:
         models: one model, or an ensemble; an ensemble decodes, its first model scores and retrieves.

@@ -178,8 +178,8 @@ def match_scores(
 ) -> ShortlistEvaluation:
     """Evaluate text-to-image retrieval among all images, and image-to-text retrieval within shortlists.
 
-    The first of an image's own sentences is its match. They are always candidates, because the nearest image of an
-    image is itself.
+    The match of an image is the first of its own sentences. These are always candidates, because the nearest image of
+    an image is itself.
 
     Args:
         scores: scores of all pairs, (S, I); they rank the images of a sentence and the sentences of an image.

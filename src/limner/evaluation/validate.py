@@ -15,7 +15,7 @@ def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) 
     """Compute metrics of a model on a split; the model is left in the mode it was in.
 
     Args:
-        trained: model to validate; sentences are decoded as its recipe says.
+        trained: model to validate; sentences are decoded with the settings of its recipe.
         examples: examples of the split.
         metrics: names of metrics. `perplexity` is that of the reference sentences; the others compare decoded sentences
             with the references.

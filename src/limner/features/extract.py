@@ -93,7 +93,7 @@ def extract(
 
 
 def _check(collection: Collection, backbone: Backbone, total: int, done: int, skipped: dict[str, str]) -> None:
-    """Refuse an extraction without any features, and warn of skipped items."""
+    """Raise an error if no features were computed, and warn of skipped items."""
     plural = backbone.modality.plural
     if not total:
         raise FeatureError(

@@ -1,4 +1,4 @@
-"""Specification of features: what computed them, and whether two feature tables are interchangeable."""
+"""Specification of features: their origin, and the compatibility of two feature tables."""
 
 from __future__ import annotations
 

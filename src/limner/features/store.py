@@ -177,7 +177,7 @@ class FeatureStore:
         return features
 
     def covers(self, item: Item) -> bool:
-        """Whether every table has features of the item, or the item has nothing to compute features of."""
+        """Whether every table has features of the item; true as well for items without an image or audio file."""
         return item.media_path is None or all(item.id in table for table in self.tables)
 
 

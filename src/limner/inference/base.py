@@ -1,4 +1,4 @@
-"""What `Captioner` and `Translator` share: an ensemble of trained models, a backbone for new images, explanations."""
+"""Common parts of `Captioner` and `Translator`: an ensemble of models, a backbone for new images, explanations."""
 
 from __future__ import annotations
 

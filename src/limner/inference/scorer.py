@@ -88,7 +88,7 @@ class Scorer:
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:
-    """Check that every sentence has a word, because the probability of an empty sentence says nothing of an image.
+    """Check that every sentence has a word; the probability of an empty sentence is not a score of an image.
 
     Raises:
         SettingsError: a sentence has no words.

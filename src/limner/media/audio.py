@@ -112,7 +112,7 @@ def soundfile_module(need: str) -> Any:  # noqa: ANN401 (soundfile is optional)
 
 
 def _check_header(path: Path) -> None:
-    """Refuse files that libsndfile would read without an error although they are empty or truncated."""
+    """Raise an error for empty and truncated files, which libsndfile would read without one."""
     try:
         size = path.stat().st_size
         with path.open("rb") as stream:

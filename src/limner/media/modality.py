@@ -1,4 +1,4 @@
-"""The table of modalities: everything in which images and audio files differ outside their own encoders.
+"""The table of modalities: all differences between images and audio files outside their encoders.
 
 A new modality is one entry here, a module of `limner.media` that opens its files, an encoder in
 `limner.features.encoders`, and a field of `limner.data.examples.Item`.

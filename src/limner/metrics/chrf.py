@@ -1,8 +1,8 @@
 """chrF (Popović, 2015), computed by sacrebleu: chrF2 of running text, and chrF3 of tokens as in Calixto et al. (2017).
 
 chrF is the F-beta score of the precision and the recall of character n-grams, each averaged over the orders 1 to 6;
-recall has beta times the weight of precision. Spaces are not counted as characters, so tokens and running text differ
-only in changes by detokenisation other than spaces.
+recall has beta times the weight of precision. Spaces are not counted as characters, so the scores of tokens and of
+running text differ only if detokenisation changes more than spaces.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Retrieval metrics: recall@k, median rank and recall curves, Mao et al. (2015), sections 7.2 and 9.2.
 
-There are S sentences and I images; every sentence belongs to one image, its owner. Ranks are counted from 1. The
-relevant candidate is ranked last among candidates with the same score or a score that is nan, so that a constant score
-does not give rank 1.
+There are S sentences and I images; every sentence belongs to one image, its owner. Ranks are counted from 1. Among
+candidates with the same score, the relevant one is ranked last, so that a constant score does not give rank 1; a score
+of nan is treated as a tie.
 """
 
 from __future__ import annotations

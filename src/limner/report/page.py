@@ -144,7 +144,7 @@ def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
 
 
 def _without_folders(text: str) -> str:
-    """Replace absolute paths by their last part: the folders of a machine are private."""
+    """Replace absolute paths by their last part, because the folder names of a machine are private."""
     return re.sub(r"(?<![\w.~])/(?:[^/\s]+/)+", "", text)
 
 

@@ -48,7 +48,7 @@ def reproduce_table(
         table: the published table.
         collection: collection with the features that the recipes use.
         out: folder for `runs/`, `rows/`, `table.md`, `table.json`, `significance.json` and plots of the recall curves.
-        settings: rows, seeds and recipe changes; default: every row once, as the recipes say.
+        settings: rows, seeds and recipe changes; default: every row with one seed and an unchanged recipe.
         command: the command line, for the records.
         on_progress: called with the stage, the units done and their total.
 

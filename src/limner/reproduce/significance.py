@@ -81,7 +81,7 @@ def contrasts(row: PublishedRow, comparison: TableComparison) -> dict[str, tuple
 
 
 def significance_marks(row: PublishedRow, score: str, comparison: TableComparison) -> str:
-    """† if the row is significantly better than its first baseline, ‡ if it is than its second."""
+    """Return † if the row is significantly better than its first baseline, and ‡ if it is better than its second."""
     sign = 1 if higher_is_better(score) else -1
     worse_baselines = {
         contrast.baseline
@@ -115,7 +115,7 @@ def _compare_pair(
 ) -> RowComparison | None:
     """Compare two rows by their common metrics; None if they cannot be compared.
 
-    A trial of the test exchanges whole systems, so that as many seeds are compared as both rows have.
+    A trial exchanges the outputs of all seeds together, so only the seeds that both rows have are compared.
     """
     seeds = min(len(baseline), len(row))
     baseline, row = baseline[:seeds], row[:seeds]

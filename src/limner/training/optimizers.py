@@ -114,7 +114,7 @@ def momentum(settings: SGDSettings, epoch: int) -> float:
 
 
 class ExponentialMovingAverage:
-    """Exponential moving average of the weights; a lower decay in the first steps forgets the initial weights."""
+    """Exponential moving average of the weights; its decay is lower in the first steps, see `update`."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], decay: float) -> None:
         self.parameters = list(parameters)

@@ -58,7 +58,7 @@ def load_backbone_for(
 ) -> Backbone:
     """Load the backbone that computed some features, to compute those of new images in the same way.
 
-    Of features of regions only the row of the whole image is computed, as the regions of a new image are unknown.
+    For features of regions, only the row of the whole image is computed, as the regions of a new image are unknown.
 
     Args:
         specs: specifications of the features that a model was trained on, possibly of several layers or networks with
@@ -135,7 +135,7 @@ def _load_filters(spec: FeatureSpec, name: str | None) -> Backbone:
 
 
 def _refuse_options(name: str, options: BackboneOptions, allowed: set[str] | None = None) -> None:
-    """Refuse options of networks for a backbone that has none of them."""
+    """Raise an error for options that the backbone does not have."""
     given, unset = options.model_dump(), BackboneOptions().model_dump()
     for field in given:
         if given[field] != unset[field] and field not in _NO_NETWORK | (allowed or set()):

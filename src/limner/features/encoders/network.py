@@ -37,7 +37,7 @@ _BLOCK = re.compile(r"([a-z_]\w*\.){1,2}\d+")
 
 
 class PretrainedNetwork(NamedTuple):
-    """A loaded network and what is known of it."""
+    """A loaded network with its description."""
 
     name: str
     """Base name of the hub id, the folder, or the architecture of the weight file."""

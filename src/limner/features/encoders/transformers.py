@@ -93,7 +93,7 @@ def _download(name: str) -> Path:
 
 
 def _refuse_code(name: str, folder: Path) -> None:
-    """Refuse a network whose configuration refers to Python code, which transformers would offer to run.
+    """Raise an error if the configuration of a network refers to Python code, which transformers would offer to run.
 
     Raises:
         BackboneError: a configuration file has an `auto_map` entry, or is not valid JSON.

@@ -1,1 +1,1 @@
-"""Optimised forms of layers, behind the same calls as the plain ones; `docs/performance.md` has what each gains."""
+"""Optimised forms of layers with the interface of the plain forms; `docs/performance.md` lists their speed-ups."""

@@ -1,4 +1,4 @@
-"""What every benchmark needs: times, rates, and one JSON line a figure."""
+"""Timing and reporting for the benchmarks: median times, matrix-product rates, one JSON line per result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def hardware() -> str:
-    """The processor, its cores and the threads torch uses."""
+    """Describe the processor: name, number of cores and of PyTorch threads, native bfloat16."""
     name = next(
         (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")),
         platform.machine(),
@@ -29,34 +29,43 @@ def hardware() -> str:
 
 
 def _cpuinfo() -> list[str]:
+    """Return the lines of /proc/cpuinfo; empty on other systems than Linux."""
     path = Path("/proc/cpuinfo")
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def tell(name: str, value: float, unit: str, target: str, **more: object) -> None:
-    """Print one figure."""
-    line = {"name": name, "value": float(f"{value:.4g}"), "unit": unit, "target": target, **more}
+def report(name: str, value: float, unit: str, target: str, **details: object) -> None:
+    """Print one result as a JSON line.
+
+    Args:
+        name: name of the measurement.
+        value: result, printed with four significant digits.
+        unit: unit of the result.
+        target: expected range, or '-'.
+        details: further fields of the line.
+    """
+    line = {"name": name, "value": float(f"{value:.4g}"), "unit": unit, "target": target, **details}
     print(json.dumps({**line, "hardware": hardware()}), flush=True)
 
 
 def median_time(run: Callable[[], object], times: int) -> float:
-    """Median seconds of several runs, after one that does not count."""
+    """Compute the median time in seconds of `times` runs, after one warm-up run."""
     run()
     seconds = []
     for _ in range(times):
-        began = time.perf_counter()
+        start = time.perf_counter()
         run()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return float(np.median(seconds))
 
 
 def product_rate(dtype: torch.dtype) -> float:
-    """Floating-point operations a second of a large square matrix product."""
+    """Measure the floating-point operations per second of a large square matrix product."""
     a, b = torch.randn(2, 3072, 3072).to(dtype)
     return 2 * 3072**3 / median_time(lambda: a @ b, 7)
 
 
 def real_data() -> Path | None:
-    """The real photographs and sentences, where they are."""
+    """Return the folder of photographs and sentences, LIMNER_DATA or ../shared/data; None if it does not exist."""
     folder = Path(os.environ.get("LIMNER_DATA", Path(__file__).parents[2] / "shared" / "data"))
     return folder if folder.is_dir() else None

@@ -40,7 +40,7 @@ class PlainBatch(NamedTuple):
 
 
 class Attention(nn.Module):
-    """Additive attention: Calixto et al. (2017), eqs. 2-4 over source words and 5, 6 over image locations."""
+    """Additive attention: Calixto et al. (2017), eqs. 2-4 over source tokens and 5-6 over image locations."""
 
     def __init__(self, query: int, annotation: int, attention: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class PlainNMT(nn.Module):
         grid: tuple[int, int] | None = None,
         dropout: float = 0.5,
     ) -> None:
-        """Build with fresh weights.
+        """Build the model with randomly initialised weights.
 
         Args:
             vocab_source: size of the source vocabulary, PAD, BOS and EOS included.
@@ -159,7 +159,7 @@ class PlainNMT(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Section 5: Gaussian of standard deviation 0.01, recurrent matrices orthogonal, biases zero."""
+        """Initialise as in section 5: Gaussian with deviation 0.01, orthogonal recurrent matrices, zero biases."""
         for name, weights in self.named_parameters():
             if "bias" in name:
                 nn.init.zeros_(weights)
@@ -178,7 +178,7 @@ class PlainNMT(nn.Module):
         return state, self.dropout(annotations), grid
 
     def forward(self, batch: PlainBatch) -> Tensor:
-        """Compute the mean negative log-likelihood in nats a target token, step by step."""
+        """Compute the mean negative log-likelihood in nats per target token, step by step."""
         state, annotations, grid = self.encode(batch)
         mask = batch.mask
         loss = torch.zeros((), device=mask.device)
@@ -191,12 +191,12 @@ class PlainNMT(nn.Module):
 def build(
     vocab_source: int, vocab_target: int, embedding: int, hidden: int, grid: tuple[int, int] | None = None
 ) -> PlainNMT:
-    """Build a model with fresh weights; `grid` (locations, features) makes it use the image."""
+    """Build a model with randomly initialised weights; with `grid` (locations, feature size) it uses the image."""
     return PlainNMT(vocab_source, vocab_target, embedding=embedding, hidden=hidden, grid=grid)
 
 
 def train_step(model: PlainNMT, optimizer: torch.optim.Optimizer, batch: PlainBatch) -> Tensor:
-    """Run one training step with the gradient norm clipped at 1; return the loss before it, in nats a token."""
+    """Run one training step with the gradient norm clipped at 1; return the loss before it, in nats per token."""
     optimizer.zero_grad()
     loss: Tensor = model(batch)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -259,34 +259,35 @@ def copy_weights(model: PlainNMT, weights: dict[str, Tensor]) -> None:
     matrix; PyTorch stores reset before update.
     """
     inputs, biases = weights["encoder.input.weight"].chunk(2), weights["encoder.input.bias"].chunk(2)
-    taken: dict[str, Tensor] = {}
+    copied: dict[str, Tensor] = {}
     for number, direction in enumerate(("l0", "l0_reverse")):
-        taken[f"encoder.gru.weight_ih_{direction}"] = _reset_first(inputs[number])
-        taken[f"encoder.gru.bias_ih_{direction}"] = _reset_first(biases[number])
-        taken[f"encoder.gru.weight_hh_{direction}"] = _reset_first(weights["encoder.recurrent"][number].t())
+        copied[f"encoder.gru.weight_ih_{direction}"] = _reset_first(inputs[number])
+        copied[f"encoder.gru.bias_ih_{direction}"] = _reset_first(biases[number])
+        copied[f"encoder.gru.weight_hh_{direction}"] = _reset_first(weights["encoder.recurrent"][number].t())
     for cell, products in (("rec1", ("word",)), ("rec2", ("source_context", "image_context"))):
         parts = [weights[f"decoder.{name}.weight"] for name in products if f"decoder.{name}.weight" in weights]
-        taken[f"decoder.{cell}.weight_ih"] = _reset_first(torch.cat(parts, dim=1))
-        taken[f"decoder.{cell}.bias_ih"] = _reset_first(weights[f"decoder.{products[0]}.bias"])
-        taken[f"decoder.{cell}.weight_hh"] = _reset_first(weights[f"decoder.recurrent_{cell[-1]}"])
+        copied[f"decoder.{cell}.weight_ih"] = _reset_first(torch.cat(parts, dim=1))
+        copied[f"decoder.{cell}.bias_ih"] = _reset_first(weights[f"decoder.{products[0]}.bias"])
+        copied[f"decoder.{cell}.weight_hh"] = _reset_first(weights[f"decoder.recurrent_{cell[-1]}"])
     for attention in ("source_attention", "image_attention"):
         if f"decoder.{attention}.score" in weights:
-            taken[f"decoder.{attention}.query.weight"] = weights[f"decoder.{attention}.query.weight"]
-            taken[f"decoder.{attention}.query.bias"] = weights[f"decoder.{attention}.key.bias"]
-            taken[f"decoder.{attention}.key.weight"] = weights[f"decoder.{attention}.key.weight"]
-            taken[f"decoder.{attention}.energy.weight"] = weights[f"decoder.{attention}.score"].unsqueeze(0)
+            copied[f"decoder.{attention}.query.weight"] = weights[f"decoder.{attention}.query.weight"]
+            copied[f"decoder.{attention}.query.bias"] = weights[f"decoder.{attention}.key.bias"]
+            copied[f"decoder.{attention}.key.weight"] = weights[f"decoder.{attention}.key.weight"]
+            copied[f"decoder.{attention}.energy.weight"] = weights[f"decoder.{attention}.score"].unsqueeze(0)
     contexts = [weights[name] for name in ("readout_context.weight", "readout_image.weight") if name in weights]
-    taken["decoder.read_context.weight"] = torch.cat(contexts, dim=1)
-    for ours, theirs in _NAMES.items():
-        taken |= {
-            f"{ours}.{kind}": weights[f"{theirs}.{kind}"]
+    copied["decoder.read_context.weight"] = torch.cat(contexts, dim=1)
+    for name, limner_name in _NAMES.items():
+        copied |= {
+            f"{name}.{kind}": weights[f"{limner_name}.{kind}"]
             for kind in ("weight", "bias")
-            if f"{theirs}.{kind}" in weights
+            if f"{limner_name}.{kind}" in weights
         }
-    for name, own in model.named_parameters():
-        own.copy_(taken[name]) if name in taken else own.zero_()  # second biases, which Limner does not have
+    for name, parameter in model.named_parameters():
+        parameter.copy_(copied[name]) if name in copied else parameter.zero_()  # Limner has no second bias
 
 
 def _reset_first(gates: Tensor) -> Tensor:
+    """Reorder gates from update, reset, proposal to reset, update, proposal."""
     update, reset, proposal = gates.chunk(3)
     return torch.cat([reset, update, proposal])

@@ -1,4 +1,4 @@
-"""Speed of translation: Limner's models and the reference program, with the same equations and weights, in one run.
+"""Compare the speed of the translation models with the reference program, with equal equations and weights, in one run.
 
 Both apply dropout of 0.5 to annotations, image features and the read-out; `encoder_dropout` and `decoder_dropout`,
 which are 0.5 in the published recipes, are off.
@@ -21,9 +21,9 @@ from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
-from measuring import CPU, median_time, product_rate, tell
+from measuring import CPU, median_time, product_rate, report
 
-VOCAB, WORDS, BEAM = 10_000, (8, 13), 6
+VOCAB, LENGTH, BEAM = 10_000, 13, 6
 STEPS = 2
 """Number of timed training steps of the reference program, which takes minutes; one more step is a warm-up."""
 TASKS = {
@@ -33,7 +33,7 @@ TASKS = {
 }
 
 
-class Both(NamedTuple):
+class ModelPair(NamedTuple):
     """Two models with the same weights, and the same batch for each."""
 
     ours: NMT
@@ -43,14 +43,14 @@ class Both(NamedTuple):
 
 
 def translation() -> None:
-    """Measure training (target tokens a second) and beam search (sentences a second) of each size."""
+    """Measure training (target tokens per second) and beam search (sentences per second) at each size."""
     for name, (sizes, rows, grid, target) in TASKS.items():
-        both = _both(sizes, rows, grid)
-        _tell_training(name, both, target.split(" / ")[0])
-        _tell_search(name, both, target.split(" / ")[1])
+        pair = _build_pair(sizes, rows, grid)
+        _measure_training(name, pair, target.split(" / ")[0])
+        _measure_search(name, pair, target.split(" / ")[1])
 
 
-def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Both:
+def _build_pair(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> ModelPair:
     torch.manual_seed(0)
     words, hidden = sizes
     settings = NMTSettings(
@@ -81,62 +81,81 @@ def _both(sizes: tuple[int, int], rows: int, grid: tuple[int, int] | None) -> Bo
     ]
     batch = collate(examples)
     assert batch.source is not None and batch.source_mask is not None
-    lengths_read = batch.source_mask.sum(1)
-    plain_batch = plain_nmt.PlainBatch(batch.source, lengths_read, batch.target_in, batch.target_out, batch.image.grid)
-    return Both(ours, plain, batch, plain_batch)
+    source_lengths = batch.source_mask.sum(1)
+    plain_batch = plain_nmt.PlainBatch(
+        batch.source, source_lengths, batch.target_in, batch.target_out, batch.image.grid
+    )
+    return ModelPair(ours, plain, batch, plain_batch)
 
 
-def _tell_training(name: str, both: Both, target: str) -> None:
-    """Repeat one training step on one batch, with the optimizer of the papers."""
-    bf16, words = native_bf16(CPU), int(both.batch.target_mask.sum())
-    ours, plain = (torch.optim.Adadelta(model.parameters()) for model in (both.ours, both.plain))
+def _measure_training(name: str, pair: ModelPair, target: str) -> None:
+    """Measure training steps on one batch, with the optimizer of the papers."""
+    bf16, words = native_bf16(CPU), int(pair.batch.target_mask.sum())
+    ours, plain = (torch.optim.Adadelta(model.parameters()) for model in (pair.ours, pair.plain))
 
     def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            loss = word_loss(both.ours(both.batch), both.batch)
+            loss = word_loss(pair.ours(pair.batch), pair.batch)
         ours.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(both.ours.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(pair.ours.parameters(), 1.0)
         ours.step()
 
     seconds = median_time(step, 3 * STEPS)
-    slowly = median_time(lambda: plain_nmt.train_step(both.plain, plain, both.plain_batch), STEPS)
-    tell(f"translation training, {name}", words / seconds, "target tokens/s", "-", plain=words / slowly, bf16=bf16)
-    tell(f"translation training, {name}, against the plain program", slowly / seconds, "ratio", target)
+    reference_seconds = median_time(lambda: plain_nmt.train_step(pair.plain, plain, pair.plain_batch), STEPS)
+    report(
+        f"translation training, {name}",
+        words / seconds,
+        "target tokens/s",
+        "-",
+        plain=words / reference_seconds,
+        bf16=bf16,
+    )
+    report(f"translation training, {name}, against the reference program", reference_seconds / seconds, "ratio", target)
     if name.startswith("text"):
         share = (
-            6 * words * _weights_a_word(both.ours) / seconds / product_rate(torch.bfloat16 if bf16 else torch.float32)
+            6
+            * words
+            * _weights_per_token(pair.ours)
+            / seconds
+            / product_rate(torch.bfloat16 if bf16 else torch.float32)
         )
-        tell(f"translation training, {name}, share of the product rate", 100 * share, "%", "-")
+        report(f"translation training, {name}, share of the product rate", 100 * share, "%", "-")
 
 
-def _tell_search(name: str, both: Both, target: str) -> None:
-    """Decode sentences of a fixed length, since untrained weights do not end a sentence."""
+def _measure_search(name: str, pair: ModelPair, target: str) -> None:
+    """Measure beam search to a fixed length, as models with random weights do not generate </s>."""
     bf16 = native_bf16(CPU)
     with torch.no_grad():
-        for model, bias in ((both.ours, both.ours.readout.bias), (both.plain, both.plain.decoder.vocabulary.bias)):
+        for model, bias in ((pair.ours, pair.ours.readout.bias), (pair.plain, pair.plain.decoder.vocabulary.bias)):
             model.eval()
             bias[[SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos]] = -1e9
-    length = WORDS[1]
+    length = LENGTH
     settings = DecodingSettings(beam_size=BEAM, max_length=length, precision="bf16" if bf16 else "fp32")
-    seconds = median_time(lambda: beam_search([both.ours], both.batch, settings), 3)
-    exact = settings.model_copy(update={"precision": "fp32"})
-    exactly = median_time(lambda: beam_search([both.ours], both.batch, exact), 1)
-    slowly = median_time(lambda: plain_nmt.beam_search(both.plain, both.plain_batch, BEAM, length), 1)
-    rows = len(both.batch)
-    tell(
+    seconds = median_time(lambda: beam_search([pair.ours], pair.batch, settings), 3)
+    float32_settings = settings.model_copy(update={"precision": "fp32"})
+    float32_seconds = median_time(lambda: beam_search([pair.ours], pair.batch, float32_settings), 1)
+    reference_seconds = median_time(lambda: plain_nmt.beam_search(pair.plain, pair.plain_batch, BEAM, length), 1)
+    rows = len(pair.batch)
+    report(
         f"beam {BEAM}, {name}",
         rows / seconds,
         "sentences/s",
         "-",
-        plain=rows / slowly,
+        plain=rows / reference_seconds,
         bf16=bf16,
-        float32=rows / exactly,
+        float32=rows / float32_seconds,
     )
-    tell(f"beam {BEAM}, {name}, against the plain program", slowly / seconds, "ratio", target, float32=slowly / exactly)
+    report(
+        f"beam {BEAM}, {name}, against the reference program",
+        reference_seconds / seconds,
+        "ratio",
+        target,
+        float32=reference_seconds / float32_seconds,
+    )
 
 
-def _weights_a_word(model: NMT) -> int:
-    """Count the weights that every token is multiplied by: all but the embeddings."""
+def _weights_per_token(model: NMT) -> int:
+    """Count the weights in matrix products of every token: all except the embeddings."""
     embeddings = ("source_embedding.weight", "target_embedding.weight")
     return sum(weight.numel() for name, weight in model.named_parameters() if name not in embeddings)

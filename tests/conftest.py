@@ -10,13 +10,13 @@ from limner import process
 
 
 def pytest_configure() -> None:
-    # A shell that runs the tests in the background lets them ignore Ctrl-C; those that send it need it heard.
+    # A background shell ignores SIGINT for its children; tests that send it need the default handler.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The development data: real photographs, sentences and a real network; never part of the project."""
+    """Folder of the real development data (photographs, sentences, a network); not part of the project."""
     folder = Path(os.environ.get("LIMNER_DATA", Path(__file__).parents[2] / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"real data is not at {folder}; set LIMNER_DATA")

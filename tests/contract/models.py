@@ -1,4 +1,4 @@
-"""The one list of what the contract checks: a new model adds its cases here and nowhere else."""
+"""Cases of the model contract. A new model adds its cases here only."""
 
 from typing import NamedTuple, get_args
 
@@ -102,17 +102,17 @@ CASES = [
 ]
 
 
-def example(case: Case, seed: int, length: int, picture: bool = True) -> Example:
+def example(case: Case, seed: int, length: int, with_image: bool = True) -> Example:
     random = np.random.default_rng(seed)
     values = {
-        form: (
-            random.integers(0, 256, shape) if (form, shape[0]) == ("maps", COLOURS) else random.normal(size=shape)
+        kind: (
+            random.integers(0, 256, shape) if (kind, shape[0]) == ("maps", COLOURS) else random.normal(size=shape)
         ).astype(np.float16)
-        for form, shape in case.image.items()
+        for kind, shape in case.image.items()
     }
     target = random.integers(4, VOCAB, length).tolist()
     source = random.integers(4, SOURCE_VOCAB, 1 + seed * 3 % 5).tolist() if case.translates else None
-    return Example(f"item{seed}", target, source, values if picture and values else None)
+    return Example(f"item{seed}", target, source, values if with_image and values else None)
 
 
 def batch(case: Case, lengths: tuple[int, ...] = (3, 1, 5, 0)) -> Batch:

@@ -102,7 +102,7 @@ def test_padding_batch_composition_and_order_do_not_change_results(case: Case) -
 
 def test_a_batch_may_mix_examples_with_and_without_images(case: Case) -> None:
     model = build(case)
-    mixed = [example(case, row, length, picture=row % 2 == 1) for row, length in enumerate((3, 1, 5, 0))]
+    mixed = [example(case, row, length, with_image=row % 2 == 1) for row, length in enumerate((3, 1, 5, 0))]
     data = double(collate(mixed))
     together = sentence_log_probs(model(data), data)
     for row, one in enumerate(mixed):
@@ -129,7 +129,7 @@ def test_models_that_use_the_image_depend_on_it(case: Case) -> None:
 
 def test_a_missing_image_gives_finite_and_different_logits(case: Case) -> None:
     model = build(case)
-    lone = double(collate([example(case, 0, 3), example(case, 0, 3, picture=False)]))
+    lone = double(collate([example(case, 0, 3), example(case, 0, 3, with_image=False)]))
     logits = model(lone).logits
     assert torch.isfinite(logits).all()
     assert torch.allclose(logits[0], logits[1]) is not case.uses_image
@@ -148,7 +148,7 @@ def test_one_batch_can_be_overfitted(case: Case) -> None:
     model, data = case.build().train(), batch(case)
     if isinstance(model, CountBasedModel):
         pytest.skip("it is counted and has no parameters")
-    # With nothing to tell them apart the first word is the throw of a die among four sentences: ln 4 of 13 words' loss.
+    # Without inputs that distinguish the four sentences, the first word costs ln 4; there are 13 words.
     enough = 0.05 if case.uses_image or case.translates else 0.6
     settings = TrainingSettings(optimizer=AdamSettings(lr=case.lr))
     optimizer = build_optimizer(model.named_parameters(), settings)
@@ -166,18 +166,18 @@ def test_all_pairs_scores_equal_scores_one_by_one(case: Case) -> None:
     if case.translates:
         pytest.skip("its sentences are searched by what they translate, not by pictures")
     model, data = build(case), double(batch(case))
-    pictures = double(collate([example(case, row + 20, 1) for row in range(3)])).image
+    images = double(collate([example(case, row + 20, 1) for row in range(3)])).image
     with torch.no_grad():
-        general = tiled_log_probs(model, pictures, data, budget=5000)
+        general = tiled_log_probs(model, images, data, budget=5000)
         for column in range(3):
-            same = pictures.select(torch.full((4,), column))
+            same = images.select(torch.full((4,), column))
             alone = dataclasses.replace(data, image=same)
             torch.testing.assert_close(
                 general[:, column].double(), sentence_log_probs(model(alone), alone), rtol=1e-5, atol=1e-5
             )
         if isinstance(model, PairScorer) and model.separable:
             for budget in (1, 3000, 1 << 20):
-                halves = [pictures.select(torch.tensor(rows)) for rows in ([0, 1], [2])]
+                halves = [images.select(torch.tensor(rows)) for rows in ([0, 1], [2])]
                 fast = torch.cat(list(model.pair_log_probs(halves, data, budget, torch.float64)), 1)
                 torch.testing.assert_close(fast.float(), general, rtol=1e-5, atol=1e-5)
 
@@ -205,24 +205,24 @@ def test_a_full_beam_equals_brute_force_enumeration(case: Case) -> None:
         enumerate_all((), 0.0, memory, model.start(memory))
     count = len(everything)
     settings = DecodingSettings(beam_size=count, n_best=count, min_length=1, max_length=longest)
-    found = beam_search([model], data, settings)[0]
-    assert (found[0].tokens, found[0].ended) == max(everything, key=everything.__getitem__)
-    assert {(one.tokens, one.ended): one.log_prob for one in found} == pytest.approx(everything)
+    result = beam_search([model], data, settings)[0]
+    assert (result[0].tokens, result[0].ended) == max(everything, key=everything.__getitem__)
+    assert {(one.tokens, one.ended): one.log_prob for one in result} == pytest.approx(everything)
     greedy = beam_search([model], data, DecodingSettings(min_length=1, max_length=longest))[0][0]
-    assert greedy.log_prob <= found[0].log_prob + 1e-6
+    assert greedy.log_prob <= result[0].log_prob + 1e-6
 
 
 def test_hypotheses_do_not_depend_on_the_batch(case: Case) -> None:
     model, rows = build(case, noise=0.7), (3, 1, 2, 0)
     settings = DecodingSettings(beam_size=3, n_best=3, max_length=6)
 
-    def found(*chosen: int):
+    def result(*chosen: int):
         with torch.no_grad():
             return beam_search(
-                [model], double(collate([example(case, row, 0, picture=row != 2) for row in chosen])), settings
+                [model], double(collate([example(case, row, 0, with_image=row != 2) for row in chosen])), settings
             )
 
-    for row, together in zip(rows, found(*rows), strict=True):
-        (alone,) = found(row)
+    for row, together in zip(rows, result(*rows), strict=True):
+        (alone,) = result(row)
         assert [(one.tokens, one.ended) for one in together] == [(one.tokens, one.ended) for one in alone]
         assert [one.log_prob for one in together] == pytest.approx([one.log_prob for one in alone])

@@ -108,10 +108,10 @@ def test_ctrl_c_is_one_line_and_the_same_command_resumes(collection):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Traceback" not in told
-    assert "interrupted; files already written are complete" in told
+    assert "Traceback" not in output
+    assert "interrupted; files already written are complete" in output
     stored = len(FeatureTable.open(collection, "pixels8"))
     assert 0 < stored < COUNT - 1
     subprocess.run([sys.executable, "-c", COMMAND, *arguments], check=True, capture_output=True)

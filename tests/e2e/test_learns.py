@@ -1,4 +1,4 @@
-"""Through the command line, on a small generated collection: the model must learn what it sees."""
+"""Command line, on a small generated collection: the model learns to use the image."""
 
 import json
 import subprocess
@@ -33,18 +33,18 @@ def test_a_model_captions_and_retrieves(tmp_path):
         tmp_path / "scenes", SceneSettings(seed=3, train=600, val=30, test=60, size=64, ambiguous=0.2)
     )
     limner("features", scenes.path, "--backbone", "pixels:32")
-    found = {}
+    result = {}
     for name, changes in MODELS.items():
         run = tmp_path / name
         limner("train", "scenes/mrnn", "--collection", scenes.path, "--out", run, *SIZES, *TRAINING, *changes)
         limner("evaluate", "--model", run, "--collection", scenes.path, "--metric", "bleu4")
         evaluation = json.loads((run / "evaluation" / "test.json").read_text())
-        found[name] = {score["name"]: score["value"] for score in evaluation["scores"]}
-    multimodal, text_only = found["seeing"], found["blind"]
-    # Much of a sentence is grammar, which both know; the picture tells the colours, the things and their places.
+        result[name] = {score["name"]: score["value"] for score in evaluation["scores"]}
+    multimodal, text_only = result["seeing"], result["blind"]
+    # Both models learn the grammar; colours, objects and positions need the image.
     assert multimodal["perplexity"] < 0.85 * text_only["perplexity"]
     assert multimodal["bleu4"] > 1.3 * text_only["bleu4"]
-    # One of 60 pictures found by chance is R@1 1.7, R@10 16.7 and a median rank of 30.
+    # Chance level of retrieving one of 60 images: R@1 1.7, R@10 16.7 and a median rank of 30.
     assert multimodal["text_to_image_r1"] > 20
     assert multimodal["text_to_image_r10"] > 60
     assert multimodal["text_to_image_median_rank"] <= 6

@@ -1,4 +1,4 @@
-"""Through the command line: a log-bilinear model learns from a folder of sounds to say what it hears."""
+"""Command line: a log-bilinear model learns to describe a folder of audio files."""
 
 import json
 import random
@@ -23,7 +23,7 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def tell(*arguments):
+def run_command(*arguments):
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -54,23 +54,23 @@ def learned(sounds, tmp_path_factory):
     places = {name: tmp_path_factory.mktemp(name) for name in ("right", "shuffled")}
     for name, place in places.items():
         write_folder(sounds, place / "mine", name == "shuffled")
-        tell("import", "audio", place / "mine", place / "c")
+        run_command("import", "audio", place / "mine", place / "c")
         if name == "right":
-            tell("features", place / "c", "--backbone", "logmel")
+            run_command("features", place / "c", "--backbone", "logmel")
         else:  # the same sounds, of the same names
             shutil.copytree(places["right"] / "c" / "features", place / "c" / "features")
-        tell("train", "sounds/mlbl-b", "--collection", place / "c", "--out", place / "run")
-        tell("evaluate", "--model", place / "run", "--collection", place / "c", *METRIC)
+        run_command("train", "sounds/mlbl-b", "--collection", place / "c", "--out", place / "run")
+        run_command("evaluate", "--model", place / "run", "--collection", place / "c", *METRIC)
     return places
 
 
 def kinds_right(run, sounds):
     """The share of held-out sounds whose description names the kind that they are, and no other."""
     evaluation = json.loads((run / "evaluation" / "test.json").read_text())
-    told = {item["id"]: set(item["hypothesis"].split()) & set(QUALITIES) for item in evaluation["items"]}
+    output = {item["id"]: set(item["hypothesis"].split()) & set(QUALITIES) for item in evaluation["items"]}
     items = sounds.items("test")
-    assert len(told) == len(items) == SETTINGS.test
-    return sum(told[f"test/{item.id}"] == {item.label} for item in items) / len(items)
+    assert len(output) == len(items) == SETTINGS.test
+    return sum(output[f"test/{item.id}"] == {item.label} for item in items) / len(items)
 
 
 def test_a_model_describes_sounds(learned, sounds):
@@ -84,9 +84,11 @@ def test_new_sounds_are_described(learned, sounds, tmp_path):
     for item in items:
         (tmp_path / f"{item.id}.wav").hardlink_to(sounds.media_file(item))
     (tmp_path / "notes.txt").write_text("neither a sound nor a picture")
-    told = [line.split("\t") for line in tell("describe", tmp_path, "--model", learned["right"] / "run").splitlines()]
-    assert [file for file, _ in told] == [str(tmp_path / f"{item.id}.wav") for item in items]
-    assert sum(str(item.label) in text for item, (_, text) in zip(items, told, strict=True)) >= 6
+    output = [
+        line.split("\t") for line in run_command("describe", tmp_path, "--model", learned["right"] / "run").splitlines()
+    ]
+    assert [file for file, _ in output] == [str(tmp_path / f"{item.id}.wav") for item in items]
+    assert sum(str(item.label) in text for item, (_, text) in zip(items, output, strict=True)) >= 6
 
 
 def test_a_file_that_is_no_audio_does_not_stop_the_others(learned, sounds, tmp_path):
@@ -110,9 +112,9 @@ def test_sounds_are_scored_and_retrieved(learned, sounds):
     assert right.log_prob > wrong.log_prob + 1
     collection = Collection.open(learned["right"] / "c")
     texts = {item.id: item.texts("en") for item in collection.items("test")}
-    found = retriever.retrieve_images("One hears a hissing noise that is loud.", collection, split="test", count=4)
-    assert all(one.image.endswith(".wav") for one in found)
-    assert sum("noise, hissing" in texts[one.id][0] for one in found) >= 3  # of about 13 among 100
+    result = retriever.retrieve_images("One hears a hissing noise that is loud.", collection, split="test", count=4)
+    assert all(one.image.endswith(".wav") for one in result)
+    assert sum("noise, hissing" in texts[one.id][0] for one in result) >= 3  # of about 13 among 100
     assert "sweep" in retriever.retrieve_sentences(rising, collection, split="test", count=1)[0].text
 
 

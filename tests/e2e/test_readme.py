@@ -1,4 +1,4 @@
-"""The README does what it says: its marked blocks, run as written, on a small stand-in for the demo's folder."""
+"""The marked blocks of the README, run as written on a small replacement of the demo folder."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def shell(block: str, place: Path) -> str:
-    """Run a block in bash, with the 'limner' of this environment, and give what it printed."""
+    """Run a block in bash with the 'limner' of this environment and return its output."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     bash = shutil.which("bash")
     assert bash, "this test needs bash"
@@ -56,17 +56,17 @@ def shell(block: str, place: Path) -> str:
 
 
 def test_every_documented_command_exists():
-    told = set(re.findall(r"^\| `limner (\w+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
+    documented = set(re.findall(r"^\| `limner (\w+)`", README.read_text(encoding="utf-8"), re.MULTILINE))
     there = {command.name or command.callback.__name__ for command in app.registered_commands}
-    assert told == there
+    assert documented == there
     assert len(SHELL) == 5 and len(PYTHON) == 1
 
 
 def test_show_describe_score_and_search(place):
     printed = shell(SHELL[0], place)
-    picture = "demo/scenes/images/test-00000.jpg"
+    image = "demo/scenes/images/test-00000.jpg"
     assert (place / "sheet.png").stat().st_size > 0
-    assert len(re.findall(rf"^{picture}\s.*\s-\d", printed, re.MULTILINE)) == 3  # --n-best 3
+    assert len(re.findall(rf"^{image}\s.*\s-\d", printed, re.MULTILINE)) == 3  # --n-best 3
     assert len(re.findall(r"^-[\d.]+\s+[\d.]+\s+There is a ", printed, re.MULTILINE)) == 2
     assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a purple seal", printed, re.MULTILINE)) == 5
 

@@ -161,8 +161,8 @@ def test_ctrl_c_is_one_line_and_status_130(scenes, tmp_path):
     process = start(recipe, scenes, run)
     wait_for_a_state(process, run)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Traceback" not in told
-    assert "interrupted; files already written are complete" in told
+    assert "Traceback" not in output
+    assert "interrupted; files already written are complete" in output
     assert list(run.glob("state-*")), "the state of the step under way is kept"

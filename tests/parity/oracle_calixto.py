@@ -3,15 +3,15 @@
 Calixto, Liu and Campbell (2017), cited as [17], and Calixto, Elliott and Frank (2016), cited as [16]. One
 sentence, one word at a time, nothing padded; every vector is a column, y = W x, as printed.
 
-A target sentence is the ids (start sign, y_1 ... y_M, end sign): step t reads y_{t-1}, the first step the
-embedding of the start sign, and T = M + 1 words are predicted. A source sentence is its S ids as they are.
+A target sentence is the ids (start token, y_1 ... y_M, end token): step t reads y_{t-1}, the first step the
+embedding of the start token, and T = M + 1 words are predicted. A source sentence is its S ids as they are.
 
 Names and shapes of the weights theta stand in `layout`, with these letters:
 
     Vx, dx   source vocabulary and embedding    He      states of one encoder direction; C = 2 He
     Vy, dy   target vocabulary and embedding    H       decoder states
     As, Ai   layers of the two attentions       R       read-out layer
-    D        one image location                 P       the whole picture's vector (FC7)
+    D        one image location                 P       the whole image's vector (FC7)
 
 A GRU 'g' is 'g.W_z', 'g.W_r', 'g.W' for its input ('g.W_z_src' and so on where it has several), 'g.U_z',
 'g.U_r', 'g.U' for its state and the biases 'g.b_z', 'g.b_r', 'g.b', 'g.b_U'.
@@ -31,7 +31,7 @@ Where the papers are silent, or contradict what they cite, the oracle reads them
 - f_score of [16] eqs. 3 and 6, a "single-layer" network, is v tanh(U s_{t-1} + W h_i + Y E_y[y_{t-1}]).
 - [16] prints neither its GRU's inputs nor its read-out: the GRU reads the previous word and the contexts,
   the read-out is [17] eq. 1 (eq. 10 with an image context).
-- A missing picture leaves its terms out: i_t = 0, beta_t = 0, i_proj = 0 (so b_I goes too), W_v v = 0.
+- A missing image leaves its terms out: i_t = 0, beta_t = 0, i_proj = 0 (so b_I goes too), W_v v = 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,12 +52,12 @@ Start = Literal["text", "fc7"]
 
 @dataclass(frozen=True)
 class Step:
-    """What one decoder step t gives; the gate is none where the decoder has no gate, and 0 without a picture."""
+    """Results of decoder step t; the gate is None without a gate in the decoder, and 0 without an image."""
 
     logits: Array  # (Vy,), before the softmax of [17] eqs. 1 and 10
     state: Array  # s_t, (H,)
     source_alpha: Array | None = None  # (S,), head tokens counted; none without attention
-    image_alpha: Array | None = None  # (L,); none without a picture
+    image_alpha: Array | None = None  # (L,); none without an image
     beta: float | None = None
 
 
@@ -191,7 +191,7 @@ def start_from_text(theta: Parameters, annotations: Array) -> Array:
 
 
 def start_from_fc7(theta: Parameters, annotations: Array, image: Array | None) -> Array:
-    """s_0 from h_1 and the whole picture's vector, (H,)."""
+    """s_0 from h_1 and the whole image's vector, (H,)."""
     if image is None:
         return initial_layer(theta, annotations[0])
     projected = image @ theta["W_I"] + theta.get("b_I", 0.0)  # [16] eq. 1
@@ -292,7 +292,7 @@ def nmt_2017(theta: Parameters, source: Words, target: Words, head: Sequence[Arr
 
 
 def src_img_2017(theta: Parameters, source: Words, target: Words, locations: Array | None) -> Trace:
-    """NMT_SRC+IMG of [17] 3.1; `locations` are the a_l, (L, D), or None without a picture."""
+    """NMT_SRC+IMG of [17] 3.1; `locations` are the a_l, (L, D), or None without an image."""
     check_parameters(theta, "src-img-2017")
     annotations = annotate(theta, source)
     return decode(partial(step_2017, theta, annotations, locations), start_from_text(theta, annotations), target)
@@ -306,7 +306,7 @@ def bahdanau_2016(theta: Parameters, source: Words, target: Words, head: Sequenc
 
 
 def fc7_2016(theta: Parameters, source: Words, target: Words, image: Array | None) -> Trace:
-    """[16] 2.1: the whole picture's vector, (P,), enters the decoder's first state only."""
+    """[16] 2.1: the whole image's vector, (P,), enters the decoder's first state only."""
     check_parameters(theta, "fc7-2016")
     annotations = annotate(theta, source)
     return decode(partial(step_2016, theta, annotations, None), start_from_fc7(theta, annotations, image), target)
@@ -321,7 +321,7 @@ def doubly_attentive_2016(
     locations: Array | None,
     start: Start = "fc7",
 ) -> Trace:
-    """[16] 2.2-2.4, beginning as 2.1, or with `start` 'text' as the text-only model (and no `picture`)."""
+    """[16] 2.2-2.4, beginning as 2.1, or with `start` 'text' as the text-only model (and no `image`)."""
     check_parameters(theta, "doubly-2016", start)
     annotations = annotate(theta, source)
     state = start_from_fc7(theta, annotations, image) if start == "fc7" else start_from_text(theta, annotations)
@@ -331,7 +331,7 @@ def doubly_attentive_2016(
 def independent_2015(theta: Parameters, source: Words, target: Words, image: Array | None) -> Trace:
     """Independent descriptions after Elliott et al. (2015), with GRUs.
 
-    The source-language model reads the picture's vector, (P,), with the first word of the sentence; its last
+    The source-language model reads the image's vector, (P,), with the first word of the sentence; its last
     state is all that the target-language model is given.
     """
     check_parameters(theta, "independent-2015")
@@ -342,7 +342,7 @@ def independent_2015(theta: Parameters, source: Words, target: Words, image: Arr
 
 
 def sentence_log_prob(trace: Trace, target: Words) -> float:
-    """Natural log of p(Y | X), the end sign included: the product of [17] eq. 1 or 10 over the T words."""
+    """Natural log of p(Y | X), the end token included: the product of [17] eq. 1 or 10 over the T words."""
     total = 0.0
     for logits, word in zip(trace.logits, target[1:], strict=True):
         highest = float(logits.max())

@@ -1,7 +1,7 @@
 """A slow oracle of the log-bilinear family, written from Kiros et al. (2014) in NumPy float64.
 
-One context, one picture, one patch at a time; nothing is batched, so each line can be read against the
-paper. Words are ids 0 ... k-1; a sentence is its words and then the end sign; a picture is one vector x.
+One context, one image, one patch at a time; nothing is batched, so each line can be read against the
+paper. Words are ids 0 ... k-1; a sentence is its words and then the end token; an image is one vector x.
 
 Where the paper is silent or contradicts itself, the oracle reads it so:
 
@@ -10,13 +10,13 @@ Where the paper is silent or contradicts itself, the oracle reads it so:
 - C_m is (d, m): it adds to a vector of d numbers, so "k x m" below eq. 3 is a slip.
 - eq. 6: the signs between the three factors are matrix products and the result is (k, d), so R_x, not
   its transpose; likewise E = W_hf W_fr, not its transpose, in section 4.2.
-- the first words have too short a past, which is filled with the start sign.
-- the end sign is one of the words of a sentence where words are counted: in the N of eq. 10 and in "word C + 1".
+- the first words have too short a past, which is filled with the start token.
+- the end token is one of the words of a sentence where words are counted: in the N of eq. 10 and in "word C + 1".
 - the perplexity of many descriptions pools their words; it is not a mean of perplexities.
 - "the pipeline of [22]": constants 10 and 0.1 for patches of values 0-255, ZCA whitening, patches going to
   the centroid of largest dot product with its sign, and the triangle activation for "soft activation".
 - [23]'s response normalisation has k = 2, n = 5, alpha = 1e-4, beta = 0.75, alpha not divided by n.
-- "Back-off GTn": Katz (1987) with K = 5. What it leaves open is said at each function.
+- "Back-off GTn": Katz (1987) with K = 5. Open details are documented at each function.
 """
 
 import math
@@ -124,7 +124,7 @@ def contexts(words: Words, n_minus_1: int, start: int) -> list[Context]:
 
 
 def word_log_probs(words: Words, distribution: Distribution, n_minus_1: int, start: int) -> list[float]:
-    """Natural log of P(w_n | w_{1:n-1}) for every word, the terms of eq. 10; the end sign is in `words`."""
+    """Natural log of P(w_n | w_{1:n-1}) for every word, the terms of eq. 10; `words` includes the end token."""
     logs = []
     for word, context in zip(words, contexts(words, n_minus_1, start), strict=True):
         probability = float(distribution(context)[word])
@@ -133,7 +133,7 @@ def word_log_probs(words: Words, distribution: Distribution, n_minus_1: int, sta
 
 
 def sentence_log_prob(words: Words, distribution: Distribution, n_minus_1: int, start: int) -> float:
-    """Natural log of the probability of the sentence, end sign and all."""
+    """Natural log of the probability of the sentence, including the end token."""
     return sum(word_log_probs(words, distribution, n_minus_1, start))
 
 
@@ -143,7 +143,7 @@ def perplexity_of_logs(logs: Sequence[float]) -> float:
 
 
 def perplexity(words: Words, distribution: Distribution, n_minus_1: int, start: int) -> float:
-    """C(w_{1:N} | x), eq. 10; `words` ends with the end sign, which is one of the N."""
+    """C(w_{1:N} | x), eq. 10; `words` ends with the end token, which is one of the N."""
     return perplexity_of_logs(word_log_probs(words, distribution, n_minus_1, start))
 
 
@@ -156,14 +156,14 @@ def perplexity_from_word(
 ) -> float:
     """Section 7.2: eq. 10 over the words from C + 1 on, without descriptions shorter than C + 3 words.
 
-    The words counted are the description's words and its end sign; the words before are still read as context.
+    The words counted are the description's words and its end token; the words before are still read as context.
 
     Args:
-        descriptions: words with the end sign, and the model as conditioned on that description's picture.
+        descriptions: words with the end token, and the model as conditioned on that description's image.
         n_minus_1: the model's own context size.
-        start: the start sign.
+        start: the start token.
         largest_context: C, the largest context size among the models compared.
-        shortest: entries of `words` that a description needs: C + 3, or one more where the end sign is not taken
+        shortest: entries of `words` that a description needs: C + 3, or one more where the end token is not taken
             for one of a description's words; the paper does not say.
 
     Raises:
@@ -186,14 +186,14 @@ def given(model: ConditionalDistribution, x: Array) -> Distribution:
 def text_to_image_scores(
     words: Words, images: Sequence[Array], model: ConditionalDistribution, n_minus_1: int, start: int
 ) -> list[float]:
-    """C(w | x) for every picture x (section 6); the lowest is the best match."""
+    """C(w | x) for every image x (section 6); the lowest is the best match."""
     return [perplexity(words, given(model, x), n_minus_1, start) for x in images]
 
 
 def image_to_text_scores(
     x: Array, mean: Array, sentences: Sequence[Words], model: ConditionalDistribution, n_minus_1: int, start: int
 ) -> list[float]:
-    """C(w | x) / C(w | mean) for every sentence w (section 6); `mean` is the training set's mean picture.
+    """C(w | x) / C(w | mean) for every sentence w (section 6); `mean` is the training set's mean image.
 
     The lowest is the best match.
     """
@@ -205,7 +205,7 @@ def image_to_text_scores(
 
 
 def shortlist(x: Array, images: Sequence[Array], k_r: int) -> list[int]:
-    """Numbers of the k_r pictures nearest x by Euclidean distance (section 6), nearest first; of equals, the first."""
+    """Numbers of the k_r images nearest x by Euclidean distance (section 6), nearest first; of equals, the first."""
     distances = [math.sqrt(sum((a - b) ** 2 for a, b in zip(x, image, strict=True))) for image in images]
     return sorted(range(len(images)), key=lambda i: (distances[i], i))[:k_r]
 
@@ -329,10 +329,10 @@ def convnet(maps: Array, theta: Mapping[str, Array]) -> Array:
 
 
 def katz_counts(sentences: Sequence[Words], order: int, start: int, end: int) -> list[Counter[Context]]:
-    """Counts of 1-grams ... `order`-grams of sentences without signs; entry [m] holds the (m+1)-grams.
+    """Counts of 1-grams ... `order`-grams of sentences without special tokens; entry [m] holds the (m+1)-grams.
 
-    Each sentence is padded with order-1 start signs and closed by the end sign. Only n-grams whose last word
-    can be predicted count, so none ends in the start sign.
+    Each sentence is padded with order-1 start tokens and closed by the end token. Only n-grams whose last word
+    can be predicted count, so none ends in the start token.
     """
     counts: list[Counter[Context]] = [Counter() for _ in range(order)]
     for sentence in sentences:
@@ -362,30 +362,30 @@ def katz_discounts(counts: Mapping[Context, int], K: int = 5) -> dict[int, float
     return discounts
 
 
-def katz_seen(context: Context, counts: NGramCounts) -> dict[int, int]:
-    """Counts of the words seen after `context`."""
+def katz_observed(context: Context, counts: NGramCounts) -> dict[int, int]:
+    """Counts of the words observed after `context`."""
     table = counts[len(context)]
     return {ngram[-1]: count for ngram, count in table.items() if ngram[:-1] == context}
 
 
 def katz_star(context: Context, counts: NGramCounts, words: Collection[int]) -> dict[int, float]:
-    """P*(w | context) of the words seen there, discounted so that something is left for the others.
+    """P*(w | context) of the words observed after the context, discounted to free mass for the others.
 
-    If every word was seen, nothing need be left: the discounted counts are normalised to 1, and those of the
-    empty context (unigrams) are not discounted. If no discount frees any mass, the total is raised by 1.
+    If every word was observed, no mass is needed for others: the discounted counts are normalised to 1, and those of
+    the empty context (unigrams) are not discounted. If no discount frees any mass, the total is raised by 1.
     """
-    seen, discounts = katz_seen(context, counts), katz_discounts(counts[len(context)])
-    all_seen = len(seen) == len(words)
-    if all_seen and not context:
+    observed, discounts = katz_observed(context, counts), katz_discounts(counts[len(context)])
+    all_observed = len(observed) == len(words)
+    if all_observed and not context:
         discounts = {}
-    kept = {word: discounts.get(count, 1.0) * count for word, count in seen.items()}
-    if all_seen:
-        total = sum(kept.values())
-    elif sum(kept.values()) < sum(seen.values()):
-        total = sum(seen.values())
+    discounted = {word: discounts.get(count, 1.0) * count for word, count in observed.items()}
+    if all_observed:
+        total = sum(discounted.values())
+    elif sum(discounted.values()) < sum(observed.values()):
+        total = sum(observed.values())
     else:
-        total = sum(seen.values()) + 1
-    return {word: value / total for word, value in kept.items()}
+        total = sum(observed.values()) + 1
+    return {word: value / total for word, value in discounted.items()}
 
 
 def evenly(words: Collection[int], k: int) -> Array:
@@ -400,20 +400,20 @@ def katz_distribution(context: Context, counts: NGramCounts, k: int, never: Coll
     """P(. | context) by back-off, (k,).
 
     Args:
-        context: the words before, start signs included; at most order-1 of them.
+        context: the words before, start tokens included; at most order-1 of them.
         counts: of `katz_counts`.
         k: size of the vocabulary.
-        never: ids of probability 0, the start and padding signs.
+        never: ids of probability 0, the start and padding tokens.
     """
     words = [word for word in range(k) if word not in never]
-    seen = katz_star(context, counts, words)
-    unseen = [word for word in words if word not in seen]
-    lower = katz_distribution(context[1:], counts, k, never) if context else evenly(unseen, k)
+    observed = katz_star(context, counts, words)
+    unobserved = [word for word in words if word not in observed]
+    lower = katz_distribution(context[1:], counts, k, never) if context else evenly(unobserved, k)
     result = np.zeros(k)
-    for word, probability in seen.items():
+    for word, probability in observed.items():
         result[word] = probability
-    if unseen:
-        alpha = (1.0 - sum(seen.values())) / (1.0 - sum(float(lower[word]) for word in seen))
-        for word in unseen:
+    if unobserved:
+        alpha = (1.0 - sum(observed.values())) / (1.0 - sum(float(lower[word]) for word in observed))
+        for word in unobserved:
             result[word] = alpha * lower[word]
     return result

@@ -1,20 +1,20 @@
 """A slow oracle of the m-RNN, written from the equations of Mao et al. (2015) in NumPy float64.
 
-One sentence, one picture, one word at a time; nothing is batched, so each line can be read against the
-paper. A sentence is the ids (start sign, w_1 ... w_L, end sign); a picture is one vector I of D numbers,
+One sentence, one image, one word at a time; nothing is batched, so each line can be read against the
+paper. A sentence is the ids (start token, w_1 ... w_L, end token); an image is one vector I of D numbers,
 which RNN-base does not look at.
 
 Where the paper is silent or contradicts itself, the oracle reads it so:
 
 - eqs. 1-3 have no bias; the oracle adds the named ones, and zero biases give the printed equations back.
-- r(0) = 0, and the start sign is the first word put in: r(1) = ReLU(w(start)).
+- r(0) = 0, and the start token is the first word put in: r(1) = ReLU(w(start)).
 - eq. 2 adds w(t) to the recurrent layer, so H equals the dimension of the word representation.
-- embedding layer I is a table without activation. Layer II has `embedding_activation`, and a picture that
+- embedding layer I is a table without activation. Layer II has `embedding_activation`, and an image that
   enters layer II is added before it. 'OneLayerEmb' has no layer II, so its table is w(t) as it stands.
-- the end sign is one of the L words of eqs. 5-7, since the model must learn to stop
-  (`score_end_sign=False` takes w_{1:L} to the letter); the start sign is never predicted.
+- the end token is one of the L words of eqs. 5-7, since the model must learn to stop
+  (`score_end_sign=False` takes w_{1:L} to the letter); the start token is never predicted.
 - theta in eq. 6 is every array given, biases too; a shared matrix counts once, the CNN is fixed and outside.
-- P(I') in eq. 7 is dropped, so the marginal is a sum, not a mean, over the sampled pictures.
+- P(I') in eq. 7 is dropped, so the marginal is a sum, not a mean, over the sampled images.
 - 'visInRnn-both-shared' has one matrix for both connections. That is possible only if the multimodal layer
   and embedding layer II have one dimension, so M must equal E2 there (the paper's 512 and 256 cannot).
 """
@@ -51,10 +51,10 @@ class OracleSettings:
 def parameter_shapes(
     settings: OracleSettings, *, vocab: int, embedding: int, word: int, multimodal: int, image_dim: int
 ) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of theta: `embedding` is E1, `word` E2 (and so H), `multimodal` M, `picture` D.
+    """Names and shapes of theta: `embedding` is E1, `word` E2 (and so H), `multimodal` M, `image_dim` D.
 
     Raises:
-        ValueError: the shared variant is asked for with M unlike E2.
+        ValueError: the shared variant has M unlike E2.
     """
     variant = settings.variant
     shapes: dict[str, tuple[int, ...]] = {
@@ -117,7 +117,7 @@ def scaled_tanh(x: Array) -> Array:
 
 
 def word_representation(theta: Parameters, settings: OracleSettings, word: int, image: Array) -> Array:
-    """w(t), the activation of embedding layer II (section 3.2), with the picture where 9.1 adds it."""
+    """w(t), the activation of embedding layer II (section 3.2), with the image where 9.1 adds it."""
     layer_one: Array = theta["embedding_1"][word]
     if settings.variant == "OneLayerEmb":
         return layer_one
@@ -162,7 +162,7 @@ def log_sum_exp(logs: Sequence[float]) -> float:
 
 
 def next_word_log_probs(theta: Parameters, settings: OracleSettings, words: Words, image: Array) -> Array:
-    """Natural log of P(. | words[: n + 1], I) for every n, (len(words), V); words[0] is the start sign."""
+    """Natural log of P(. | words[: n + 1], I) for every n, (len(words), V); words[0] is the start token."""
     check_parameters(theta, settings)
     r = np.zeros(theta["recurrent"].shape[0])
     rows = []
@@ -174,7 +174,7 @@ def next_word_log_probs(theta: Parameters, settings: OracleSettings, words: Word
 
 
 def next_word_distributions(theta: Parameters, settings: OracleSettings, sentence: Words, image: Array) -> Array:
-    """P(w_n | w_{1:n-1}, I) over all words, for n = 1 ... L and the end sign, (len(sentence) - 1, V)."""
+    """P(w_n | w_{1:n-1}, I) over all words, for n = 1 ... L and the end token, (len(sentence) - 1, V)."""
     return np.exp(next_word_log_probs(theta, settings, sentence[:-1], image))
 
 
@@ -184,7 +184,7 @@ def scored_words(settings: OracleSettings, sentence: Words) -> Words:
 
 
 def sentence_log_prob(theta: Parameters, settings: OracleSettings, sentence: Words, image: Array) -> float:
-    """Natural log of P(w_{1:L} | I), the affinity that ranks pictures for a sentence (section 5)."""
+    """Natural log of P(w_{1:L} | I), the affinity that ranks images for a sentence (section 5)."""
     log_probs = next_word_log_probs(theta, settings, sentence[:-1], image)
     return sum(float(log_probs[n, word]) for n, word in enumerate(scored_words(settings, sentence)))
 
@@ -217,15 +217,15 @@ def generate(
     max_words: int,
     banned: Collection[int] = (),
 ) -> tuple[int, ...]:
-    """The most probable word each time until the end sign (section 5); of equals, the lowest id.
+    """The most probable word each time until the end token (section 5); of equals, the lowest id.
 
     Args:
-        prefix: the K reference words to begin with, without signs.
+        prefix: the K reference words to begin with, without special tokens.
         max_words: most words in the answer, prefix included; the paper has no limit.
-        banned: ids never chosen, such as the start sign; the paper bans none.
+        banned: ids never chosen, such as the start token; the paper bans none.
 
     Returns:
-        Prefix and new words, without signs.
+        Prefix and new words, without special tokens.
     """
     words = list(prefix)
     while len(words) < max_words:
@@ -241,6 +241,6 @@ def generate(
 def normalised_log_prob(
     theta: Parameters, settings: OracleSettings, sentence: Words, image: Array, samples: Sequence[Array]
 ) -> float:
-    """Natural log of eq. 7, the affinity that ranks sentences for a picture; `samples` are the I'."""
+    """Natural log of eq. 7, the affinity that ranks sentences for an image; `samples` are the I'."""
     log_marginal = log_sum_exp([sentence_log_prob(theta, settings, sentence, i) for i in samples])
     return sentence_log_prob(theta, settings, sentence, image) - log_marginal

@@ -21,7 +21,7 @@ WORDS = ["red", "green", "blue", "white", "wall", "floor", "sky"]
 
 
 class SourceLanguage:
-    """Pictures by the id of their item."""
+    """Images by the id of their item."""
 
     def __init__(self, images):
         self.images = images
@@ -32,7 +32,7 @@ class SourceLanguage:
 
 @pytest.fixture(scope="module")
 def world():
-    """Seven pictures with one or two sentences each, a model with random weights, and the oracle of both."""
+    """Seven images with one or two sentences each, a model with random weights, and the oracle of both."""
     random = np.random.default_rng(0)
     images = {str(row): random.normal(size=IMAGE_DIM).astype(np.float16) for row in range(COUNT)}
     items = [
@@ -78,7 +78,7 @@ def test_perplexity_from_word_c_plus_1(world, skip) -> None:
         (words, oracle.given(conditional, images[examples.items[owner].id]))
         for words, owner in zip(signed(examples), examples.owners, strict=True)
     ]
-    shortest = skip + 3 + 1 if skip else 1  # the end sign is no word of a description
+    shortest = skip + 3 + 1 if skip else 1  # the end token is not a word of a description
     expected = oracle.perplexity_from_word(descriptions, CONTEXT, SPECIAL_TOKENS.bos, skip, shortest)
     assert ours == pytest.approx(expected, rel=1e-5)
 
@@ -95,19 +95,19 @@ def test_ranks_and_areas_equal_their_definitions(world) -> None:
     to_text, listed = [], []
     for row, x in enumerate(random_images):
         near = oracle.shortlist(x, random_images, SHORTLIST)
-        found = [k for k, owner in enumerate(owners) if owner in near]
+        result = [k for k, owner in enumerate(owners) if owner in near]
         ratios = dict(
             zip(
-                found,
+                result,
                 oracle.image_to_text_scores(
-                    x, mean, [sentences[k] for k in found], conditional, CONTEXT, SPECIAL_TOKENS.bos
+                    x, mean, [sentences[k] for k in result], conditional, CONTEXT, SPECIAL_TOKENS.bos
                 ),
                 strict=True,
             )
         )
         best = min(ratio for k, ratio in ratios.items() if owners[k] == row)
         to_text.append(1 + sum(ratio < best for ratio in ratios.values()))
-        listed.append(len(found))
+        listed.append(len(result))
 
     class Nothing:
         def absolute_image_path(self, item):
@@ -126,4 +126,4 @@ def test_ranks_and_areas_equal_their_definitions(world) -> None:
     assert ours["text_to_image_match_area"] == pytest.approx(area)
     area = 100 * np.mean([(n - rank + 0.5) / n for rank, n in zip(to_text, listed, strict=True)])
     assert ours["image_to_text_match_area"] == pytest.approx(area)
-    assert set(to_image) != {1} and set(to_text) != {1}  # the case is not too easy to tell anything
+    assert set(to_image) != {1} and set(to_text) != {1}  # ranks are not all 1

@@ -15,7 +15,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 SOURCE_VOCAB, VOCAB, IMAGE_DIM = 12, 9, 7
 PAIRS = [([4, 5, 6], [4, 8]), ([7], [5, 6, 4, 4, 7]), ([4, 11, 10, 4, 9, 9], []), ([], [3, 3]), ([3, 8], [6, 5, 7])]
-WITH_IMAGE = (0, 2, 3)  # which of the pairs have a picture
+WITH_IMAGE = (0, 2, 3)  # which of the pairs have an image
 
 
 def build() -> IndependentDescriptions:

@@ -36,7 +36,7 @@ def whitened_filters(random):
     return Filters(settings, *tensors), (mean, whitening, centroids)
 
 
-def pictures(random):
+def random_images(random):
     noise = random.integers(0, 256, (SIZE, SIZE, 3))
     ramp = np.linspace(0, 255, SIZE)[:, None, None] * np.array([1, 0.5, 0]) + np.zeros((SIZE, SIZE, 3))
     almost_white = 255 - random.integers(0, 2, (SIZE, SIZE, 3))
@@ -46,7 +46,7 @@ def pictures(random):
 def test_maps_equal_the_equations(random, tmp_path):
     filters, (mean, whitening, centroids) = whitened_filters(random)
     save_filters(tmp_path / "filters.safetensors", filters)
-    shown = pictures(random)
+    shown = random_images(random)
     maps = KMeansBackbone(tmp_path / "filters.safetensors")(shown[:, None])["maps"]
     assert maps.shape == (3, COUNT, GRID, GRID)
     order = CHANNELS_LAST

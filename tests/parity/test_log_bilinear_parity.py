@@ -24,12 +24,12 @@ VOCAB, WORD, CONTEXT, FACTORS, IMAGE, CONVNET_DIM = 13, 5, 3, 7, 6, 8
 SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4, 9, 9], [], [3, 3]]
 
 
-def build(variant: Variant, form: str) -> LBL:
+def build(variant: Variant, kind: str) -> LBL:
     settings = LBLSettings(
         variant=variant, word_dim=WORD, context=CONTEXT, factors=FACTORS, image_encoder={"convnet_dim": CONVNET_DIM}
     )
     shapes = {"pooled": (IMAGE,), "maps": (4, 9, 9)}
-    model = LBL(settings, ModelInputs(VOCAB, {form: shapes[form]})).double().eval()
+    model = LBL(settings, ModelInputs(VOCAB, {kind: shapes[kind]})).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4)
@@ -39,14 +39,14 @@ def build(variant: Variant, form: str) -> LBL:
 @pytest.fixture(params=[(v, f) for v in get_args(Variant) for f in ("pooled", "maps")], ids="-".join)
 def pair(request):
     """Ours in float64 with random weights, and the oracle's distribution of the next word with the same weights."""
-    variant, form = request.param
-    model = build(variant, form)
+    variant, kind = request.param
+    model = build(variant, kind)
     weights = {name: value.detach().numpy() for name, value in model.named_parameters()}
     per_word = np.split(weights["context.weight"], CONTEXT, axis=1)  # C_1 … C_(n-1), the nearest word's last
     bias = weights["bias"]
 
     def encoded(image):
-        if form == "pooled":
+        if kind == "pooled":
             return image
         return oracle.convnet(
             image,
@@ -69,25 +69,25 @@ def pair(request):
         factored = weights["words"], weights["visual_factors.weight"], weights["word_factors.weight"]
         return oracle.mlblf_distribution(*factored, per_word, weights["image.weight"], bias, context, image_features)
 
-    return model, distribution, form
+    return model, distribution, kind
 
 
-def random_images(form: str, count: int) -> np.ndarray:
-    shape = (IMAGE,) if form == "pooled" else (4, 9, 9)
+def random_images(kind: str, count: int) -> np.ndarray:
+    shape = (IMAGE,) if kind == "pooled" else (4, 9, 9)
     return np.random.default_rng(3).normal(size=(count, *shape)).astype(np.float16)
 
 
-def batch_of(form, sentences, images):
+def batch_of(kind, sentences, images):
     batch = collate(
-        [Example(str(k), s, image={form: i}) for k, (s, i) in enumerate(zip(sentences, images, strict=True))]
+        [Example(str(k), s, image={kind: i}) for k, (s, i) in enumerate(zip(sentences, images, strict=True))]
     )
-    return dataclasses.replace(batch, image=batch.image._replace(**{form: getattr(batch.image, form).double()}))
+    return dataclasses.replace(batch, image=batch.image._replace(**{kind: getattr(batch.image, kind).double()}))
 
 
 def test_distribution_of_every_word(pair) -> None:
-    model, distribution, form = pair
-    images = random_images(form, len(SENTENCES))
-    ours = model(batch_of(form, SENTENCES, images)).logits.softmax(2).detach().numpy()
+    model, distribution, kind = pair
+    images = random_images(kind, len(SENTENCES))
+    ours = model(batch_of(kind, SENTENCES, images)).logits.softmax(2).detach().numpy()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
         for position, context in enumerate(
             oracle.contexts([*sentence, SPECIAL_TOKENS.eos], CONTEXT, SPECIAL_TOKENS.bos)
@@ -96,9 +96,9 @@ def test_distribution_of_every_word(pair) -> None:
 
 
 def test_perplexity_eq_10(pair) -> None:
-    model, distribution, form = pair
-    images = random_images(form, len(SENTENCES))
-    batch = batch_of(form, SENTENCES, images)
+    model, distribution, kind = pair
+    images = random_images(kind, len(SENTENCES))
+    batch = batch_of(kind, SENTENCES, images)
     ours = torch.exp2(-sentence_log_probs(model(batch), batch) / batch.target_mask.sum(1) / math.log(2)).tolist()
     for row, (sentence, image) in enumerate(zip(SENTENCES, images.astype(float), strict=True)):
         conditional = lambda context, image=image: distribution(context, image)  # noqa: E731
@@ -107,10 +107,10 @@ def test_perplexity_eq_10(pair) -> None:
 
 
 def test_greedy_decoding_takes_the_most_probable_word(pair) -> None:
-    model, distribution, form = pair
-    images = random_images(form, 3)
-    found = beam_search([model], batch_of(form, [[]] * 3, images), DecodingSettings(max_length=6), [[], [4], [5, 9]])
-    for (best, *_), given, image in zip(found, ([], [4], [5, 9]), images.astype(float), strict=True):
+    model, distribution, kind = pair
+    images = random_images(kind, 3)
+    result = beam_search([model], batch_of(kind, [[]] * 3, images), DecodingSettings(max_length=6), [[], [4], [5, 9]])
+    for (best, *_), given, image in zip(result, ([], [4], [5, 9]), images.astype(float), strict=True):
         words = list(given)
         while len(words) < 6:
             context = oracle.contexts([*words, SPECIAL_TOKENS.eos], CONTEXT, SPECIAL_TOKENS.bos)[-1]
@@ -123,12 +123,12 @@ def test_greedy_decoding_takes_the_most_probable_word(pair) -> None:
 
 
 def test_float32_all_pairs_matrix_equals_the_generic_computation(pair) -> None:
-    model, _, form = pair
+    model, _, kind = pair
     model = model.float()
-    images = random_images(form, 9)
+    images = random_images(kind, 9)
     batch = collate([Example("", s) for s in SENTENCES])
-    image = batch_of(form, [[]] * 9, images).image
-    image = image._replace(**{form: getattr(image, form).float()})
+    image = batch_of(kind, [[]] * 9, images).image
+    image = image._replace(**{kind: getattr(image, kind).float()})
     with torch.inference_mode():
         (fast,) = model.pair_log_probs([image], batch, 1 << 16, torch.float32)
         general = tiled_log_probs(model, image, batch, 1 << 20)

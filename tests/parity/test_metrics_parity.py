@@ -117,8 +117,8 @@ def meteor_in_a_folder_with_a_blank(tmp_path, monkeypatch):
     (folder / "data").mkdir(parents=True)
     shutil.copy(installed / "meteor-1.5.jar", folder)
     (folder / "data" / "paraphrase-en.gz").symlink_to(installed / "data" / "paraphrase-en.gz")
-    found = SimpleNamespace(__file__=str(folder / "meteor.py"))
-    monkeypatch.setattr(meteor_module, "coco_module", lambda *_: found)
+    result = SimpleNamespace(__file__=str(folder / "meteor.py"))
+    monkeypatch.setattr(meteor_module, "coco_module", lambda *_: result)
 
 
 @pytest.mark.usefixtures("meteor_in_a_folder_with_a_blank")

@@ -119,8 +119,8 @@ def test_greedy_decoding_from_a_prefix(pair) -> None:
     images = random_images(3)
     prefixes = [[], [4], [5, 9]]
     batch = doubled(batch_of([[]] * 3, images))
-    found = beam_search([model], batch, DecodingSettings(max_length=8), prefixes)
-    for hypotheses, prefix, image in zip(found, prefixes, images.astype(float), strict=True):
+    result = beam_search([model], batch, DecodingSettings(max_length=8), prefixes)
+    for hypotheses, prefix, image in zip(result, prefixes, images.astype(float), strict=True):
         expected = oracle.generate(
             theta,
             settings,
@@ -135,7 +135,7 @@ def test_greedy_decoding_from_a_prefix(pair) -> None:
 
 
 def test_normalised_probability_eq_7(pair) -> None:
-    """Ours divides by the mean over the sampled pictures, the paper by their sum."""
+    """Ours divides by the mean over the sampled images, the paper by their sum."""
     model, theta, settings = pair
     images = random_images(6)
     query, samples = images[0], images[1:]

@@ -46,9 +46,9 @@ def test_every_distribution_equals_the_oracle(seed: int, vocab: int, count: int,
     counts = katz_counts(sentences, order, start=SPECIAL_TOKENS.bos, end=SPECIAL_TOKENS.eos)
     random = np.random.default_rng(seed)
     known = sorted({ngram[:-1] for ngram in counts[-1]})
-    seen = [known[place] for place in random.permutation(len(known))[:60]]
+    observed = [known[place] for place in random.permutation(len(known))[:60]]
     others = [tuple(row) for row in random.integers(SPECIAL_TOKENS.eos, vocab, (30, order - 1)).tolist()]
-    chosen = [(SPECIAL_TOKENS.bos,) * (order - 1), *seen, *others]
+    chosen = [(SPECIAL_TOKENS.bos,) * (order - 1), *observed, *others]
     rows = torch.tensor(chosen, dtype=torch.long).view(len(chosen), order - 1)
     ours = model._log_probs(rows).double().exp().numpy()
     theirs = np.stack(

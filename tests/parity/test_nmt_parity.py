@@ -1,6 +1,6 @@
 """Our translation models against the oracle written from the printed equations, variant by variant.
 
-The oracle reads one sentence at a time; ours gets them as one batch of unlike lengths, padded, some without a picture.
+The oracle reads one sentence at a time; ours gets them as one batch of unlike lengths, padded, some without an image.
 """
 
 from functools import partial
@@ -21,8 +21,8 @@ from limner.training.losses import word_loss
 SOURCE_VOCAB, VOCAB = 12, 9
 SIZES = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
 LOCATIONS, DEPTH, POOLED = 4, 3, 2
-FORMS = {"pooled": (POOLED,), "grid": (LOCATIONS, DEPTH)}
-SENTENCES = [  # source, target, whether there is a picture
+FEATURE_SHAPES = {"pooled": (POOLED,), "grid": (LOCATIONS, DEPTH)}
+SENTENCES = [  # source, target, whether there is an image
     ([4, 5, 6, 7, 11], [4, 5], True),
     ([8], [6, 7, 8, 4, 4, 5], False),
     ([9, 4, 9], [], True),
@@ -35,27 +35,32 @@ class Variant(NamedTuple):
     model: oracle.Model
     settings: dict[str, object]
     start: oracle.Start = "text"
-    forms: tuple[str, ...] = ()
+    feature_kinds: tuple[str, ...] = ()
 
 
 VARIANTS = {
     "text-2017": Variant("nmt-2017", {}),
     "text-2017-tied": Variant("nmt-2017", {"tie_embeddings": True, "readout_dim": SIZES["embedding_dim"]}),
-    "src-img-2017": Variant("src-img-2017", {"image": ["attention"]}, forms=("grid",)),
+    "src-img-2017": Variant("src-img-2017", {"image": ["attention"]}, feature_kinds=("grid",)),
     "text-2016": Variant("bahdanau-2016", {"decoder": "plain"}),
     "fc7-2016": Variant(
-        "fc7-2016", {"decoder": "plain", "image": ["initial"], "initial_state": "first"}, "fc7", forms=("pooled",)
+        "fc7-2016",
+        {"decoder": "plain", "image": ["initial"], "initial_state": "first"},
+        "fc7",
+        feature_kinds=("pooled",),
     ),
     "doubly-2016": Variant(
         "doubly-2016",
         {"decoder": "plain", "image": ["initial", "attention"], "initial_state": "first"},
         "fc7",
-        forms=("pooled", "grid"),
+        feature_kinds=("pooled", "grid"),
     ),
-    "doubly-2016-text-start": Variant("doubly-2016", {"decoder": "plain", "image": ["attention"]}, forms=("grid",)),
-    "head-m1": Variant("nmt-2017", {"image": ["prefix"]}, forms=("pooled",)),
-    "head-m3": Variant("nmt-2017", {"image": ["prefix"]}, forms=("grid",)),
-    "head-m1-2016": Variant("bahdanau-2016", {"decoder": "plain", "image": ["prefix"]}, forms=("pooled",)),
+    "doubly-2016-text-start": Variant(
+        "doubly-2016", {"decoder": "plain", "image": ["attention"]}, feature_kinds=("grid",)
+    ),
+    "head-m1": Variant("nmt-2017", {"image": ["prefix"]}, feature_kinds=("pooled",)),
+    "head-m3": Variant("nmt-2017", {"image": ["prefix"]}, feature_kinds=("grid",)),
+    "head-m1-2016": Variant("bahdanau-2016", {"decoder": "plain", "image": ["prefix"]}, feature_kinds=("pooled",)),
 }
 
 
@@ -68,7 +73,9 @@ def build(variant: Variant) -> NMT:
     """Ours in float64 with random weights, biases too, large enough that attention has something to prefer."""
     settings = NMTSettings.model_validate({**SIZES, **variant.settings})
     model = (
-        NMT(settings, ModelInputs(VOCAB, {form: FORMS[form] for form in variant.forms}, SOURCE_VOCAB)).double().eval()
+        NMT(settings, ModelInputs(VOCAB, {kind: FEATURE_SHAPES[kind] for kind in variant.feature_kinds}, SOURCE_VOCAB))
+        .double()
+        .eval()
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -79,49 +86,53 @@ def build(variant: Variant) -> NMT:
 def examples(variant: Variant, seed: int = 3) -> list[Example]:
     random = np.random.default_rng(seed)
     made = []
-    for k, (source, target, seen) in enumerate(SENTENCES):
-        features = {form: random.normal(size=FORMS[form]).astype(np.float16) for form in variant.forms}
-        made.append(Example(str(k), target, source, features if seen and features else None))
+    for k, (source, target, image_features) in enumerate(SENTENCES):
+        features = {kind: random.normal(size=FEATURE_SHAPES[kind]).astype(np.float16) for kind in variant.feature_kinds}
+        made.append(Example(str(k), target, source, features if image_features and features else None))
     return made
 
 
 def batch_of(some, dtype=torch.float64):
     batch = collate(some)
-    present, *forms = batch.image
-    batch.image = type(batch.image)(present, *(None if form is None else form.to(dtype) for form in forms))
+    present, *feature_kinds = batch.image
+    batch.image = type(batch.image)(present, *(None if kind is None else kind.to(dtype) for kind in feature_kinds))
     return batch
 
 
 def theta_of(model: NMT, variant: Variant) -> dict[str, np.ndarray]:
     """Our parameters under the oracle's names."""
-    mine = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
-    theta = {"E_x": mine["source_embedding.weight"], "E_y": mine["target_embedding.weight"]}
-    theta |= {"W_init": mine["initial.weight"], "b_init": mine["initial.bias"]}
-    theta |= {"L_s": mine["readout_hidden.weight"], "b_L": mine["readout_hidden.bias"]}
-    theta |= {"L_w": mine["readout_word.weight"], "L_cs": mine["readout_context.weight"]}
+    parameters = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
+    theta = {"E_x": parameters["source_embedding.weight"], "E_y": parameters["target_embedding.weight"]}
+    theta |= {"W_init": parameters["initial.weight"], "b_init": parameters["initial.bias"]}
+    theta |= {"L_s": parameters["readout_hidden.weight"], "b_L": parameters["readout_hidden.bias"]}
+    theta |= {"L_w": parameters["readout_word.weight"], "L_cs": parameters["readout_context.weight"]}
     tied = model.settings.tie_embeddings
-    theta["L_o"] = theta["E_y"] if tied else mine["readout.weight"]
-    theta["b_o"] = mine["readout_bias" if tied else "readout.bias"]
-    weights, biases, recurrent = (mine[f"encoder.{name}"] for name in ("input.weight", "input.bias", "recurrent"))
+    theta["L_o"] = theta["E_y"] if tied else parameters["readout.weight"]
+    theta["b_o"] = parameters["readout_bias" if tied else "readout.bias"]
+    weights, biases, recurrent = (parameters[f"encoder.{name}"] for name in ("input.weight", "input.bias", "recurrent"))
     for k, name in enumerate(("enc_fwd", "enc_bwd")):
         theta |= gates(f"{name}.W", np.split(weights, 2)[k]) | gates(f"{name}.b", np.split(biases, 2)[k])
         theta |= gates(f"{name}.U", recurrent[k].T)
-    theta |= attention(mine, "source", "src") | attention(mine, "image", "img")
+    theta |= attention(parameters, "source", "src") | attention(parameters, "image", "img")
     conditional = model.settings.decoder == "conditional"
     first, second, word = ("rec1", "rec2", "") if conditional else ("rec", "rec", "_y")
-    theta |= gates(f"{first}.W", mine["decoder.word.weight"], word) | gates(f"{first}.b", mine["decoder.word.bias"])
-    theta |= gates(f"{second}.W", mine["decoder.source_context.weight"], "_src")
-    theta |= gates(f"{first}.U", mine["decoder.recurrent_1" if conditional else "decoder.recurrent"])
+    theta |= gates(f"{first}.W", parameters["decoder.word.weight"], word) | gates(
+        f"{first}.b", parameters["decoder.word.bias"]
+    )
+    theta |= gates(f"{second}.W", parameters["decoder.source_context.weight"], "_src")
+    theta |= gates(f"{first}.U", parameters["decoder.recurrent_1" if conditional else "decoder.recurrent"])
     if conditional:
-        theta |= gates("rec2.U", mine["decoder.recurrent_2"]) | gates("rec2.b", mine["decoder.source_context.bias"])
-    if "decoder.image_context.weight" in mine:
-        theta |= gates(f"{second}.W", mine["decoder.image_context.weight"], "_img") | {
-            "L_ci": mine["readout_image.weight"]
+        theta |= gates("rec2.U", parameters["decoder.recurrent_2"]) | gates(
+            "rec2.b", parameters["decoder.source_context.bias"]
+        )
+    if "decoder.image_context.weight" in parameters:
+        theta |= gates(f"{second}.W", parameters["decoder.image_context.weight"], "_img") | {
+            "L_ci": parameters["readout_image.weight"]
         }
-    if "decoder.gate.weight" in mine:
-        theta |= {"W_beta": mine["decoder.gate.weight"], "b_beta": mine["decoder.gate.bias"]}
-    if "image_initial.weight" in mine:
-        theta |= {"W_I": mine["image_initial.weight"].T, "b_I": mine["image_initial.bias"]}
+    if "decoder.gate.weight" in parameters:
+        theta |= {"W_beta": parameters["decoder.gate.weight"], "b_beta": parameters["decoder.gate.bias"]}
+    if "image_initial.weight" in parameters:
+        theta |= {"W_I": parameters["image_initial.weight"].T, "b_I": parameters["image_initial.bias"]}
     oracle.check_parameters(theta, variant.model, variant.start)
     return theta
 
@@ -131,7 +142,7 @@ def gates(name: str, stacked: np.ndarray, suffix: str = "") -> dict[str, np.ndar
     return {f"{name}{gate}{suffix}": part for gate, part in zip(("_z", "_r", ""), np.split(stacked, 3), strict=True)}
 
 
-def attention(mine: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np.ndarray]:
+def attention(parameters: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np.ndarray]:
     names = {
         f"decoder.{ours}_attention.query.weight": "U_a",
         f"decoder.{ours}_attention.key.weight": "W_a",
@@ -139,20 +150,20 @@ def attention(mine: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np
         f"decoder.{ours}_attention.score": "v_a",
         f"decoder.{ours}_word.weight": "Y_a",
     }
-    return {f"{theirs}_{side}": mine[name] for name, theirs in names.items() if name in mine}
+    return {f"{theirs}_{side}": parameters[name] for name, theirs in names.items() if name in parameters}
 
 
 def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one: Example) -> oracle.Trace:
-    seen = {form: values.astype(np.float64) for form, values in (one.image or {}).items()}
-    shown: dict[str, object] = {}
+    image_features = {kind: values.astype(np.float64) for kind, values in (one.image or {}).items()}
+    oracle_inputs: dict[str, object] = {}
     if "prefix" in model.settings.image:
-        vectors = [] if not seen else np.atleast_2d(next(iter(seen.values())))
+        vectors = [] if not image_features else np.atleast_2d(next(iter(image_features.values())))
         weight, bias = (value.detach().double().numpy() for value in model.image_prefix.parameters())
-        shown["head"] = [weight @ vector + bias for vector in vectors]
+        oracle_inputs["head"] = [weight @ vector + bias for vector in vectors]
     if "initial" in model.settings.image:
-        shown["image"] = seen.get("pooled")
+        oracle_inputs["image"] = image_features.get("pooled")
     if "attention" in model.settings.image:
-        shown["locations"] = seen.get("grid")
+        oracle_inputs["locations"] = image_features.get("grid")
     decoders = {
         "nmt-2017": oracle.nmt_2017,
         "src-img-2017": oracle.src_img_2017,
@@ -160,7 +171,9 @@ def oracle_trace(model: NMT, theta: dict[str, np.ndarray], variant: Variant, one
         "fc7-2016": oracle.fc7_2016,
         "doubly-2016": partial(oracle.doubly_attentive_2016, start=variant.start, image=None),
     }
-    return decoders[variant.model](theta, one.source, [SPECIAL_TOKENS.bos, *one.target, SPECIAL_TOKENS.eos], **shown)
+    return decoders[variant.model](
+        theta, one.source, [SPECIAL_TOKENS.bos, *one.target, SPECIAL_TOKENS.eos], **oracle_inputs
+    )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
@@ -174,7 +187,7 @@ def test_every_position_of_a_padded_batch_equals_the_oracle(variant, dtype, tole
         trace = oracle_trace(model, theta, variant, one)
         steps, width = trace.source_alphas.shape
         same(output.logits[row, :steps], trace.logits)
-        # Tokens of pictures stand before the words; what is not there, a token or a word, gets no weight at all.
+        # Visual prefix tokens precede the words; missing tokens and words get no weight.
         first = output.alignment.shape[2] - max(len(one.source) for one in some)
         begin = first - (width - len(one.source))
         same(output.alignment[row, :steps, begin : begin + width], trace.source_alphas)

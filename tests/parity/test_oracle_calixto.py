@@ -1,4 +1,4 @@
-"""The oracle of the translation decoders against numbers worked out by hand, and by what must change nothing."""
+"""The oracle of the translation decoders: hand-computed values and invariances."""
 
 import math
 from dataclasses import replace
@@ -14,7 +14,7 @@ SIZES = {"Vx": 5, "dx": 3, "He": 2, "Vy": 4, "dy": 3, "H": 4, "As": 3, "Ai": 2, 
 SOURCE, TARGET = [1, 4, 2, 0], [0, 3, 1, 2]
 LOCATIONS = np.array([[1.0, -2.0], [0.5, 3.0], [-1.0, 0.25]])
 IMAGE_VECTOR = np.array([0.5, -1.0, 2.0])
-# Every decoder, and what it is shown.
+# Every decoder with its image inputs
 DECODERS = {
     "nmt-2017": (oracle.nmt_2017, {}),
     "src-img-2017": (oracle.src_img_2017, {"locations": LOCATIONS}),
@@ -131,7 +131,7 @@ def test_the_decoder_is_initialised_from_the_first_annotation_and_the_image():
     theta = arrays({"W_I": [[1, 0], [2, 3]], "b_I": [-1, 1], "W_init": [[-1, 1]], "b_init": [LN2 - 2]})
     annotations, image = np.array([[1.0, 2.0], [7.0, 9.0]]), np.array([2.0, 1.0])
     assert oracle.start_from_fc7(theta, annotations, image) == pytest.approx([0.6])
-    # Without a picture b_I is left out too: tanh(2 - 1 - 1 + ln 2).
+    # Without an image b_I is omitted as well: tanh(2 - 1 - 1 + ln 2).
     theta["b_init"] += 1
     assert oracle.start_from_fc7(theta, annotations, None) == pytest.approx([0.6])
 
@@ -210,7 +210,7 @@ def test_a_step_depends_on_preceding_words_only(model):
     trace = run(model, theta)
     np.testing.assert_array_equal(trace.logits[:2], other.logits[:2])
     assert not np.allclose(trace.logits[2], other.logits[2])
-    # y_0 is the start sign's embedding, and the words predicted last are not read.
+    # y_0 is the start token's embedding, and the words predicted last are not read.
     theta["E_y"] = theta["E_y"] + [[1.0], [0.0], [0.0], [0.0]]
     assert not np.allclose(run(model, theta).logits[0], trace.logits[0])
     theta["E_y"] = weights(model)["E_y"] + [[0.0], [0.0], [1.0], [0.0]]
@@ -242,7 +242,7 @@ def test_every_weight_has_an_effect_and_a_missing_bias_is_zero(model):
             assert_same(run(model, absent), run(model, theta | {name: np.zeros_like(array)}))
 
 
-# Pictures
+# Images
 
 
 @pytest.mark.parametrize("model", [GATED, PLAIN])
@@ -317,11 +317,11 @@ def test_the_doubly_attentive_decoder_without_locations_equals_image_initialisat
 
 def test_independent_descriptions_use_the_image_at_the_first_source_word_only():
     theta, model = weights("independent-2015"), "independent-2015"
-    # The same as a first word, here id 5, whose embedding has the picture in it; it comes again as word 1.
+    # The same as a first word, here id 5, whose embedding has the image in it; it comes again as word 1.
     extra = theta["E_x"][1] + theta["W_v"] @ IMAGE_VECTOR + theta["b_v"]
     larger = theta | {"E_x": np.vstack([theta["E_x"], extra])}
     assert_same(run(model, theta, source=[1, 4, 1]), run(model, larger, source=[5, 4, 1], image=None))
-    # The target language knows of source and picture by its first state alone.
+    # The target-language model depends on source and image through its initial state only.
     text_only = theta | {"W_init": np.zeros((4, 2))}
     assert_same(run(model, text_only), run(model, text_only, source=[2], image=None))
 

@@ -1,4 +1,4 @@
-"""The oracle of Kiros et al. (2014) itself, against values worked out by hand on a few words and d = 2."""
+"""The oracle of Kiros et al. (2014) itself, against values computed by hand on a few words and d = 2."""
 
 import math
 
@@ -91,7 +91,7 @@ X = np.array([1.0, 0.5, 1.0])  # gates (2, 1)
 def test_eqs_7_to_9_by_hand():
     C = [np.diag([LN2, -LN2])]
     C_m = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2 * LN2]])
-    # word 0 predicts (1, -2) ln 2, the picture adds (0, 2) ln 2: r_hat = (1, 0) ln 2
+    # word 0 predicts (1, -2) ln 2, the image adds (0, 2) ln 2: r_hat = (1, 0) ln 2
     # factors: W_fr r_hat = (1, 0) ln 2, gated (2, 0) ln 2; scores (2, 0, 2) ln 2
     assert_close(mlblf_distribution(W_HF, W_FX, W_FR, C, C_m, np.zeros(3), (0,), X), [4 / 9, 1 / 9, 4 / 9])
     bias = np.array([0.0, 0.0, LN2])
@@ -158,7 +158,7 @@ def after_word_1(context):
 
 
 def test_log_prob_and_eq_10_include_the_eos_token():
-    words = [1, 1, 2]  # start sign 0, end sign 2: 1/2, 1/4, 1/4
+    words = [1, 1, 2]  # start token 0, end token 2: 1/2, 1/4, 1/4
     assert_close(sentence_log_prob(words, after_word_1, 1, 0), math.log(1 / 32))
     assert_close(perplexity(words, after_word_1, 1, 0), 2.0 ** (5 / 3))
 
@@ -185,14 +185,14 @@ def test_perplexity_from_word_skips_initial_words_and_short_descriptions():
 
 
 def test_perplexity_from_word_conditions_on_the_skipped_words():
-    seen = []
+    contexts_read = []
 
     def note(context):
-        seen.append(context)
+        contexts_read.append(context)
         return np.full(3, 1 / 3)
 
     perplexity_from_word([([1, 1, 1, 2], note)], 1, 0, 1, 4)
-    assert seen[1:] == [(1,), (1,), (1,)]
+    assert contexts_read[1:] == [(1,), (1,), (1,)]
 
 
 def image_is_distribution(context, x):
@@ -206,7 +206,7 @@ def test_text_to_image_scores_each_image_by_perplexity():
 
 def test_image_to_text_scores_divide_by_the_perplexity_under_the_mean_image():
     x, mean = np.array([0.25, 0.75]), np.array([0.1, 0.9])
-    sentences = [[0], [1]]  # word 1 is the easy one, but word 0 gains by the picture
+    sentences = [[0], [1]]  # word 1 is the easy one, but word 0 gains by the image
     ratios = image_to_text_scores(x, mean, sentences, image_is_distribution, 1, 0)
     assert_close(ratios, [4 / 10, 0.9 / 0.75])
 
@@ -316,7 +316,7 @@ def test_max_pool_windows_overlap():
 def test_convnet_by_hand():
     maps = np.arange(81.0).reshape(1, 9, 9)
     filters = np.zeros((2, 1, 3, 3))
-    filters[0, 0, 1, 1], filters[1, 0, 1, 1] = -1.0, 1.0  # what the first makes is below zero everywhere
+    filters[0, 0, 1, 1], filters[1, 0, 1, 1] = -1.0, 1.0  # the output of the first filter is negative everywhere
     weight = np.zeros((2, 18))
     weight[0, 9 + 5] = weight[1, 9 + 5] = 1.0  # channel 1, row 1, column 2: rows 2-4, columns 4-6
     theta = {"filters": filters, "filter_bias": np.array([-1.0, 0.0]), "weight": weight, "bias": np.array([1.0, -99.0])}
@@ -338,7 +338,7 @@ def test_convnet_shapes_equal_those_of_the_paper():
     assert_close(x, np.full(256, 9 * (60 * inner + 2 * sum(outer))))
 
 
-# Katz back-off; ids: start sign 0, end sign 1, words a 2, b 3 and c 4
+# Katz back-off; ids: start token 0, end token 1, words a 2, b 3 and c 4
 
 
 def table(sentences, order, k, context):
@@ -386,7 +386,7 @@ def test_bigrams_by_hand():
     assert_close(table(sentences, 2, 5, (0,)), [0, 2 / 12, 8 / 12, 1 / 12, 1 / 12])  # a of 3; alpha = 1/3 / 2/3
     assert_close(table(sentences, 2, 5, (2,)), [0, 3 / 9, 2 / 9, 3 / 9, 1 / 9])  # alpha = 1/3 / 1/2
     assert_close(table(sentences, 2, 5, (3,)), [0, 8 / 12, 2 / 12, 1 / 12, 1 / 12])
-    assert_close(table(sentences, 2, 5, (4,)), table(sentences, 2, 5, ()))  # c was never seen
+    assert_close(table(sentences, 2, 5, (4,)), table(sentences, 2, 5, ()))  # c does not occur
 
 
 def test_trigrams_by_hand():

@@ -1,4 +1,4 @@
-"""The oracle of the m-RNN against numbers worked out by hand."""
+"""The oracle of the m-RNN against numbers computed by hand."""
 
 import math
 from itertools import product
@@ -12,7 +12,7 @@ SENTENCE, IMAGE_VECTOR = [START, WORD, END], np.array([2.0])
 G1 = 1.7159 * math.tanh(2.0 / 3.0)
 
 # w(t) is (1, 3) with r(1) = ReLU(1) = 1 and r(2) = ReLU(-2.5 + 3) = 0.5, unless noted; I = 2.
-# x(t) = w(t) + 2 r(t) - I - 2 is what g_2 of eq. 3 is applied to.
+# x(t) = w(t) + 2 r(t) - I - 2 is the argument of g_2 in eq. 3.
 X_BY_HAND = {
     "m-RNN": (1 + 2 - 2 - 2, 3 + 1 - 2 - 2),
     "RNN-base": (1 + 2 - 2, 3 + 1 - 2),
@@ -71,7 +71,7 @@ def test_every_variant_has_the_hand_computed_connections(variant):
 
 def test_the_activation_of_layer_two_includes_the_image():
     # I = -6: layer II before its activation is (1, 3) - 3 = (-2, 0), so relu gives w = (0, 0), r = (0, 0) and
-    # x = (-2, -2), where the linear layer gives x(1) = -2 + 0 - 2 = -4; so would a picture added after relu.
+    # x = (-2, -2), where the linear layer gives x(1) = -2 + 0 - 2 = -4; so would an image added after relu.
     settings = oracle.OracleSettings("visInRnn", "relu")
     rows = oracle.next_word_distributions(tiny("visInRnn")[0], settings, SENTENCE, np.array([-6.0]))
     np.testing.assert_allclose(rows, [distribution_by_hand(-2)] * 2, rtol=1e-12)
@@ -85,7 +85,7 @@ def test_layers_equal_the_equations_of_the_paper():
 
 
 def test_perplexity_and_sentence_probability():
-    # 4/9 for WORD, then 1/4 for END: P = 1/9, two words, perplexity 3. Without the end sign 4/9, one word.
+    # 4/9 for WORD, then 1/4 for END: P = 1/9, two words, perplexity 3. Without the end token 4/9, one word.
     theta, settings = tiny()
     assert oracle.sentence_log_prob(theta, settings, SENTENCE, IMAGE_VECTOR) == pytest.approx(-math.log(9))
     assert oracle.log2_perplexity(theta, settings, SENTENCE, IMAGE_VECTOR) == pytest.approx(math.log2(3))

@@ -1,4 +1,4 @@
-"""A tiny collection that can be learned in a second, and a model that has learned it; made once, never changed."""
+"""Fixtures: a tiny collection that is learned in a second and models trained on it (shared, read-only)."""
 
 import shutil
 
@@ -22,7 +22,7 @@ SIZES = {"train": 32, "val": 8, "test": 8}
 
 
 class ColourBackbone:
-    """A backbone whose answer is known: the mean colour, from 0 to 1."""
+    """A backbone with known output: the mean colour, from 0 to 1."""
 
     modality = IMAGE
 
@@ -48,15 +48,15 @@ class ColourBackbone:
 
 
 def tiny_items(folder):
-    """Pictures of one colour on the left and one on the right; each split has a word of its own."""
+    """Images of one colour on the left and one on the right; each split has a word of its own."""
     random = np.random.default_rng(5)
     for split, size in SIZES.items():
         for number in range(size):
             names = [list(COLOURS)[k] for k in (number % 4, random.integers(4))]
-            picture = Image.new("RGB", (16, 16), COLOURS[names[0]])
-            picture.paste(COLOURS[names[1]], (12, 0, 16, 16))
+            image_ = Image.new("RGB", (16, 16), COLOURS[names[0]])
+            image_.paste(COLOURS[names[1]], (12, 0, 16, 16))
             id_ = f"{split}{number}"
-            picture.save(folder / f"{id_}.png")
+            image_.save(folder / f"{id_}.png")
             texts = (f"a {names[0]} wall", f"look , a {names[0]} wall")
             if number == 0:
                 texts += (f"only {split} says {split}word",)
@@ -78,12 +78,12 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def own_tiny(tiny, tmp_path):
-    """A copy that a test may change."""
+    """A copy of the tiny collection that a test may change."""
     return Collection.open(shutil.copytree(tiny.path, tmp_path / "collection"))
 
 
 def tiny_recipe(features="colour", model=None, **training):
-    """A small m-RNN that learns the tiny collection."""
+    """Recipe of a small m-RNN for the tiny collection."""
     sizes = {"embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 16}
     sizes["image_encoder"] = {"convnet_width": 4, "convnet_dim": 12}
     chosen = {"epochs": 4, "batch_size": 16, "optimizer": {"name": "adamw", "lr": 0.02}, "precision": "fp32"}
@@ -99,25 +99,25 @@ def tiny_recipe(features="colour", model=None, **training):
 
 @pytest.fixture(scope="session")
 def recipe_of():
-    """Makes small recipes: recipe_of(features, model, **training)."""
+    """Factory of small recipes: recipe_of(features, model, **training)."""
     return tiny_recipe
 
 
 @pytest.fixture(scope="session")
 def backbone_of():
-    """Makes backbones that see the mean colour: backbone_of(name, version)."""
+    """Factory of backbones that compute the mean colour: backbone_of(name, version)."""
     return ColourBackbone
 
 
 @pytest.fixture(scope="session")
 def trained(tiny, tmp_path_factory):
-    """A run that learned to see the tiny collection from pixels."""
+    """A run trained on the pixels of the tiny collection."""
     recipe = tiny_recipe("pixels16", epochs=30, validate_every=5)
     return train(recipe, tiny, tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.fixture(scope="session")
 def trained_on_colours(tiny, tmp_path_factory):
-    """A run that learned the tiny collection from vectors."""
+    """A run trained on the pooled features of the tiny collection."""
     recipe = tiny_recipe("colour", epochs=20, validate_every=5)
     return train(recipe, tiny, tmp_path_factory.mktemp("trained") / "run")

@@ -1,4 +1,4 @@
-"""All pairs of sentences and images: the tree of prefixes by hand, the softmax against a plain loop."""
+"""Scores of all pairs of sentences and images: hand-computed prefix tree, softmax against a plain loop."""
 
 import math
 
@@ -44,7 +44,7 @@ def parts(scale=1.0, bias=1.0):
 
 
 def plain_loop(tree, language, image, weight, bias):
-    """Word by word in float64, every sentence and image by itself."""
+    """Reference scores in float64, one word, sentence and image at a time."""
     language, image, weight, bias = (x.double() for x in (language, image, weight, bias))
     where = {}
     for prefix, (row, column) in enumerate(zip(tree.row.tolist(), tree.column.tolist(), strict=True)):
@@ -98,7 +98,7 @@ def test_logits_of_300_both_ways_in_one_row(budget):
 
 
 def test_only_affected_rows_are_recomputed():
-    """Large weights make the powers of some (prefix, image) pairs overflow, of others vanish, and leave the rest."""
+    """Large weights make exponentials of some (prefix, image) pairs overflow and of others underflow."""
     tree, language, image, weight, bias = parts(scale=60.0)
     weight[:, 0] += 200.0  # moves all logits of a pair together
     sums = torch.tensor(
@@ -159,7 +159,7 @@ def test_probabilities_of_all_next_words_sum_to_one():
     language, image = torch.randn(len(tree.row), UNITS), torch.randn(3, UNITS)
     weight, bias = torch.randn(VOCAB, UNITS), torch.randn(VOCAB)
     weight[EOS], bias[EOS] = 0, 0
-    # Dividing by the probability of the end-of-sentence token, known from the softmax, leaves that of the first word.
+    # Dividing by the softmax probability of the end token leaves the probabilities of the first words.
     scores = softmax_log_probs(language, image, weight, bias, tree, 1 << 20).double()
     for i in range(3):
         hidden = torch.tanh(language + image[i]).double()

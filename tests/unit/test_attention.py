@@ -15,7 +15,7 @@ MASK = torch.tensor([[True, True, True, True], [False, True, False, True], [Fals
 
 
 def layer_and(queries: int, dtype=torch.float64):
-    """A layer with random weights, what K queries of each set ask, U s, and the sets."""
+    """A layer with random weights, K projected queries U s of each set, and the annotation sets."""
     layer = AdditiveAttention(QUERY, DEPTH, SIZE).to(dtype)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -168,7 +168,7 @@ def test_fused_attention_is_used_on_cpu_unless_disabled(monkeypatch):
     layer.fused = False
     layer(states, layer.annotate(values, MASK))
     assert calls == [1]
-    layer(states, annotations)  # keys stay what they were projected for
+    layer(states, annotations)  # keys keep their dtype
     assert calls == [1, 1]
     assert not fused.applies_to(values.to("meta"))
 

@@ -69,9 +69,9 @@ def test_features_are_independent_of_a_sufficient_sampling_rate(rate, tmp_path):
 
 
 def test_bands_above_half_the_sampling_rate_are_silent(tmp_path):
-    found = encode(tmp_path, np.random.default_rng(0).uniform(-1, 1, 8000), 8000)
-    assert found["mean"][:20].min() > 2
-    assert found["mean"][-5:] == pytest.approx(0)
+    result = encode(tmp_path, np.random.default_rng(0).uniform(-1, 1, 8000), 8000)
+    assert result["mean"][:20].min() > 2
+    assert result["mean"][-5:] == pytest.approx(0)
 
 
 def test_channels_are_averaged(tmp_path):
@@ -105,10 +105,10 @@ def test_statistics_by_hand():
 
 
 def test_one_frame_has_no_change(tmp_path):
-    found = encode(tmp_path, sine(1000, seconds=0.032))
-    assert found["mean"].max() > 3
-    assert found["all"][BANDS : 4 * BANDS] == pytest.approx(0)
-    assert found["seconds"] == pytest.approx(0.032)
+    result = encode(tmp_path, sine(1000, seconds=0.032))
+    assert result["mean"].max() > 3
+    assert result["all"][BANDS : 4 * BANDS] == pytest.approx(0)
+    assert result["seconds"] == pytest.approx(0.032)
 
 
 def test_duration_is_a_feature(tmp_path):
@@ -124,13 +124,13 @@ def test_reading_in_blocks_changes_nothing(seconds, tmp_path, monkeypatch):
 
 
 def test_silence_is_zero(tmp_path):
-    found = encode(tmp_path, np.zeros(RATE))
-    assert found["all"][:-1] == pytest.approx(0)
+    result = encode(tmp_path, np.zeros(RATE))
+    assert result["all"][:-1] == pytest.approx(0)
 
 
 def test_the_largest_amplitude_fits_into_float16(tmp_path):
-    found = encode(tmp_path, sine(1000, amplitude=1e37))
-    values = LogMelBackbone()(found["all"][None])["pooled"]
+    result = encode(tmp_path, sine(1000, amplitude=1e37))
+    values = LogMelBackbone()(result["all"][None])["pooled"]
     assert values.dtype == np.float16 and np.isfinite(values).all()
 
 
@@ -301,8 +301,8 @@ def folder(tmp_path):
 
 def test_a_folder_of_audio_files_is_read(folder):
     reading = read_source("audio", folder)
-    found = {item.id: (item.split, item.image, item.audio, item.texts("en")) for item in reading.items}
-    assert found == {
+    result = {item.id: (item.split, item.image, item.audio, item.texts("en")) for item in reading.items}
+    assert result == {
         "train/high": ("train", None, str(folder / "train/high.wav"), ["A high tone.", "It is short."]),
         "test/low": ("test", None, str(folder / "test/low.flac"), []),
     }
@@ -317,8 +317,8 @@ def test_audio_files_are_at_the_paths_in_the_collection(folder, tmp_path, copy):
         assert path.is_file()
         assert item.image is None and str(item.audio).startswith("sounds/") == copy
     assert sum(len(item.texts("de")) for item in collection.items()) == 2
-    found = summarise(collection)
-    assert (sum(found.media["audio"].values()), found.media["image"], found.missing) == (2, {}, 0)
+    result = summarise(collection)
+    assert (sum(result.media["audio"].values()), result.media["image"], result.missing) == (2, {}, 0)
     (collection.path / str(collection.items()[0].audio)).unlink()
     assert summarise(collection).missing == 1
 

@@ -91,24 +91,24 @@ def test_an_interrupted_run_can_be_continued(model, collection):
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])
 def test_batches_do_not_separate_the_sentences_of_an_item(model, collection, at_once):
-    told = []
+    progress = []
     settings = BackTranslationSettings(write_batch_size=at_once)
     parts = list(
-        translate_untranslated([model], collection, settings=settings, on_progress=lambda *news: told.append(news))
+        translate_untranslated([model], collection, settings=settings, on_progress=lambda *news: progress.append(news))
     )
     assert [(one.item.id, one.sentence.group, one.text) for part in parts for one in part] == ALL
     owners = [{one.item.id for one in part} for part in parts]
     assert sum(map(len, owners)) == 3
-    assert told[-1] == (5, 5) and told == sorted(told)
+    assert progress[-1] == (5, 5) and progress == sorted(progress)
 
 
 def test_limit_and_split(model, collection):
-    found = [
+    result = [
         one.text
         for part in translate_untranslated([model], collection, settings=BackTranslationSettings(limit=3))
         for one in part
     ]
-    assert found == [text for _, _, text in ALL[:3]]
+    assert result == [text for _, _, text in ALL[:3]]
     assert back_translate([model], collection, generated_by="m", settings=BackTranslationSettings(split="val")) == (
         1,
         0,
@@ -138,7 +138,7 @@ def test_generated_sentences_are_not_translated(model, collection):
 
 def test_missing_features_are_reported_before_decoding(tmp_path):
     collection = image_collection(tmp_path / "c")
-    multimodal = load_trained_model(learn(collection, tmp_path / "run", picture=("attention",), steps=2))
+    multimodal = load_trained_model(learn(collection, tmp_path / "run", image=("attention",), steps=2))
     sentences = (Sentence("de", "eins", 7),)
     write_items(collection.path, [Item("green0", "train", sentences=sentences)])
     write_items(collection.path, [Item("later", "train", image="later.png", sentences=sentences)])
@@ -165,7 +165,10 @@ def test_training_uses_synthetic_pairs_only_if_configured(model, collection):
     other_way = model.source._replace(lang="en")
     assert [pair[0] for pair in text_pairs(item, "de", other_way)] == ["number one"]
     taken = text_pairs(item, "de", other_way._replace(synthetic=0.5))
-    assert {(read, said) for read, said, made in taken if made} == {(MEANT[0], WRITTEN[0]), (MEANT[1], WRITTEN[1])}
+    assert {(source, target) for source, target, made in taken if made} == {
+        (MEANT[0], WRITTEN[0]),
+        (MEANT[1], WRITTEN[1]),
+    }
 
 
 def test_the_name_of_a_run_is_its_directory_and_weights(run, tmp_path, monkeypatch):
@@ -210,6 +213,6 @@ def test_with_write_the_collection_records_the_model(limner_translate, collectio
 
 def test_a_model_of_another_direction_is_an_error(limner_translate, collection):
     for options in (["--source-lang", "en", "--target-lang", "de"], ["--target-lang", "fr"]):
-        status, _, told = limner_translate(*options, "--write")
-        assert status == 1 and "translates from 'de' to 'en'" in told.replace("\n", " ")
+        status, _, progress = limner_translate(*options, "--write")
+        assert status == 1 and "translates from 'de' to 'en'" in progress.replace("\n", " ")
     assert made_in(collection) == []

@@ -1,4 +1,4 @@
-"""The bag of words against its definition, worked out by hand, and at work on the tiny collection."""
+"""The bag of words against its definition, computed by hand, and at work on the tiny collection."""
 
 import math
 
@@ -20,12 +20,12 @@ from limner.training.losses import word_loss
 
 VOCAB = 7
 PROBS = [0.9, 0.3, 0.8, 0.1, 0.6]
-"""Of the units: the end sign, <unk>, and the words 4, 5 and 6."""
+"""Probabilities of the units: end token, <unk>, and the words 4, 5 and 6."""
 
 
 @pytest.fixture
 def certain():
-    """Says `PROBS` of a picture of zeros."""
+    """A model with probabilities `PROBS` for zero features."""
     model = Bow(BowSettings(), ModelInputs(VOCAB, {"pooled": (2,)})).double().eval()
     with torch.no_grad():
         model.units.bias.copy_(torch.tensor(PROBS, dtype=torch.double).logit())
@@ -45,9 +45,9 @@ def batch(*targets, pooled=(0.0, 0.0)):
 
 
 def test_the_score_is_the_mean_probability_of_the_words(certain):
-    """Every word as often as it occurs; the end sign is none of them."""
-    found = certain.pair_scores(zeros(), batch([4], [4, 5, 4], [3, 6]))
-    assert found[:, 0].tolist() == pytest.approx([0.8, (0.8 + 0.1 + 0.8) / 3, (0.3 + 0.6) / 2])
+    """Words count as often as they occur; the end token does not count."""
+    result = certain.pair_scores(zeros(), batch([4], [4, 5, 4], [3, 6]))
+    assert result[:, 0].tolist() == pytest.approx([0.8, (0.8 + 0.1 + 0.8) / 3, (0.3 + 0.6) / 2])
 
 
 def test_the_loss_is_binary_cross_entropy_of_every_word(certain):
@@ -59,8 +59,8 @@ def test_the_loss_is_binary_cross_entropy_of_every_word(certain):
         probs = [p if 2 + unit in words else 1 - p for unit, p in enumerate(PROBS)]
         return -sum(math.log(p) for p in probs)
 
-    for said, expected in ((once, loss(2, 4)), (twice, loss(2, 4)), (other, loss(2, 3, 5, 6))):
-        made = batch(said)
+    for example, expected in ((once, loss(2, 4)), (twice, loss(2, 4)), (other, loss(2, 3, 5, 6))):
+        made = batch(example)
         assert word_loss(certain(made), made).item() == pytest.approx(expected)
     made = batch(once, other)
     assert word_loss(certain(made), made).item() == pytest.approx((loss(2, 4) + loss(2, 3, 5, 6)) / 2)
@@ -80,9 +80,9 @@ def test_all_pairs_scores_equal_the_generic_computation(count):
     model = Bow(BowSettings(init_std=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
     image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
     sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
-    (found,) = model.pair_log_probs([image], sentences, 1 << 20, torch.float32)
-    torch.testing.assert_close(found, tiled_log_probs(model, image, sentences, 1 << 20))
-    assert model.pair_scores(image, sentences)[1].tolist() == [0.0] * count  # nothing is said
+    (result,) = model.pair_log_probs([image], sentences, 1 << 20, torch.float32)
+    torch.testing.assert_close(result, tiled_log_probs(model, image, sentences, 1 << 20))
+    assert model.pair_scores(image, sentences)[1].tolist() == [0.0] * count  # no words
 
 
 def test_maps_are_flattened_and_preceded_by_pooled_features():
@@ -109,13 +109,13 @@ def test_a_trained_model_is_saved_and_retrieves_images_by_its_score(features, ti
     recipe["model"] = {"name": "bow", "image_encoder": {"scaling": "layer"}}
     recipe = type(recipe_of()).parse(recipe)
     model = load_trained_model(train(recipe, tiny, tmp_path / "run"))
-    found = evaluate(
+    result = evaluate(
         [model], tiny, options=EvaluationOptions(metrics=("bleu1",), measures=EvaluationSettings(shortlist=4))
     )
-    scores = {score.name: score for score in found.scores}
+    scores = {score.name: score for score in result.scores}
     assert "score:the model's own" in scores["image_to_text_match_area"].signature
-    assert scores["text_to_image_match_area"].value > 70  # two of the eight pictures have each colour: at most 81
-    pictures = FeatureStore.open(tiny, [features], 64)
+    assert scores["text_to_image_match_area"].value > 70  # two of the eight images have each colour: at most 81
+    feature_store = FeatureStore.open(tiny, [features], 64)
     (first, *_), words = tiny.items("test"), model.tokenizer.encode("red green blue white")
-    made = collate([Example("", image=seen) for seen in pictures.take([first])])
-    assert int(model.model.encode(made).logits[0, words].argmax()) == 0  # the first picture is red
+    made = collate([Example("", image=features) for features in feature_store.take([first])])
+    assert int(model.model.encode(made).logits[0, words].argmax()) == 0  # the first image is red

@@ -37,12 +37,12 @@ class Chain:
     def __init__(self, seed=0, scale=2.0, log=None):
         self.seed, self.scale, self.log = seed, scale, [] if log is None else log
 
-    def table(self, picture):
-        generator = torch.Generator().manual_seed(1000 * self.seed + int(picture))
+    def table(self, image_seed):
+        generator = torch.Generator().manual_seed(1000 * self.seed + int(image_seed))
         return self.scale * torch.randn(VOCAB, VOCAB, VOCAB, generator=generator, dtype=torch.float64)
 
     def encode(self, batch):
-        return Memory(torch.stack([self.table(picture) for picture in batch.image.pooled[:, 0]]))
+        return Memory(torch.stack([self.table(image_seed) for image_seed in batch.image.pooled[:, 0]]))
 
     def start(self, memory):
         return State((torch.full((len(memory.table),), PAD), None))
@@ -64,11 +64,11 @@ class Fixed(Chain):
         self.logits = torch.as_tensor(logits)
         self.vocab_size = len(logits)
 
-    def table(self, picture):
+    def table(self, image):
         return self.logits.expand(self.vocab_size, self.vocab_size, -1)
 
 
-def pictures(*seeds):
+def images(*seeds):
     count = len(seeds)
     vector = torch.tensor(seeds, dtype=torch.float64).view(count, 1)
     nothing = torch.zeros((count, 1), dtype=torch.long)
@@ -76,8 +76,8 @@ def pictures(*seeds):
     return Batch(ids, ImageFeatures(torch.ones(count, dtype=torch.bool), vector), nothing, nothing, nothing.bool())
 
 
-def log_prob(model, picture, tokens, ended):
-    return summed(model.table(picture).log_softmax(dim=-1).tolist(), tokens, ended)
+def log_prob(model, image, tokens, ended):
+    return summed(model.table(image).log_softmax(dim=-1).tolist(), tokens, ended)
 
 
 def summed(table, tokens, ended):
@@ -85,9 +85,9 @@ def summed(table, tokens, ended):
     return sum(table[a][b][c] for a, b, c in zip(words, words[1:], words[2:], strict=False))
 
 
-def every_sentence(model, picture, settings, prefix=()):
+def every_sentence(model, image, settings, prefix=()):
     """All hypotheses by enumeration, best first."""
-    found, table = [], model.table(picture).log_softmax(dim=-1).tolist()
+    hypotheses, table = [], model.table(image).log_softmax(dim=-1).tolist()
     for length in range(settings.max_length + 1):
         ended = length < settings.max_length
         for rest in itertools.product(WORDS, repeat=max(0, length - len(prefix))):
@@ -97,13 +97,13 @@ def every_sentence(model, picture, settings, prefix=()):
                 continue
             total = summed(table, tokens, ended)
             score = total / (length + ended) ** settings.length_penalty
-            found.append(Hypothesis(tokens, total, score, ended))
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+            hypotheses.append(Hypothesis(tokens, total, score, ended))
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
-def assert_same(found, expected):
-    assert [(h.tokens, h.ended) for h in found] == [(h.tokens, h.ended) for h in expected]
-    for ours, theirs in zip(found, expected, strict=True):
+def assert_same(hypotheses, expected):
+    assert [(h.tokens, h.ended) for h in hypotheses] == [(h.tokens, h.ended) for h in expected]
+    for ours, theirs in zip(hypotheses, expected, strict=True):
         assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-9)
         assert ours.score == pytest.approx(theirs.score, abs=1e-9)
 
@@ -124,9 +124,9 @@ def assert_same(found, expected):
 )
 def test_a_full_width_beam_equals_enumeration(rules, n_best):
     settings = DecodingSettings(**{"beam_size": 200, "n_best": n_best, "max_length": 3} | rules)
-    found = beam_search([Chain()], pictures(1, 2, 3), settings)
-    for picture, hypotheses in zip((1, 2, 3), found, strict=True):
-        assert_same(hypotheses, every_sentence(Chain(), picture, settings)[:n_best])
+    result = beam_search([Chain()], images(1, 2, 3), settings)
+    for image, hypotheses in zip((1, 2, 3), result, strict=True):
+        assert_same(hypotheses, every_sentence(Chain(), image, settings)[:n_best])
 
 
 def plain_beam(table, settings, prefix):
@@ -170,32 +170,32 @@ def plain_beam(table, settings, prefix):
 @pytest.mark.parametrize("beam_size", [2, 3, 5])  # two of 7 words come twice at the first step, and five do not
 def test_a_narrow_beam_equals_a_plain_implementation(beam_size, rules, prefixes):
     settings = DecodingSettings(**{"beam_size": beam_size, "n_best": beam_size, "max_length": 6} | rules)
-    found = beam_search([Chain()], pictures(1, 2, 3), settings, prefixes)
-    for picture, hypotheses, prefix in zip((1, 2, 3), found, prefixes, strict=True):
-        assert_same(hypotheses, plain_beam(Chain().table(picture).log_softmax(-1).tolist(), settings, prefix))
+    result = beam_search([Chain()], images(1, 2, 3), settings, prefixes)
+    for image, hypotheses, prefix in zip((1, 2, 3), result, prefixes, strict=True):
+        assert_same(hypotheses, plain_beam(Chain().table(image).log_softmax(-1).tolist(), settings, prefix))
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("image", range(8))
-def test_log_probs_are_those_of_the_model(picture, beam_size):
+def test_log_probs_are_those_of_the_model(image, beam_size):
     settings = DecodingSettings(beam_size=beam_size, n_best=beam_size, max_length=9, length_penalty=0.7)
-    for found in beam_search([Chain()], pictures(picture), settings)[0]:
-        total = log_prob(Chain(), picture, found.tokens, found.ended)
-        assert found.log_prob == pytest.approx(total, abs=1e-9)
-        assert found.score == pytest.approx(total / (len(found.tokens) + found.ended) ** 0.7, abs=1e-9)
-        assert found.ended == (len(found.tokens) < 9)
+    for hypotheses in beam_search([Chain()], images(image), settings)[0]:
+        total = log_prob(Chain(), image, hypotheses.tokens, hypotheses.ended)
+        assert hypotheses.log_prob == pytest.approx(total, abs=1e-9)
+        assert hypotheses.score == pytest.approx(total / (len(hypotheses.tokens) + hypotheses.ended) ** 0.7, abs=1e-9)
+        assert hypotheses.ended == (len(hypotheses.tokens) < 9)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_greedy_search_takes_the_most_probable_token(length_penalty):
     settings = DecodingSettings(max_length=12, length_penalty=length_penalty)
-    for picture in range(20):
-        table, words = Chain().table(picture), [PAD, BOS]
+    for image in range(20):
+        table, words = Chain().table(image), [PAD, BOS]
         table[..., [PAD, BOS]] = -math.inf
         while len(words) < 14 and words[-1] != EOS:
             words.append(int(table[words[-2], words[-1]].argmax()))
         expected = tuple(word for word in words[2:] if word != EOS)
-        assert beam_search([Chain()], pictures(picture), settings)[0][0].tokens == expected
+        assert beam_search([Chain()], images(image), settings)[0][0].tokens == expected
 
 
 @pytest.mark.parametrize(
@@ -212,18 +212,18 @@ def test_greedy_search_takes_the_most_probable_token(length_penalty):
 def test_the_batch_changes_no_hypothesis(chosen):
     settings = DecodingSettings(max_length=8, **chosen)
     seeds, prefixes = [3, 1, 4, 15, 9, 2], [(), (4,), (5, 6, 3), (), (6,), (4, 4)]
-    together = beam_search([Chain()], pictures(*seeds), settings, prefixes)
+    together = beam_search([Chain()], images(*seeds), settings, prefixes)
     alone = [
-        beam_search([Chain()], pictures(seed), settings, [prefix])[0]
+        beam_search([Chain()], images(seed), settings, [prefix])[0]
         for seed, prefix in zip(seeds, prefixes, strict=True)
     ]
-    backwards = beam_search([Chain()], pictures(*seeds[::-1]), settings, prefixes[::-1])[::-1]
+    backwards = beam_search([Chain()], images(*seeds[::-1]), settings, prefixes[::-1])[::-1]
     assert together == alone == backwards
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.5, 1.0, 2.0])
 def test_n_best_lists_are_ordered_and_distinct_and_share_the_prefix(length_penalty):
-    everything = pictures(*range(20))
+    everything = images(*range(20))
     lists = [
         beam_search(
             [Chain()],
@@ -245,8 +245,8 @@ def test_a_wider_beam_finds_a_better_sentence_than_greedy_search():
     log_probs[BOS, 4, UNK:] = math.log(0.25)  # the better first word leads nowhere in particular
     log_probs[BOS, 5, EOS] = 0.0
     model = Chain()
-    model.table = lambda picture: log_probs
-    greedy, wide = (beam_search([model], pictures(0), DecodingSettings(beam_size=k))[0][0] for k in (1, 2))
+    model.table = lambda image: log_probs
+    greedy, wide = (beam_search([model], images(0), DecodingSettings(beam_size=k))[0][0] for k in (1, 2))
     assert greedy.tokens[0] == 4
     assert wide.tokens == (5,) and wide.log_prob == pytest.approx(math.log(0.4), abs=1e-5)
 
@@ -255,41 +255,41 @@ def test_a_wider_beam_finds_a_better_sentence_than_greedy_search():
 def test_hypotheses_start_with_the_prefix_and_score_it(beam_size):
     settings = DecodingSettings(beam_size=beam_size, max_length=3, min_length=1, ban_unknown=True)
     prefixes = [(), (UNK,), (4, 6), (5, 5, 5)]
-    found = beam_search([Chain()], pictures(1, 2, 3, 4), settings, prefixes)
-    for picture, prefix, (best, *_) in zip((1, 2, 3, 4), prefixes, found, strict=True):
+    hypotheses = beam_search([Chain()], images(1, 2, 3, 4), settings, prefixes)
+    for image, prefix, (best, *_) in zip((1, 2, 3, 4), prefixes, hypotheses, strict=True):
         assert best.tokens[: len(prefix)] == prefix
-        assert best.log_prob == pytest.approx(log_prob(Chain(), picture, best.tokens, best.ended), abs=1e-9)
+        assert best.log_prob == pytest.approx(log_prob(Chain(), image, best.tokens, best.ended), abs=1e-9)
         if beam_size > 1:
-            assert_same([best], every_sentence(Chain(), picture, settings, prefix)[:1])
+            assert_same([best], every_sentence(Chain(), image, settings, prefix)[:1])
 
 
 def test_an_ensemble_is_the_mean_of_its_models_probabilities():
     models = [Chain(seed) for seed in (1, 2, 3)]
     mean = Chain()
-    mean.table = lambda picture: sum(m.table(picture).softmax(dim=-1) for m in models).div(3).log()
+    mean.table = lambda image: sum(m.table(image).softmax(dim=-1) for m in models).div(3).log()
     for settings in (DecodingSettings(max_length=6), DecodingSettings(beam_size=5, n_best=5, max_length=6)):
-        together = beam_search(models, pictures(1, 2), settings)
-        for found, expected in zip(together, beam_search([mean], pictures(1, 2), settings), strict=True):
-            assert_same(found, expected)
+        together = beam_search(models, images(1, 2), settings)
+        for hypotheses, expected in zip(together, beam_search([mean], images(1, 2), settings), strict=True):
+            assert_same(hypotheses, expected)
 
 
 def test_models_with_different_vocabularies_cannot_form_an_ensemble():
     with pytest.raises(RunError, match=r"\[5, 7\]"):
-        beam_search([Chain(), Fixed([0.0] * 5)], pictures(1), DecodingSettings())
+        beam_search([Chain(), Fixed([0.0] * 5)], images(1), DecodingSettings())
 
 
 def test_sampled_sentences_are_as_frequent_as_they_are_probable():
     draws = 20_000
     settings = DecodingSettings(beam_size=draws, n_best=draws, max_length=2, sample=SampleSettings())
     model = Chain(scale=1.0)
-    found = Counter(h.tokens for h in beam_search([model], pictures(5), settings)[0])
+    hypotheses = Counter(h.tokens for h in beam_search([model], images(5), settings)[0])
     table = model.table(5)
     table[..., [PAD, BOS]] = -math.inf
-    model.table = lambda picture: table
+    model.table = lambda image: table
     for expected in every_sentence(model, 5, settings):
         p = math.exp(expected.log_prob)
-        assert abs(found[expected.tokens] - draws * p) < 5 * math.sqrt(draws * p * (1 - p)) + 1
-    assert sum(found.values()) == draws
+        assert abs(hypotheses[expected.tokens] - draws * p) < 5 * math.sqrt(draws * p * (1 - p)) + 1
+    assert sum(hypotheses.values()) == draws
 
 
 @pytest.mark.parametrize(
@@ -311,19 +311,21 @@ def test_temperature_top_k_and_top_p(sample, expected):
     probs = torch.tensor([1e-30, 1e-30, 0.1, 0.2, 0.3, 0.4])
     draws = 10_000
     settings = DecodingSettings(beam_size=draws, n_best=draws, max_length=1, sample=SampleSettings(**sample))
-    hypotheses = beam_search([Fixed(probs.log())], pictures(0), settings)[0]
-    found = Counter(h.tokens[0] if h.tokens else EOS for h in hypotheses)
-    assert found.keys() == expected.keys()
+    hypotheses = beam_search([Fixed(probs.log())], images(0), settings)[0]
+    result = Counter(h.tokens[0] if h.tokens else EOS for h in hypotheses)
+    assert result.keys() == expected.keys()
     for word, p in expected.items():
-        assert found[word] / draws == pytest.approx(p, abs=0.025)
-    for h in hypotheses[:: draws // 10]:  # what is told is the model's own probability, not the bent one
+        assert result[word] / draws == pytest.approx(p, abs=0.025)
+    for h in hypotheses[
+        :: draws // 10
+    ]:  # log_prob is the probability of the model without temperature, top-k and top-p
         assert h.log_prob == pytest.approx(float(probs[h.tokens[0] if h.tokens else EOS].log()), abs=1e-4)
 
 
 def test_the_seed_determines_the_samples():
     def drawn(seed):
         settings = DecodingSettings(beam_size=8, n_best=8, max_length=6, sample=SampleSettings(seed=seed))
-        return beam_search([Chain()], pictures(1, 2), settings)
+        return beam_search([Chain()], images(1, 2), settings)
 
     assert drawn(0) == drawn(0)
     assert drawn(0) != drawn(1)
@@ -331,17 +333,17 @@ def test_the_seed_determines_the_samples():
 
 def test_unk_can_be_banned_and_bos_is_never_generated():
     logits = [50.0, 40.0, 0.0, 30.0, 2.0, 1.0]
-    banned = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=3, ban_unknown=True))[0][0]
-    allowed = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=3))[0][0]
+    banned = beam_search([Fixed(logits)], images(0), DecodingSettings(max_length=3, ban_unknown=True))[0][0]
+    allowed = beam_search([Fixed(logits)], images(0), DecodingSettings(max_length=3))[0][0]
     assert banned.tokens == (4, 4, 4) and allowed.tokens == (UNK, UNK, UNK)
 
 
 def test_minimum_and_maximum_length():
     always_ends, never_ends = Fixed([0.0, 0, 9, 0, 2, 1]), Fixed([0.0, 0, -99, 0, 2, 1])
     for beam_size in (1, 3):
-        short = beam_search([always_ends], pictures(0), DecodingSettings(beam_size=beam_size, min_length=2))[0][0]
-        none = beam_search([always_ends], pictures(0), DecodingSettings(beam_size=beam_size))[0][0]
-        cut = beam_search([never_ends], pictures(0), DecodingSettings(beam_size=beam_size, max_length=4))[0][0]
+        short = beam_search([always_ends], images(0), DecodingSettings(beam_size=beam_size, min_length=2))[0][0]
+        none = beam_search([always_ends], images(0), DecodingSettings(beam_size=beam_size))[0][0]
+        cut = beam_search([never_ends], images(0), DecodingSettings(beam_size=beam_size, max_length=4))[0][0]
         assert (short.tokens, short.ended) == ((4, 4), True)
         assert (none.tokens, none.ended) == ((), True)
         assert (cut.tokens, cut.ended) == ((4, 4, 4, 4), False)
@@ -350,11 +352,11 @@ def test_minimum_and_maximum_length():
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_finished_examples_leave_the_batch(beam_size):
     log_probs = torch.full((2, VOCAB, VOCAB, VOCAB), -50.0)
-    log_probs[0, ..., EOS] = 0.0  # the first picture's sentence ends at once, the second's never
+    log_probs[0, ..., EOS] = 0.0  # the sentence of the first image ends at once, that of the second never
     log_probs[1, ..., 4] = 0.0
     model = Chain()
-    model.table = lambda picture: log_probs[int(picture)]
-    first, second = beam_search([model], pictures(0, 1), DecodingSettings(beam_size=beam_size, max_length=5))
+    model.table = lambda image: log_probs[int(image)]
+    first, second = beam_search([model], images(0, 1), DecodingSettings(beam_size=beam_size, max_length=5))
     assert first[0].tokens == () and second[0].tokens == (4,) * 5
     assert model.log == [(2, 2)] + [(1, beam_size)] * 4  # examples and hypotheses; of the first step one an example
 
@@ -362,16 +364,16 @@ def test_finished_examples_leave_the_batch(beam_size):
 @pytest.mark.parametrize("chosen", [{}, {"beam_size": 3, "n_best": 3}, {"sample": SampleSettings()}], ids=str)
 def test_without_possible_tokens_the_sentence_is_cut_off(chosen):
     possible = Fixed([-math.inf, -math.inf, 0.0, -math.inf, 0.0, -math.inf])
-    found = beam_search([possible], pictures(0, 1), DecodingSettings(max_length=4, **chosen), [(4, 5), ()])
-    (cut, *_), (other, *_) = found
+    hypotheses = beam_search([possible], images(0, 1), DecodingSettings(max_length=4, **chosen), [(4, 5), ()])
+    (cut, *_), (other, *_) = hypotheses
     assert (cut.tokens, cut.ended) == ((4,), False) and cut.log_prob == pytest.approx(math.log(0.5))
     assert math.isfinite(other.log_prob) and set(other.tokens) <= {4}
 
 
 def test_half_precision_logits_are_summed_in_float32():
     logits = torch.linspace(-1, 1, 50).bfloat16()
-    found = beam_search([Fixed(logits)], pictures(0), DecodingSettings(max_length=40, min_length=40))[0][0]
-    assert found.log_prob == pytest.approx(40 * float(logits.double().log_softmax(-1)[-1]), rel=1e-5)
+    hypotheses = beam_search([Fixed(logits)], images(0), DecodingSettings(max_length=40, min_length=40))[0][0]
+    assert hypotheses.log_prob == pytest.approx(40 * float(logits.double().log_softmax(-1)[-1]), rel=1e-5)
 
 
 def test_an_empty_batch_gives_no_hypotheses():
@@ -391,7 +393,7 @@ def test_an_empty_batch_gives_no_hypotheses():
 )
 def test_prefixes_that_do_not_fit_are_errors(prefixes, message):
     with pytest.raises(SettingsError, match=message):
-        beam_search([Chain()], pictures(1, 2), DecodingSettings(max_length=5), prefixes)
+        beam_search([Chain()], images(1, 2), DecodingSettings(max_length=5), prefixes)
 
 
 @pytest.mark.parametrize(
@@ -414,9 +416,9 @@ def test_topk_by_section_equals_topk(length):
     values = torch.randn(20, length, generator=torch.Generator().manual_seed(length))
     values[3, :-2] = -math.inf  # a row of which hardly anything is possible
     values[4, : min(length, SECTION)] += 5  # all in one section
-    found, places = topk_by_section(values, 5)
-    assert torch.equal(found, values.topk(5).values)
-    assert torch.equal(values.gather(1, places), found)
+    hypotheses, places = topk_by_section(values, 5)
+    assert torch.equal(hypotheses, values.topk(5).values)
+    assert torch.equal(values.gather(1, places), hypotheses)
     assert all(len(set(row)) == 5 for row in places.tolist())
 
 
@@ -440,5 +442,5 @@ def test_the_signature_names_all_settings_that_differ_from_defaults():
 
 def test_bfloat16_logits_are_normalised_in_float32():
     logits = torch.tensor([0.0, 0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
-    found = beam_search([Fixed(logits)], pictures(1), DecodingSettings(max_length=1, min_length=1))[0][0]
-    assert found.log_prob == pytest.approx(float(logits.float().log_softmax(0).max()), abs=1e-6)
+    hypotheses = beam_search([Fixed(logits)], images(1), DecodingSettings(max_length=1, min_length=1))[0][0]
+    assert hypotheses.log_prob == pytest.approx(float(logits.float().log_softmax(0).max()), abs=1e-6)

@@ -47,8 +47,8 @@ def photos(tmp_path_factory):
 
 
 def test_new_images_are_described(captioner, photos):
-    found = captioner.describe(list(photos.values()))
-    assert [colour in descriptions[0].text for colour, descriptions in zip(photos, found, strict=True)] == [True] * 4
+    result = captioner.describe(list(photos.values()))
+    assert [colour in descriptions[0].text for colour, descriptions in zip(photos, result, strict=True)] == [True] * 4
 
 
 def test_log_probs_of_captions_equal_their_scores(captioner, scorer, photos):
@@ -65,8 +65,8 @@ def test_captions_do_not_depend_on_the_batch(captioner, photos):
 
 
 def test_captions_start_with_the_prefix(captioner, photos):
-    found = captioner.describe([photos["blue"]], prefixes=["look , a"])
-    assert found[0][0].text.startswith("look, a blue")
+    result = captioner.describe([photos["blue"]], prefixes=["look , a"])
+    assert result[0][0].text.startswith("look, a blue")
 
 
 def test_a_misspelt_decoding_setting_is_an_error(captioner, photos):
@@ -89,17 +89,17 @@ def test_scoring_needs_one_image_for_each_sentence(scorer, photos):
 
 
 def test_text_to_image_retrieval(retriever, tiny):
-    found = retriever.retrieve_images("a green wall", tiny, split="test", count=2)
-    assert {one.id for one in found} == {"test1", "test5"}  # the green ones
-    assert found[0].score >= found[1].score
-    assert found[0].image.endswith(f"{found[0].id}.png")
+    result = retriever.retrieve_images("a green wall", tiny, split="test", count=2)
+    assert {one.id for one in result} == {"test1", "test5"}  # the green ones
+    assert result[0].score >= result[1].score
+    assert result[0].image.endswith(f"{result[0].id}.png")
     assert len(retriever.retrieve_images("a wall", tiny, split="test", count=100)) == 8
 
 
 def test_image_to_text_retrieval(retriever, tiny, photos):
-    found = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=2)
-    assert {one.text for one in found} == {"a blue wall", "look , a blue wall"}  # which are said of two pictures
-    assert all(one.image is None for one in found)
+    result = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=2)
+    assert {one.text for one in result} == {"a blue wall", "look , a blue wall"}  # the sentences of two images
+    assert all(one.image is None for one in result)
 
 
 def test_retrieval_without_candidates_is_an_error(retriever, own_tiny, photos):
@@ -126,10 +126,10 @@ def test_retrieval_without_candidates_is_an_error(retriever, own_tiny, photos):
 
 
 def test_nearest_words(captioner):
-    found = limner.nearest_words(captioner.models[0], "red", 3)
-    distances = [distance for _, distance in found]
+    result = limner.nearest_words(captioner.models[0], "red", 3)
+    distances = [distance for _, distance in result]
     assert distances == sorted(distances)
-    assert len(found) == 3
+    assert len(result) == 3
     words = {word for word, _ in limner.nearest_words(captioner.models[0], "red", 1000)}
     assert words == set(captioner.models[0].tokenizer.entries[4:]) - {"red"}
     with pytest.raises(SettingsError, match=r"'purple' is not among the \d+ words"):
@@ -155,23 +155,23 @@ def test_a_model_of_stored_features_needs_its_backbone(trained_on_colours, tiny)
 def test_an_ensemble_averages_probabilities(trained, tiny, recipe_of, photos, tmp_path):
     other = train(recipe_of("pixels16", epochs=8, validate_every=8, seed=2), tiny, tmp_path / "run")
     both = limner.load(trained, other)
-    found = both.describe([photos["red"]])[0][0]
-    tokens = both.models[0].tokenizer.encode(found.text)
-    seen = both.features_of([photos["red"]]).take([new_item(photos["red"])])[0]
-    batch = collate([Example("red", tokens, image=seen)])
+    result = both.describe([photos["red"]])[0][0]
+    tokens = both.models[0].tokenizer.encode(result.text)
+    features = both.features_of([photos["red"]]).take([new_item(photos["red"])])[0]
+    batch = collate([Example("red", tokens, image=features)])
     with torch.inference_mode():
         each = [one.model(batch).logits[0].softmax(-1) for one in both.models]  # (T, V)
     of_words = [probs[range(len(tokens) + 1), batch.target_out[0]] for probs in each]
-    assert found.log_prob == pytest.approx(float(sum(of_words).div(2).log().sum()), abs=1e-4)
-    assert found.log_prob != pytest.approx(float(of_words[0].log().sum()), abs=1e-3)
+    assert result.log_prob == pytest.approx(float(sum(of_words).div(2).log().sum()), abs=1e-4)
+    assert result.log_prob != pytest.approx(float(of_words[0].log().sum()), abs=1e-3)
 
 
 def test_samples_do_not_depend_on_the_batch(captioner, photos, tmp_path):
     drawn = {"sample": {"temperature": 3.0, "seed": 5}, "beam_size": 3, "n_best": 3}
     alone = captioner.describe([photos["red"]], **drawn)[0]
     for neighbours in (["blue", "green"], ["red", "white"]):
-        pictures = [photos[name] for name in neighbours]
-        together = captioner.describe([*pictures, photos["red"]], **drawn)[-1]
+        features = [photos[name] for name in neighbours]
+        together = captioner.describe([*features, photos["red"]], **drawn)[-1]
         assert [one.text for one in together] == [one.text for one in alone]
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"")
@@ -198,19 +198,19 @@ def test_retrieval_leaves_out_items_without_features(retriever, own_tiny, photos
     sentence = (Sentence("en", "a green wall"),)
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=sentence)])
     collection = Collection.open(own_tiny.path)
-    found = retriever.retrieve_images("a green wall", collection, split="test", count=100)
-    assert len(found) == 8 and "late" not in {one.id for one in found}
+    result = retriever.retrieve_images("a green wall", collection, split="test", count=100)
+    assert len(result) == 8 and "late" not in {one.id for one in result}
     assert "1 items without features are left out" in caplog.text
     sentences = retriever.retrieve_sentences(photos["green"], collection, split="test", count=100)
     assert "late" not in {one.id for one in sentences}
 
 
 def test_each_text_is_retrieved_once(retriever, tiny, photos):
-    found = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=100)
-    said = [text for item in tiny.items("test") for text in item.texts("en")]
-    assert len(set(said)) < len(said)
-    assert sorted(one.text for one in found) == sorted(set(said))
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    result = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=100)
+    all_texts = [text for item in tiny.items("test") for text in item.texts("en")]
+    assert len(set(all_texts)) < len(all_texts)
+    assert sorted(one.text for one in result) == sorted(set(all_texts))
+    assert [one.score for one in result] == sorted((one.score for one in result), reverse=True)
 
 
 @pytest.mark.parametrize("sentence", ["", "   ", "\t"])
@@ -233,7 +233,7 @@ def test_models_that_form_no_ensemble(trained, trained_on_colours, own_tiny, rec
 def test_a_model_without_images(tiny, recipe_of, photos, tmp_path):
     run = train(recipe_of(None, model={"variant": "RNN-base"}, epochs=3), tiny, tmp_path / "run")
     model = limner.load(run)
-    texts = [found[0].text for found in model.describe(list(photos.values()))]
+    texts = [result[0].text for result in model.describe(list(photos.values()))]
     assert len(set(texts)) == 1
     for slip in ("nosuch.jpg", "nosuch.wav"):
         with pytest.raises(MediaError, match=slip):
@@ -250,10 +250,10 @@ def test_a_model_without_images(tiny, recipe_of, photos, tmp_path):
 def test_an_unreadable_image_does_not_stop_the_others(captioner, photos, tmp_path):
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"")
-    found = dict(captioner.describe_each([photos["red"], bad, photos["blue"]]))
-    assert isinstance(found[bad], MediaError)
+    result = dict(captioner.describe_each([photos["red"], bad, photos["blue"]]))
+    assert isinstance(result[bad], MediaError)
     for name in ("red", "blue"):
-        assert [one.text for one in found[photos[name]]] == [one.text for one in captioner.describe([photos[name]])[0]]
+        assert [one.text for one in result[photos[name]]] == [one.text for one in captioner.describe([photos[name]])[0]]
 
 
 def test_words_are_normalised_as_in_the_vocabulary(captioner):
@@ -280,15 +280,15 @@ def kinds_of_features(path):
         }
 
 
-@pytest.mark.parametrize("form", ["text", "bytes", "pillow", "array"])
-def test_images_in_memory_give_the_results_of_their_files(captioner, scorer, retriever, tiny, photos, form):
+@pytest.mark.parametrize("kind", ["text", "bytes", "pillow", "array"])
+def test_images_in_memory_give_the_results_of_their_files(captioner, scorer, retriever, tiny, photos, kind):
     red, blue = (kinds_of_features(photos[name]) for name in ("red", "blue"))
     settings = {"beam_size": 3, "n_best": 2}
     of_files = captioner.describe([red["path"], blue["path"]], **settings)
-    assert captioner.describe([red[form], blue[form]], **settings) == of_files
+    assert captioner.describe([red[kind], blue[kind]], **settings) == of_files
     sentences = ["a red wall", "a blue wall"]
-    assert scorer.score([red[form], blue[form]], sentences) == scorer.score([red["path"], blue["path"]], sentences)
-    assert retriever.retrieve_sentences(blue[form], tiny, split="test") == retriever.retrieve_sentences(
+    assert scorer.score([red[kind], blue[kind]], sentences) == scorer.score([red["path"], blue["path"]], sentences)
+    assert retriever.retrieve_sentences(blue[kind], tiny, split="test") == retriever.retrieve_sentences(
         blue["path"], tiny, split="test"
     )
 
@@ -303,8 +303,8 @@ def test_an_image_in_memory_is_read_once_for_all_its_sentences(scorer, photos, m
 
 
 def test_bytes_that_are_no_image(captioner, photos):
-    found = captioner.describe_each([photos["red"], b"no image"])
-    assert [isinstance(captions, MediaError) for _, captions in found] == [False, True]
+    result = captioner.describe_each([photos["red"], b"no image"])
+    assert [isinstance(captions, MediaError) for _, captions in result] == [False, True]
 
 
 def test_a_captioning_model_without_attention_is_not_explained(captioner, photos):
@@ -355,7 +355,7 @@ def calls_to_step(model, monkeypatch, work):
 
 def test_few_calls_lead_from_a_caption_to_a_step(captioner, photos, monkeypatch):
     model = captioner.models[0].model
-    found = calls_to_step(model, monkeypatch, lambda: captioner.describe([photos["red"]]))
-    assert found == ["describe", "generate", "beam_search", "step"]
-    found = calls_to_step(model, monkeypatch, lambda: list(captioner.describe_each([photos["red"]])))
-    assert found == ["describe_each", "generate", "beam_search", "step"]
+    result = calls_to_step(model, monkeypatch, lambda: captioner.describe([photos["red"]]))
+    assert result == ["describe", "generate", "beam_search", "step"]
+    result = calls_to_step(model, monkeypatch, lambda: list(captioner.describe_each([photos["red"]])))
+    assert result == ["describe_each", "generate", "beam_search", "step"]

@@ -126,10 +126,10 @@ def test_every_command_supports_json_output(name):
 )  # fmt: skip
 def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    status, printed, told = run(capsys, monkeypatch, *arguments)
-    lines = told.strip().splitlines()
+    status, printed, stderr = run(capsys, monkeypatch, *arguments)
+    lines = stderr.strip().splitlines()
     assert status == 1
-    assert len(lines) == 1 and lines[0].startswith("error: "), told
+    assert len(lines) == 1 and lines[0].startswith("error: "), stderr
     assert named in lines[0]
     assert printed == ""
     assert list(tmp_path.iterdir()) == []
@@ -171,17 +171,17 @@ def test_the_default_batch_size_of_captions_is_that_of_the_captioner():
 
 
 def test_brackets_in_a_message_are_not_markup(capsys, monkeypatch, tmp_path):
-    status, _, told = run(capsys, monkeypatch, "show", tmp_path / "[bold]here")
+    status, _, stderr = run(capsys, monkeypatch, "show", tmp_path / "[bold]here")
     assert status == 1
-    assert "[bold]here" in told
+    assert "[bold]here" in stderr
 
 
 def test_show_as_json(collection, capsys, monkeypatch):
     status, printed, _ = run(capsys, monkeypatch, "show", collection, "--json")
-    found = json.loads(printed)
+    result = json.loads(printed)
     assert status == 0
-    assert found["splits"] == {"train": 3}
-    assert found["sentences"] == {"train": {"en": 3}}
+    assert result["splits"] == {"train": 3}
+    assert result["sentences"] == {"train": {"en": 3}}
 
 
 def test_import_as_json_counts_and_is_idempotent(tmp_path, capsys, monkeypatch):
@@ -197,17 +197,17 @@ def test_ctrl_c_ends_without_a_traceback(collection, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("limner.data.collection.Collection.open", stop)
-    status, printed, told = run(capsys, monkeypatch, "show", collection)
+    status, printed, stderr = run(capsys, monkeypatch, "show", collection)
     assert (status, printed) == (130, "")
-    assert "Traceback" not in told
+    assert "Traceback" not in stderr
 
 
 def test_search_runs_on_the_given_device(trained, tiny, capsys, monkeypatch):
     arguments = ["search", "a green wall", "--model", trained, "--collection", tiny.path, "--split", "test", "--json"]
     status, printed, _ = run(capsys, monkeypatch, *arguments, "--device", "cpu")
     assert status == 0 and json.loads(printed)[0]["id"] in ("test1", "test5")
-    status, _, told = run(capsys, monkeypatch, *arguments, "--device", "abacus")
-    assert status == 1 and "abacus" in told
+    status, _, stderr = run(capsys, monkeypatch, *arguments, "--device", "abacus")
+    assert status == 1 and "abacus" in stderr
 
 
 def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path, capsys, monkeypatch):
@@ -224,8 +224,8 @@ def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path
         "--no-retrieval",
         "--json",
     ]
-    status, _, told = run(capsys, monkeypatch, *arguments)
-    assert status == 1 and "broken" in told
+    status, _, stderr = run(capsys, monkeypatch, *arguments)
+    assert status == 1 and "broken" in stderr
     status, printed, _ = run(capsys, monkeypatch, *arguments, "--skip-missing")
     assert status == 0 and json.loads(printed)["left_out"] == 1
 
@@ -233,45 +233,45 @@ def test_evaluate_skips_a_damaged_image_if_requested(trained, own_tiny, tmp_path
 @pytest.mark.parametrize("name", ["folder.png", "sheet", "sheet.txt"])
 def test_a_contact_sheet_needs_an_image_suffix(tiny, name, capsys, monkeypatch, tmp_path):
     (tmp_path / "folder.png").mkdir()
-    status, _, told = run(capsys, monkeypatch, "show", tiny.path, "--sheet", tmp_path / name)
+    status, _, stderr = run(capsys, monkeypatch, "show", tiny.path, "--sheet", tmp_path / name)
     assert status == 1
-    assert re.fullmatch(rf"error: .*{name}: .*; expected the name of an image file, such as sheet\.png\n", told)
+    assert re.fullmatch(rf"error: .*{name}: .*; expected the name of an image file, such as sheet\.png\n", stderr)
 
 
 def test_names_are_shown_literally(capsys, monkeypatch, tmp_path):
-    status, _, told = run(capsys, monkeypatch, "show", tmp_path / ":dog:")
+    status, _, stderr = run(capsys, monkeypatch, "show", tmp_path / ":dog:")
     assert status == 1
-    assert ":dog:" in told
+    assert ":dog:" in stderr
 
 
 def test_a_collection_without_readable_images_is_an_error(capsys, monkeypatch, tmp_path):
     write_items(tmp_path / "c", [Item("gone", "train", image="gone.png")])
-    status, _, told = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "pixels:8")
+    status, _, stderr = run(capsys, monkeypatch, "features", tmp_path / "c", "--backbone", "pixels:8")
     assert status == 1
-    assert "none of 1 images could be read" in told and "gone.png" in told
+    assert "none of 1 images could be read" in stderr and "gone.png" in stderr
 
 
 def test_a_run_must_be_a_folder(capsys, monkeypatch, tmp_path):
     (tmp_path / "run").write_text("mine")
-    status, _, told = run(
+    status, _, stderr = run(
         capsys, monkeypatch, "train", "scenes/mrnn", "--collection", tmp_path, "--out", tmp_path / "run"
     )
     assert status == 1
-    assert told.strip().endswith("run: is a file; name a folder")
+    assert stderr.strip().endswith("run: is a file; name a folder")
 
 
 def test_available_devices_are_checked(trained, capsys, monkeypatch):
-    status, _, told = run(capsys, monkeypatch, "score", "x.png", "a wall", "--model", trained, "--device", "gpu")
+    status, _, stderr = run(capsys, monkeypatch, "score", "x.png", "a wall", "--model", trained, "--device", "gpu")
     assert status == 1
-    assert told == "error: device 'gpu': no such device; say cpu, cuda or cuda:N\n"
+    assert stderr == "error: device 'gpu': no such device; say cpu, cuda or cuda:N\n"
 
 
 def test_a_negative_number_of_marginal_images_is_refused(trained, tiny, capsys, monkeypatch):
-    status, _, told = run(
+    status, _, stderr = run(
         capsys, monkeypatch, "evaluate", "--model", trained, "--collection", tiny.path, "--marginal", -1
     )
     assert status == 2
-    assert "--marginal" in told
+    assert "--marginal" in stderr
 
 
 def test_without_arguments_the_help_is_printed(capsys, monkeypatch):
@@ -338,46 +338,46 @@ def test_training_on_validation_data_reports_when_perplexity_was_measured(
     tiny, recipe_file, tmp_path, capsys, monkeypatch
 ):
     recipe = recipe_file(MRNN, train_on_val_epochs=1)
-    status, told, _ = run(capsys, monkeypatch, "train", recipe, "--collection", tiny.path, "--out", tmp_path / "run")
+    status, stdout, _ = run(capsys, monkeypatch, "train", recipe, "--collection", tiny.path, "--out", tmp_path / "run")
     assert status == 0
-    assert re.search(r"perplexity [\d.]+, bleu4 [\d.]+ before, then 1 epoch on training and validation data", told)
-    assert "(perplexity" not in told
+    assert re.search(r"perplexity [\d.]+, bleu4 [\d.]+ before, then 1 epoch on training and validation data", stdout)
+    assert "(perplexity" not in stdout
 
 
 def test_a_count_based_model_reports_no_epochs(tiny, recipe_file, tmp_path, capsys, monkeypatch):
     recipe = recipe_file({"name": "ngram", "order": 2})
-    status, told, _ = run(
+    status, stdout, _ = run(
         capsys, monkeypatch, "train", recipe, "features.tables=[]", "--collection", tiny.path, "--out", tmp_path / "run"
     )
     assert status == 0
-    # Of 32 pictures, two each, and one more.
-    assert re.search(r"run: counted 65 sentences \(perplexity .*\) after", told)
+    # 32 images with two sentences each, and one further sentence
+    assert re.search(r"run: counted 65 sentences \(perplexity .*\) after", stdout)
 
 
 def test_filters_are_never_overwritten(collection, tmp_path, capsys, monkeypatch):
     out = tmp_path / "filters.safetensors"
     out.write_bytes(b"dear to someone")
-    status, _, told = run(capsys, monkeypatch, "kmeans", collection, "--out", out)
-    assert status == 1 and "filters.safetensors: already exists" in told
+    status, _, stderr = run(capsys, monkeypatch, "kmeans", collection, "--out", out)
+    assert status == 1 and "filters.safetensors: already exists" in stderr
     assert out.read_bytes() == b"dear to someone"
 
 
 def test_filters_are_a_safetensors_file(collection, tmp_path, capsys, monkeypatch):
-    status, _, told = run(capsys, monkeypatch, "kmeans", collection, "--out", tmp_path / "f.bin")
-    assert status == 1 and "name it" in told and "f.safetensors" in told.replace("\n", "")
+    status, _, stderr = run(capsys, monkeypatch, "kmeans", collection, "--out", tmp_path / "f.bin")
+    assert status == 1 and "name it" in stderr and "f.safetensors" in stderr.replace("\n", "")
 
 
 def test_the_python_page_documents_import_paths():
     page = (DOCS / "api.md").read_text(encoding="utf-8")
-    told = [
+    imports = [
         (module, name)
         for module, names in re.findall(r"^from (\S+) import (.+)$", page, re.MULTILINE)
         for name in names.split(", ")
     ]
     named = re.findall(r"^::: (limner\.[a-z_.]+)\.([A-Za-z]\w*)$", page, re.MULTILINE)
     whole = {("limner.models", "protocols")}  # a page of its own, all of it
-    assert set(named) - whole == set(told)
-    assert [one for one in told if not hasattr(import_module(one[0]), one[1])] == []
+    assert set(named) - whole == set(imports)
+    assert [one for one in imports if not hasattr(import_module(one[0]), one[1])] == []
 
 
 @pytest.mark.parametrize("page", ["words.md", "evaluate.md", "data.md"])

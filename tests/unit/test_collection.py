@@ -182,10 +182,10 @@ def test_a_collection_has_one_writer(path):
         with pytest.raises(CollectionError, match="another process is writing"):
             write_items(path, [Item("other", "train")])
 
-    picture = path.parent / "p.png"
-    Image.new("RGB", (4, 4)).save(picture)
-    write_items(path, [replace(TEXT, image="p.png")], files={"p.png": picture}, on_progress=write_within)
-    assert (path / "p.png").read_bytes() == picture.read_bytes()
+    image_ = path.parent / "p.png"
+    Image.new("RGB", (4, 4)).save(image_)
+    write_items(path, [replace(TEXT, image="p.png")], files={"p.png": image_}, on_progress=write_within)
+    assert (path / "p.png").read_bytes() == image_.read_bytes()
 
 
 def test_a_new_collection_has_one_writer_and_keeps_no_lock_file(tmp_path):
@@ -293,7 +293,7 @@ def old(tmp_path):
     )
     rows = [
         {name: getattr(item, name) for name in names}
-        | {"sentences": [dict(zip(("lang", "text", "group"), said, strict=False)) for said in item.sentences]}
+        | {"sentences": [dict(zip(("lang", "text", "group"), sentence_, strict=False)) for sentence_ in item.sentences]}
         | {"regions": [part._asdict() for part in item.regions]}
         for item in (DOG, TEXT, CLIP)
     ]

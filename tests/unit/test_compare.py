@@ -1,4 +1,4 @@
-"""Systems side by side: scores, marks, and what cannot be compared."""
+"""Comparison of systems: scores, marks and errors."""
 
 import json
 import logging
@@ -44,18 +44,18 @@ def evaluation(hypotheses=SENTENCES, references=SENTENCES, **changes):
 
 def altered(place, **changes):
     """An evaluation with one item changed."""
-    found = evaluation(written(2))
-    items = list(found.items)
+    result = evaluation(written(2))
+    items = list(result.items)
     items[place] = items[place].model_copy(update=changes)
-    return found.model_copy(update={"items": tuple(items)})
+    return result.model_copy(update={"items": tuple(items)})
 
 
 @pytest.fixture
 def run_of(tmp_path):
     """Makes run folders: run_of(name, evaluation, lang)."""
 
-    def make(name, found, lang="de"):
-        found.save(tmp_path / name / "evaluation" / f"{found.name}.json")
+    def make(name, result, lang="de"):
+        result.save(tmp_path / name / "evaluation" / f"{result.name}.json")
         RunConfig(recipe={"data": {"lang": lang}} if lang else {}).save(tmp_path / name / "config.json")
         return tmp_path / name
 
@@ -80,18 +80,18 @@ def call(capsys, monkeypatch, *arguments):
 
 
 def test_daggers_mark_better_scores_in_the_direction_of_the_metric(three):
-    found = compare(three, settings=QUICK)
-    marks = {(one.system, one.metric): one.marks for one in found.scores}
+    result = compare(three, settings=QUICK)
+    marks = {(one.system, one.metric): one.marks for one in result.scores}
     for metric in QUICK.metrics:
         assert [marks[name, metric] for name in ("poor", "middling", "good")] == ["", "†", "†‡"]
-    assert [one.higher_is_better for one in found.metrics] == [True, False]
-    assert found.contrast("good", "poor", "ter").difference < 0 < found.contrast("good", "poor", "bleu4").difference
+    assert [one.higher_is_better for one in result.metrics] == [True, False]
+    assert result.contrast("good", "poor", "ter").difference < 0 < result.contrast("good", "poor", "bleu4").difference
 
 
 def test_a_baseline_is_marked_where_it_is_better_than_the_other(three):
     poor, middling, good = three
-    found = compare([good, poor, middling], settings=QUICK)
-    assert [found.score(name, "bleu4").marks for name in ("good", "poor", "middling")] == ["‡", "", "‡"]
+    result = compare([good, poor, middling], settings=QUICK)
+    assert [result.score(name, "bleu4").marks for name in ("good", "poor", "middling")] == ["‡", "", "‡"]
 
 
 def test_insignificant_differences_are_not_marked(three):
@@ -103,37 +103,37 @@ def test_insignificant_differences_are_not_marked(three):
 
 
 def test_scores_and_p_values_equal_the_metrics_and_the_test(three):
-    found = compare(three, settings=QUICK)
+    result = compare(three, settings=QUICK)
     references = [[sentence] for sentence in SENTENCES]
     for system, wrong in (("poor", 9), ("good", 1)):
         for score in score_sentences(written(wrong), references, QUICK.metrics):
-            assert found.score(system, score.name).value == score.value
-            assert score.signature in {one.signature for one in found.metrics}
+            assert result.score(system, score.name).value == score.value
+            assert score.signature in {one.signature for one in result.metrics}
     bleu = METRICS["bleu4"]
     good, poor = ([bleu.statistics(written(wrong), references)] for wrong in (1, 9))
     expected = approximate_randomisation(good, poor, bleu.value, trials=200)
-    contrast = found.contrast("good", "poor", "bleu4")
+    contrast = result.contrast("good", "poor", "bleu4")
     assert (contrast.difference, contrast.p) == (expected.difference, expected.p)
-    assert "ar:200" in found.signature and "seed:1" in found.signature
+    assert "ar:200" in result.signature and "seed:1" in result.signature
 
 
 def test_every_system_is_compared_with_both_baselines(run_of):
     systems = [[run_of(name, evaluation(written(2)))] for name in "abcd"]
-    found = compare(systems, settings=QUICK)
-    pairs = {(one.system, one.baseline) for one in found.contrasts}
+    result = compare(systems, settings=QUICK)
+    pairs = {(one.system, one.baseline) for one in result.contrasts}
     assert pairs == {("b", "a"), ("c", "a"), ("d", "a"), ("c", "b"), ("d", "b")}
 
 
 def test_seeds_of_a_system_are_averaged(run_of):
     first = [run_of(f"nmt-{seed}", evaluation(written(8, seed))) for seed in (1, 2, 3)]
     second = [run_of(f"img-{seed}", evaluation(written(4 + seed))) for seed in (1, 2)]
-    found = compare([first, second], settings=QUICK.model_copy(update={"exchange": "outputs"}))
-    assert [one.name for one in found.systems] == ["nmt (3 runs)", "img (2 runs)"]
-    score = found.score("img (2 runs)", "ter")
+    result = compare([first, second], settings=QUICK.model_copy(update={"exchange": "outputs"}))
+    assert [one.name for one in result.systems] == ["nmt (3 runs)", "img (2 runs)"]
+    score = result.score("img (2 runs)", "ter")
     assert score.values == (pytest.approx(100 * 5 / 90), pytest.approx(100 * 6 / 90))  # one of nine words
     assert score.value == pytest.approx(100 * 5.5 / 90)
     assert score.spread == pytest.approx((100 / 90) / 2**0.5)
-    assert score.marks == "†" and "exchange:outputs" in found.signature
+    assert score.marks == "†" and "exchange:outputs" in result.signature
     with pytest.raises(SettingsError, match="same number of runs"):
         compare([first, second], settings=QUICK)
 
@@ -160,29 +160,33 @@ def test_evaluations_of_different_sentences_are_refused(other, says):
         compare_evaluations(systems, "de", settings=QUICK)
 
 
-def asked(source="A house .", image="/here/house.jpg", **changes):
-    """An evaluation whose fifth item was translated from something, and has a picture."""
+def with_inputs(source="A house .", image="/here/house.jpg", **changes):
+    """An evaluation whose fifth item has a source sentence and an image."""
     return altered(4, source=source, image=image).model_copy(update=changes)
 
 
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (asked(source="A hut ."), r"'item4' \(sentence 5\) was translated from 'A house .' and from 'A hut .'"),
-        (asked(image="/here/hut.jpg"), r"'item4' \(sentence 5\) has the images /here/house.jpg and /here/hut.jpg"),
+        (with_inputs(source="A hut ."), r"'item4' \(sentence 5\) was translated from 'A house .' and from 'A hut .'"),
+        (
+            with_inputs(image="/here/hut.jpg"),
+            r"'item4' \(sentence 5\) has the images /here/house.jpg and /here/hut.jpg",
+        ),
     ],
 )
 def test_evaluations_with_different_inputs_are_refused(other, says):
     with pytest.raises(RunError, match=says):
-        compare_evaluations({"a": {"a": asked()}, "b": {"b": other}}, "de", settings=QUICK)
+        compare_evaluations({"a": {"a": with_inputs()}, "b": {"b": other}}, "de", settings=QUICK)
 
 
 @pytest.mark.parametrize(
-    "other", [asked(fingerprint="0" * 64), asked(source=None, image=None), asked(image="/x/house.jpg")]
+    "other",
+    [with_inputs(fingerprint="0" * 64), with_inputs(source=None, image=None), with_inputs(image="/x/house.jpg")],
 )
 def test_evaluations_with_equivalent_inputs_are_compared(other):
     """Sentences written to another split, a model that does not read the source, a collection that has moved."""
-    assert compare_evaluations({"a": {"a": asked()}, "b": {"b": other}}, "de", settings=QUICK).contrasts
+    assert compare_evaluations({"a": {"a": with_inputs()}, "b": {"b": other}}, "de", settings=QUICK).contrasts
 
 
 def test_the_newest_evaluation_is_compared(run_of):
@@ -232,8 +236,8 @@ def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
     runs = [[run_of(name, evaluation(written(2)), "ja")] for name in "ab"]
     chosen = ComparisonSettings(metrics=("meteor", "bleu4"), trials=10)
     with caplog.at_level(logging.WARNING, "limner"):
-        found = compare(runs, settings=chosen)
-        assert [one.name for one in found.metrics] == ["bleu4"]
+        result = compare(runs, settings=chosen)
+        assert [one.name for one in result.metrics] == ["bleu4"]
         (line,) = caplog.messages
         assert "'ja'" in line
         caplog.clear()
@@ -246,46 +250,46 @@ def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
 
 
 def test_progress_is_reported_in_parts(three):
-    told = []
-    compare(three, settings=QUICK, on_progress=lambda *news: told.append(news))
-    assert told[0][0] == "metrics" and ("metrics", 3, 3) in told
-    assert told[-1] == ("testing", 3 * 2 * 200, 3 * 2 * 200)
-    done = [done for part, done, _ in told if part == "testing"]
+    progress = []
+    compare(three, settings=QUICK, on_progress=lambda *news: progress.append(news))
+    assert progress[0][0] == "metrics" and ("metrics", 3, 3) in progress
+    assert progress[-1] == ("testing", 3 * 2 * 200, 3 * 2 * 200)
+    done = [done for part, done, _ in progress if part == "testing"]
     assert done == sorted(done)
 
 
 def test_the_printed_table(three, capsys, monkeypatch):
     runs = [run for system in three for run in system]
-    status, seen, _ = call(capsys, monkeypatch, *runs, "--metric", "ter", "--trials", 200)
+    status, stdout, _ = call(capsys, monkeypatch, *runs, "--metric", "ter", "--trials", 200)
     assert status == 0
-    lines = [line.split() for line in seen.splitlines()]
+    lines = [line.split() for line in stdout.splitlines()]
     assert ["good", "1.11", "†‡"] in lines and ["poor", "10.00"] in lines
     assert any(line[:3] == ["good", "-", "poor"] and line[3] == "-8.89" for line in lines)
-    assert "† better than poor, ‡ better than middling: p < 0.05" in seen
-    assert "ter ↓" in seen and "case:mixed|tok:given" in seen
+    assert "† better than poor, ‡ better than middling: p < 0.05" in stdout
+    assert "ter ↓" in stdout and "case:mixed|tok:given" in stdout
 
 
 def test_markdown_and_json(three, capsys, monkeypatch):
     runs = [run for system in three for run in system]
     options = ("--metric", "bleu4", "--metric", "ter", "--trials", 200, "--level", 0.01)
-    _, seen, _ = call(capsys, monkeypatch, *runs, *options, "--markdown")
-    tables = [line for line in seen.splitlines() if line.startswith("|")]
+    _, stdout, _ = call(capsys, monkeypatch, *runs, *options, "--markdown")
+    tables = [line for line in stdout.splitlines() if line.startswith("|")]
     assert len(tables) == 2 * (2 + 3) and {line.count("|") for line in tables} == {4}
     assert any(line.startswith("| good |") and line.endswith("1.11 †‡ |") for line in tables)
-    _, seen, _ = call(capsys, monkeypatch, *runs, *options, "--json")
-    found = json.loads(seen)
-    assert found["level"] == 0.01
-    assert [one["marks"] for one in found["scores"]] == ["", "", "†", "†", "†‡", "†‡"]
-    assert [one["name"] for one in found["systems"]] == ["poor", "middling", "good"]
+    _, stdout, _ = call(capsys, monkeypatch, *runs, *options, "--json")
+    result = json.loads(stdout)
+    assert result["level"] == 0.01
+    assert [one["marks"] for one in result["scores"]] == ["", "", "†", "†", "†‡", "†‡"]
+    assert [one["name"] for one in result["systems"]] == ["poor", "middling", "good"]
 
 
 def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
     runs = [run_of(name, evaluation(written(wrong))) for name, wrong in (("a1", 7), ("a2", 8), ("b1", 2), ("b2", 1))]
     arguments = [f"{runs[0]},{runs[1]}", f"{runs[2]},{runs[3]}", "--exchange", "systems"]
-    _, seen, _ = call(capsys, monkeypatch, *arguments, "--metric", "ter", "--trials", 100, "--json")
-    found = json.loads(seen)
-    assert [len(one["runs"]) for one in found["systems"]] == [2, 2]
-    assert "exchange:systems" in found["signature"]
+    _, stdout, _ = call(capsys, monkeypatch, *arguments, "--metric", "ter", "--trials", 100, "--json")
+    result = json.loads(stdout)
+    assert [len(one["runs"]) for one in result["systems"]] == [2, 2]
+    assert "exchange:systems" in result["signature"]
 
 
 @pytest.mark.parametrize(
@@ -305,15 +309,15 @@ def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, capsy
     for name in "ab":
         run_of(name, evaluation())
     monkeypatch.chdir(tmp_path)
-    status, seen, message = call(capsys, monkeypatch, *arguments)
-    assert (status, seen) == (1, "")
+    status, stdout, message = call(capsys, monkeypatch, *arguments)
+    assert (status, stdout) == (1, "")
     assert message.startswith("error:") and says in message
 
 
 def test_the_record_round_trips(three, tmp_path):
-    found = compare(three, settings=QUICK)
-    found.save(tmp_path / "comparison.json")
-    assert type(found).load(tmp_path / "comparison.json") == found
+    result = compare(three, settings=QUICK)
+    result.save(tmp_path / "comparison.json")
+    assert type(result).load(tmp_path / "comparison.json") == result
 
 
 def test_comparing_no_runs_is_refused():

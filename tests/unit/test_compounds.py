@@ -114,8 +114,8 @@ def ways(word, splitter, start=0):
             continue
         first = start + len(filler)
         for end in range(first + 1, len(word) + 1):
-            form, count = splitter.words.get(word[first:end], ("", 0))
-            if len(form) >= splitter.settings.min_size and count >= splitter.settings.min_count:
+            kind, count = splitter.words.get(word[first:end], ("", 0))
+            if len(kind) >= splitter.settings.min_size and count >= splitter.settings.min_count:
                 yield from ((count, *rest) for rest in ways(word, splitter, end))
 
 
@@ -126,11 +126,11 @@ def test_no_other_split_has_a_higher_mean():
         counts = {"".join(draw.choices("abs", k=draw.randint(1, 4))): draw.randint(1, 30) for _ in range(40)}
         splitter = learned(counts, min_size=draw.randint(1, 3), min_count=draw.randint(1, 5), max_count=99)
         word = "".join(draw.choices("abs", k=draw.randint(4, 10)))
-        found = [counts[token] for token in splitter.split(word) if JOINER not in token and token in counts]
+        result = [counts[token] for token in splitter.split(word) if JOINER not in token and token in counts]
         best = max((math.prod(way) ** (1 / len(way)) for way in ways(word, splitter)), default=None)
-        cut += len(found) > 1
+        cut += len(result) > 1
         if best is not None:
-            assert math.prod(found) ** (1 / len(found)) == pytest.approx(best)
+            assert math.prod(result) ** (1 / len(result)) == pytest.approx(best)
         else:
             assert splitter.split(word) == (word,)
     assert cut > 100

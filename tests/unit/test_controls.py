@@ -52,9 +52,9 @@ def numbered(count, text_only=()):
 @pytest.mark.parametrize("seed", range(5))
 def test_shuffled_uses_every_image_once_and_never_an_items_own(count, seed):
     items = numbered(count)
-    seen = [int(one["pooled"][0]) for one in ControlFeatures.shuffled(IdFeatures(), items, seed).take(items)]
-    assert sorted(seen) == list(range(count))
-    assert all(picture != item for item, picture in enumerate(seen))
+    features = [int(one["pooled"][0]) for one in ControlFeatures.shuffled(IdFeatures(), items, seed).take(items)]
+    assert sorted(features) == list(range(count))
+    assert all(image != item for item, image in enumerate(features))
 
 
 def test_the_seed_decides_the_shuffle():
@@ -66,7 +66,7 @@ def test_the_seed_decides_the_shuffle():
 def test_items_without_an_image_remain_without_one():
     items = numbered(4, text_only={1})
     for control in (ControlFeatures.shuffled(IdFeatures(), items, 0), ControlFeatures(IdFeatures(), {}, {"pooled": 0})):
-        assert [seen is None for seen in control.take(items)] == [False, True, False, False]
+        assert [features is None for features in control.take(items)] == [False, True, False, False]
 
 
 def test_a_single_image_cannot_be_shuffled():
@@ -75,15 +75,16 @@ def test_a_single_image_cannot_be_shuffled():
 
 
 def test_the_mean_is_that_of_the_training_split_for_each_kind(model, tiny):
-    pictures = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
-    mean = mean_training_features(model, tiny, pictures)
+    features = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
+    mean = mean_training_features(model, tiny, features)
     rows = [
-        {form: value.astype(np.float64) for form, value in seen.items()} for seen in pictures.take(tiny.items("train"))
+        {kind: value.astype(np.float64) for kind, value in stored.items()}
+        for stored in features.take(tiny.items("train"))
     ]
-    for form in ("pooled", "maps"):
-        expected = np.mean([row[form] for row in rows], axis=0)
-        np.testing.assert_allclose(mean[form], expected, rtol=1e-3)
-        np.testing.assert_array_equal(mean_features(pictures, tiny.items("train"), batch_size=3)[form], mean[form])
+    for kind in ("pooled", "maps"):
+        expected = np.mean([row[kind] for row in rows], axis=0)
+        np.testing.assert_allclose(mean[kind], expected, rtol=1e-3)
+        np.testing.assert_array_equal(mean_features(features, tiny.items("train"), batch_size=3)[kind], mean[kind])
 
 
 def test_zeros_count_as_a_present_image(model, tiny):
@@ -95,29 +96,29 @@ def test_zeros_count_as_a_present_image(model, tiny):
 
 
 def test_a_shuffled_evaluation_scores_shuffled_features(model, tiny, right):
-    found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled"))
+    result = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled"))
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     shuffled = examples.with_features(ControlFeatures.shuffled(examples.features, examples.items, 1))
-    assert values(found)["perplexity"] == pytest.approx(score_examples(model.model, shuffled).perplexity.value)
-    assert values(found)["perplexity"] > 1.3 * values(right)["perplexity"]  # one word in four is a colour
-    assert values(found)["bleu2"] < values(right)["bleu2"]
-    assert values(found)["text_to_image_curve_area"] < values(right)["text_to_image_curve_area"]
-    assert {one.image for one in found.items} == {one.image for one in right.items}
+    assert values(result)["perplexity"] == pytest.approx(score_examples(model.model, shuffled).perplexity.value)
+    assert values(result)["perplexity"] > 1.3 * values(right)["perplexity"]  # one word in four is a colour
+    assert values(result)["bleu2"] < values(right)["bleu2"]
+    assert values(result)["text_to_image_curve_area"] < values(right)["text_to_image_curve_area"]
+    assert {one.image for one in result.items} == {one.image for one in right.items}
 
 
 @pytest.mark.parametrize("control", ["mean", "zero"])
 def test_constant_features_give_one_caption_and_no_retrieval(model, tiny, control):
-    found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control=control))
-    assert len({item.hypothesis for item in found.items}) == 1
-    assert found.retrieval is None  # every order would be a tie
-    assert not any(name.startswith(("text_to_image", "image_to_text")) for name in values(found))
+    result = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control=control))
+    assert len({item.hypothesis for item in result.items}) == 1
+    assert result.retrieval is None  # every order would be a tie
+    assert not any(name.startswith(("text_to_image", "image_to_text")) for name in values(result))
 
 
 def test_a_control_is_part_of_signatures_and_file_names(model, tiny, right, tmp_path):
-    found = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled", seed=3))
-    assert all(score.signature.endswith("|images:shuffled,seed3") for score in found.scores)
+    result = evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu2",), image_control="shuffled", seed=3))
+    assert all(score.signature.endswith("|images:shuffled,seed3") for score in result.scores)
     assert not any("images:" in score.signature for score in right.scores)
-    assert [save_evaluation(one, tmp_path).name for one in (right, found)] == [
+    assert [save_evaluation(one, tmp_path).name for one in (right, result)] == [
         "test.json",
         "test-images_shuffled.json",
     ]
@@ -144,13 +145,13 @@ def test_unused_features_have_no_effect(text_only, tiny, recipe_of, tmp_path):
     model = load_trained_model(train(type(recipe_of()).parse(recipe), tiny, tmp_path / "run"))
     with pytest.raises(SettingsError, match="image control 'shuffled': this model uses no images"):
         evaluate([model], tiny, options=EvaluationOptions(metrics=("bleu1",), image_control="shuffled"))
-    found = evaluate(
+    result = evaluate(
         [model], tiny, options=EvaluationOptions(metrics=("bleu1",), measures=EvaluationSettings(shortlist=4))
     )
-    assert values(found)["text_to_image_median_rank"] == 8  # all pictures tie
+    assert values(result)["text_to_image_median_rank"] == 8  # all images tie
     features = open_features(model, tiny)
     near = nearest_images(model, tiny.items("test"), features, 4)
-    colours = np.stack([seen["pooled"] for seen in features.take(tiny.items("test"))]).astype(float)
+    colours = np.stack([stored["pooled"] for stored in features.take(tiny.items("test"))]).astype(float)
     distances = np.linalg.norm(colours[:, None] - colours, axis=2)
     np.testing.assert_allclose(np.take_along_axis(distances, near.numpy(), 1), np.sort(distances)[:, :4], atol=1e-3)
 
@@ -164,17 +165,17 @@ def test_kiros_models_are_evaluated_with_the_settings_of_their_recipes(name, tin
     if name != "gt2":
         small.append("training.optimizer.lr=0.001")
     recipe = load_recipe(f"kiros2014/{name}", small)
-    found = evaluate(
+    result = evaluate(
         [load_trained_model(train(recipe, tiny, tmp_path / "run"))], tiny, options=EvaluationOptions(metrics=("bleu1",))
     )
-    assert math.isfinite(values(found)["perplexity"])
-    searched = {score for score in values(found) if score.endswith("match_area")}
+    assert math.isfinite(values(result)["perplexity"])
+    searched = {score for score in values(result) if score.endswith("match_area")}
     assert len(searched) == (2 if recipe.features.tables else 0)
 
 
 @pytest.fixture
 def command(model, trained_on_colours, tiny, tmp_path, monkeypatch, capsys):
-    """Runs 'limner evaluate' on a copy of the run and gives its status, its folder and what it told."""
+    """Runs 'limner evaluate' on a copy of the run and returns its status, its folder and its output."""
     folder = shutil.copytree(trained_on_colours, tmp_path / "run")
 
     def evaluate_with(*arguments):
@@ -203,23 +204,23 @@ def test_the_command_applies_a_control_and_settings(command):
     changes = ["evaluation.samples=2", "decoding.max_length=9", "evaluation.shortlist=3", "--image-control", "shuffled"]
     status, folder, _ = command(*changes)
     assert status == 0
-    (found,) = read_evaluations(folder)
-    assert found.name == "test-beam1,penalty0,max_length9-samples2,shortlist3-images_shuffled"
-    assert {"sampled_bleu1", "image_to_text_match_area"} <= set(values(found))
+    (result,) = read_evaluations(folder)
+    assert result.name == "test-beam1,penalty0,max_length9-samples2,shortlist3-images_shuffled"
+    assert {"sampled_bleu1", "image_to_text_match_area"} <= set(values(result))
 
 
 @pytest.mark.parametrize(
-    ("argument", "told"),
+    ("argument", "message"),
     [
         (["model.hidden_dim=3"], "'model.hidden_dim=3': expected evaluation.KEY=VALUE or decoding.KEY=VALUE"),
         (["evaluation.sample=3"], "evaluation.sample: Extra inputs are not permitted"),
         (["evaluation.shortlist=9"], "expected at most 8, the number of images, got 9"),
     ],
 )
-def test_invalid_arguments_are_one_line_errors(command, argument, told):
+def test_invalid_arguments_are_one_line_errors(command, argument, message):
     status, folder, err = command(*argument)
     assert status == 1
-    assert told in " ".join(err.split())
+    assert message in " ".join(err.split())
     assert not read_evaluations(folder)
 
 

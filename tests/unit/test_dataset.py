@@ -42,23 +42,23 @@ def test_order_is_by_length_and_whole():
 
 
 def test_a_batch_to_score_is_bounded_by_both_languages():
-    said = [Sentence("de", "eins", k) for k in range(6)]
+    german = [Sentence("de", "eins", k) for k in range(6)]
     read = [Sentence("en", "one " * (3000 if k == 4 else 2), k) for k in range(6)]
-    pairs = translated(items=[Item("i", "train", sentences=(*said, *read))], max_tokens=None)
+    pairs = translated(items=[Item("i", "train", sentences=(*german, *read))], max_tokens=None)
     assert pairs.batches_by_length(20) == [[0, 1, 2, 3, 5], [4]]
 
 
 def test_a_feature_store_returns_stored_features(tiny):
-    pictures = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
-    assert pictures.shapes == {"pooled": (3,), "maps": (3, 16, 16)}
+    features = FeatureStore.open(tiny, ["colour", "pixels16"], 64)
+    assert features.shapes == {"pooled": (3,), "maps": (3, 16, 16)}
     shown, bare = tiny.items("test")[0], Item("bare", "test")
-    first, second, third = pictures.take([shown, bare, shown])
+    first, second, third = features.take([shown, bare, shown])
     assert second is None
-    np.testing.assert_array_equal(first["pooled"], pictures.tables[0].take([shown.id])[0])
+    np.testing.assert_array_equal(first["pooled"], features.tables[0].take([shown.id])[0])
     np.testing.assert_array_equal(third["maps"], first["maps"])
-    assert pictures.covers(shown)
-    assert pictures.covers(bare)
-    assert not pictures.covers(Item("late", "test", image="late.png"))
+    assert features.covers(shown)
+    assert features.covers(bare)
+    assert not features.covers(Item("late", "test", image="late.png"))
 
 
 def test_splits(tiny):
@@ -78,14 +78,14 @@ def test_items_without_features_are_refused_or_left_out(tiny, caplog) -> None:
         table_names = ("pooled",)
 
         def covers(self, item) -> bool:
-            return item.id != kept[0].id
+            return item.id != val_items[0].id
 
-    kept = tiny.items("val")
+    val_items = tiny.items("val")
     tokenizer = Tokenizer.train(["a"], TextSettings())
-    with pytest.raises(FeatureError, match=kept[0].id):
+    with pytest.raises(FeatureError, match=val_items[0].id):
         Examples.of_split(tiny, "val", TargetLanguage("en", tokenizer), Half(), max_tokens=80)
     examples = Examples.of_split(tiny, "val", TargetLanguage("en", tokenizer), Half(), max_tokens=80, leave_out=True)
-    assert [item.id for item in examples.items] == [item.id for item in kept[1:]]
+    assert [item.id for item in examples.items] == [item.id for item in val_items[1:]]
     assert (examples.without_features, examples.with_features(None).without_features) == (1, 1)
     assert "1 items without features are left out" in caplog.text
 
@@ -156,10 +156,10 @@ def test_a_pair_with_a_long_sentence_on_either_side_is_left_out(max_tokens, text
 
 
 def test_batches_are_sorted_by_both_lengths():
-    said = [Sentence("de", "eins zwei", k) for k in range(4)]
+    german = [Sentence("de", "eins zwei", k) for k in range(4)]
     read = [Sentence("en", "one " * words, k) for k, words in enumerate((4, 1, 3, 2))]
     short = (Sentence("en", "one " * 9, 9), Sentence("de", "eins", 9))
-    pairs = translated(items=[Item("i", "train", sentences=(*said, *read, *short))])
+    pairs = translated(items=[Item("i", "train", sentences=(*german, *read, *short))])
     assert pairs.lengths == [(2, 4), (2, 1), (2, 3), (2, 2), (1, 9)]
     assert pairs.batches_by_length(2) == [[4, 1], [3, 2], [0]]
 
@@ -193,8 +193,8 @@ def test_the_synthetic_pairs_of_an_epoch_follow_from_seed_and_epoch():
     assert rows == pairs.epoch_rows(seed=1, epoch=3)
     assert rows != pairs.epoch_rows(seed=1, epoch=4)
     assert rows != pairs.epoch_rows(seed=2, epoch=3)
-    seen = {row for epoch in range(100) for row in pairs.epoch_rows(seed=1, epoch=epoch)}
-    assert len(seen) == 330  # drawn anew, they all have their turn
+    drawn = {row for epoch in range(100) for row in pairs.epoch_rows(seed=1, epoch=epoch)}
+    assert len(drawn) == 330  # drawn anew, they all have their turn
 
 
 def test_without_synthetic_pairs_an_epoch_is_everything():
@@ -214,9 +214,9 @@ def test_generation_inputs_are_human_written_sources_with_all_references():
 
 def test_generation_inputs_of_captioning_are_the_items():
     first, _, last = ITEMS
-    asked = [GenerationInput(item, None, tuple(item.texts("en"))) for item in ITEMS]
-    assert examples()[0].generation_inputs() == asked
-    assert (asked[0].references, len(asked[2].references)) == ((first.sentences[0].text,), len(last.sentences))
+    inputs = [GenerationInput(item, None, tuple(item.texts("en"))) for item in ITEMS]
+    assert examples()[0].generation_inputs() == inputs
+    assert (inputs[0].references, len(inputs[2].references)) == ((first.sentences[0].text,), len(last.sentences))
 
 
 def test_splits_of_translation(tiny):

@@ -306,7 +306,7 @@ def test_the_last_words_are_masked_but_no_punctuation(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("lang", "forms"),
+    ("lang", "kinds"),
     [
         ("en", ["red", "Gray", "purple", "dark-green", "black-and-white"]),
         ("de", ["roter", "weiße", "Weissen", "hellblaues", "rot-weiß", "orangefarbene", "lila", "rosa"]),
@@ -314,9 +314,9 @@ def test_the_last_words_are_masked_but_no_punctuation(tokenizer):
         ("cs", ["červený", "modří", "bílou", "zelených", "světlemodré"]),
     ],
 )
-def test_inflected_colour_terms_are_masked(lang, forms):
+def test_inflected_colour_terms_are_masked(lang, kinds):
     mask = create_mask("colours", lang, "en")
-    assert mask.select(forms) == [True] * len(forms)
+    assert mask.select(kinds) == [True] * len(kinds)
     assert mask.select(["dog", "Hund", "chien", "pes", "."]) == [False] * 5
 
 
@@ -506,7 +506,7 @@ def test_image_controls_without_images_are_left_out(using, own_toy_data, caplog)
 
 
 def test_a_training_split_without_images_has_no_mean_image(using, own_toy_data, caplog):
-    write_items(own_toy_data.path, [Item("told", "train", sentences=(Sentence("en", "a bat"),))])
+    write_items(own_toy_data.path, [Item("text", "train", sentences=(Sentence("en", "a bat"),))])
     diagnosis = run_diagnosis(using, Collection.open(own_toy_data.path), metrics=["bleu1"], trials=5)
     assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
     assert "expected items with an image in the training split" in caplog.text

@@ -1,4 +1,4 @@
-"""Files of word vectors, as other programs write them, and what a vocabulary starts with."""
+"""Files of word vectors in the formats of other programs, and initial embeddings."""
 
 import gzip
 import pickle
@@ -89,12 +89,12 @@ def test_binary_rows_may_span_read_blocks(file, monkeypatch):
 def test_progress_counts_the_bytes_of_the_file(file, monkeypatch):
     monkeypatch.setattr("limner.text.embeddings._REPORT_EVERY", 1)
     path = file(glove({f"w{k}": [0.5] * 3 for k in range(2000)}))
-    told = []
-    read_embeddings(path, ["w1"], on_progress=lambda done, total: told.append((done, total)))
+    progress = []
+    read_embeddings(path, ["w1"], on_progress=lambda done, total: progress.append((done, total)))
     size = path.stat().st_size
-    assert told == sorted(told)
-    assert told[-1] == (size, size)
-    assert {total for _, total in told} == {size}
+    assert progress == sorted(progress)
+    assert progress[-1] == (size, size)
+    assert {total for _, total in progress} == {size}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_other_words_are_drawn_with_the_distribution_of_the_pretrained_vectors(f
     random = np.random.default_rng(1)
     mean, spread = np.array([3.0, -1.0, 0.0]), np.array([0.1, 1.0, 5.0])
     known = {f"known{k}": (mean + spread * random.standard_normal(3)).tolist() for k in range(500)}
-    # A sign in the file is no sign of ours: "</s>" stands in every file that word2vec wrote.
+    # Special tokens in the file are ignored: every word2vec file contains "</s>".
     path = file(glove({"</s>": [1e6, 1e6, 1e6], **known}))
     entries = [*SPECIAL_TOKEN_STRINGS, *(f"new{k}" for k in range(2000)), *known]
     start = initial_embeddings(path, entries, 3, seed=4, setting="model.word_dim")
@@ -153,9 +153,9 @@ def test_other_words_are_drawn_with_the_distribution_of_the_pretrained_vectors(f
     assert start.values.shape == (2504, 3)
     assert start.values.dtype == torch.float32
     torch.testing.assert_close(start.values[2004:], torch.tensor(list(known.values())))
-    drawn, found = start.values[:2004], start.values[2004:]
-    torch.testing.assert_close(drawn.mean(0), found.mean(0), rtol=0, atol=0.5)
-    torch.testing.assert_close(drawn.std(0), found.std(0), rtol=0.1, atol=0)
+    drawn, result = start.values[:2004], start.values[2004:]
+    torch.testing.assert_close(drawn.mean(0), result.mean(0), rtol=0, atol=0.5)
+    torch.testing.assert_close(drawn.std(0), result.std(0), rtol=0.1, atol=0)
     assert len(drawn.unique(dim=0)) == 2004
 
 

@@ -35,7 +35,7 @@ def model(trained_on_colours):
 
 
 @pytest.fixture(scope="module")
-def found(model, tiny):
+def evaluated(model, tiny):
     return evaluate([model], tiny, options=EvaluationOptions(metrics=METRICS), command="limner evaluate …")
 
 
@@ -47,29 +47,29 @@ def signature(evaluation, name):
     return next(score.signature for score in evaluation.scores if score.name == name)
 
 
-def test_every_score_has_a_signature(found):
+def test_every_score_has_a_signature(evaluated):
     expected = {*METRICS, "perplexity"}
     expected |= {f"{way}_{what}" for way in ("image_to_text", "text_to_image") for what in ("r1", "r10", "median_rank")}
-    assert expected <= set(values(found))
-    assert all(score.signature for score in found.scores)
-    assert found.split == "test"
-    assert len(found.items) == 8
-    assert [line.right for query in found.retrieval.image_to_text for line in query.top].count(True) > 0
+    assert expected <= set(values(evaluated))
+    assert all(score.signature for score in evaluated.scores)
+    assert evaluated.split == "test"
+    assert len(evaluated.items) == 8
+    assert [line.right for query in evaluated.retrieval.image_to_text for line in query.top].count(True) > 0
 
 
-def test_a_trained_model_describes_its_training_images(found):
-    assert values(found)["bleu2"] > 50
-    assert values(found)["perplexity"] < 6
-    assert values(found)["text_to_image_median_rank"] <= 2  # two of the eight pictures have the same colour,
-    assert values(found)["image_to_text_median_rank"] <= 4  # and the same sentences, which tie
+def test_a_trained_model_describes_its_training_images(evaluated):
+    assert values(evaluated)["bleu2"] > 50
+    assert values(evaluated)["perplexity"] < 6
+    assert values(evaluated)["text_to_image_median_rank"] <= 2  # two of the eight images have the same colour,
+    assert values(evaluated)["image_to_text_median_rank"] <= 4  # and the same sentences, which tie
 
 
-def test_the_signature_names_decoding_and_marginal_settings(found, model, tiny):
-    assert signature(found, "bleu4").endswith("|decoding:beam1,penalty0,max_length12")
-    assert signature(found, "novel").endswith("|decoding:beam1,penalty0,max_length12")
-    assert "decoding:" not in signature(found, "perplexity") + signature(found, "image_to_text_r1")
-    assert signature(found, "image_to_text_r1").endswith("|fp32|marginal:32")
-    assert "marginal" not in signature(found, "text_to_image_r1")
+def test_the_signature_names_decoding_and_marginal_settings(evaluated, model, tiny):
+    assert signature(evaluated, "bleu4").endswith("|decoding:beam1,penalty0,max_length12")
+    assert signature(evaluated, "novel").endswith("|decoding:beam1,penalty0,max_length12")
+    assert "decoding:" not in signature(evaluated, "perplexity") + signature(evaluated, "image_to_text_r1")
+    assert signature(evaluated, "image_to_text_r1").endswith("|fp32|marginal:32")
+    assert "marginal" not in signature(evaluated, "text_to_image_r1")
     other = evaluate(
         [model],
         tiny,
@@ -81,21 +81,21 @@ def test_the_signature_names_decoding_and_marginal_settings(found, model, tiny):
     )
     assert signature(other, "bleu4").endswith("|decoding:beam2,penalty0.5,max_length12")
     assert other.decoding == "beam2,penalty0.5,max_length12"
-    assert found.decoding == ""
+    assert evaluated.decoding == ""
     assert signature(other, "image_to_text_r1").endswith("marginal:5")
 
 
-def test_validation_gives_the_scores_of_the_evaluation(found, model, tiny):
+def test_validation_gives_the_scores_of_the_evaluation(evaluated, model, tiny):
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
     brief = validate(model, examples, ["perplexity", "bleu4", "cider"])
-    assert brief == pytest.approx({name: values(found)[name] for name in brief})
+    assert brief == pytest.approx({name: values(evaluated)[name] for name in brief})
     assert list(brief) == ["perplexity", "bleu4", "cider"]
 
 
 def test_the_diagonal_of_the_matrix_equals_the_sentence_scores(model, tiny):
-    pictures = FeatureStore.open(tiny, ["colour"], 64)
-    examples = Examples.of_split(tiny, "test", model.target, pictures, max_tokens=80)
-    matrix = pair_log_probs(model.model, examples.targets, examples.items, pictures, budget=5000)
+    features = FeatureStore.open(tiny, ["colour"], 64)
+    examples = Examples.of_split(tiny, "test", model.target, features, max_tokens=80)
+    matrix = pair_log_probs(model.model, examples.targets, examples.items, features, budget=5000)
     scored = score_examples(model.model, examples, batch_size=3)
     own = [float(matrix[row, column]) for row, column in enumerate(examples.owners)]
     assert own == pytest.approx(scored.log_probs.tolist(), rel=1e-4, abs=1e-4)
@@ -119,7 +119,7 @@ def translating(tmp_path_factory):
 
 
 def test_a_long_sentence_changes_neither_other_results_nor_memory(translating, monkeypatch):
-    """It would pad a whole batch to its length, and what is computed of it."""
+    """A long sentence would pad its whole batch and the results of the batch."""
     model, _ = translating
     read = []
 
@@ -136,8 +136,8 @@ def test_a_long_sentence_changes_neither_other_results_nor_memory(translating, m
     for module in ("limner.inference.generate", "limner.inference.explain"):
         monkeypatch.setattr(f"{module}.collate", watched)
     together = generate([model], inputs, None, settings, batch_size=16)
-    assert [found[0].tokens for found in together] == [found[0].tokens for found in one]
-    explained = explain(model, inputs, [found[0] for found in together], None, batch_size=16)
+    assert [evaluated[0].tokens for evaluated in together] == [evaluated[0].tokens for evaluated in one]
+    explained = explain(model, inputs, [evaluated[0] for evaluated in together], None, batch_size=16)
     assert [one.source for one in explained] == [tuple(source.split()) for source in sources]
     assert sum(rows for rows, _ in read) == 2 * len(sources)
     assert len(read) < 8
@@ -153,34 +153,34 @@ def test_novelty_excludes_sentences_without_references(translating, tmp_path):
     assert (again.left_out, len(again.items)) == (0, len(collection.items()))
 
 
-def test_an_evaluation_is_saved_in_the_run_directory(found, tmp_path):
-    save_evaluation(found, tmp_path)
-    assert read_evaluations(tmp_path) == [found]
+def test_an_evaluation_is_saved_in_the_run_directory(evaluated, tmp_path):
+    save_evaluation(evaluated, tmp_path)
+    assert read_evaluations(tmp_path) == [evaluated]
 
 
-def test_items_without_a_sentence_are_skipped(found, model, own_tiny):
+def test_items_without_a_sentence_are_skipped(evaluated, model, own_tiny):
     write_items(own_tiny.path, [Item("silent", "test", image=own_tiny.items("test")[0].image)])
     again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
-    assert values(again) == pytest.approx(values(found))
+    assert values(again) == pytest.approx(values(evaluated))
 
 
-def test_items_without_an_image_are_described_but_excluded_from_retrieval(found, model, own_tiny, caplog):
+def test_items_without_an_image_are_described_but_excluded_from_retrieval(evaluated, model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "test", sentences=(Sentence("en", "a red wall"),))])
     again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
     assert "retrieval leaves out 1 items without an image" in caplog.text
     assert len(again.items) == 9
-    assert values(again)["text_to_image_r1"] == pytest.approx(values(found)["text_to_image_r1"])
-    assert values(again)["image_to_text_r1"] == pytest.approx(values(found)["image_to_text_r1"])
+    assert values(again)["text_to_image_r1"] == pytest.approx(values(evaluated)["text_to_image_r1"])
+    assert values(again)["image_to_text_r1"] == pytest.approx(values(evaluated)["image_to_text_r1"])
 
 
 def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
-    found = evaluate(
+    evaluated = evaluate(
         [model], Collection.open(own_tiny.path), options=EvaluationOptions(split="words", metrics=("bleu1",))
     )
-    assert found.retrieval is None
-    assert "perplexity" in values(found)
-    assert "image_to_text_r1" not in values(found)
+    assert evaluated.retrieval is None
+    assert "perplexity" in values(evaluated)
+    assert "image_to_text_r1" not in values(evaluated)
 
 
 def test_missing_data_is_an_error_that_names_it(model, tiny, own_tiny):
@@ -202,17 +202,17 @@ def test_features_of_another_network_are_refused_by_name(model, own_tiny, backbo
         evaluate([model], own_tiny)
 
 
-def test_an_evaluation_may_exclude_items_without_features(found, model, own_tiny):
+def test_an_evaluation_may_exclude_items_without_features(evaluated, model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
     again = evaluate(
         [model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS, skip_missing=True)
     )
-    assert (again.left_out, found.left_out) == (1, 0)
-    assert values(again) == pytest.approx(values(found))
+    assert (again.left_out, evaluated.left_out) == (1, 0)
+    assert values(again) == pytest.approx(values(evaluated))
 
 
 def test_models_with_different_vocabularies_cannot_form_an_ensemble(model, tiny):
-    """Of one size, so that nothing but the words tells them apart."""
+    """The vocabularies have equal sizes and differ in their words only."""
     other = model._replace(config=model.config.model_copy(update={"tokenizer_sha256": "0" * 64}))
     with pytest.raises(RunError, match="must share one vocabulary"):
         evaluate([model, other], tiny, options=EvaluationOptions(metrics=METRICS))
@@ -221,11 +221,11 @@ def test_models_with_different_vocabularies_cannot_form_an_ensemble(model, tiny)
         generate([model, other], inputs, open_features(model, tiny), DecodingSettings())
 
 
-def test_the_evaluation_of_an_ensemble_does_not_replace_that_of_one_model(found, model, tiny, tmp_path):
+def test_the_evaluation_of_an_ensemble_does_not_replace_that_of_one_model(evaluated, model, tiny, tmp_path):
     both = evaluate([model, model], tiny, options=EvaluationOptions(metrics=("bleu4",), retrieval=False))
     assert both.decoding == "beam1,penalty0,max_length12,models2"
     assert signature(both, "bleu4").endswith(f"|decoding:{both.decoding}")
-    for evaluation in (found, both):
+    for evaluation in (evaluated, both):
         save_evaluation(evaluation, tmp_path)
     assert len(read_evaluations(tmp_path)) == 2
 
@@ -251,16 +251,16 @@ def test_an_image_without_features_is_an_error_that_names_it(model, own_tiny):
         evaluate([model], Collection.open(own_tiny.path))
 
 
-def test_an_evaluation_with_fewer_scores_does_not_replace_a_complete_one(found, tmp_path):
-    whole = save_evaluation(found, tmp_path)
-    fewer = found.model_copy(update={"scores": found.scores[:1]})
-    assert save_evaluation(fewer, tmp_path).name == f"{found.name}-part.json"
+def test_an_evaluation_with_fewer_scores_does_not_replace_a_complete_one(evaluated, tmp_path):
+    whole = save_evaluation(evaluated, tmp_path)
+    fewer = evaluated.model_copy(update={"scores": evaluated.scores[:1]})
+    assert save_evaluation(fewer, tmp_path).name == f"{evaluated.name}-part.json"
     assert len(read_evaluations(tmp_path)) == 2
-    assert save_evaluation(found, tmp_path) == whole
+    assert save_evaluation(evaluated, tmp_path) == whole
 
 
 def test_perplexity_may_skip_initial_words_and_short_sentences():
-    """C = 5: words 6, 7 … and the end sign of sentences of eight words and more (Kiros et al., 2014, section 7.2)."""
+    """C = 5: words 6, 7 … and the end token of sentences of eight words and more (Kiros et al., 2014, section 7.2)."""
     batch = collate([Example("", [1] * length) for length in (0, 5, 7, 8, 10)])
     counted = counted_tokens(batch, 5)
     assert counted.sum(1).tolist() == [0, 0, 0, 8 - 5 + 1, 10 - 5 + 1]
@@ -270,18 +270,18 @@ def test_perplexity_may_skip_initial_words_and_short_sentences():
 
 def test_skipped_words_are_conditioned_on_and_not_scored(model, tiny):
     examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny), max_tokens=80)
-    found = score_examples(model.model, examples, skip_words=2)
+    evaluated = score_examples(model.model, examples, skip_words=2)
     long = [row for row, target in enumerate(examples.targets) if len(target) >= 5]
     assert 0 < len(long) < len(examples)
-    assert found.tokens.nonzero().flatten().tolist() == long
+    assert evaluated.tokens.nonzero().flatten().tolist() == long
     for row in long:
         batch = examples.batch([row])
         log_probs = (
             model.model(batch).logits[0].log_softmax(-1)[range(len(examples.targets[row]) + 1), batch.target_out[0]]
         )
-        assert float(found.log_probs[row]) == pytest.approx(float(log_probs[2:].detach().sum()), abs=1e-4)
-    score = found.perplexity
-    assert score.value == pytest.approx(math.exp(-float(found.log_probs.sum()) / int(found.tokens.sum())))
+        assert float(evaluated.log_probs[row]) == pytest.approx(float(log_probs[2:].detach().sum()), abs=1e-4)
+    score = evaluated.perplexity
+    assert score.value == pytest.approx(math.exp(-float(evaluated.log_probs.sum()) / int(evaluated.tokens.sum())))
     assert score.signature.endswith(f"|from word:3|left out:{len(examples) - len(long)} of under 5 words")
 
 

@@ -58,12 +58,12 @@ def test_a_batch_without_images():
     assert image[1:] == (None, None, None)
 
 
-@pytest.mark.parametrize("forms", [{"pooled": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
-def test_a_batch_without_any_image_has_zero_features(forms):
-    encoder = ImageEncoder(forms, ImageEncoderSettings(scaling="l2", convnet_width=4, convnet_dim=4))
-    picture = {form: np.ones(shape, dtype=np.float16) for form, shape in forms.items()}
+@pytest.mark.parametrize("kinds", [{"pooled": (4,)}, {"grid": (3, 4)}, {"maps": (3, 16, 16)}], ids=str)
+def test_a_batch_without_any_image_has_zero_features(kinds):
+    encoder = ImageEncoder(kinds, ImageEncoderSettings(scaling="l2", convnet_width=4, convnet_dim=4))
+    features = {kind: np.ones(shape, dtype=np.float16) for kind, shape in kinds.items()}
     assert encoder(collate_features([None, None])).tolist() == [[0.0] * 4] * 2
-    assert encoder(collate_features([None, picture]))[0].tolist() == [0.0] * 4
+    assert encoder(collate_features([None, features]))[0].tolist() == [0.0] * 4
     assert list(encoder.state_dict()) == [name for name, _ in encoder.named_parameters()]
 
 

@@ -26,7 +26,7 @@ from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
 
-def said(*ids):
+def hypothesis_of(*ids):
     return Hypothesis(tuple(ids), -1.0, -1.0, True)
 
 
@@ -45,11 +45,11 @@ class FixedWeights(torch.nn.Module):
 class Shown:
     """Given features by item."""
 
-    def __init__(self, **seen):
-        self.seen = seen
+    def __init__(self, **features):
+        self.features = features
 
     def take(self, items):
-        return [self.seen.get(item.id) for item in items]
+        return [self.features.get(item.id) for item in items]
 
 
 PIECES = TextSettings(tokenise="space", level="bpe", max_size=14)
@@ -65,13 +65,13 @@ def pieces():
 
 @pytest.fixture(scope="module")
 def compounds():
-    """Knows 'Ball' and 'Wasser', and cuts what is made of them."""
+    """A tokenizer that splits compounds of 'Ball' and 'Wasser'."""
     texts = ["Ball Wasser"] * 6 + ["Wasserball"]
     return Tokenizer.train(texts, TextSettings(lang="de", lowercase=False, split_compounds=True))
 
 
 def checkpoint(model, source, target, features=()):
-    """With what `explain` reads of one."""
+    """A model with the attributes that `explain` reads."""
 
     class Config:
         pass
@@ -82,11 +82,13 @@ def checkpoint(model, source, target, features=()):
 
 
 def test_weights_of_subwords_are_merged_into_words(pieces):
-    # SourceLanguage 'abc d' is read as ab|c, d; 'ab dc' is said as ab, d|c and the end.
+    # SourceLanguage 'abc d' is read as ab|c, d; 'ab dc' is generated as ab, d|c and the end-of-sentence token.
     alignment = [[[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [0.25, 0.0, 0.75], [0.0, 0.0, 1.0]]]
     model = checkpoint(FixedWeights(alignment=alignment, gate=[[0.1, 0.2, 0.4, 0.9]]), pieces, pieces)
     query = GenerationInput(Item("x", "new"), "abc d", ())
-    one = explain(model, [query], [said(*pieces.encode("ab dc"))], Shown(x={"pooled": np.ones(2, np.float16)}))[0]
+    one = explain(
+        model, [query], [hypothesis_of(*pieces.encode("ab dc"))], Shown(x={"pooled": np.ones(2, np.float16)})
+    )[0]
     assert (one.source, one.target) == (("abc", "d"), ("ab", "dc", END_OF_SENTENCE))
     assert one.alignment.tolist() == [[0.75, 0.25], [0.25, 0.75], [0.0, 1.0]]
     assert one.gate == pytest.approx([0.1, 0.3, 0.9])
@@ -114,8 +116,8 @@ def test_parts_of_compounds_are_one_word(compounds, ids, words):
     numbers = [
         compounds.entries.index(entry) if entry in compounds.entries else SPECIAL_TOKENS.unk for entry in ids.split()
     ]
-    found = words_of(compounds, numbers)
-    shown = [(text if text != "<unk>" else ".", places) for text, places in found]
+    hypotheses = words_of(compounds, numbers)
+    shown = [(text if text != "<unk>" else ".", places) for text, places in hypotheses]
     assert shown == words
 
 
@@ -123,7 +125,10 @@ def test_an_unknown_source_word_keeps_its_spelling(pieces):
     source = "ab 猫"
     width = len(pieces.encode(source))
     model = checkpoint(FixedWeights(alignment=[[[1 / width] * width]]), pieces, pieces)
-    assert explain(model, [GenerationInput(Item("x", "new"), source, ())], [said()], None)[0].source == ("ab", "猫")
+    assert explain(model, [GenerationInput(Item("x", "new"), source, ())], [hypothesis_of()], None)[0].source == (
+        "ab",
+        "猫",
+    )
 
 
 def spec(kind, shape, **more):
@@ -131,20 +136,20 @@ def spec(kind, shape, **more):
 
 
 def test_visual_prefix_tokens_are_named(pieces):
-    queries = [GenerationInput(Item(name, "new"), "ab d", ()) for name in ("seen", "unseen")]
+    queries = [GenerationInput(Item(name, "new"), "ab d", ()) for name in ("with_image", "without_image")]
     alignment = [[[0.5, 0.25, 0.25]], [[0.0, 0.5, 0.5]]]
     model = checkpoint(FixedWeights(alignment=alignment), pieces, pieces, (spec("pooled", (2,)),))
-    pictures = Shown(seen={"pooled": np.ones(2, np.float16)})
-    seen, unseen = explain(model, queries, [said(), said()], pictures)
-    assert (seen.source, seen.alignment.tolist()) == ((IMAGE_TOKEN, "ab", "d"), [[0.5, 0.25, 0.25]])
-    assert (unseen.source, unseen.alignment.tolist()) == (("ab", "d"), [[0.5, 0.5]])
+    features = Shown(with_image={"pooled": np.ones(2, np.float16)})
+    with_image, without_image = explain(model, queries, [hypothesis_of(), hypothesis_of()], features)
+    assert (with_image.source, with_image.alignment.tolist()) == ((IMAGE_TOKEN, "ab", "d"), [[0.5, 0.25, 0.25]])
+    assert (without_image.source, without_image.alignment.tolist()) == (("ab", "d"), [[0.5, 0.5]])
 
 
 def test_padded_regions_are_left_out(pieces):
     regions = spec("grid", (3, 2), regions=RegionRows(count=2, boxes_sha256="1"))
-    rows = np.array([[1, 1], [0, 0], [1, 1]], np.float16)  # one region, padding, the whole picture
+    rows = np.array([[1, 1], [0, 0], [1, 1]], np.float16)  # one region, padding, the whole image
     model = checkpoint(FixedWeights(alignment=[[[0.5, 0.0, 0.25, 0.25]]]), pieces, pieces, (regions,))
-    one = explain(model, [GenerationInput(Item("x", "new"), "ab", ())], [said()], Shown(x={"grid": rows}))[0]
+    one = explain(model, [GenerationInput(Item("x", "new"), "ab", ())], [hypothesis_of()], Shown(x={"grid": rows}))[0]
     assert (one.source, one.alignment.tolist()) == (("«region 1»", IMAGE_TOKEN, "ab"), [[0.5, 0.25, 0.25]])
 
 
@@ -160,7 +165,7 @@ def multimodal(tmp_path_factory):
     """A model that needs the image for one word, and its collection."""
     folder = tmp_path_factory.mktemp("pictures")
     collection = image_collection(folder / "collection")
-    run = learn(collection, folder / "run", picture=("attention",))
+    run = learn(collection, folder / "run", image=("attention",))
     return load_trained_model(run), collection
 
 
@@ -168,9 +173,9 @@ def test_explanations_do_not_depend_on_the_batch(reader):
     queries = [
         GenerationInput(Item(f"{k}", "new"), text, ()) for k, text in enumerate(("eins zwei", "drei", "zwei drei"))
     ]
-    found = [hypotheses[0] for hypotheses in generate([reader], queries, None, reader.recipe.decoding)]
-    together, alone = (explain(reader, queries, found, None, batch_size=size) for size in (3, 1))
-    for one, other, query, hypothesis in zip(together, alone, queries, found, strict=True):
+    result = [hypotheses[0] for hypotheses in generate([reader], queries, None, reader.recipe.decoding)]
+    together, alone = (explain(reader, queries, result, None, batch_size=size) for size in (3, 1))
+    for one, other, query, hypothesis in zip(together, alone, queries, result, strict=True):
         assert one.source == tuple(query.source.split())
         assert " ".join(one.target) == f"{reader.tokenizer.decode(hypothesis.tokens)} {END_OF_SENTENCE}".strip()
         assert one.alignment.shape == (len(one.target), len(one.source))
@@ -183,12 +188,14 @@ def test_without_an_image_there_is_no_attention_and_no_gate(multimodal):
     model, collection = multimodal
     items = collection.items()
     queries = [GenerationInput(items[0], "bat", ()), GenerationInput(Item("blind", "new"), "bat", ())]
-    pictures = open_features(model, collection)
-    found = [hypotheses[0] for hypotheses in generate([model], queries, pictures, model.recipe.decoding)]
-    seen, text_only = explain(model, queries, found, pictures)
-    assert seen.attention.shape == (len(seen.target), 4) and seen.gate.shape == (len(seen.target),)
-    assert seen.attention.sum(1) == pytest.approx(1, abs=1e-5)
-    assert ((seen.gate > 0) & (seen.gate < 1)).all()
+    features = open_features(model, collection)
+    result = [hypotheses[0] for hypotheses in generate([model], queries, features, model.recipe.decoding)]
+    with_image, text_only = explain(model, queries, result, features)
+    assert with_image.attention.shape == (len(with_image.target), 4) and with_image.gate.shape == (
+        len(with_image.target),
+    )
+    assert with_image.attention.sum(1) == pytest.approx(1, abs=1e-5)
+    assert ((with_image.gate > 0) & (with_image.gate < 1)).all()
     assert text_only.attention is None and text_only.gate is None
     assert text_only.alignment.sum(1) == pytest.approx(1, abs=1e-5)
 
@@ -199,15 +206,15 @@ def explanation(words, values):
 
 
 def test_gate_statistics_by_hand():
-    # 'a' is said four times, '.' twice, 'b' and '7' once: thirds of eight words begin at 0, 8/3 and 16/3.
-    told = [
+    # 'a' is generated four times, '.' twice, 'b' and '7' once: thirds of eight words begin at 0, 8/3 and 16/3.
+    explanations = [
         explanation("a a . b", [0.1, 0.3, 0.6, 0.9]),
         explanation("a a . 7", [0.1, 0.3, 0.4, 0.85]),
         explanation("a b", None),
     ]
-    found = gate_statistics(told)
-    assert found.thresholds == (0.5, 0.8)
-    shares = {part.part: (part.words, part.mean, part.above) for part in found.parts}
+    hypotheses = gate_statistics(explanations)
+    assert hypotheses.thresholds == (0.5, 0.8)
+    shares = {part.part: (part.words, part.mean, part.above) for part in hypotheses.parts}
     assert shares["all words"] == (8, pytest.approx(3.55 / 8), (3 / 8, 2 / 8))
     assert shares["frequent words"] == (4, pytest.approx(0.2), (0, 0))
     assert shares["medium-frequency words"] == (2, pytest.approx(0.5), (0.5, 0))
@@ -215,7 +222,7 @@ def test_gate_statistics_by_hand():
     assert shares["letters"] == (5, pytest.approx(1.7 / 5), (0.2, 0.2))
     assert shares["numbers"] == (1, pytest.approx(0.85), (1, 1))
     assert shares["other symbols"] == (2, pytest.approx(0.5), (0.5, 0))
-    assert [(word, round(mean, 6), count) for word, mean, count in found.words] == [
+    assert [(word, round(mean, 6), count) for word, mean, count in hypotheses.words] == [
         ("b", 0.9, 1),
         ("7", 0.85, 1),
         (".", 0.5, 2),
@@ -224,10 +231,10 @@ def test_gate_statistics_by_hand():
 
 
 def test_gate_statistics_round_trip(tmp_path):
-    found = gate_statistics([explanation("a b", [0.25, 0.75])], thresholds=(0.7,))
-    found.save(tmp_path / "gates.json")
-    assert type(found).load(tmp_path / "gates.json") == found
-    assert "numbers" not in [part.part for part in found.parts]
+    hypotheses = gate_statistics([explanation("a b", [0.25, 0.75])], thresholds=(0.7,))
+    hypotheses.save(tmp_path / "gates.json")
+    assert type(hypotheses).load(tmp_path / "gates.json") == hypotheses
+    assert "numbers" not in [part.part for part in hypotheses.parts]
 
 
 def test_gates_are_measured_batch_by_batch(multimodal, monkeypatch):
@@ -235,21 +242,25 @@ def test_gates_are_measured_batch_by_batch(multimodal, monkeypatch):
     monkeypatch.setattr(gates, "EXPLANATION_BATCH_SIZE", 2)
     text_only = GenerationInput(Item("blind", "new"), "bat", ())
     queries = [text_only, *(GenerationInput(item, f"eins {item.texts('de')[0]}", ()) for item in collection.items())]
-    pictures = open_features(model, collection)
-    found = [hypotheses[0] for hypotheses in generate([model], queries, pictures, model.recipe.decoding)]
-    whole = gate_statistics(explain(model, queries, found, pictures))
-    told = []
-    some = measure_gates(model, queries, found, pictures, on_progress=lambda *news: told.append(news))
+    features = open_features(model, collection)
+    result = [hypotheses[0] for hypotheses in generate([model], queries, features, model.recipe.decoding)]
+    whole = gate_statistics(explain(model, queries, result, features))
+    explanations = []
+    some = measure_gates(model, queries, result, features, on_progress=lambda *news: explanations.append(news))
     assert [(part.part, part.words) for part in some.parts] == [(part.part, part.words) for part in whole.parts]
     assert some.parts[0].mean == pytest.approx(whole.parts[0].mean, abs=1e-5)
-    assert told == [(2, 6), (4, 6), (6, 6)]
+    assert explanations == [(2, 6), (4, 6), (6, 6)]
 
 
 def test_a_model_without_a_gate_or_images_has_no_gate_statistics(reader, multimodal):
     assert (
-        measure_gates(reader, [GenerationInput(Item("x", "new", image="x.png"), "eins", ())], [said(4)], None) is None
+        measure_gates(reader, [GenerationInput(Item("x", "new", image="x.png"), "eins", ())], [hypothesis_of(4)], None)
+        is None
     )
-    assert measure_gates(multimodal[0], [GenerationInput(Item("blind", "new"), "bat", ())], [said(4)], None) is None
+    assert (
+        measure_gates(multimodal[0], [GenerationInput(Item("blind", "new"), "bat", ())], [hypothesis_of(4)], None)
+        is None
+    )
 
 
 def test_gates_as_scores():
@@ -270,12 +281,12 @@ def test_an_empty_gate_list_has_no_statistics():
 def test_plots_and_their_page(multimodal, tmp_path):
     model, collection = multimodal
     translator = Translator([model], GridBackbone())
-    sentences, pictures = ["eins bat", "", "bat <zwei>"], [collection.path / "red.png", None, None]
-    found = [best[0] for best in translator.translate(sentences, images=pictures, missing="text")]
-    explained = translator.explain(sentences, found, images=pictures, missing="text")
-    assert found[1] is EMPTY_TRANSLATION and explained[1] is None
+    sentences, images = ["eins bat", "", "bat <zwei>"], [collection.path / "red.png", None, None]
+    hypotheses = [best[0] for best in translator.translate(sentences, images=images, missing="text")]
+    explained = translator.explain(sentences, hypotheses, images=images, missing="text")
+    assert hypotheses[1] is EMPTY_TRANSLATION and explained[1] is None
     page = attention_page.save_explanations(
-        explained, tmp_path / "out", sentences=sentences, images=pictures, features=model.config.features
+        explained, tmp_path / "out", sentences=sentences, images=images, features=model.config.features
     )
     assert sorted(path.name for path in page.parent.iterdir()) == [
         "1-alignment.png",
@@ -317,5 +328,5 @@ def test_rows_and_columns_of_the_locations(features, places, grid):
     ],
 )
 def test_the_part_of_the_image_that_was_encoded(preprocessing, size, box):
-    told = spec("grid", (4, 3)).model_copy(update={"preprocessing": preprocessing})
-    assert attention_page.box_of(told, size) == pytest.approx(box)
+    explanations = spec("grid", (4, 3)).model_copy(update={"preprocessing": preprocessing})
+    assert attention_page.box_of(explanations, size) == pytest.approx(box)

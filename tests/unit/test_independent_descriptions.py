@@ -36,9 +36,12 @@ def build(**changes):
 
 
 def batch(pairs=PAIRS, images=True):
-    seen = [{"pooled": np.full(FEATURES, row + 1, dtype=np.float16)} for row in range(len(pairs))]
+    features = [{"pooled": np.full(FEATURES, row + 1, dtype=np.float16)} for row in range(len(pairs))]
     made = collate(
-        [Example(str(row), target, source, seen[row] if images else None) for row, (source, target) in enumerate(pairs)]
+        [
+            Example(str(row), target, source, features[row] if images else None)
+            for row, (source, target) in enumerate(pairs)
+        ]
     )
     vector = made.image.pooled
     return dataclasses.replace(made, image=made.image._replace(pooled=None if vector is None else vector.double()))
@@ -72,7 +75,7 @@ def test_the_source_model_is_trained_on_translations_only_if_configured(transfer
 
 
 def test_the_two_models_are_trained_independently_by_default():
-    """What the source model learns in a step is the same, whatever the translations are."""
+    """What the source model learns in a step is the same, for every translations are."""
     grads = []
     for targets in ([4], [5, 6, 4], [7, 7]), ([6, 6], [], [4]):
         torch.manual_seed(3)
@@ -136,7 +139,7 @@ def test_a_trained_model_translates_and_round_trips(tiny, tmp_path):
         }
     )
     learned = load_trained_model(train(recipe, tiny, tmp_path / "run"))
-    pictures = FeatureStore.open(tiny, ["colour"], 64)
-    examples = Examples.of_split(tiny, "test", learned.target, pictures, source=learned.source, max_tokens=80)
-    found = generate([learned], examples.generation_inputs(), pictures, DecodingSettings(max_length=8))
-    assert [learned.tokenizer.decode(hypotheses[0].tokens) for hypotheses in found] == ["eine wand"] * 8
+    images = FeatureStore.open(tiny, ["colour"], 64)
+    examples = Examples.of_split(tiny, "test", learned.target, images, source=learned.source, max_tokens=80)
+    translations = generate([learned], examples.generation_inputs(), images, DecodingSettings(max_length=8))
+    assert [learned.tokenizer.decode(hypotheses[0].tokens) for hypotheses in translations] == ["eine wand"] * 8

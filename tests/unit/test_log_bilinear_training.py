@@ -33,7 +33,7 @@ def recipe_of(model=None, features="colour", **training):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Replace what validation finds, so that training stops when the test says."""
+    """Replace the validation scores, so that training stops at a given epoch."""
 
     def play(*perplexities):
         script = iter(perplexities)
@@ -55,8 +55,8 @@ def test_the_second_stage_ends_at_the_training_loss_of_the_first(tiny, tmp_path)
     facts = load_trained_model(run).config.provenance
     target = state_of(run)["target_perplexity"]
     assert 1 <= facts["train_on_val_epochs"] < 60
-    model, seen = split(tiny, run, "val")
-    fits = score_examples(model.model, seen).perplexity.value
+    model, examples = split(tiny, run, "val")
+    fits = score_examples(model.model, examples).perplexity.value
     assert fits <= target
     assert facts["train_on_val_perplexity"] == pytest.approx(fits, abs=1e-3)
     lines = read_log(run / "log.jsonl")
@@ -72,8 +72,8 @@ def state_of(run):
 def test_the_second_stage_starts_from_the_best_weights_and_their_loss(scripted, tiny, tmp_path):
     scripted(3.0, 2.0, 9.0)
     best = train(recipe_of(epochs=3), tiny, tmp_path / "best")
-    model, seen = split(tiny, best, "train")
-    expected = score_examples(model.model, seen).perplexity.value
+    model, examples = split(tiny, best, "train")
+    expected = score_examples(model.model, examples).perplexity.value
     scripted(3.0, 2.0, 9.0)
     run = train(recipe_of(epochs=3, train_on_val_epochs=1), tiny, tmp_path / "run")
     assert state_of(run)["target_perplexity"] == pytest.approx(expected)
@@ -133,20 +133,24 @@ def test_training_starts_from_pretrained_vectors(tiny, tmp_path):
 def test_coverage_of_pretrained_vectors_is_logged_before_training(tiny, tmp_path):
     file = tmp_path / "vectors.txt"
     file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\n")
-    told = []
+    messages = []
     recipe = recipe_of({"name": "lbl", "word_dim": 3}, pretrained_embeddings=str(file), epochs=1)
     run = train(
-        recipe, tiny, tmp_path / "run", on_message=told.append, on_progress=lambda news: told.append(news.state.step)
+        recipe,
+        tiny,
+        tmp_path / "run",
+        on_message=messages.append,
+        on_progress=lambda news: messages.append(news.state.step),
     )
     facts = load_trained_model(run).config.provenance
-    assert told[:2] == [
+    assert messages[:2] == [
         f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution",
         1,
     ]
     with pytest.raises(SettingsError, match="does not support pre-trained word embeddings"):
         train(recipe_of({"name": "ngram"}, features=None, pretrained_embeddings=str(file)), tiny, tmp_path / "counted")
-    train(recipe_of(epochs=1), tiny, tmp_path / "none", on_message=told.append)
-    assert not [line for line in told[2:] if isinstance(line, str)]
+    train(recipe_of(epochs=1), tiny, tmp_path / "none", on_message=messages.append)
+    assert not [line for line in messages[2:] if isinstance(line, str)]
 
 
 def test_a_count_based_model_is_evaluated_before_it_is_fitted_on_both_splits(tiny, tmp_path):
@@ -155,21 +159,21 @@ def test_a_count_based_model_is_evaluated_before_it_is_fitted_on_both_splits(tin
     fused = train(recipe_of(model, features=None, train_on_val_epochs=1), tiny, tmp_path / "fused")
     before, after = (load_trained_model(run).config.provenance for run in (plain, fused))
     assert after["validation_perplexity"] == before["validation_perplexity"]
-    alone, seen = split(tiny, plain, "val")
+    alone, examples = split(tiny, plain, "val")
     both, _ = split(tiny, fused, "val")
-    assert after["train_on_val"] == f"refitted on the training split and {len(seen)} validation sentences"
+    assert after["train_on_val"] == f"refitted on the training split and {len(examples)} validation sentences"
     assert "train_on_val" not in before
-    first, then = (score_examples(of.model, seen).perplexity.value for of in (alone, both))
+    first, then = (score_examples(of.model, examples).perplexity.value for of in (alone, both))
     assert then < first
     _, training = split(tiny, plain, "train")
-    both.model.fit([*training.targets, *seen.targets])
-    assert score_examples(both.model, seen).perplexity.value == pytest.approx(then)
+    both.model.fit([*training.targets, *examples.targets])
+    assert score_examples(both.model, examples).perplexity.value == pytest.approx(then)
 
 
 def test_a_count_based_model_is_fitted_and_evaluated_in_one_epoch(tiny, tmp_path):
     run = train(recipe_of({"name": "ngram", "order": 2}, features=None), tiny, tmp_path / "run")
-    model, seen = split(tiny, run, "val")
-    measured = score_examples(model.model, seen).perplexity.value
+    model, examples = split(tiny, run, "val")
+    measured = score_examples(model.model, examples).perplexity.value
     assert model.config.provenance["validation_perplexity"] == pytest.approx(measured, abs=1e-3)
     assert math.isfinite(measured)
     assert measured < len(model.tokenizer) / 2

@@ -1,4 +1,4 @@
-"""Metrics: values that can be computed by hand, and what happens when something is missing or odd."""
+"""Metrics: hand-computed values, missing programs and unusual input."""
 
 import logging
 import math
@@ -195,16 +195,15 @@ def test_novelty_without_training_sentences_is_undefined():
 
 def naive_ranks(scores, owners):
     """The definitions, word by word; every tie goes to the other."""
-    sentences, pictures = scores.shape
+    sentences, images = scores.shape
     text_to_image = [
-        1 + sum(scores[s, p] >= scores[s, owners[s]] for p in range(pictures) if p != owners[s])
-        for s in range(sentences)
+        1 + sum(scores[s, p] >= scores[s, owners[s]] for p in range(images) if p != owners[s]) for s in range(sentences)
     ]
     image_to_text = []
-    for picture in range(pictures):
-        best = max(scores[s, picture] for s in range(sentences) if owners[s] == picture)
-        foreign = [s for s in range(sentences) if owners[s] != picture]
-        image_to_text.append(1 + sum(scores[s, picture] >= best for s in foreign))
+    for image in range(images):
+        best = max(scores[s, image] for s in range(sentences) if owners[s] == image)
+        foreign = [s for s in range(sentences) if owners[s] != image]
+        image_to_text.append(1 + sum(scores[s, image] >= best for s in foreign))
     return image_to_text, text_to_image
 
 

@@ -1,4 +1,4 @@
-"""Back-off n-grams: tables worked out by hand, and what must hold whatever was counted."""
+"""Back-off n-grams: hand-computed tables and properties of all counts."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ BIGRAMS = {
     C: {EOS: F(1, 9), UNK: F(1, 9), A: F(1, 3), B: F(2, 9), C: F(1, 9), D: F(1, 9)},
     # d and c: 1/3 of 2 each; alpha = (2/3) / (9/14) = 28/27
     D: {EOS: F(2, 9), UNK: F(2, 27), A: F(2, 9), B: F(4, 27), C: F(1, 6), D: F(1, 6)},
-    UNK: UNIGRAMS,  # never seen before anything
+    UNK: UNIGRAMS,  # never counted as a context
 }
 TRIGRAMS = {
     (BOS, BOS): BIGRAMS[BOS],  # 3/4 and alpha = (1/4) / (1/4)
@@ -123,7 +123,7 @@ def test_a_cutoff_of_one_discounts_nothing():
 
 
 def test_mass_freed_by_unigrams_is_shared_among_unseen_words():
-    """Six words seen once, two twice, one three times (13 with </s>), discounts 1/3 and 1/2 as above."""
+    """Six words occur once, two twice, one three times (13 with </s>), discounts 1/3 and 1/2 as above."""
     sentence = [4, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 11]
     model = fitted([sentence], order=1, cutoff=2, vocab=14)
     freed = F(6 * 2, 3 * 13) + F(2 * 2, 2 * 13)
@@ -132,7 +132,7 @@ def test_mass_freed_by_unigrams_is_shared_among_unseen_words():
 
 
 def test_unigrams_are_not_discounted_if_every_word_occurs():
-    """All seven words are seen, and n_1 = 3, n_2 = 3, n_3 = 1 would halve the count 2."""
+    """All seven words occur, and n_1 = 3, n_2 = 3, n_3 = 1 would halve the count 2."""
     sentence = [UNK, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8]
     assert good_turing(np.array([1, 1, 1, 2, 2, 2, 3]), 3)[2] == 1 / 2
     model = fitted([sentence], order=1, cutoff=3, vocab=9)
@@ -149,7 +149,7 @@ def test_a_context_with_every_word_observed_does_not_back_off():
 def test_a_context_with_every_word_observed_is_normalised_after_discounting():
     """After 4 come </s> and 4 once, <unk> and 5 twice.
 
-    Of all bigrams 5 are seen once, 2 twice, 1 three times (<unk> </s>) and 1 five times (<s> 4): in common 3/5,
+    Of all bigrams 5 occur once, 2 twice, 1 three times (<unk> </s>) and 1 five times (<s> 4): in common 3/5,
     d_1 = (2*2/5 - 3/5) / (2/5) = 1/2 and d_2 = (3*1/(2*2) - 3/5) / (2/5) = 3/8, so 1/2, 3/4, 1/2, 3/4 remain of 5/2.
     """
     sentences = [[4], [4, UNK], [4, UNK], [4, 4, 5], [4, 5, 5, UNK]]
@@ -160,7 +160,7 @@ def test_a_context_with_every_word_observed_is_normalised_after_discounting():
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize(("vocab", "count"), [(6, 5), (6, 1000), (9, 60), (9, 1000)])
 def test_every_context_sums_to_one_with_positive_probabilities(order, vocab, count):
-    """Every context there can be: seen or not, start signs, padding, and those that saw every word."""
+    """Every possible context: observed or not, with bos and padding tokens, and with every word observed."""
     model = fitted(corpus(count, vocab, count), order, vocab=vocab)
     if (vocab, count) == (6, 1000) and order > 1:
         assert (model.first_2.diff() == vocab - 2).any()
@@ -184,10 +184,10 @@ def test_step_equals_forward(order):
 
 def test_a_sentence_is_the_product_of_its_words():
     model, data = fitted(BY_HAND, 3, 2), batch([[A, C, D], [A]])
-    found = sentence_log_probs(model(data), data)  # finite, though the second is padded
-    # The last one: c d saw d once, 1/3 of 1, so </s> has (2/3) / (5/6) of what it has after d.
+    result = sentence_log_probs(model(data), data)  # finite, though the second is padded
+    # The last one: d follows c d once, 1/3 of 1, so </s> has (2/3) / (5/6) of its probability after d.
     expected = F(3, 4) * F(1, 9) * F(1, 3) * F(4, 5) * F(2, 9)
-    assert found.exp().tolist() == pytest.approx([float(expected), float(F(3, 4) * F(5, 27))])
+    assert result.exp().tolist() == pytest.approx([float(expected), float(F(3, 4) * F(5, 27))])
 
 
 def test_an_unfitted_model_is_uniform():
@@ -288,9 +288,9 @@ def test_long_contexts_and_large_vocabularies_do_not_overflow():
 
 def test_decoding_and_sampling_generate_no_special_tokens():
     model, data = fitted(corpus(1)), batch([[], []])
-    found = beam_search([model], data, DecodingSettings(beam_size=3, n_best=3, min_length=2))
+    result = beam_search([model], data, DecodingSettings(beam_size=3, n_best=3, min_length=2))
     drawn = beam_search([model], data, DecodingSettings(beam_size=20, n_best=20, sample=SampleSettings()))
-    sentences = [one for row in (*found, *drawn) for one in row]
+    sentences = [one for row in (*result, *drawn) for one in row]
     assert len(sentences) == 46
     assert all(word >= UNK for one in sentences for word in one.tokens)
     assert all(math.isfinite(one.log_prob) for one in sentences)

@@ -95,7 +95,7 @@ def test_backward_passes_are_independent(kind):
 
 @pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
 def test_dropout_masks_apply_to_the_inputs_of_recurrent_products(kind):
-    """A unit that is masked is not read, but what it holds is kept by the update gate."""
+    """A masked unit is not read, but the update gate preserves its value."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 1, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     words, hidden, source, image = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
@@ -111,7 +111,7 @@ def test_dropout_masks_apply_to_the_inputs_of_recurrent_products(kind):
 # Models
 
 VOCAB, SOURCE_VOCAB = 9, 8
-FORMS = {"pooled": (3,), "grid": (4, 3)}
+FEATURE_SHAPES = {"pooled": (3,), "grid": (4, 3)}
 SMALL = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "readout_dim": 8}
 SOURCES, TARGETS = ([4, 5, 6, 7], [5], [6, 6, 4]), ([4, 5], [], [8, 7, 6, 5])
 WITH_IMAGE = [
@@ -126,20 +126,20 @@ WITH_IMAGE = [
 ]
 
 
-def nmt(forms=FORMS, scale=0.6, **changes) -> NMT:
+def nmt(kinds=FEATURE_SHAPES, scale=0.6, **changes) -> NMT:
     settings = NMTSettings.model_validate({**SMALL, **changes})
-    return randomised(NMT(settings, ModelInputs(VOCAB, forms, SOURCE_VOCAB)), scale).eval()
+    return randomised(NMT(settings, ModelInputs(VOCAB, kinds, SOURCE_VOCAB)), scale).eval()
 
 
-def batch_of(images=(True, True, True), forms=FORMS):
+def batch_of(images=(True, True, True), kinds=FEATURE_SHAPES):
     random = np.random.default_rng(0)
     examples = []
     for k, there in enumerate(images):
-        features = {form: random.normal(size=shape).astype(np.float16) for form, shape in forms.items()}
+        features = {kind: random.normal(size=shape).astype(np.float16) for kind, shape in kinds.items()}
         examples.append(Example(str(k), TARGETS[k], SOURCES[k], features if there else None))
     batch = collate(examples)
     present, *shown = batch.image
-    shown = [None if form is None else form.double() for form in shown]
+    shown = [None if kind is None else kind.double() for kind in shown]
     return dataclasses.replace(batch, image=type(batch.image)(present, *shown))
 
 
@@ -148,7 +148,7 @@ def test_without_images_the_model_equals_the_text_only_model(changes):
     multimodal, text = nmt(**changes), nmt(**(changes | {"image": []}))
     assert transfer_weights(text, multimodal.state_dict()).new == ()
     without = batch_of((False, False, False))
-    zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
+    zeros = {kind: torch.zeros(3, *shape, dtype=torch.float64) for kind, shape in FEATURE_SHAPES.items()}
     zero_images = dataclasses.replace(without, image=without.image._replace(**zeros))  # as in a mixed batch
     expected = sentence_log_probs(text(without), without)
     for batch in (without, zero_images):
@@ -180,7 +180,7 @@ def of_grid(model, batch, grid):
 
 
 def test_zero_rows_of_region_features_are_not_visual_prefix_tokens():
-    model, batch = nmt({"grid": FORMS["grid"]}, image=["prefix"]), batch_of()
+    model, batch = nmt({"grid": FEATURE_SHAPES["grid"]}, image=["prefix"]), batch_of()
     grid = batch.image.grid.clone()
     grid[:, 2:] = 0
     ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
@@ -209,7 +209,7 @@ def test_the_gradient_of_an_early_gate_alone():
 
 @pytest.mark.parametrize("image", ["attention", "initial"])
 def test_zero_rows_of_region_features_get_no_attention(image):
-    model, batch = nmt({"grid": FORMS["grid"]}, image=[image]), batch_of((True, False, True))
+    model, batch = nmt({"grid": FEATURE_SHAPES["grid"]}, image=[image]), batch_of((True, False, True))
     grid = batch.image.grid.clone()
     grid[:, 2:] = 0
     ours, expected = of_grid(model, batch, grid), of_grid(model, batch, grid[:, :2])
@@ -227,7 +227,7 @@ def test_zero_rows_of_region_features_get_no_attention(image):
 @pytest.mark.parametrize("image", ["prefix", "initial"])  # places of zeros give a context of zero either way
 def test_zero_features_count_as_a_present_image(image):
     model, batch = nmt(image=[image]), batch_of((True, True, True))
-    zeros = {form: torch.zeros(3, *shape, dtype=torch.float64) for form, shape in FORMS.items()}
+    zeros = {kind: torch.zeros(3, *shape, dtype=torch.float64) for kind, shape in FEATURE_SHAPES.items()}
     dark = model(dataclasses.replace(batch, image=batch.image._replace(**zeros))).logits
     none = model(dataclasses.replace(batch, image=ImageFeatures(torch.zeros(3, dtype=torch.bool)))).logits
     assert (dark - none).abs().max() > 1e-6
@@ -272,7 +272,7 @@ SOFT = {f"{part}_dropout": 0.5 for part in ("encoder", "annotation", "decoder", 
 
 
 def same_at_every_step(dropped):
-    """Whether what is dropped, (B, T, n), is so at every step, and not of all examples the same."""
+    """Whether the units dropped, (B, T, n), are equal at all steps and differ between examples."""
     return torch.equal(dropped.all(1), dropped.any(1)) and dropped.any() and not (dropped[0, 0] == dropped[1, 0]).all()
 
 
@@ -315,7 +315,7 @@ def test_whole_source_words_are_dropped():
 @pytest.mark.parametrize("changes", [{}, WITH_IMAGE[0], WITH_IMAGE[5]], ids=str)
 def test_half_precision_is_close_and_attention_weights_are_float32(changes):
     model, batch = nmt(scale=0.3, **changes).float(), batch_of((True, False, True))
-    shown = [None if form is None or form.dtype == torch.bool else form.float() for form in batch.image]
+    shown = [None if kind is None or kind.dtype == torch.bool else kind.float() for kind in batch.image]
     batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))
     expected = model(batch)
     with torch.autocast("cpu", torch.bfloat16):

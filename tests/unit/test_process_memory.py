@@ -1,4 +1,4 @@
-"""Freed memory stays with the process of commands whose steps are alike, which then touch no new page of memory."""
+"""Commands with repeating steps keep freed memory, so that later steps touch no new pages."""
 
 import platform
 import subprocess
@@ -14,7 +14,7 @@ PROGRAM = """
 import resource, sys
 import torch
 from limner.process import keep_freed_memory
-if sys.argv[1] == "kept":
+if sys.argv[1] == "retained":
     assert keep_freed_memory()
 torch.set_num_threads(1)
 network = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4)), torch.nn.Linear(2048, 3000))
@@ -34,22 +34,22 @@ print(sum(pages[3:]))
 def test_repeated_steps_allocate_no_new_memory_pages():
     pages = {
         how: int(subprocess.run([sys.executable, "-c", PROGRAM, how], check=True, capture_output=True).stdout)
-        for how in ("kept", "given back")
+        for how in ("retained", "released")
     }
 
-    assert pages["kept"] < pages["given back"] / 4
+    assert pages["retained"] < pages["released"] / 4
 
 
 def test_only_repeating_commands_keep_freed_memory(monkeypatch, capsys):
-    kept = []
+    calls = []
     app = sys.modules["limner.cli.app"]  # the package has an `app` of its own
-    monkeypatch.setattr(app, "keep_freed_memory", lambda: kept.append(True))
+    monkeypatch.setattr(app, "keep_freed_memory", lambda: calls.append(True))
     commands = typer.main.get_command(cli.app).commands
     assert set(REPEATING_COMMANDS) < set(commands)
     for name in commands:
-        kept.clear()
+        calls.clear()
         monkeypatch.setattr(sys, "argv", ["limner", name, "--no-such-option"])
         with pytest.raises(SystemExit):
             cli.main()
-        assert bool(kept) == (name in REPEATING_COMMANDS), name
+        assert bool(calls) == (name in REPEATING_COMMANDS), name
     assert "no-such-option" in capsys.readouterr().err

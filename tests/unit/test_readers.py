@@ -357,8 +357,8 @@ ANNOTATION = """<DOC>
 
 
 def test_iapr(tmp_path):
-    told = {"00/25": "a café & a bar; two palms;", "00/26": "a man;", "01/1000": "a hill; a lake;"}
-    for number, text in told.items():
+    expected = {"00/25": "a café & a bar; two palms;", "00/26": "a man;", "01/1000": "a hill; a lake;"}
+    for number, text in expected.items():
         annotation = ANNOTATION.format(number=number, text=text)
         write(tmp_path / f"annotations_complete_eng/{number}.eng", annotation, "latin-1")
     for number, text in {"00/25": "ein Café; zwei Palmen", "01/1000": "ein Hügel mit See"}.items():
@@ -452,14 +452,14 @@ def test_invalid_csv_files_are_refused(tmp_path, text, message):
 
 def test_a_table_without_ids_and_splits_uses_image_names_and_assigned_splits(dog):
     path = write(dog / "t.csv", "image,lang,text\np/dog.png,en,a dog\np/dog.png,en,a pet\n")
-    told = [("en", "a dog", 0), ("en", "a pet", 1)]
-    assert table(read_source("csv", path, ReaderOptions(split="val"))) == {"p/dog": ("val", told)}
+    expected = [("en", "a dog", 0), ("en", "a pet", 1)]
+    assert table(read_source("csv", path, ReaderOptions(split="val"))) == {"p/dog": ("val", expected)}
     lines = (
         '{"image": "p/dog.png", "lang": "en", "text": "a dog"}\n{"image": "p/dog.png", "lang": "en", "text": "a pet"}'
     )
     path = write(dog / "t.jsonl", lines)
     assert table(read_source("jsonl", path, ReaderOptions(split="auto"))) == {
-        "p/dog": (assign_split("p/dog", AUTO), told)
+        "p/dog": (assign_split("p/dog", AUTO), expected)
     }
     path = write(dog / "own.csv", rows("1,val,,en,a", "2,,,en,b"))
     assert table(read_source("csv", path, ReaderOptions(split="test"))) == {
@@ -546,8 +546,8 @@ def test_kinds_sources_and_options_are_checked(tmp_path):
 @pytest.mark.parametrize("copy", [False, True])
 def test_import_is_idempotent_and_image_paths_exist(flickr, tmp_path, copy):
     target = tmp_path / "deep" / "collection"
-    seen = []
-    progress = lambda done, total: seen.append((done, total))  # noqa: E731
+    progress_calls = []
+    progress = lambda done, total: progress_calls.append((done, total))  # noqa: E731
     report = import_collection("flickr", flickr, target, copy=copy, on_progress=progress)
     assert (report.items, report.sentences, report.changes) == (2, 4, Changes(2, 0, 0))
     assert any("skipped 2 sentences whose image is missing" in line for line in report.lines())
@@ -559,7 +559,7 @@ def test_import_is_idempotent_and_image_paths_exist(flickr, tmp_path, copy):
         assert collection.image_path(item).samefile(flickr / "images" / f"{item.id}.jpg") is not copy
         assert collection.image_path(item).read_bytes() == (flickr / "images" / f"{item.id}.jpg").read_bytes()
         assert item.image.startswith("images/") is copy
-    assert seen == ([(1, 2), (2, 2)] if copy else [])
+    assert progress_calls == ([(1, 2), (2, 2)] if copy else [])
 
 
 def test_import_by_reference_through_a_link(flickr, tmp_path):

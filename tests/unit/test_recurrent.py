@@ -139,7 +139,7 @@ def test_the_gradient_of_the_encoder():
 
 
 def test_dropout_of_the_states_is_one_mask_for_all_steps():
-    """With units that read only themselves and the same input at every step, each tells whether its state was read."""
+    """Units read only themselves and one constant input, so each output shows whether its state was dropped."""
     layer, steps, rows = BiGRU(1, 8).double().train(), 6, 5
     with torch.no_grad():
         layer.input.weight.zero_()

@@ -368,9 +368,9 @@ def test_the_command_creates_the_table(collection, backbone, capsys, monkeypatch
     status, printed, _ = run("--boxes", boxes, "--regions", "1", "--name", "eye_regions")
     assert (status, printed.splitlines()[-1]) == (0, "3 images encoded, 0 already stored, 0 skipped")
     assert grid_of(FeatureTable.open(collection, "eye_regions"), "one")[0][0] == [0, 1, 0]
-    status, _, told = run("--regions", "3")
-    assert (status, told.count("\n")) == (1, 1)
-    assert "--boxes" in told
+    status, _, message = run("--regions", "3")
+    assert (status, message.count("\n")) == (1, 1)
+    assert "--boxes" in message
 
 
 @pytest.mark.real

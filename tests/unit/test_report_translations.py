@@ -39,12 +39,12 @@ from limner.runs.trained_model import load_trained_model
 def evaluated(run, collection):
     """Store an evaluation as `limner evaluate` does; return it with the explanations of its sentences."""
     model = load_trained_model(run)
-    pictures = open_features(model, collection)
-    asked = Examples.of_split(
-        collection, "train", model.target, pictures, source=model.source, max_tokens=80
+    features = open_features(model, collection)
+    inputs = Examples.of_split(
+        collection, "train", model.target, features, source=model.source, max_tokens=80
     ).generation_inputs()
-    found = [hypotheses[0] for hypotheses in generate([model], asked, pictures, model.recipe.decoding)]
-    made = explain(model, asked, found, pictures)
+    result = [hypotheses[0] for hypotheses in generate([model], inputs, features, model.recipe.decoding)]
+    made = explain(model, inputs, result, features)
     items = [
         EvaluatedItem(
             id=query.item.id,
@@ -56,9 +56,9 @@ def evaluated(run, collection):
             log_prob=one.log_prob,
             sentence_score=float(row),
         )
-        for row, (query, one) in enumerate(zip(asked, found, strict=True))
+        for row, (query, one) in enumerate(zip(inputs, result, strict=True))
     ]
-    told = json.loads(gate_statistics(made).model_dump_json()) if made[0].gate is not None else None
+    statistics = json.loads(gate_statistics(made).model_dump_json()) if made[0].gate is not None else None
     evaluation = Evaluation(
         split="train",
         collection=str(collection.path),
@@ -67,7 +67,7 @@ def evaluated(run, collection):
         seconds=1,
         scores=(Score("bleu4", 50, "tok:given|scale:0-100"), Score("gate_above_0.5", 12.5, "words:8|scale:0-100")),
         items=tuple(items),
-        gates=told and GateStatistics.model_validate(told),
+        gates=statistics and GateStatistics.model_validate(statistics),
     )
     evaluation.save(run / "evaluation" / "train.json")
     return evaluation, made
@@ -78,7 +78,7 @@ def multimodal(tmp_path_factory):
     """A multimodal run on six images, with its collection, evaluation and explanations."""
     folder = tmp_path_factory.mktemp("seeing")
     collection = image_collection(folder / "collection")
-    run = learn(collection, folder / "run", picture=("attention",))
+    run = learn(collection, folder / "run", image=("attention",))
     return run, collection, *evaluated(run, collection)
 
 

@@ -176,13 +176,13 @@ def test_rows_with_other_settings_or_data_are_rejected(small, tiny, own_tiny, tm
 def test_a_row_with_other_features_is_rejected(small, own_tiny, backbone_of, tmp_path):
     out = tmp_path / "out"
     (first,) = run_table(TABLE, own_tiny, out, overrides=SMALL, rows=["MLBL-B"]).results
-    kept = out / "rows" / "mlbl-b.json"
-    stored = json.loads(kept.read_text())
+    record_file = out / "rows" / "mlbl-b.json"
+    stored = json.loads(record_file.read_text())
     assert stored["features"] == list(first.features) != []
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
     extract(own_tiny, backbone_of(version="2"))
     for record in (stored, without(stored, "features")):  # records of older versions lack the fingerprints
-        kept.write_text(json.dumps(record))
+        record_file.write_text(json.dumps(record))
         with pytest.raises(RunError, match=rf"mlbl-b\.json: made from other features \({first.features[0]};"):
             run_table(TABLE, own_tiny, out, overrides=SMALL, rows=["MLBL-B"])
 
@@ -208,8 +208,10 @@ def test_differences_from_the_recipe_are_rendered_beside_the_name(small, tiny, t
 def test_records_without_the_recipe_folder_are_completed(small, tiny, tmp_path):
     out = tmp_path / "out"
     first = run_table(TABLE, tiny, out, overrides=SMALL, rows=["MLBL-B"])
-    kept = out / "rows" / "mlbl-b.json"
-    kept.write_text(json.dumps(without(json.loads(kept.read_text()), "recipe_folder", "overrides", "features")))
+    record_file = out / "rows" / "mlbl-b.json"
+    record_file.write_text(
+        json.dumps(without(json.loads(record_file.read_text()), "recipe_folder", "overrides", "features"))
+    )
     again = run_table(TABLE, tiny, out, overrides=SMALL, rows=["MLBL-B"])
     assert again.results == first.results
 
@@ -217,13 +219,13 @@ def test_records_without_the_recipe_folder_are_completed(small, tiny, tmp_path):
 def test_records_without_settings_added_since_are_accepted(small, tiny, tmp_path):
     out = tmp_path / "out"
     run_table(TABLE, tiny, out, overrides=SMALL, rows=["GT2"])
-    kept = out / "rows" / "gt2.json"
-    stored = json.loads(kept.read_text())
+    record_file = out / "rows" / "gt2.json"
+    stored = json.loads(record_file.read_text())
     older = without(stored["recipe"], "source_text") | {"data": without(stored["recipe"]["data"], "synthetic")}
-    kept.write_text(json.dumps(stored | {"recipe": older}))
+    record_file.write_text(json.dumps(stored | {"recipe": older}))
     run_table(TABLE, tiny, out, overrides=SMALL, rows=["GT2"])
     assert small["evaluate"] == 1
-    kept.write_text(json.dumps(stored | {"recipe": stored["recipe"] | {"of_another_version": 1}}))
+    record_file.write_text(json.dumps(stored | {"recipe": stored["recipe"] | {"of_another_version": 1}}))
     with pytest.raises(RunError, match="other settings"):
         run_table(TABLE, tiny, out, overrides=SMALL, rows=["GT2"])
 

@@ -248,14 +248,14 @@ def test_rows_are_initialised_from_a_given_run(made, counting, tmp_path, done):
 
 def test_a_seed_with_other_settings_is_rejected(made, counting, done):
     out = made.markdown.parent
-    kept = out / "rows" / "nmt.json"
-    stored = kept.read_text()
+    record_file = out / "rows" / "nmt.json"
+    stored = record_file.read_text()
     try:
-        kept.unlink()
+        record_file.unlink()
         with pytest.raises(RunError, match=r"nmt-seed2\.json: made with other settings"):
             run_table(TABLE, counting, out, rows=["NMT"], overrides=["decoding.beam_size=2"])
     finally:
-        kept.write_text(stored)
+        record_file.write_text(stored)
     with pytest.raises(RunError, match=r"nmt-more\.json: made with other settings"):  # only the preceding stage differs
         run_table(changed("NMT, more", pretraining=("same",)), counting, out, rows=["NMT, more"])
     assert done["train"] == []

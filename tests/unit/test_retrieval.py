@@ -50,12 +50,12 @@ class Stored:
 @pytest.mark.parametrize("at_once", [3, 1000])
 def test_the_memory_budget_does_not_change_results(model, examples, whole, budget, at_once, monkeypatch):
     monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", at_once)
-    told = []
+    progress = []
     arguments = model.model, examples.targets, examples.items, examples.features
-    found = pair_log_probs(*arguments, budget=budget, on_progress=lambda done, total: told.append((done, total)))
-    torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
-    assert told[-1] == (whole.numel(), whole.numel())
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    result = pair_log_probs(*arguments, budget=budget, on_progress=lambda done, total: progress.append((done, total)))
+    torch.testing.assert_close(result, whole, rtol=1e-5, atol=1e-5)
+    assert progress[-1] == (whole.numel(), whole.numel())
+    assert [done for done, _ in progress] == sorted(done for done, _ in progress)
 
 
 def test_a_matrix_above_the_budget_is_stored_in_a_file():
@@ -83,10 +83,10 @@ def test_sentences_are_encoded_once_for_all_images(model, examples, monkeypatch)
 def test_the_mean_image_is_not_part_of_the_marginal(model, examples, tiny, others, at_once, monkeypatch):
     monkeypatch.setattr("limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", at_once)
     sampled = tiny.items("train")[:others]
-    (seen,) = examples.features.take(tiny.items("train")[7:8])
+    (mean_image,) = examples.features.take(tiny.items("train")[7:8])
     arguments = model, examples.targets, examples.items, examples.features, sampled
     with_it, without = (
-        normalised_log_probs(*arguments, mean=seen, budget=9_000),
+        normalised_log_probs(*arguments, mean=mean_image, budget=9_000),
         normalised_log_probs(*arguments, budget=9_000),
     )
     torch.testing.assert_close(with_it.normalised, without.normalised)
@@ -100,9 +100,9 @@ def test_the_mean_image_is_not_part_of_the_marginal(model, examples, tiny, other
 def test_the_marginal_is_accumulated_over_tiles(model, examples, whole, tiny, others, monkeypatch):
     monkeypatch.setattr(
         "limner.retrieval.all_pairs.IMAGES_READ_PER_BATCH", 3
-    )  # 8 pictures of the split: some come together
+    )  # 8 images of the split, in several tiles
     sampled = tiny.items("train")[:others]
-    found = normalised_log_probs(
+    result = normalised_log_probs(
         model, examples.targets, examples.items, examples.features, sampled, budget=9_000
     ).normalised
     matrix = whole
@@ -111,7 +111,7 @@ def test_the_marginal_is_accumulated_over_tiles(model, examples, whole, tiny, ot
         alone = log_marginal(model.model, examples.targets, sampled, examples.features, budget=9_000)
         torch.testing.assert_close(alone, matrix.exp().mean(1).log(), rtol=1e-4, atol=1e-4)
     expected = whole - matrix.exp().mean(1).log().unsqueeze(1)  # eq. 7, with the mean in place of the sum
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_mode_of_the_model_is_restored(model, examples):
@@ -164,9 +164,9 @@ def test_logits_of_a_large_vocabulary_are_computed_in_tiles():
     with Watch() as watch, torch.inference_mode():
         tiles = list(score_tiles(model, targets, source.items(), source, budget=budget))
     assert watch.peak <= budget
-    found = pair_log_probs(model, targets[:2], source.items(), source)
+    result = pair_log_probs(model, targets[:2], source.items(), source)
     whole = torch.cat([tile.log_probs[[tile.rows.index(0), tile.rows.index(1)]] for tile in tiles], 1)
-    torch.testing.assert_close(whole, found, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(whole, result, rtol=1e-5, atol=1e-5)
 
 
 class Watch(TorchDispatchMode):

@@ -1,4 +1,4 @@
-"""BLEU of sampled descriptions: what is given, how long samples are, and what they are compared with."""
+"""BLEU of sampled descriptions: prefixes, sample lengths and references."""
 
 import math
 
@@ -40,8 +40,8 @@ def settings(samples=3, given=0):
 
 
 def scored(model, examples, **changes):
-    found = sampled_scores([model], examples, settings(**changes), PLAIN, seed=1)
-    return {score.name: score for score in found}
+    result = sampled_scores([model], examples, settings(**changes), PLAIN, seed=1)
+    return {score.name: score for score in result}
 
 
 def saying(say):
@@ -60,8 +60,8 @@ def test_a_sample_has_the_length_and_prefix_of_its_reference(model, examples):
         texts = sample_texts([model], examples, inputs, 4, PLAIN, 1)
         assert {len(one.prefix) for one in inputs} == {given}
         assert len({one.length for one in inputs}) > 1
-        for one, said in zip(inputs, texts, strict=True):
-            assert [len(text.split()) for text in said] == [one.length - given] * 4
+        for one, samples_of_one in zip(inputs, texts, strict=True):
+            assert [len(text.split()) for text in samples_of_one] == [one.length - given] * 4
             assert len(one.reference.split()) == one.length - given
 
 
@@ -72,10 +72,10 @@ def test_prefix_words_are_conditioned_on_and_not_scored(model, examples, monkeyp
     )
     inputs = sampled_bleu._sample_inputs(model, examples, 3)
     references = [one.reference.split() for one in inputs]
-    found = scored(model, examples, given=3)
+    result = scored(model, examples, given=3)
     matched = sum(min(reference.count("green"), 1) for reference in references)
-    assert found["sampled_bleu1"].value == pytest.approx(100 * matched / sum(map(len, references)))
-    assert "prefix words:3,not scored" in found["sampled_bleu1"].signature
+    assert result["sampled_bleu1"].value == pytest.approx(100 * matched / sum(map(len, references)))
+    assert "prefix words:3,not scored" in result["sampled_bleu1"].signature
     assert red != green
 
 
@@ -89,34 +89,40 @@ def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkey
         return [[Hypothesis(tokens, 0.0, 0.0, False)] * how.n_best for tokens in some]
 
     monkeypatch.setattr(sampled_bleu, "beam_search", search)
-    found = scored(model, examples)
+    result = scored(model, examples)
     words = [word for target in examples.targets for word in target]
     known = sum(word != SPECIAL_TOKENS.unk for word in words)  # "testword" is none the model knows: it says "<unk>"
     assert 0 < known < len(words)
-    assert found["sampled_bleu1"].value == pytest.approx(100 * known / len(words))
-    assert found["sampled_bleu1_std"].value == pytest.approx(0, abs=1e-9)
+    assert result["sampled_bleu1"].value == pytest.approx(100 * known / len(words))
+    assert result["sampled_bleu1_std"].value == pytest.approx(0, abs=1e-9)
 
 
 def test_mean_and_deviation_are_those_of_the_repetitions(model, examples):
     inputs = sampled_bleu._sample_inputs(model, examples, 1)
     texts = sample_texts([model], examples, inputs, 5, PLAIN, 1)
     references = [[one.reference] for one in inputs]
-    bleu = [score_sentences([said[k] for said in texts], references, ["bleu2"])[0].value for k in range(5)]
-    found = scored(model, examples, samples=5, given=1)
+    bleu = [
+        score_sentences([samples_of_one[k] for samples_of_one in texts], references, ["bleu2"])[0].value
+        for k in range(5)
+    ]
+    result = scored(model, examples, samples=5, given=1)
     assert len(set(bleu)) > 1
-    assert found["sampled_bleu2"].value == pytest.approx(np.mean(bleu))
-    assert found["sampled_bleu2_std"].value == pytest.approx(np.std(bleu, ddof=1))
-    assert list(found) == [f"sampled_bleu{n}{end}" for n in (1, 2, 3) for end in ("", "_std")]
+    assert result["sampled_bleu2"].value == pytest.approx(np.mean(bleu))
+    assert result["sampled_bleu2_std"].value == pytest.approx(np.std(bleu, ddof=1))
+    assert list(result) == [f"sampled_bleu{n}{end}" for n in (1, 2, 3) for end in ("", "_std")]
 
 
 def test_repetitions_are_in_no_order_of_probability(model, examples, monkeypatch):
     words = model.tokenizer.encode("red green blue white")
     monkeypatch.setattr(sampled_bleu, "beam_search", saying(lambda given, length, k: (words[k],) * length))
     inputs = sampled_bleu._sample_inputs(model, examples, 0)
-    first = [said[0].split()[0] for said in sample_texts([model], examples, inputs, 4, PLAIN, 1)]
+    first = [samples_of_one[0].split()[0] for samples_of_one in sample_texts([model], examples, inputs, 4, PLAIN, 1)]
     assert len(set(first)) > 2
-    all_ = [{text.split()[0] for text in said} for said in sample_texts([model], examples, inputs, 4, PLAIN, 1)]
-    assert all(len(said) == 4 for said in all_)
+    all_ = [
+        {text.split()[0] for text in samples_of_one}
+        for samples_of_one in sample_texts([model], examples, inputs, 4, PLAIN, 1)
+    ]
+    assert all(len(samples_of_one) == 4 for samples_of_one in all_)
 
 
 def test_samples_do_not_depend_on_batches_or_repeated_calls(model, examples, monkeypatch):
@@ -128,7 +134,7 @@ def test_samples_do_not_depend_on_batches_or_repeated_calls(model, examples, mon
 
 
 def test_sentences_of_one_image_are_sampled_independently(model, examples):
-    """The draws are fixed by an id, which must not be the picture's alone."""
+    """The id that seeds the samples must not be that of the image alone."""
     ids = [one.id for one in sampled_bleu._sample_inputs(model, examples, 0)]
     assert len(set(ids)) == len(ids) == len(examples)
 
@@ -145,8 +151,8 @@ def test_sentences_no_longer_than_the_prefix_are_skipped_and_counted(model, exam
 def test_the_temperature_of_the_decoding_settings_is_used(model, examples):
     cold = DecodingSettings(sample=SampleSettings(temperature=0.01))
     inputs = sampled_bleu._sample_inputs(model, examples, 0)
-    for said in sample_texts([model], examples, inputs, 4, cold, 1):
-        assert len(set(said)) == 1
+    for samples_of_one in sample_texts([model], examples, inputs, 4, cold, 1):
+        assert len(set(samples_of_one)) == 1
 
 
 def test_the_signature_names_every_setting_that_changes_the_value(model, examples):
@@ -164,19 +170,19 @@ def test_the_signature_names_every_setting_that_changes_the_value(model, example
 
 
 def test_samples_are_requested_by_the_recipe_or_the_caller(model, tiny):
-    asked = evaluate(
+    evaluation = evaluate(
         [model], tiny, options=EvaluationOptions(metrics=("bleu1",), retrieval=False, measures=settings(2, 1))
     )
-    assert asked.name == "test-samples2,prefix_words1"
-    assert "sampled_bleu3" in {score.name for score in asked.scores}
+    assert evaluation.name == "test-samples2,prefix_words1"
+    assert "sampled_bleu3" in {score.name for score in evaluation.scores}
     usual = model._replace(recipe=model.recipe.model_copy(update={"evaluation": settings(2, 1)}))
     again = evaluate([usual], tiny, options=EvaluationOptions(metrics=("bleu1",), retrieval=False))
-    assert (again.name, again.scores) == ("test", asked.scores)
+    assert (again.name, again.scores) == ("test", evaluation.scores)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.01])
 def test_a_draw_close_to_one_is_the_last_allowed_word(temperature):
-    """In float32 such a draw is 1, and what is left may be less than the smallest number there is."""
+    """In float32 such a draw rounds to 1, and the remaining mass may underflow."""
     batch = collate([Example("a")])
     sampler = Sampler(SampleSettings(temperature=temperature), DecodingSettings(max_length=1, beam_size=2), batch)
     sampler.draws = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.double)
@@ -210,10 +216,10 @@ def test_a_common_prefix_is_encoded_once_for_all_samples():
             return torch.zeros(len(tokens), 6), state + tokens[:, None]
 
     settings = DecodingSettings(beam_size=3, n_best=3, min_length=4, max_length=4, sample=SampleSettings())
-    found = beam_search([Even()], collate([Example("a"), Example("b")]), settings, [[4, 5], [3, 3, 4]])
+    result = beam_search([Even()], collate([Example("a"), Example("b")]), settings, [[4, 5], [3, 3, 4]])
     assert rows[:3] == [[1, 1], [4, 3], [5] * 3 + [3] * 3]
     assert [len(row) for row in rows] == [2, 2, 6, 6]
-    for hypotheses, given in zip(found, [(4, 5), (3, 3, 4)], strict=True):
+    for hypotheses, given in zip(result, [(4, 5), (3, 3, 4)], strict=True):
         assert {one.tokens[: len(given)] for one in hypotheses} == {given}
         assert all(len(one.tokens) == 4 for one in hypotheses)
         assert [one.log_prob for one in hypotheses] == pytest.approx([-4 * math.log(6)] * 3)

@@ -1,4 +1,4 @@
-"""The generated collection: same bytes, right grammar, senses that only the picture tells, boxes that fit."""
+"""Generated collections: reproducible bytes, grammar, senses determined by the image, and boxes."""
 
 import builtins
 import hashlib
@@ -185,10 +185,10 @@ def test_every_object_can_be_named_and_drawn():
     assert set(drawing.DRAW_BACKGROUND) == set(BACKGROUNDS)
     for phrases in PHRASES.values():
         assert phrases.keys() == PHRASES["en"].keys()
-    assert {len(forms) for kinds in TEMPLATES.values() for forms in kinds.values()} == {5}
+    assert {len(feature_kinds) for kinds in TEMPLATES.values() for feature_kinds in kinds.values()} == {5}
 
 
-# What is said, over many scenes.
+# Sentences of many scenes
 
 
 def test_sentences_are_of_ordinary_length_and_end_properly(scenes):
@@ -216,7 +216,7 @@ def test_training_covers_every_word_of_the_test_scenes(scenes):
 
 def test_english_sentences_do_not_reveal_the_sense():
     """Whatever sense is thrown, the English sentences of a scene are the same; the German ones are not."""
-    seen = defaultdict(set)
+    labels_by_word = defaultdict(set)
     for index in range(300):
         scene = make_scene(0, "train", index, 1.0)
         tellings = {}
@@ -227,25 +227,25 @@ def test_english_sentences_do_not_reveal_the_sense():
         (first, ours), (second, theirs) = tellings.values()
         assert first == second
         assert all(a != b for a, b in zip(ours, theirs, strict=True))
-        seen[scene.label.split(":")[0]].add(scene.label)
-    assert {word: len(labels) for word, labels in seen.items()} == dict.fromkeys(SENSES, 2)
+        labels_by_word[scene.label.split(":")[0]].add(scene.label)
+    assert {word: len(labels) for word, labels in labels_by_word.items()} == dict.fromkeys(SENSES, 2)
 
 
 def test_a_classifier_of_the_english_words_is_at_chance():
     """Naive Bayes on the words around it guesses a sense as well as a coin."""
-    told = []
+    described = []
     for index in range(4500):
         scene = make_scene(0, "train", index, 1.0)
-        told.append((scene.label, set(" ".join(texts(scene, "en")).lower().split())))
+        described.append((scene.label, set(" ".join(texts(scene, "en")).lower().split())))
     known = defaultdict(Counter)
-    for label, words in told[:3000]:
+    for label, words in described[:3000]:
         known[label].update([*words, None])
 
     def belief(label, words):
         return sum(math.log((known[label][word] + 1) / (known[label][None] + 2)) for word in words)
 
     right = 0
-    for label, words in told[3000:]:
+    for label, words in described[3000:]:
         word = label.split(":")[0]
         guesses = [f"{word}:{sense}" for sense in SENSES[word]]
         right += max(guesses, key=lambda guess, words=words: belief(guess, words)) == label
@@ -350,12 +350,12 @@ def test_the_collection_has_the_sizes_of_the_settings(collection):
     for item in collection.items():
         assert Counter(sentence.lang for sentence in item.sentences) == {"en": 5, "de": 5, "fr": 5}
         if item.image:
-            with Image.open(collection.image_path(item)) as picture:
-                assert (picture.mode, picture.size) == ("RGB", (64, 64))
+            with Image.open(collection.image_path(item)) as opened:
+                assert (opened.mode, opened.size) == ("RGB", (64, 64))
             assert 1 <= len(item.regions) <= 3
             assert all(re.fullmatch(r"a \w+ \w+", region.text) for region in item.regions)
-            told = " ".join(item.texts("en"))
-            assert all(region.text.removeprefix("a ") in told for region in item.regions)
+            described = " ".join(item.texts("en"))
+            assert all(region.text.removeprefix("a ") in described for region in item.regions)
 
 
 def test_clips_are_real_videos(collection):

@@ -32,18 +32,18 @@ def model(trained_on_colours):
 
 
 def searched(model, tiny, shortlist):
-    found = evaluate(
+    result = evaluate(
         [model], tiny, options=EvaluationOptions(metrics=("bleu1",), measures=EvaluationSettings(shortlist=shortlist))
     )
-    return {score.name: score for score in found.scores}, found.retrieval
+    return {score.name: score for score in result.scores}, result.retrieval
 
 
 def test_only_the_shortlist_is_ranked():
     scores = np.array([[0.5, 0.1, 0.1], [0.4, 0.9, 0.2], [0.1, 0.3, 0.2], [0.9, 0.8, np.nan]])
-    owners = np.array([0, 1, 1, 2])  # picture 1 has two sentences, of which the better counts
+    owners = np.array([0, 1, 1, 2])  # image 1 has two sentences, of which the better counts
     alone, two, all_ = ([[0], [1], [2]], [[0, 1], [1, 2], [2, 0]], [[0, 1, 2], [1, 0, 2], [2, 0, 1]])
     assert shortlist_ranks(scores, owners, np.array(alone)).tolist() == [1, 1, 1]
-    assert shortlist_ranks(scores, owners, np.array(two)).tolist() == [1, 1, 2]  # what is no number is last
+    assert shortlist_ranks(scores, owners, np.array(two)).tolist() == [1, 1, 2]  # NaN ranks last
     assert shortlist_ranks(scores, owners, np.array(all_)).tolist() == [2, 1, 4]
 
 
@@ -55,8 +55,8 @@ def test_the_area_equals_the_area_under_the_curve_and_chance_the_mean_of_all_ord
     ranks, candidates = np.array([1, 3, 2, 4]), np.array([4, 4, 4, 4])
     curve = match_curve(ranks, candidates)
     assert curve == ((0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (1.0, 1.0))
-    shares, found = zip(*curve, strict=True)
-    assert match_area(ranks, candidates) == pytest.approx(100 * np.trapezoid(found, shares))
+    shares, result = zip(*curve, strict=True)
+    assert match_area(ranks, candidates) == pytest.approx(100 * np.trapezoid(result, shares))
     assert match_area(np.array([1, 10]), np.array([5, 10])) == pytest.approx(100 * (0.9 + 0.05) / 2)
     first = [min(places) + 1 for places in itertools.combinations(range(6), 2)]  # two right answers among six
     six = np.full(len(first), 6)
@@ -69,10 +69,10 @@ def test_the_chance_curve_equals_the_mean_over_all_orders():
     six, two = np.full(len(first), 6), np.full(len(first), 2)
     np.testing.assert_allclose(chance_curve(two, six), match_curve(first, six))
     one = chance_curve(np.array([1]), np.array([50]))
-    assert all(found == pytest.approx(share) for share, found in one)
+    assert all(result == pytest.approx(share) for share, result in one)
     mixed = chance_curve(np.array([1, 2]), np.array([6, 6]))
     both = zip(chance_curve(np.array([1]), np.array([6])), chance_curve(np.array([2]), np.array([6])), strict=True)
-    assert [found for _, found in mixed] == pytest.approx([(a[1] + b[1]) / 2 for a, b in both])
+    assert [result for _, result in mixed] == pytest.approx([(a[1] + b[1]) / 2 for a, b in both])
 
 
 class Stored:
@@ -120,29 +120,29 @@ def test_image_vector_models_define_the_distance(model):
     assert nearest_images(model, source.items(), source, 2).tolist() == [[0, 2], [1, 0], [2, 0]]
 
 
-@pytest.mark.parametrize("form", ["pooled", "maps"])
-def test_distances_are_between_the_image_vectors_of_the_multimodal_rnn(model, form):
-    """Its convnet's outputs, not what is stored; a picture that is stored is seen as the recipe scales it."""
+@pytest.mark.parametrize("kind", ["pooled", "maps"])
+def test_distances_are_between_the_image_vectors_of_the_multimodal_rnn(model, kind):
+    """Convnet outputs define the distance of pixel models; stored features are scaled as in the recipe."""
     torch.manual_seed(3)
-    shape, random = {"pooled": (6,), "maps": (4, 9, 9)}[form], np.random.default_rng(4)
+    shape, random = {"pooled": (6,), "maps": (4, 9, 9)}[kind], np.random.default_rng(4)
     settings = model.recipe.model.model_copy(update={"image_encoder": ImageEncoderSettings(scaling="unit")})
-    network = MRNN(settings, ModelInputs(model.model.vocab_size, {form: shape})).eval()
+    network = MRNN(settings, ModelInputs(model.model.vocab_size, {kind: shape})).eval()
     values = (random.random((12, *shape)) * random.random((12, *[1] * len(shape))) * 9).astype(np.float16)
 
     class SourceLanguage(Stored):
         def take(self, items):
-            return [{form: self.values[int(item.id)]} for item in items]
+            return [{kind: self.values[int(item.id)]} for item in items]
 
     source = SourceLanguage(values)
-    seen = torch.from_numpy(values).float()
-    if form == "maps":
+    encoded = torch.from_numpy(values).float()
+    if kind == "maps":
         with torch.no_grad():
-            expected = network.image_encoder.convnet(seen)
+            expected = network.image_encoder.convnet(encoded)
     else:
-        expected = seen / seen.norm(dim=1, keepdim=True)
+        expected = encoded / encoded.norm(dim=1, keepdim=True)
     order = torch.cdist(expected, expected).argsort(1)[:, :5]
     assert torch.equal(nearest_images(model._replace(model=network), source.items(), source, 5), order)
-    assert not torch.equal(torch.cdist(seen.flatten(1), seen.flatten(1)).argsort(1)[:, :5], order)
+    assert not torch.equal(torch.cdist(encoded.flatten(1), encoded.flatten(1)).argsort(1)[:, :5], order)
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 14, 1 << 30])
@@ -159,13 +159,13 @@ def test_the_memory_budget_changes_no_neighbour(model, budget, monkeypatch):
 
 
 def test_pair_scores_fill_the_matrix(model, monkeypatch):
-    """Some pictures at a time, into the one matrix there is."""
+    """Scores are written into one matrix, several images at a time."""
     monkeypatch.setattr(shortlist, "IMAGES_PER_BATCH", 2)
-    asked = []
+    tile_sizes = []
 
     class Rater:
         def pair_scores(self, image, sentences):
-            asked.append(len(image.present))
+            tile_sizes.append(len(image.present))
             return image.pooled[:, 0] + 10 * torch.arange(len(sentences))[:, None]
 
     source = Stored([[0], [1], [2], [3], [4]])
@@ -173,12 +173,12 @@ def test_pair_scores_fill_the_matrix(model, monkeypatch):
     examples, into = Examples(items, model.target, source, max_tokens=80), np.full((5, 5), np.nan, dtype=np.float32)
     shortlist.fill_pair_scores(model, Rater(), examples, source, into)
     assert into.tolist() == [[10 * row + column for column in range(5)] for row in range(5)]
-    assert asked == [2, 2, 1]
+    assert tile_sizes == [2, 2, 1]
 
 
 @pytest.fixture(scope="module")
 def unlike(model):
-    """A model of random weights and pictures that are all different, so that nothing ties."""
+    """A model with random weights and distinct images, so that there are no ties."""
     torch.manual_seed(0)
     network = MRNN(model.recipe.model, ModelInputs(model.model.vocab_size, {"pooled": (6,)})).eval()
     with torch.no_grad():
@@ -196,14 +196,14 @@ def unlike(model):
 
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_both_directions_equal_the_definition(unlike, tiny, size):
-    """Lowest first: C(w|x) for a sentence; C(w|x) / C(w|mean) for a picture, among the sentences of its shortlist."""
+    """Lowest first: C(w|x) for a sentence; C(w|x) / C(w|mean) for an image, among the sentences of its shortlist."""
     model, examples = unlike
     mean = {"pooled": np.linspace(-1, 1, 6).astype(np.float16)}
     others = examples.items[:3]
-    found = evaluate_retrieval(
+    result = evaluate_retrieval(
         model, examples, tiny, others, RetrievalSettings(shortlist=size, budget=1 << 20), mean=mean
     )
-    scores = {score.name: score for score in found.scores}
+    scores = {score.name: score for score in result.scores}
 
     def perplexities(source, items):
         log_probs = pair_log_probs(model.model, examples.targets, items, source).double().numpy()
@@ -214,17 +214,17 @@ def test_both_directions_equal_the_definition(unlike, tiny, size):
     owners, vectors = np.array(examples.owners), examples.features.values.astype(float)
     ranks = np.array([(row <= row[owner]).sum() for row, owner in zip(perplexity, owners, strict=True)])
     areas = []
-    for picture in range(9):
-        listed = np.linalg.norm(vectors - vectors[picture], axis=1).argsort()[:size]
+    for image in range(9):
+        listed = np.linalg.norm(vectors - vectors[image], axis=1).argsort()[:size]
         candidates = np.flatnonzero(np.isin(owners, listed))
-        in_order = candidates[ratio[candidates, picture].argsort()]
-        rank = 1 + (owners[in_order] == picture).argmax()
+        in_order = candidates[ratio[candidates, image].argsort()]
+        rank = 1 + (owners[in_order] == image).argmax()
         areas.append((len(candidates) - rank + 0.5) / len(candidates))
     assert scores["text_to_image_match_area"].value == pytest.approx(match_area(ranks, np.full(len(owners), 9)))
     assert scores["image_to_text_match_area"].value == pytest.approx(100 * np.mean(areas))
     assert f"shortlist:{size}|" in scores["image_to_text_match_area"].signature
-    assert found.shown.shortlist == size
-    curves = found.shown.match_curves
+    assert result.shown.shortlist == size
+    curves = result.shown.match_curves
     assert curves.text_to_image[-1] == curves.image_to_text[-1] == (1.0, 1.0)
 
 
@@ -237,12 +237,12 @@ def test_a_shortlist_longer_than_the_images_is_an_error_before_decoding(model, t
 def test_retrieval_is_skipped_for_a_split_without_images(model, own_tiny):
     write_items(own_tiny.path, [Item("blind", "words", sentences=(Sentence("en", "a red wall"),))])
     collection = Collection.open(own_tiny.path)
-    found = evaluate(
+    result = evaluate(
         [model],
         collection,
         options=EvaluationOptions(split="words", metrics=("bleu1",), measures=EvaluationSettings(shortlist=3)),
     )
-    assert found.retrieval is None
+    assert result.retrieval is None
 
 
 def test_a_shortlist_changes_no_other_score(model, tiny):
@@ -255,7 +255,7 @@ def test_a_shortlist_changes_no_other_score(model, tiny):
 
 def test_pair_rankers_replace_perplexity_by_their_score(model, tiny, monkeypatch):
     class Rater(torch.nn.Module):
-        """Fits every sentence best to the pictures in the order of the collection."""
+        """Scores images by their order in the collection."""
 
         def __init__(self, inner):
             super().__init__()
@@ -274,7 +274,7 @@ def test_pair_rankers_replace_perplexity_by_their_score(model, tiny, monkeypatch
     for place in ("limner.retrieval.marginal.allocate_matrix", "limner.retrieval.shortlist.allocate_matrix"):
         monkeypatch.setattr(place, lambda shape, budget: rooms.append(shape) or allocate_matrix(shape, budget))
     scores, _ = searched(model._replace(model=Rater(model.model)), tiny, 3)
-    assert rooms == [(17, 8), (8, 3)]  # the ratings are written over the probabilities; and what is seen
+    assert rooms == [(17, 8), (8, 3)]  # the scores overwrite the log-probabilities; then the image features
     assert "score:the model's own" in scores["text_to_image_match_area"].signature
     usual, _ = searched(model, tiny, 3)
     assert scores["text_to_image_match_area"].value < usual["text_to_image_match_area"].value

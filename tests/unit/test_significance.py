@@ -1,4 +1,4 @@
-"""Approximate randomisation: what must hold of p whatever the metric, and what it is where it can be counted out."""
+"""Approximate randomisation: properties of p for all metrics, and exact values of small cases."""
 
 import itertools
 import tracemalloc
@@ -60,24 +60,24 @@ def test_p_agrees_with_the_exact_test(seed):
 def test_p_of_several_runs_agrees_with_the_exact_test(exchange, segments, deals):
     random = np.random.default_rng(7)
     a, b = system(random, segments, 0.7, runs=2), system(random, segments, 0.4, runs=2)
-    found = approximate_randomisation(a, b, ratio, trials=4000, exchange=exchange)
-    assert found.p == near(by_counting(a, b, deals), 4000)
+    result = approximate_randomisation(a, b, ratio, trials=4000, exchange=exchange)
+    assert result.p == near(by_counting(a, b, deals), 4000)
 
 
 @pytest.mark.parametrize("exchange", ["outputs", "systems"])
 @pytest.mark.parametrize("runs", [1, 3])
 def test_a_system_does_not_differ_from_itself(exchange, runs):
     a = system(np.random.default_rng(1), 30) * runs
-    found = approximate_randomisation(a, a, ratio, trials=200, exchange=exchange)
-    assert (found.difference, found.p) == (0, 1)
+    result = approximate_randomisation(a, a, ratio, trials=200, exchange=exchange)
+    assert (result.difference, result.p) == (0, 1)
 
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_better_on_every_segment_gives_the_smallest_possible_p(runs):
     a, b = ([np.tile([right, 8.0], (40, 1))] * runs for right in (6.0, 3.0))
-    found = approximate_randomisation(a, b, ratio, trials=500)
-    assert found.p == 1 / 501
-    assert found == pytest.approx((75, 37.5, 37.5, 1 / 501))
+    result = approximate_randomisation(a, b, ratio, trials=500)
+    assert result.p == 1 / 501
+    assert result == pytest.approx((75, 37.5, 37.5, 1 / 501))
 
 
 @pytest.mark.parametrize("runs", [(1, 1), (3, 3), (2, 3)])
@@ -92,16 +92,16 @@ def test_exchanging_the_systems_changes_the_sign_only(runs):
 def test_means_are_over_the_runs():
     random = np.random.default_rng(5)
     a, b = system(random, 25, 0.55, 3), system(random, 25, 0.5)
-    found = approximate_randomisation(a, b, ratio, trials=1, exchange="outputs")
-    assert found.a_mean == pytest.approx(np.mean([ratio(run.sum(axis=0)) for run in a]))
-    assert found.b_mean == pytest.approx(ratio(b[0].sum(axis=0)))
-    assert found.difference == pytest.approx(found.a_mean - found.b_mean)
+    result = approximate_randomisation(a, b, ratio, trials=1, exchange="outputs")
+    assert result.a_mean == pytest.approx(np.mean([ratio(run.sum(axis=0)) for run in a]))
+    assert result.b_mean == pytest.approx(ratio(b[0].sum(axis=0)))
+    assert result.difference == pytest.approx(result.a_mean - result.b_mean)
 
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_p_is_about_uniform_where_there_is_no_difference(runs):
     random = np.random.default_rng(11)
-    found = np.array(
+    result = np.array(
         [
             approximate_randomisation(
                 system(random, 20, runs=runs), system(random, 20, runs=runs), ratio, trials=99, seed=trial
@@ -109,8 +109,8 @@ def test_p_is_about_uniform_where_there_is_no_difference(runs):
             for trial in range(200)
         ]
     )
-    assert found.mean() == pytest.approx(0.5, abs=0.08)
-    assert [(found <= level).mean() for level in (0.1, 0.25, 0.5, 0.75)] == pytest.approx(
+    assert result.mean() == pytest.approx(0.5, abs=0.08)
+    assert [(result <= level).mean() for level in (0.1, 0.25, 0.5, 0.75)] == pytest.approx(
         [0.1, 0.25, 0.5, 0.75], abs=0.1
     )
 
@@ -138,14 +138,14 @@ def test_the_same_seed_gives_the_same_p_in_blocks_of_any_size(monkeypatch):
 
 def test_memory_is_bounded_and_progress_is_reported(monkeypatch):
     monkeypatch.setattr(significance_module, "BLOCK_BYTES", 1 << 20)
-    random, told = np.random.default_rng(0), []
+    random, progress = np.random.default_rng(0), []
     a, b = system(random, 1000), system(random, 1000)
     tracemalloc.start()
-    approximate_randomisation(a, b, ratio, trials=1000, on_progress=lambda done, total: told.append((done, total)))
+    approximate_randomisation(a, b, ratio, trials=1000, on_progress=lambda done, total: progress.append((done, total)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 8 << 20  # all trials at once would be 16 MB of random numbers alone
-    assert told == sorted(told) and len(told) > 10 and told[-1] == (1000, 1000)
+    assert progress == sorted(progress) and len(progress) > 10 and progress[-1] == (1000, 1000)
 
 
 @pytest.mark.parametrize("name", ["bleu4", "ter", "chrf3_recall"])
@@ -155,10 +155,10 @@ def test_significance_of_every_metric(name):
     wrong = [f"ein Haus mit {number} Türen und am See" for number in range(20)]
     metric = METRICS[name]
     a, b = ([metric.statistics(hypotheses, references)] for hypotheses in (right, wrong))
-    found = approximate_randomisation(a, b, metric.value, trials=200)
-    assert found.p == 1 / 201
-    assert (found.difference > 0) == metric.higher_is_better
-    assert found.a_mean == pytest.approx(metric.score(right, references).value)
+    result = approximate_randomisation(a, b, metric.value, trials=200)
+    assert result.p == 1 / 201
+    assert (result.difference > 0) == metric.higher_is_better
+    assert result.a_mean == pytest.approx(metric.score(right, references).value)
 
 
 @pytest.mark.parametrize(

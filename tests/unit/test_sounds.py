@@ -1,4 +1,4 @@
-"""The generated sounds: the same bytes, words that are true of what is heard, and the command that makes them."""
+"""Generated sounds: reproducible bytes, sentences that agree with measurements, and the command."""
 
 import hashlib
 import json
@@ -88,7 +88,7 @@ def test_zero_sounds_are_an_error(tmp_path):
         generate_sounds(tmp_path / "c", SoundSettings(train=0, val=0, test=0))
 
 
-# What is said.
+# Sentences
 
 
 @pytest.mark.parametrize("sound", SOUNDS[:40], ids=lambda sound: sound.seed)
@@ -108,7 +108,7 @@ def test_wording_varies():
     assert len({tuple(sentence.text for sentence in describe_sound(sound)) for sound in SOUNDS}) > 100
 
 
-# Words and sound agree: what is measured of the samples, by the word.
+# Sentences agree with measurements of the samples
 
 
 def loudness(samples):
@@ -167,22 +167,22 @@ def beats(samples):
     ],
 )
 def test_sentences_agree_with_measurements(kind, quality, measure, border):
-    """The first of the two words is what is above the border; no sound is near it."""
+    """Sounds of the first word are above the border and those of the second below; none is close to it."""
     more, less = QUALITIES[kind][quality]
-    found = {more: [], less: []}
+    measured = {more: [], less: []}
     for sound in SOUNDS:
         if sound.kind == kind:
-            found[sound.qualities[quality]].append(measure(synthesise(sound, 1.0, RATE)))
-    assert min(map(len, found.values())) > 10
-    assert max(found[less]) < border < min(found[more])
+            measured[sound.qualities[quality]].append(measure(synthesise(sound, 1.0, RATE)))
+    assert min(map(len, measured.values())) > 10
+    assert max(measured[less]) < border < min(measured[more])
 
 
 def test_rough_tones_have_overtones():
-    found = {word: [] for word in QUALITIES["tone"]["timbre"]}
+    measured = {word: [] for word in QUALITIES["tone"]["timbre"]}
     for sound in SOUNDS:
         if sound.kind == "tone":
-            found[sound.qualities["timbre"]].append(overtones(synthesise(sound, 1.0, RATE)))
-    assert max(found["pure"]) < 0.02 < 0.2 < min(found["rough"])
+            measured[sound.qualities["timbre"]].append(overtones(synthesise(sound, 1.0, RATE)))
+    assert max(measured["pure"]) < 0.02 < 0.2 < min(measured["rough"])
 
 
 def test_beats_can_be_counted():
@@ -215,23 +215,23 @@ def run(capsys, monkeypatch, *arguments):
 def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_path):
     sizes = ["--seed", 2, "--train", 2, "--val", 1, "--test", 1]
     status, printed, _ = run(capsys, monkeypatch, "generate", kind, tmp_path / "c", *sizes, "--json")
-    told = json.loads(printed)
+    summary = json.loads(printed)
     assert status == 0
-    assert told["splits"] == {"train": 2, "val": 1, "test": 1} == Collection.open(tmp_path / "c").splits()
-    assert told["next"].endswith(f"c --backbone {backbone}")
+    assert summary["splits"] == {"train": 2, "val": 1, "test": 1} == Collection.open(tmp_path / "c").splits()
+    assert summary["next"].endswith(f"c --backbone {backbone}")
     status, printed, _ = run(capsys, monkeypatch, "show", tmp_path / "c")
     assert f"{4 if kind == 'sounds' else 0} audio files" in printed
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [(["smells", "c"], "KIND 'smells': expected scenes or sounds"),
      (["sounds", "c", "--train", "-1"], "sounds: train: Input should be greater than or equal to 0 (got -1)")],
 )  # fmt: skip
-def test_invalid_arguments_of_generate(arguments, told, capsys, monkeypatch, tmp_path):
+def test_invalid_arguments_of_generate(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     status, _, errors = run(capsys, monkeypatch, "generate", *arguments)
-    assert (status, errors) == (1, f"error: {told}\n")
+    assert (status, errors) == (1, f"error: {message}\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -273,7 +273,9 @@ def test_compounds_are_encoded_by_parts_and_decoded_whole(values):
         assert tokenizer.decode(tokenizer.encode(text), detokenise=True) == whole.decode(
             whole.encode(text), detokenise=True
         )
-    assert tokenizer.decode(tokenizer.encode("Ballwasser")) == tokenizer.words("Ballwasser")[0]  # never seen
+    assert (
+        tokenizer.decode(tokenizer.encode("Ballwasser")) == tokenizer.words("Ballwasser")[0]
+    )  # not in the training sentences
     assert tokenizer.encode("Spielertage")[: len(tokenizer.encode("Spieler"))] == tokenizer.encode("Spieler")
     if tokenizer.settings.level == "word":
         assert set(whole.entries) - set(tokenizer.entries) == set(

@@ -1,4 +1,4 @@
-"""Training: it learns, keeps the best, stops in time, resumes, and refuses what does not belong together."""
+"""Training: learning, best weights, early stopping, resuming and errors."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def without_times(run):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """Replace what validation finds by given values of the metric."""
+    """Replace the validation scores by given values."""
 
     def play(*values, metric="perplexity"):
         script = iter(values)
@@ -57,7 +57,7 @@ def test_training_reduces_the_perplexity(trained_on_colours):
 
 
 def test_training_uses_a_reproducible_device(monkeypatch, tiny, recipe_of, tmp_path):
-    """On cuda or cpu: what else Fabric would find has a state of chance that is not saved."""
+    """Only cuda and cpu: random states of other devices are not saved."""
     made, real = [], loop.Fabric
     monkeypatch.setattr(loop, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
     train(recipe_of(epochs=1), tiny, tmp_path / "run")
@@ -65,16 +65,16 @@ def test_training_uses_a_reproducible_device(monkeypatch, tiny, recipe_of, tmp_p
 
 
 def test_every_step_is_reported_once(tiny, recipe_of, tmp_path):
-    told = []
+    progress = []
     train(
         recipe_of(epochs=2),
         tiny,
         tmp_path / "run",
-        on_progress=lambda news: told.append((news.state.step, news.total_steps)),
+        on_progress=lambda news: progress.append((news.state.step, news.total_steps)),
     )
     sentences = 2 * 32 + 1
     steps = 2 * math.ceil(sentences / 16)
-    assert told == [(step, steps) for step in range(1, steps + 1)]
+    assert progress == [(step, steps) for step in range(1, steps + 1)]
 
 
 def test_the_vocabulary_contains_training_words_only(trained):
@@ -86,12 +86,12 @@ def test_the_vocabulary_contains_training_words_only(trained):
 def test_a_decoding_metric_selects_the_best_weights(tiny, recipe_of, tmp_path):
     run = train(recipe_of(epochs=6, metric="bleu2", metrics=[]), tiny, tmp_path / "run")
     values = [line.metrics["bleu2"] for line in lines_of(run, "val")]
-    kept = load_trained_model(run)
-    assert kept.config.provenance["epochs"] == values.index(max(values)) + 1
+    saved = load_trained_model(run)
+    assert saved.config.provenance["epochs"] == values.index(max(values)) + 1
     assert max(values) > 40
-    pictures = FeatureStore.open(tiny, ["colour"], 64)
-    examples = Examples.of_split(tiny, "val", kept.target, pictures, max_tokens=80)
-    assert real_validate(kept, examples, ["bleu2"])["bleu2"] == pytest.approx(max(values))
+    features = FeatureStore.open(tiny, ["colour"], 64)
+    examples = Examples.of_split(tiny, "val", saved.target, features, max_tokens=80)
+    assert real_validate(saved, examples, ["bleu2"])["bleu2"] == pytest.approx(max(values))
 
 
 @pytest.mark.parametrize(("metric", "values", "epoch"), [("perplexity", (5, 3, 4), 2), ("bleu4", (5, 3, 9), 3)])
@@ -113,12 +113,12 @@ def test_patience_ends_training_and_resuming_changes_nothing(scripted, tiny, rec
 
 def test_averaged_weights_are_validated_and_saved(tiny, recipe_of, tmp_path):
     run = train(recipe_of(epochs=2, ema_decay=0.9), tiny, tmp_path / "run")
-    kept = load_trained_model(run).model.state_dict()
+    saved = load_trained_model(run).model.state_dict()
     newest = state.find_state(run)
     last, average = (load_tensors(newest / f"{name}.safetensors") for name in ("model", "ema"))
-    for k, name in enumerate(kept):
-        torch.testing.assert_close(kept[name], average[str(k)], rtol=0, atol=0)
-        assert not torch.equal(kept[name], last[name])
+    for k, name in enumerate(saved):
+        torch.testing.assert_close(saved[name], average[str(k)], rtol=0, atol=0)
+        assert not torch.equal(saved[name], last[name])
 
 
 class Stop(Exception):
@@ -259,7 +259,7 @@ def test_a_run_is_not_overwritten(short_run, tiny, recipe_of):
 def test_a_run_locked_by_another_process_is_refused(tiny, recipe_of, tmp_path):
     recipe, run = recipe_of(epochs=1), tmp_path / "run"
     train(recipe, tiny, run)
-    partial = run / ".state-000000099-00009.4711"  # what the other one is just writing
+    partial = run / ".state-000000099-00009.4711"  # temporary folder of the other process
     partial.mkdir()
     with locked(run, RunError):
         with pytest.raises(RunError, match=r"run: another process is writing to it"):

@@ -34,7 +34,7 @@ def values(names, hypotheses, references, **options):
         ("c d a b", ["a b c d"], 25),  # a phrase shifted is one edit
         ("a", ["a b", "x y z w"], 100 / 3),  # the nearest reference's edits, the mean of their lengths
         ("A b", ["a b"], 50),  # cased
-        ("a b.", ["a b ."], 200 / 3),  # words are what stands between blanks
+        ("a b.", ["a b ."], 200 / 3),  # words are separated by blanks
         ("", ["a b c d"], 100),
         ("a b c d e f", ["x"], 600),
     ],
@@ -51,15 +51,15 @@ def test_character_precision_and_recall_by_hand():
     # 1-grams: 2 and 3, both of the 2; 2-grams: ab of ab and bc; the hypothesis has no longer ones, blanks count not.
     recall = 100 * (2 / 3 + 1 / 2) / 2
     f3 = 10 * 100 * recall / (9 * 100 + recall)
-    found = values(["chrf3", "chrf3_precision", "chrf3_recall"], ["a b"], [["abc"]])
-    assert found == pytest.approx([f3, 100, recall])
+    result = values(["chrf3", "chrf3_precision", "chrf3_recall"], ["a b"], [["abc"]])
+    assert result == pytest.approx([f3, 100, recall])
 
 
 def test_chrf3_is_its_precision_and_recall_with_recall_counted_three_times():
     one_each = [own[:1] for own in REFERENCES]
     f3, precision, recall = values(["chrf3", "chrf3_precision", "chrf3_recall"], HYPOTHESES, one_each)
     assert f3 == pytest.approx(10 * precision * recall / (9 * precision + recall))
-    # What is too long loses precision, what is too short recall.
+    # Long hypotheses lose precision, short ones recall.
     longer = values(["chrf3_precision", "chrf3_recall"], [f"{text} und mehr" for text in HYPOTHESES], one_each)
     assert longer[0] < precision and longer[1] >= recall
 
@@ -132,12 +132,12 @@ def test_a_language_unknown_to_meteor_is_one_warning(caplog):
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """METEOR with English paraphrases only, and a Java that writes down what it is asked."""
+    """METEOR with English paraphrases only, and a Java that records its arguments."""
     package = tmp_path / "meteor"
     (package / "data").mkdir(parents=True)
     (package / "data" / "paraphrase-en.gz").touch()
     java = tmp_path / "java"
-    java.write_text(f'#!/bin/sh\n/bin/cat > /dev/null\nprintf "%s;" "$@" > {tmp_path}/asked\n')
+    java.write_text(f'#!/bin/sh\n/bin/cat > /dev/null\nprintf "%s;" "$@" > {tmp_path}/arguments\n')
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(meteor_module, "coco_module", lambda *_: SimpleNamespace(__file__=str(package / "meteor.py")))
@@ -160,9 +160,9 @@ def test_meteor_uses_the_modules_with_available_data(installed, lang, table, mod
     metric = meteor_in(lang)
     with pytest.raises(meteor_module.MetricUnavailable):
         metric.statistics(["a"], [["a"]])
-    asked = (installed.parent / "asked").read_text()
-    assert f"-l;{lang};" in asked and f"-m;{' '.join(modules)};" in asked
-    assert ("-a;" in asked) == (table is not None) and (table or "") in asked
+    command = (installed.parent / "arguments").read_text()
+    assert f"-l;{lang};" in command and f"-m;{' '.join(modules)};" in command
+    assert ("-a;" in command) == (table is not None) and (table or "") in command
     signature = metric.signature([["a"]])
     assert f"lang:{lang}|" in signature and f"modules:{','.join(modules)}|" in signature
 
@@ -176,11 +176,11 @@ def test_meteor_of_a_language_equals_the_reference_program(lang):
     # With a word of each language that differs from the reference's by its ending only.
     rows = metric.statistics([*HYPOTHESES, "Katze chat gato дом"], [*REFERENCES, ["Katzen chats gatos дома"]])
     # Asked for several segments at once, the program says the score of each and of their sum.
-    asked = " ||| ".join(["EVAL", *(" ".join(map(str, row)) for row in rows)]) + "\n"
+    command = " ||| ".join(["EVAL", *(" ".join(map(str, row)) for row in rows)]) + "\n"
     modules = " ".join(meteor_module._modules(lang))
     done = subprocess.run(
         ["java", "-jar", program, "-", "-", "-stdio", "-l", lang, "-norm", "-m", modules],
-        input=asked,
+        input=command,
         capture_output=True,
         encoding="utf-8",
         cwd=meteor_module._package(),

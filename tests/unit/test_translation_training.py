@@ -1,4 +1,4 @@
-"""Training to translate: what a recipe must say, vocabularies, synthetic sentences, beginning with another run."""
+"""Training of translation models: recipes, vocabularies, synthetic sentences, initialisation from a run."""
 
 import json
 import math
@@ -33,12 +33,12 @@ NEW = {
     *(f"decoder.image_attention.{name}" for name in ("query.weight", "key.weight", "key.bias", "score")),
     *("decoder.image_context.weight", "decoder.gate.weight", "decoder.gate.bias", "readout_image.weight"),
 }
-"""What a model that looks has besides what translates text alone."""
+"""Parameters of the multimodal model that the text-only model does not have."""
 SMALL = {"name": "nmt", "embedding_dim": 6, "hidden_dim": 8, "attention_dim": 7, "readout_dim": 6}
 
 
 class GridBackbone:
-    """A backbone whose answer is known: the mean colours of the picture's quarters."""
+    """A backbone with known output: the mean colours of the image's quarters."""
 
     modality = IMAGE
 
@@ -56,22 +56,22 @@ class GridBackbone:
 
 
 def items(folder):
-    """Walls of one colour, one in three without a picture; each split has a word of its own."""
+    """Walls of one colour, one in three without an image; each split has a word of its own."""
     for split, size in SIZES.items():
         for number in range(size):
             english, (german, colour) = list(COLOURS.items())[number % 3]
             id_ = f"{split}{number}"
             if number % 3:
                 Image.new("RGB", (8, 8), colour).save(folder / f"{id_}.png")
-            said = (f"a {english} wall", f"eine {german} Wand"), (f"a wall of {split}", f"eine Wand von {split}wort")
-            pairs = [(Sentence("en", en, k), Sentence("de", de, k)) for k, (en, de) in enumerate(said)]
+            origin = (f"a {english} wall", f"eine {german} Wand"), (f"a wall of {split}", f"eine Wand von {split}wort")
+            pairs = [(Sentence("en", en, k), Sentence("de", de, k)) for k, (en, de) in enumerate(origin)]
             sentences = tuple(sentence for pair in pairs for sentence in pair)
             yield Item(id_, split, image=f"{id_}.png" if number % 3 else None, sentences=sentences)
 
 
 @pytest.fixture(scope="module")
 def walls(tmp_path_factory):
-    """Walls with English and German sentences, some with pictures, and the features 'quarters'."""
+    """Walls with English and German sentences, some with images, and the features 'quarters'."""
     folder = tmp_path_factory.mktemp("walls")
     write_items(folder, items(folder))
     extract(Collection.open(folder), GridBackbone())
@@ -150,11 +150,11 @@ def test_a_trained_model_is_evaluated_by_real_decoding(walls, tmp_path):
     run = train(recipe, walls, tmp_path / "run")
     losses = [line.loss for line in read_log(run / "log.jsonl") if line.kind == "train"]
     assert losses[-1] < 0.5 * losses[0]
-    kept = load_trained_model(run)
-    facts = kept.config.provenance
+    best = load_trained_model(run)
+    facts = best.config.provenance
     assert facts["validation_bleu2"] > 40
-    found = validate(kept, val_of(kept, walls), ["bleu2", "perplexity"])
-    assert {f"validation_{name}": round(value, 3) for name, value in found.items()} == {
+    scores = validate(best, val_of(best, walls), ["bleu2", "perplexity"])
+    assert {f"validation_{name}": round(value, 3) for name, value in scores.items()} == {
         name: facts[name] for name in ("validation_bleu2", "validation_perplexity")
     }
     assert facts["training_sentences"] == 2 * SIZES["train"]
@@ -194,14 +194,16 @@ def half_made(walls, tmp_path):
 
 @pytest.mark.parametrize(("share", "read"), [(0.0, 18), (0.25, 24), (0.5, 36)])
 def test_synthetic_sentences_are_read_by_their_share(half_made, tmp_path, share, read):
-    told = []
+    messages = []
     recipe = recipe_of(data={"synthetic": share}, epochs=1, batch_size=5)
-    run = train(recipe, half_made, tmp_path / "run", on_progress=told.append)
-    assert {news.total_steps for news in told} == {math.ceil(read / 5)}
-    assert told[-1].state.step == math.ceil(read / 5)
+    run = train(recipe, half_made, tmp_path / "run", on_progress=messages.append)
+    assert {news.total_steps for news in messages} == {math.ceil(read / 5)}
+    assert messages[-1].state.step == math.ceil(read / 5)
     model = load_trained_model(run)
-    assert "synthetictrain" not in model.source.tokenizer.entries  # what a model wrote has no vote on the words,
-    assert ("noch" in model.tokenizer.entries) == (share > 0)  # what people wrote has one, where it is learned
+    assert (
+        "synthetictrain" not in model.source.tokenizer.entries
+    )  # generated sentences do not count for the vocabulary,
+    assert ("noch" in model.tokenizer.entries) == (share > 0)  # human-written sentences count if they are used
 
 
 def test_generated_sentences_are_excluded_from_validation(half_made, tmp_path):
@@ -224,13 +226,15 @@ def test_missing_synthetic_sentences_are_an_error(walls, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("share", "level", "told"), [(0.5, "INFO", "18 of the 36"), (0.9, "WARNING", "18 of the 36")])
-def test_the_share_of_synthetic_sentences_is_logged(half_made, tmp_path, caplog, share, level, told):
+@pytest.mark.parametrize(
+    ("share", "level", "messages"), [(0.5, "INFO", "18 of the 36"), (0.9, "WARNING", "18 of the 36")]
+)
+def test_the_share_of_synthetic_sentences_is_logged(half_made, tmp_path, caplog, share, level, messages):
     with caplog.at_level("INFO", "limner.training.setup"):
         train(recipe_of(data={"synthetic": share}, epochs=1), half_made, tmp_path / "run")
     lines = [record for record in caplog.records if "generated source sentence" in record.getMessage()]
     assert [line.levelname for line in lines] == [level]
-    assert f"{told} pairs of an epoch" in lines[0].getMessage()
+    assert f"{messages} pairs of an epoch" in lines[0].getMessage()
 
 
 @pytest.fixture
@@ -249,9 +253,9 @@ def test_generated_sentences_alone_are_not_enough_for_a_vocabulary(all_made, tex
         TrainingError, match=r"expected sentences in 'en' written by people in split 'train'.*: --init RUN$"
     ):
         train(recipe, all_made, tmp_path / "run")
-    told = []
-    train(recipe, all_made, tmp_path / "run", init=text_only, on_progress=told.append)
-    assert {news.total_steps for news in told} == {3}  # with the words of another run all of it is learned
+    messages = []
+    train(recipe, all_made, tmp_path / "run", init=text_only, on_progress=messages.append)
+    assert {news.total_steps for news in messages} == {3}  # with the words of another run all of it is learned
 
 
 # Beginning with another run
@@ -260,28 +264,28 @@ STILL = {"optimizer": {"name": "sgd", "lr": 1e-12, "momentum": 0.0}, "epochs": 1
 
 
 def test_a_multimodal_model_is_initialised_from_a_text_only_model(walls, text_only, tmp_path):
-    told = []
-    run = train(looking(**STILL), walls, tmp_path / "run", init=text_only, on_message=told.append)
+    messages = []
+    run = train(looking(**STILL), walls, tmp_path / "run", init=text_only, on_message=messages.append)
     before, after = (load_tensors(folder / "model.safetensors") for folder in (text_only, run))
     assert after.keys() - before.keys() == NEW
     for name, weight in before.items():
         torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-9)
-    said = load_trained_model(run).config.provenance["init"]
-    assert said.startswith(f"{text_only}: {len(before)} weights taken; new: ")
-    assert set(said.partition("; new: ")[2].split(", ")) == NEW
-    assert told == [f"initial weights: {said}"]
+    origin = load_trained_model(run).config.provenance["init"]
+    assert origin.startswith(f"{text_only}: {len(before)} weights taken; new: ")
+    assert set(origin.partition("; new: ")[2].split(", ")) == NEW
+    assert messages == [f"initial weights: {origin}"]
 
 
 def test_a_text_only_model_ignores_the_weights_of_the_image_encoder(walls, text_only, tmp_path):
     multimodal = train(looking(epochs=1), walls, tmp_path / "seeing", init=text_only)
     without_image = train(recipe_of(**STILL), walls, tmp_path / "blind", init=multimodal)
-    said = load_trained_model(without_image).config.provenance["init"]
-    assert "; new: none; unused: " in said
-    assert set(said.partition("; unused: ")[2].split(", ")) == NEW
+    origin = load_trained_model(without_image).config.provenance["init"]
+    assert "; new: none; unused: " in origin
+    assert set(origin.partition("; unused: ")[2].split(", ")) == NEW
 
 
 def test_the_vocabulary_is_transferred_with_the_weights(walls, text_only, tmp_path):
-    """Whatever words the new collection has, and whatever the recipe says of words."""
+    """Whatever words the new collection has, and for every recipe says of words."""
     write_items(tmp_path / "c", [*walls.items(), Item("new", "train", sentences=pair("a house", "ein Haus"))])
     recipe = recipe_of(epochs=1, text={"lowercase": True, "max_size": 8})
     run = train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run", init=text_only)
@@ -329,12 +333,12 @@ def test_the_saved_recipe_records_the_origin_of_the_vocabulary(walls, text_only,
 
 
 def test_a_resumed_run_does_not_log_its_initialisation(walls, text_only, tmp_path):
-    recipe, told = recipe_of(save_every=1), []
+    recipe, messages = recipe_of(save_every=1), []
     with pytest.raises(Stop):
-        train(recipe, walls, tmp_path / "run", init=text_only, on_message=told.append, on_progress=stop_at(1))
-    assert len(told) == 1
-    train(recipe, walls, tmp_path / "run", init=text_only, resume=True, on_message=told.append)
-    assert len(told) == 1
+        train(recipe, walls, tmp_path / "run", init=text_only, on_message=messages.append, on_progress=stop_at(1))
+    assert len(messages) == 1
+    train(recipe, walls, tmp_path / "run", init=text_only, resume=True, on_message=messages.append)
+    assert len(messages) == 1
 
 
 def test_an_initial_run_that_is_no_run_directory_is_refused(walls, tmp_path):
@@ -385,7 +389,7 @@ def test_a_run_with_synthetic_sentences_resumes_within_its_epoch(half_made, tmp_
 
 
 def test_resuming_without_the_initial_run_is_refused(walls, text_only, tmp_path):
-    """The words would be others, and with a vocabulary of the same size nobody would notice."""
+    """Token ids would mean other words, without an error if the vocabulary sizes are equal."""
     with pytest.raises(Stop):
         train(recipe_of(save_every=1), walls, tmp_path / "run", init=text_only, on_progress=stop_at(1))
     with pytest.raises(RunError, match="cannot resume, init was"):

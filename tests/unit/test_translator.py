@@ -39,7 +39,7 @@ def translator(run):
 def multimodal_run(tmp_path_factory):
     """A model that needs the image for one ambiguous word; the images are in its collection."""
     folder = tmp_path_factory.mktemp("pictures")
-    return learn(image_collection(folder / "collection"), folder / "run", picture=("attention",))
+    return learn(image_collection(folder / "collection"), folder / "run", image=("attention",))
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def multimodal(multimodal_run, monkeypatch):
     return Translator.load(multimodal_run)
 
 
-def best(found):
-    return [translations[0].text for translations in found]
+def best(result):
+    return [translations[0].text for translations in result]
 
 
 def test_translations_are_in_the_order_of_the_sentences(translator):
@@ -65,7 +65,7 @@ def test_translations_are_in_the_order_of_the_sentences(translator):
 def test_the_batch_size_changes_no_translation(translator, size):
     alone = translator.translate(SENTENCES, batch_size=size, beam_size=3, n_best=2)
     together = translator.translate(SENTENCES, beam_size=3, n_best=2)
-    assert [[one.ids for one in found] for found in alone] == [[one.ids for one in found] for found in together]
+    assert [[one.ids for one in result] for result in alone] == [[one.ids for one in result] for result in together]
 
 
 def test_an_empty_sentence_is_not_decoded(translator, monkeypatch):
@@ -75,16 +75,16 @@ def test_an_empty_sentence_is_not_decoded(translator, monkeypatch):
 
 
 def test_log_probs_are_those_of_the_model(translator):
-    found = translator.translate(["zwei eins"], beam_size=4, n_best=3)[0]
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    result = translator.translate(["zwei eins"], beam_size=4, n_best=3)[0]
+    assert [one.score for one in result] == sorted((one.score for one in result), reverse=True)
     checkpoint = translator.models[0]
     source = checkpoint.source_tokenizer.encode("zwei eins")
-    batch = collate([Example("", one.ids, source) for one in found])
+    batch = collate([Example("", one.ids, source) for one in result])
     with torch.inference_mode():
         each = checkpoint.model(batch).logits.log_softmax(-1).gather(-1, batch.target_out[..., None]).squeeze(-1)
     expected = (each * batch.target_mask).sum(1).tolist()
-    assert [one.log_prob for one in found if one.ended] == pytest.approx(
-        [value for value, one in zip(expected, found, strict=True) if one.ended], abs=1e-4
+    assert [one.log_prob for one in result if one.ended] == pytest.approx(
+        [value for value, one in zip(expected, result, strict=True) if one.ended], abs=1e-4
     )
 
 
@@ -105,8 +105,8 @@ def test_unknown_source_words_are_logged(translator, caplog):
 
 
 def test_translations_cut_off_are_logged(translator, caplog):
-    found = translator.translate(["eins zwei", "eins"], max_length=1)
-    assert [translations[0].ended for translations in found] == [False, False]
+    result = translator.translate(["eins zwei", "eins"], max_length=1)
+    assert [translations[0].ended for translations in result] == [False, False]
     assert "2 of 2 translations were cut off at max_length=1" in caplog.text
 
 
@@ -127,9 +127,9 @@ def test_load_returns_the_class_for_the_model(run, trained_on_colours):
 
 
 def test_the_image_resolves_the_ambiguous_word(multimodal, photos):
-    pictures = [photos["red"], photos["green"], photos["green"], photos["red"]]
-    found = multimodal.translate(["bat", "bat", "eins bat", "bat zwei"], images=pictures)
-    assert best(found) == ["club", "flyer", "one flyer", "club two"]
+    paths = [photos["red"], photos["green"], photos["green"], photos["red"]]
+    result = multimodal.translate(["bat", "bat", "eins bat", "bat zwei"], images=paths)
+    assert best(result) == ["club", "flyer", "one flyer", "club two"]
 
 
 @pytest.mark.parametrize("read", [Path.read_bytes, Image.open, lambda path: np.asarray(Image.open(path))])
@@ -141,10 +141,10 @@ def test_images_in_memory_resolve_the_ambiguous_word(multimodal, photos, read):
 def test_a_missing_image_is_an_error_unless_text_alone_is_allowed(multimodal, photos):
     with pytest.raises(SettingsError, match=r"sentence 3 has no image.*--missing text"):
         multimodal.translate(["bat", "", "eins bat"], images=[photos["red"], None, None])
-    found = multimodal.translate(["bat", "eins bat"], images=[photos["red"], None], missing="text")
-    assert found[0][0].text == "club"
+    result = multimodal.translate(["bat", "eins bat"], images=[photos["red"], None], missing="text")
+    assert result[0][0].text == "club"
     alone = multimodal.translate(["eins bat"], missing="text")[0][0]
-    assert found[1][0].log_prob == pytest.approx(alone.log_prob, abs=1e-5)
+    assert result[1][0].log_prob == pytest.approx(alone.log_prob, abs=1e-5)
     with pytest.raises(SettingsError, match="missing: expected one of refuse, text, got 'blind'"):
         multimodal.translate(["bat"], missing="blind")
 
@@ -207,8 +207,8 @@ def test_arguments_files_and_pipes_give_equal_translations(limner_translate, tmp
     assert limner_translate(stdin=Piped(piped))[:2] == (0, expected)
     assert limner_translate("--input", "-", stdin=Piped(b"\xef\xbb\xbf" + piped))[:2] == (0, expected)
     assert limner_translate(stdin=Piped(b""))[:2] == (0, "")
-    status, printed, told = limner_translate(stdin=Piped(None))
-    assert (status, printed) == (1, "") and "nothing to translate" in told
+    status, printed, stderr = limner_translate(stdin=Piped(None))
+    assert (status, printed) == (1, "") and "nothing to translate" in stderr
 
 
 def test_a_translated_file_does_not_depend_on_the_size_of_batches(limner_translate, tmp_path):
@@ -225,8 +225,8 @@ def test_a_translated_file_does_not_depend_on_the_size_of_batches(limner_transla
 def test_only_line_feeds_separate_lines(limner_translate):
     status, printed, _ = limner_translate(stdin=Piped("eins\u2028zwei\neins\x85zwei\n".encode()))
     assert (status, printed.count("\n")) == (0, 2)
-    told = json.loads(limner_translate("--json", stdin=Piped(b"eins\r\n"))[1])
-    assert [one["source"] for one in told] == ["eins"]
+    stderr = json.loads(limner_translate("--json", stdin=Piped(b"eins\r\n"))[1])
+    assert [one["source"] for one in stderr] == ["eins"]
 
 
 def test_output_formats(limner_translate):
@@ -236,31 +236,31 @@ def test_output_formats(limner_translate):
     assert all(float(score) <= 0 and feature.startswith("logprob= -") for _, _, feature, score in cells)
     assert limner_translate("", "--n-best", 2)[1].startswith(
         "0 |||  ||| logprob= "
-    )  # one was found, two were asked for
+    )  # one hypothesis exists, two were requested
     text, log_prob = limner_translate("zwei eins", "--scores")[1].rstrip("\n").split("\t")
     assert text == "two one" and float(log_prob) < 0
-    told = json.loads(limner_translate("zwei eins", "", "--json")[1])
-    assert [(one["source"], one["image"], one["translations"][0]["text"]) for one in told] == [
+    stderr = json.loads(limner_translate("zwei eins", "", "--json")[1])
+    assert [(one["source"], one["image"], one["translations"][0]["text"]) for one in stderr] == [
         ("zwei eins", None, "two one"),
         ("", None, ""),
     ]
-    assert told[0]["translations"][0]["tokens"] == ["two", "one"]
+    assert stderr[0]["translations"][0]["tokens"] == ["two", "one"]
 
 
 def test_files_of_different_length(limner_translate, tmp_path):
     (tmp_path / "in.de").write_text("eins\nzwei\ndrei\n")
     for lines, named in ((2, r"line 3 of \S*in\.de has no counterpart in \S*pics"), (4, r"line 4 of \S*pics has")):
         (tmp_path / "pics").write_text("\n" * lines)
-        status, printed, told = limner_translate("--input", tmp_path / "in.de", "--image-list", tmp_path / "pics")
+        status, printed, stderr = limner_translate("--input", tmp_path / "in.de", "--image-list", tmp_path / "pics")
         assert (status, printed) == (1, "")
-        assert re.search(named, told.replace("\n", " ")), told
+        assert re.search(named, stderr.replace("\n", " ")), stderr
 
 
 def test_an_error_leaves_the_output_file_unchanged(limner_translate, tmp_path):
     (tmp_path / "in").write_bytes(b"eins\nf\xfcnf\n")
     (tmp_path / "out").write_text("mine")
-    status, _, told = limner_translate("--input", tmp_path / "in", "--out", tmp_path / "out")
-    assert status == 1 and "in, line 2: byte 0xfc is not UTF-8" in told.replace("\n", "")
+    status, _, stderr = limner_translate("--input", tmp_path / "in", "--out", tmp_path / "out")
+    assert status == 1 and "in, line 2: byte 0xfc is not UTF-8" in stderr.replace("\n", "")
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -271,10 +271,10 @@ def test_images_on_the_command_line(limner_translate, multimodal_run, photos, tm
     each = limner_translate("bat", "bat", "--image", photos["green"], "--image", photos["red"], model=multimodal_run)
     assert each[:2] == (0, "flyer\nclub\n")
     (tmp_path / "pics").write_text(f"{photos['red']}\n\n{photos['green']}\n")
-    asked = ["bat", "bat", "bat", "--image-list", tmp_path / "pics"]
-    status, _, told = limner_translate(*asked, model=multimodal_run)
-    assert status == 1 and "sentence 2 has no image" in told.replace("\n", " ")
-    lines = limner_translate(*asked, "--missing", "text", model=multimodal_run)[1].splitlines()
+    arguments = ["bat", "bat", "bat", "--image-list", tmp_path / "pics"]
+    status, _, stderr = limner_translate(*arguments, model=multimodal_run)
+    assert status == 1 and "sentence 2 has no image" in stderr.replace("\n", " ")
+    lines = limner_translate(*arguments, "--missing", "text", model=multimodal_run)[1].splitlines()
     assert (lines[0], lines[2]) == ("club", "flyer")
 
 
@@ -294,7 +294,7 @@ def test_images_on_the_command_line(limner_translate, multimodal_run, photos, tm
 )
 def test_user_errors_are_one_line(limner_translate, arguments, named, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, printed, told = limner_translate(*arguments)
+    status, printed, stderr = limner_translate(*arguments)
     assert (status, printed) == (1, "")
-    assert told.startswith("error: ") and named in " ".join(told.split())
+    assert stderr.startswith("error: ") and named in " ".join(stderr.split())
     assert not Path("nowhere").exists()

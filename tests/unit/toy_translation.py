@@ -1,4 +1,4 @@
-"""For the tests of translating: two toy languages that are learned in a second, and a picture that one word needs."""
+"""Toy translation task: two languages learned in a second, and one word whose translation needs the image."""
 
 import itertools
 from pathlib import Path
@@ -23,12 +23,12 @@ from limner.text.tokenizer import Tokenizer
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
 BATS = {"red": "club", "green": "flyer"}
-"""What a 'bat' is, by the colour of the picture."""
+"""Translation of 'bat' by the colour of the image."""
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20)}
 
 
 class GridBackbone:
-    """A backbone whose answer is known: the mean colour of each quarter, from 0 to 1."""
+    """A backbone with known output: the mean colour of each quarter, from 0 to 1."""
 
     modality = IMAGE
 
@@ -55,7 +55,7 @@ class GridBackbone:
 
 
 def text_collection(folder: Path) -> Collection:
-    """All German and English sentences of one or two words, without pictures."""
+    """All German and English sentences of one or two words, without images."""
     pairs = [words for length in (1, 2) for words in itertools.product(WORDS, repeat=length)]
     items = [
         Item(
@@ -70,7 +70,7 @@ def text_collection(folder: Path) -> Collection:
 
 
 def image_collection(folder: Path) -> Collection:
-    """Sentences with pictures that tell what a bat is, and features of them."""
+    """Sentences with images that determine the sense of 'bat', and features of the images."""
     folder.mkdir(parents=True, exist_ok=True)
     items = []
     for colour, bat in BATS.items():
@@ -84,16 +84,16 @@ def image_collection(folder: Path) -> Collection:
 
 
 def learn(
-    collection: Collection, run: Path, *, picture: tuple[str, ...] = (), level: str = "word", steps: int = 80
+    collection: Collection, run: Path, *, image: tuple[str, ...] = (), level: str = "word", steps: int = 80
 ) -> Path:
-    """A run whose model knows its collection by heart, and translates from 'de' to 'en'."""
+    """Train a model until it reproduces its collection, translating from 'de' to 'en'; return its run."""
     sizes = {"embedding_dim": 12, "hidden_dim": 16, "attention_dim": 12, "readout_dim": 12}
     recipe = Recipe.parse(
         {
             "data": {"lang": "en", "source_lang": "de", "test": "train"},
             "text": {"tokenise": "space", "level": level, "max_size": 40},
-            "features": {"tables": ["quarters"] if picture else []},
-            "model": {"name": "nmt", "image": list(picture), **sizes},
+            "features": {"tables": ["quarters"] if image else []},
+            "model": {"name": "nmt", "image": list(image), **sizes},
             "decoding": {"max_length": 12},
         }
     )
@@ -101,8 +101,8 @@ def learn(
     source_tokenizer, tokenizer = Tokenizer.train_pair(
         texts["de"], texts["en"], recipe.source_text, recipe.text, joint=False
     )
-    pictures = FeatureStore.open(collection, recipe.features.tables, 8) if picture else None
-    features = tuple(table.spec for table in pictures.tables) if pictures else ()
+    feature_store = FeatureStore.open(collection, recipe.features.tables, 8) if image else None
+    features = tuple(table.spec for table in feature_store.tables) if feature_store else ()
     torch.manual_seed(1)
     model = build_model(recipe.model, ModelInputs(len(tokenizer), feature_shapes(features), len(source_tokenizer)))
     with torch.no_grad():
@@ -112,7 +112,7 @@ def learn(
         collection,
         "train",
         TargetLanguage("en", tokenizer),
-        pictures,
+        feature_store,
         source=SourceLanguage("de", source_tokenizer),
         max_tokens=80,
     )

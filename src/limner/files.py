@@ -5,6 +5,7 @@ A file is flushed to disk before it replaces the previous one, so that a power f
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -97,6 +98,10 @@ def locked(folder: Path, error_type: type[LimnerError], lock_file: Path | None =
     except Timeout:
         raise error_type(f"{folder}: another process is writing to it; wait until it ends") from None
     except (OSError, NotImplementedError) as error:
+        if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC):
+            raise error_type(
+                f"{folder}: cannot be written ({error}); check its permissions and the free disk space"
+            ) from None
         logger.warning("%s: cannot be locked (%s); run only one process that writes to it", folder, error)
     try:
         yield

@@ -496,6 +496,22 @@ def test_transformers_is_never_trusted_with_code(with_code, monkeypatch):
     assert sys.stdin.read().startswith("y")
 
 
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize("implementation", ["kernels-community/evil", "flash_attention_2"])
+def test_attention_code_from_elsewhere_is_refused(with_code, monkeypatch, key, implementation):
+    folder, _ = with_code(vision_config={key: implementation})
+    monkeypatch.setattr(transformers, "_load_module", lambda *_: pytest.fail("the network was loaded"))
+    with pytest.raises(BackboneError, match=rf"selects the attention implementation '{implementation}'.*eager, sdpa"):
+        load_backbone(str(folder), size=64)
+
+
+def test_an_adapter_of_another_model_is_refused(with_code, monkeypatch):
+    folder, _ = with_code("adapter_config.json", base_model_name_or_path="elsewhere")
+    monkeypatch.setattr(transformers, "_load_module", lambda *_: pytest.fail("the network was loaded"))
+    with pytest.raises(BackboneError, match=r"adapter_config\.json.*merge the adapter"):
+        load_backbone(str(folder), size=64)
+
+
 def test_a_damaged_configuration_is_refused(resnet, tmp_path):
     folder = Path(shutil.copytree(resnet, tmp_path / "damaged"))
     (folder / "config.json").write_text("{")

@@ -158,7 +158,7 @@ def _evaluate_shortlists(
         assert pairs.mean is not None, "the protocol with a shortlist needs mean features"
         lengths = torch.tensor([len(target) + 1 for target in examples.targets])
         offset = (pairs.marginal - pairs.mean).unsqueeze(1).numpy()
-        signature = "score:perplexity ratio to the mean picture" + precision
+        signature = "score:perplexity ratio to the mean image" + precision
         scores += offset
         scores /= lengths.unsqueeze(1).numpy()
     return match_scores(scores, examples, nearest, signature)

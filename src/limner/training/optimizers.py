@@ -128,7 +128,8 @@ class ExponentialMovingAverage:
     def update(self, step: int) -> None:
         """Add the weights after a step, counted from 0: decay = min(`decay`, (1 + step) / (10 + step))."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.values, [parameter.detach() for parameter in self.parameters], 1 - decay)
+        for value, parameter in zip(self.values, self.parameters, strict=True):
+            value.lerp_(parameter.detach(), 1 - decay)
 
     def swap(self) -> None:
         """Exchange the weights of the model and the average; a second call restores them."""

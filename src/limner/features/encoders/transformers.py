@@ -20,6 +20,9 @@ from limner.features.preprocessing import Preprocessing, parse_processor_config
 
 logger = logging.getLogger(__name__)
 
+_ATTENTION = ("eager", "sdpa")
+"""Attention implementations that are part of transformers and PyTorch."""
+
 _CONFIG_FILES = (
     "config.json",
     "preprocessor_config.json",
@@ -93,17 +96,28 @@ def _download(name: str) -> Path:
 
 
 def _refuse_code(name: str, folder: Path) -> None:
-    """Raise an error if the configuration of a network refers to Python code, which transformers would offer to run.
+    """Refuse a network whose configuration refers to Python code, compiled kernels or other weights from elsewhere.
 
     Raises:
-        BackboneError: a configuration file has an `auto_map` entry, or is not valid JSON.
+        BackboneError: a configuration file has an `auto_map` entry or selects an attention implementation other than
+            PyTorch's, the folder is a PEFT adapter, or a file is not valid JSON.
     """
+    if (folder / "adapter_config.json").exists():
+        raise BackboneError(
+            f"{name}: has an adapter_config.json, which refers to the weights of another model; merge the adapter into "
+            "its model and name the merged folder"
+        )
     for file in (folder / config for config in _CONFIG_FILES):
         if file.is_file() and _has_key(_read_json(file), "auto_map"):
             raise BackboneError(
                 f"{name}: its {file.name} has an 'auto_map' entry, which refers to Python code to be run with the "
                 "model; Limner never runs code from model folders; choose a model of an architecture that is part of "
                 "transformers"
+            )
+        if file.is_file() and (foreign := _foreign_attention(_read_json(file))):
+            raise BackboneError(
+                f"{name}: its {file.name} selects the attention implementation '{foreign}', whose code is loaded from "
+                f"elsewhere; Limner never runs code from model folders; set it to one of {', '.join(_ATTENTION)}"
             )
 
 
@@ -112,6 +126,16 @@ def _read_json(file: Path) -> Any:  # noqa: ANN401 (any JSON value)
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BackboneError(f"{file}: not a readable JSON file: {error}") from None
+
+
+def _foreign_attention(value: object) -> str | None:
+    """Return an attention implementation in a configuration that is not part of PyTorch, or None."""
+    if isinstance(value, dict):
+        for key, nested in value.items():
+            if key.endswith("attn_implementation") and isinstance(nested, str) and nested not in _ATTENTION:
+                return nested
+    nested_values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for nested in nested_values if (found := _foreign_attention(nested))), None)
 
 
 def _has_key(value: object, key: str) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from limner.data.examples import Batch, Example, collate
 from limner.layers.image_encoder import COLOURS
 from limner.models import Model, ModelInputs, ModelSettings, build_model
-from limner.models.bag_of_words import BowSettings
+from limner.models.bag_of_words import BagOfWordsSettings
 from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
 from limner.models.ngram import NGramSettings
@@ -74,8 +74,8 @@ CASES = [
     Case("mlbl-b-unit", _lbl("MLBL-B", image_encoder={"scaling": "unit"}), {"pooled": (4,)}),
     Case("mlbl-b-conv", _lbl("MLBL-B", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("mlbl-f", _lbl("MLBL-F"), {"pooled": (4,)}),
-    Case("bow", BowSettings(), {"pooled": (4,)}, lr=0.2),
-    Case("bow-maps", BowSettings(), {"maps": (5, 3, 3)}, lr=0.2),
+    Case("bow", BagOfWordsSettings(), {"pooled": (4,)}, lr=0.2),
+    Case("bow-maps", BagOfWordsSettings(), {"maps": (5, 3, 3)}, lr=0.2),
     *(Case(f"ngram-{order}", NGramSettings(order=order), {}, uses_image=False) for order in (1, 2, 3)),
     Case("mlbl-f-conv", _lbl("MLBL-F", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("nmt", _nmt(), {}, uses_image=False, lr=0.03),

@@ -222,7 +222,7 @@ def test_unknown_layer_lists_the_layers_with_their_shapes(resnet):
     ("options", "error", "message"),
     [
         ({"kind": "maps"}, SettingsError, "'pooled', 'grid' or 'both'"),
-        ({"device": "abacus"}, SettingsError, "device 'abacus': no such device"),
+        ({"device": "abacus"}, SettingsError, "device 'abacus': expected cpu"),
         ({"precision": "int3"}, SettingsError, "'auto', 'bf16' or 'fp32'"),
         ({"views": 3}, SettingsError, "views"),
         ({"resize": "stretch"}, SettingsError, "resize"),

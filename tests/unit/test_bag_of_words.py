@@ -9,7 +9,7 @@ import torch
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.features.store import FeatureStore
-from limner.models.bag_of_words import Bow, BowSettings
+from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.all_pairs import tiled_log_probs
 from limner.runs.recipe import EvaluationSettings
@@ -26,7 +26,7 @@ PROBS = [0.9, 0.3, 0.8, 0.1, 0.6]
 @pytest.fixture
 def certain():
     """A model with probabilities `PROBS` for zero features."""
-    model = Bow(BowSettings(), ModelInputs(VOCAB, {"pooled": (2,)})).double().eval()
+    model = BagOfWords(BagOfWordsSettings(), ModelInputs(VOCAB, {"pooled": (2,)})).double().eval()
     with torch.no_grad():
         model.units.bias.copy_(torch.tensor(PROBS, dtype=torch.double).logit())
     return model
@@ -77,7 +77,7 @@ def test_next_word_probabilities_are_proportional_to_the_units(certain):
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_pairs_scores_equal_the_generic_computation(count):
     torch.manual_seed(0)
-    model = Bow(BowSettings(init_std=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
+    model = BagOfWords(BagOfWordsSettings(init_std=1.0), ModelInputs(VOCAB, {"pooled": (2,)})).eval()
     image = ImageFeatures(torch.ones(count, dtype=torch.bool), pooled=torch.randn(count, 2))
     sentences = collate([Example("", target) for target in ([4, 5, 4], [], [6], [3, 3, 6, 5])])
     (result,) = model.pair_log_probs([image], sentences, 1 << 20, torch.float32)
@@ -86,13 +86,13 @@ def test_all_pairs_scores_equal_the_generic_computation(count):
 
 
 def test_maps_are_flattened_and_preceded_by_pooled_features():
-    model = Bow(BowSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3)}))
+    model = BagOfWords(BagOfWordsSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3)}))
     assert model.units.in_features == 36
     maps = torch.randn(2, 4, 3, 3)
     torch.testing.assert_close(
         model.image_vector(ImageFeatures(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1)
     )
-    assert Bow(BowSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3), "pooled": (5,)})).units.in_features == 5
+    assert BagOfWords(BagOfWordsSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3), "pooled": (5,)})).units.in_features == 5
 
 
 def test_a_missing_image_leaves_the_biases_only(certain):

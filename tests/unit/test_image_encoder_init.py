@@ -63,7 +63,9 @@ def test_an_image_encoder_of_another_width_is_refused(scenes, captioner, tmp_pat
 
 
 def test_a_run_without_an_image_encoder_is_refused(scenes, captioner, tmp_path):
-    text_only = load_recipe("scenes/demo-translate", ["features.tables=[]", "model.image=[]", *NO_LEARNING])
+    text_only = load_recipe(
+        "scenes/demo-translate", ["features.tables=[]", "model.image=[]", "training.lr_factors={}", *NO_LEARNING]
+    )
     run = train(text_only, scenes, tmp_path / "text")
     with pytest.raises(SettingsError, match="found none"):
         train(translation(run), scenes, tmp_path / "run")

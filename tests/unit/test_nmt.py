@@ -9,7 +9,7 @@ import torch
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.decoding.scoring import sentence_log_probs
 from limner.layers.attention import AdditiveAttention
-from limner.layers.recurrent import AttentionGRU, ConditionalGRU, Masks
+from limner.layers.recurrent import AttentionGRU, ConditionalGRU, DropoutMasks
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.trained_model import transfer_weights
@@ -102,8 +102,11 @@ def test_dropout_masks_apply_to_the_inputs_of_recurrent_products(kind):
     ones = torch.ones(2, HIDDEN, dtype=torch.float64)
     with torch.no_grad():
         free = all_steps(cell, words, hidden, source, image, 1)
-        torch.testing.assert_close(all_steps(cell, words, hidden, source, image, 1, Masks(ones, ones)), free)
-        for masks in (Masks(0 * ones, ones), *([Masks(ones, 0 * ones)] if kind is ConditionalGRU else [])):
+        torch.testing.assert_close(all_steps(cell, words, hidden, source, image, 1, DropoutMasks(ones, ones)), free)
+        for masks in (
+            DropoutMasks(0 * ones, ones),
+            *([DropoutMasks(ones, 0 * ones)] if kind is ConditionalGRU else []),
+        ):
             without = all_steps(cell, words, hidden, source, image, 1, masks)
             assert not torch.allclose(without, free)
 

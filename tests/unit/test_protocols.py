@@ -7,7 +7,7 @@ import torch
 
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models import MODELS, ModelInputs, ModelSettings, build_model
-from limner.models.bag_of_words import BowSettings
+from limner.models.bag_of_words import BagOfWordsSettings
 from limner.models.independent_descriptions import IndependentSettings
 from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings
@@ -24,7 +24,7 @@ from limner.models.protocols import (
 
 INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
 CAPABILITIES = {
-    BowSettings: {ImageVectorModel, PairRanker, PairScorer},
+    BagOfWordsSettings: {ImageVectorModel, PairRanker, PairScorer},
     IndependentSettings: set(),
     LBLSettings: {ImageVectorModel, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel},
     MRNNSettings: {ImageVectorModel, PairScorer, WordEmbeddingModel},
@@ -69,7 +69,7 @@ def test_models_of_features_agree_on_the_settings_of_the_image_encoder():
         assert settings.model_fields["image_encoder"].annotation is ImageEncoderSettings
 
 
-@pytest.mark.parametrize("settings", [BowSettings(), MRNNSettings(), LBLSettings(), IndependentSettings()])
+@pytest.mark.parametrize("settings", [BagOfWordsSettings(), MRNNSettings(), LBLSettings(), IndependentSettings()])
 def test_dropout_of_image_features_acts_in_training_only(settings):
     changed = settings.model_copy(update={"image_encoder": ImageEncoderSettings(dropout=0.5)})
     encoder = build_model(changed, ModelInputs(11, {"pooled": (64,)}, 9)).image_encoder

@@ -16,7 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from limner.data.summary import CollectionSummary
     from limner.metrics import Score
-    from limner.training.run import TrainProgress
+    from limner.training.context import TrainProgress
 
 PLAIN_INTERVAL = 10
 """Seconds between lines of progress where standard error is no terminal."""

@@ -59,7 +59,7 @@ class SourceMask(Protocol):
 
 
 class WordListMask:
-    """Masks the words of a list, whose translations may be known."""
+    """DropoutMasks the words of a list, whose translations may be known."""
 
     def __init__(self, name: str, translations: Mapping[str, WordForms]) -> None:
         """Create a mask.
@@ -83,7 +83,7 @@ class WordListMask:
 
 
 class LastWordsMask:
-    """Masks the last words of a sentence; punctuation is kept."""
+    """DropoutMasks the last words of a sentence; punctuation is kept."""
 
     def __init__(self, count: int) -> None:
         """Create a mask of the last `count` words."""

@@ -33,7 +33,14 @@ from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, uses_bf16
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
 from limner.retrieval.shortlist import fill_pair_scores, nearest_images, require_shortlist
-from limner.runs.records import ImageQuery, RecallCurves, Retrieval, RetrievedImage, RetrievedSentence, SentenceQuery
+from limner.runs.records import (
+    ImageToTextExample,
+    RecallCurves,
+    Retrieval,
+    RetrievedImage,
+    RetrievedSentence,
+    TextToImageExample,
+)
 from limner.runs.trained_model import TrainedModel
 
 SHOWN_QUERIES = 12
@@ -239,7 +246,7 @@ def _record(scores: Tensor, examples: Examples, collection: Collection, ranks: R
     paths = {row: collection.absolute_image_path(items[row]) for row in shown_images}
     return Retrieval(
         image_to_text=tuple(
-            ImageQuery(
+            ImageToTextExample(
                 id=items[row].id,
                 image=paths[row],
                 rank=int(ranks.image_to_text[row]),
@@ -251,7 +258,7 @@ def _record(scores: Tensor, examples: Examples, collection: Collection, ranks: R
             for row in images
         ),
         text_to_image=tuple(
-            SentenceQuery(
+            TextToImageExample(
                 text=examples.texts[row],
                 rank=int(ranks.text_to_image[row]),
                 image_id=items[owners[row]].id,

@@ -99,7 +99,7 @@ class BiGRU(nn.Module):
         return torch.cat([forward, backward], -1), torch.cat([forward[:, -1], backward[:, 0]], -1)
 
 
-class Masks(NamedTuple):
+class DropoutMasks(NamedTuple):
     """Dropout masks of the states in recurrent products, the same for all steps (Gal and Ghahramani, 2016)."""
 
     hidden: Tensor  # (B, H), of s_{t-1}
@@ -151,7 +151,12 @@ class ConditionalGRU(nn.Module):
         return inputs
 
     def forward(
-        self, word: Tensor, hidden: Tensor, source: Annotations, image: Annotations | None, masks: Masks | None = None
+        self,
+        word: Tensor,
+        hidden: Tensor,
+        source: Annotations,
+        image: Annotations | None,
+        masks: DropoutMasks | None = None,
     ) -> Step:
         """Compute one step.
 
@@ -212,7 +217,12 @@ class AttentionGRU(nn.Module):
         return torch.cat([*parts, self.image_word(embedded)] if self.image_attention else parts, -1)
 
     def forward(
-        self, word: Tensor, hidden: Tensor, source: Annotations, image: Annotations | None, masks: Masks | None = None
+        self,
+        word: Tensor,
+        hidden: Tensor,
+        source: Annotations,
+        image: Annotations | None,
+        masks: DropoutMasks | None = None,
     ) -> Step:
         """Compute one step; arguments are those of `ConditionalGRU.forward`."""
         size, attention_size = 3 * hidden.shape[1], self.source_word.out_features
@@ -237,7 +247,7 @@ def decode(
     hidden: Tensor,
     source: Annotations,
     image: Annotations | None,
-    masks: Masks | None = None,
+    masks: DropoutMasks | None = None,
 ) -> Step:
     """Run a decoder over a target sequence.
 

@@ -32,7 +32,7 @@ from limner.metrics.caption import coco_module
 logger = logging.getLogger(__name__)
 
 
-class Tuning(NamedTuple):
+class MeteorParameters(NamedTuple):
     """Parameters of METEOR 1.5 for a language, as selected by its option `-l`."""
 
     alpha: float
@@ -53,12 +53,12 @@ class Tuning(NamedTuple):
 
 
 LANGUAGES = {
-    "cs": Tuning(0.95, 0.2, 0.6, 0.8, {"exact": 1.0, "paraphrase": 0.4}),
-    "de": Tuning(0.95, 1.0, 0.55, 0.55, {"exact": 1.0, "stem": 0.8, "paraphrase": 0.2}),
-    "en": Tuning(0.85, 0.2, 0.6, 0.75, {"exact": 1.0, "stem": 0.6, "synonym": 0.8, "paraphrase": 0.6}),
-    "es": Tuning(0.65, 1.3, 0.5, 0.8, {"exact": 1.0, "stem": 0.8, "paraphrase": 0.6}),
-    "fr": Tuning(0.9, 1.4, 0.6, 0.65, {"exact": 1.0, "stem": 0.2, "paraphrase": 0.4}),
-    "ru": Tuning(0.75, 1.4, 0.7, 0.5, {"exact": 1.0, "stem": 0.5, "paraphrase": 0.5}),
+    "cs": MeteorParameters(0.95, 0.2, 0.6, 0.8, {"exact": 1.0, "paraphrase": 0.4}),
+    "de": MeteorParameters(0.95, 1.0, 0.55, 0.55, {"exact": 1.0, "stem": 0.8, "paraphrase": 0.2}),
+    "en": MeteorParameters(0.85, 0.2, 0.6, 0.75, {"exact": 1.0, "stem": 0.6, "synonym": 0.8, "paraphrase": 0.6}),
+    "es": MeteorParameters(0.65, 1.3, 0.5, 0.8, {"exact": 1.0, "stem": 0.8, "paraphrase": 0.6}),
+    "fr": MeteorParameters(0.9, 1.4, 0.6, 0.65, {"exact": 1.0, "stem": 0.2, "paraphrase": 0.4}),
+    "ru": MeteorParameters(0.75, 1.4, 0.7, 0.5, {"exact": 1.0, "stem": 0.5, "paraphrase": 0.5}),
 }
 """Parameters by language."""
 SLOTS = 4

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from limner.models.bag_of_words import Bow, BowSettings
+from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
@@ -21,12 +21,12 @@ from limner.settings import Settings
 __all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "Output", "PairScorer", "build_model"]
 
 MODELS: dict[type[Settings], type] = {
-    model.Settings: model for model in (Bow, IndependentDescriptions, LBL, MRNN, NGram, NMT)
+    model.Settings: model for model in (BagOfWords, IndependentDescriptions, LBL, MRNN, NGram, NMT)
 }
 """Model class for each settings class; every model has its settings class as the attribute `Settings`."""
 
 ModelSettings = Annotated[
-    BowSettings | IndependentSettings | LBLSettings | MRNNSettings | NGramSettings | NMTSettings,
+    BagOfWordsSettings | IndependentSettings | LBLSettings | MRNNSettings | NGramSettings | NMTSettings,
     Field(discriminator="name"),
 ]
 

@@ -25,7 +25,7 @@ EXCLUDED = -1e4
 """Logit of <pad> and <s>, which are never generated; finite, because a mask of 0 multiplies the scores at padding."""
 
 
-class BowSettings(Settings):
+class BagOfWordsSettings(Settings):
     """Settings of the bag of words."""
 
     translates: ClassVar[bool] = False
@@ -37,17 +37,17 @@ class BowSettings(Settings):
     """Standard deviation of the normal initialisation of the weights."""
 
 
-class BowMemory(NamedTuple):
+class BagOfWordsMemory(NamedTuple):
     """Logits of the next token, which do not depend on the previous tokens."""
 
     logits: Tensor  # (B, V)
 
 
-class BowState(NamedTuple):
+class BagOfWordsState(NamedTuple):
     """Empty state: the model does not depend on the previous tokens."""
 
 
-class Bow(nn.Module):
+class BagOfWords(nn.Module):
     """Independent logistic units on an image, one for each word of the vocabulary (Kiros et al., 2014, section 7.1).
 
     The probability that word v occurs in the description of image x, and the score of a description w_1 … w_n:
@@ -70,10 +70,10 @@ class Bow(nn.Module):
       averaged over its locations.
     """
 
-    Settings: ClassVar = BowSettings
+    Settings: ClassVar = BagOfWordsSettings
     uses_image = True
 
-    def __init__(self, settings: BowSettings, inputs: ModelInputs) -> None:
+    def __init__(self, settings: BagOfWordsSettings, inputs: ModelInputs) -> None:
         """Build the model with randomly initialised weights.
 
         Args:
@@ -107,15 +107,15 @@ class Bow(nn.Module):
         """Compute log s_v(x) of every word given each image, (B, V); `EXCLUDED` for <pad> and <s>."""
         return _add_excluded(logsigmoid(precise(self.units(self.image_vector(image)))))
 
-    def encode(self, batch: Batch) -> BowMemory:
+    def encode(self, batch: Batch) -> BagOfWordsMemory:
         """Compute the logits of the next token given each image, (B, V)."""
-        return BowMemory(self._log_probs(batch.image))
+        return BagOfWordsMemory(self._log_probs(batch.image))
 
-    def start(self, memory: BowMemory) -> BowState:
+    def start(self, memory: BagOfWordsMemory) -> BagOfWordsState:
         """Return the empty state."""
-        return BowState()
+        return BagOfWordsState()
 
-    def step(self, tokens: Tensor, memory: BowMemory, state: BowState) -> tuple[Tensor, BowState]:
+    def step(self, tokens: Tensor, memory: BagOfWordsMemory, state: BagOfWordsState) -> tuple[Tensor, BagOfWordsState]:
         """Return the logits (N K, V) of the next token, which do not depend on the previous tokens (N K,)."""
         return repeat_memory(memory, len(tokens)).logits, state
 

@@ -18,7 +18,7 @@ from limner.errors import SettingsError
 from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoder, ImageEncoderSettings
-from limner.layers.recurrent import AttentionGRU, BiGRU, ConditionalGRU, Masks, decode
+from limner.layers.recurrent import AttentionGRU, BiGRU, ConditionalGRU, DropoutMasks, decode
 from limner.models.protocols import ModelInputs, Output, precise
 from limner.settings import Settings
 
@@ -224,7 +224,7 @@ class NMT(nn.Module):
             rate = settings.decoder_dropout
             embedded = embedded * _dropout_mask((len(embedded), 1, embedded.shape[2]), rate, embedded)
             states = 2 if settings.decoder == "conditional" else 1  # an `AttentionGRU` has no s'_t
-            masks = Masks(*(_dropout_mask(memory.hidden.shape, rate, memory.hidden) for _ in range(states)))
+            masks = DropoutMasks(*(_dropout_mask(memory.hidden.shape, rate, memory.hidden) for _ in range(states)))
         steps = decode(self.decoder, self.decoder.words(embedded), memory.hidden, memory.source, memory.image, masks)
         logits = self._read_out(embedded, steps.hidden, steps.context, steps.image)
         return Output(logits, attention=steps.attention, alignment=steps.alignment, gate=steps.gate)

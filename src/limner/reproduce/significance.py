@@ -19,7 +19,7 @@ FILE = "significance.json"
 logger = logging.getLogger(__name__)
 
 
-class RowComparison(Record):
+class RowSignificance(Record):
     """The comparison of two rows by all metrics."""
 
     rows: tuple[str, str]
@@ -43,7 +43,7 @@ class RowComparison(Record):
 class TableComparison(Record):
     """The comparisons between the rows of a table."""
 
-    pairs: tuple[RowComparison, ...] = ()
+    pairs: tuple[RowSignificance, ...] = ()
 
 
 def compare_rows(
@@ -110,9 +110,9 @@ def _compare_pair(
     baseline: Sequence[RowResult],
     row: Sequence[RowResult],
     metrics: Sequence[str],
-    cache: Mapping[str, RowComparison],
+    cache: Mapping[str, RowSignificance],
     on_progress: StageProgress,
-) -> RowComparison | None:
+) -> RowSignificance | None:
     """Compare two rows by their common metrics; None if they cannot be compared.
 
     A trial exchanges the outputs of all seeds together, so only the seeds that both rows have are compared.
@@ -142,7 +142,7 @@ def _compare_pair(
         logger.warning("'%s' is not compared with '%s': %s", *reversed(names), error)
         return None
     signature = f"{comparison.signature}|runs:{seeds}"
-    return RowComparison(rows=names, digest=digest, contrasts=comparison.contrasts, signature=signature)
+    return RowSignificance(rows=names, digest=digest, contrasts=comparison.contrasts, signature=signature)
 
 
 def _digest(results: Sequence[RowResult], settings: ComparisonSettings) -> str:

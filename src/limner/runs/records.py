@@ -174,7 +174,7 @@ class RetrievedImage(Record):
     """Whether the query sentence belongs to the image."""
 
 
-class ImageQuery(Record):
+class ImageToTextExample(Record):
     """An image used as a query for sentences, with the top results."""
 
     id: str
@@ -187,7 +187,7 @@ class ImageQuery(Record):
     """Highest-ranked sentences, best first."""
 
 
-class SentenceQuery(Record):
+class TextToImageExample(Record):
     """A sentence used as a query for images, with the top results."""
 
     text: str
@@ -211,9 +211,9 @@ class RecallCurves(Record):
 class Retrieval(Record):
     """Example queries of retrieval in both directions, and recall curves of the whole split."""
 
-    image_to_text: tuple[ImageQuery, ...] = ()
+    image_to_text: tuple[ImageToTextExample, ...] = ()
     """Examples of image queries."""
-    text_to_image: tuple[SentenceQuery, ...] = ()
+    text_to_image: tuple[TextToImageExample, ...] = ()
     """Examples of sentence queries."""
     curves: RecallCurves = RecallCurves()
     """Recall curves of retrieval among all candidates."""

@@ -13,9 +13,9 @@ from limner.data.batching import epoch_order, prefetch
 from limner.data.dataset import Examples
 from limner.errors import TrainingError
 from limner.runs.training_settings import TrainingSettings
+from limner.training.context import TrainingContext, TrainProgress
 from limner.training.losses import word_loss
 from limner.training.optimizers import set_learning_rates, squared_norm
-from limner.training.run import TrainingContext, TrainProgress
 from limner.training.state import TrainState
 
 

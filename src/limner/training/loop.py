@@ -19,11 +19,11 @@ from limner.models.protocols import CountBasedModel
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import TrainedModel
 from limner.runs.training_settings import TrainingSettings
+from limner.training.context import Optimization, TrainingContext, TrainProgress
 from limner.training.interruption import Interruption
 from limner.training.logging import RunLog
 from limner.training.optimizers import ExponentialMovingAverage, build_optimizer
 from limner.training.resume_check import claim
-from limner.training.run import Optimization, TrainingContext, TrainProgress
 from limner.training.setup import prepare
 from limner.training.stages import Stage, schedule_stages
 from limner.training.state import TrainState, find_state, load_state

@@ -30,6 +30,7 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
         "data": config.provenance["collection_fingerprint"],
         "features": [spec.fingerprint for spec in config.features],
         "init": config.provenance.get("init_sha256"),  # it determines the vocabularies, too
+        "image_encoder": config.provenance.get("image_encoder_sha256"),
     }
     if not recipe_file.exists():
         if any(not file.name.startswith(".") for file in out.iterdir()):

@@ -17,8 +17,8 @@ from limner.evaluation.validate import validate
 from limner.metrics import higher_is_better
 from limner.models.protocols import CountBasedModel
 from limner.runs.trained_model import load_tensors, load_weights
+from limner.training.context import TrainingContext
 from limner.training.epoch import epoch_batches, train_epoch
-from limner.training.run import TrainingContext
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from limner.training.run import TrainProgress
 from PIL import Image
 
 from limner.data.examples import Batch, Example, collate
@@ -38,6 +37,7 @@ from limner.process import keep_freed_memory
 from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_log_probs, tiled_log_probs
 from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, real_data, report
 from translation import translation
 

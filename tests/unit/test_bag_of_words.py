@@ -92,7 +92,9 @@ def test_maps_are_flattened_and_preceded_by_pooled_features():
     torch.testing.assert_close(
         model.image_vector(ImageFeatures(torch.ones(2, dtype=torch.bool), maps=maps)), maps.flatten(1)
     )
-    assert BagOfWords(BagOfWordsSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3), "pooled": (5,)})).units.in_features == 5
+    assert (
+        BagOfWords(BagOfWordsSettings(), ModelInputs(VOCAB, {"maps": (4, 3, 3), "pooled": (5,)})).units.in_features == 5
+    )
 
 
 def test_a_missing_image_leaves_the_biases_only(certain):

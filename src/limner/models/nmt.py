@@ -100,8 +100,9 @@ class NMT(nn.Module):
     - `image: [prefix]`: m1 of Huang et al. (2016) with a pooled vector, m3 with a table of region vectors.
 
     An example without an image has a zero image context, a closed gate, no addition to its initial state and no image
-    prefix tokens. One model can therefore be trained on sentences with and without images, and the weights of a text-only
-    model are, by name, a subset of those of a multimodal one. Rows of zeros in stored grids are padding and are masked.
+    prefix tokens. One model can therefore be trained on sentences with and without images, and the weights of a
+    text-only model are, by name, a subset of those of a multimodal one. Rows of zeros in stored grids are padding and
+    are masked.
 
     Departures from the papers, where they give no details: a sum of products has one bias (eqs. 2, 5, 9, 10); the 2016
     models use the read-out of the 2017 ones (eq. 10 without the missing terms), and their GRU reads the word and the

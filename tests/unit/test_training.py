@@ -21,7 +21,7 @@ from limner.runs.records import read_log
 from limner.runs.trained_model import load_tensors, load_trained_model
 from limner.training import epoch as epoch_module
 from limner.training import loop, stages, state
-from limner.training import run as run_module
+from limner.training import context as context_module
 from limner.training.loop import train
 
 
@@ -162,7 +162,7 @@ def test_a_run_interrupted_after_logging_its_validation_resumes(monkeypatch, tin
     """The state is that of before the validation, so the validation comes again, and its lines only once."""
     recipe = recipe_of(epochs=2, save_every=5)
     whole = train(recipe, tiny, tmp_path / "whole")
-    save, saved = run_module.save_state, []
+    save, saved = context_module.save_state, []
 
     def save_thrice(run, *rest):
         saved.append(run)
@@ -170,11 +170,11 @@ def test_a_run_interrupted_after_logging_its_validation_resumes(monkeypatch, tin
             raise Stop
         save(run, *rest)
 
-    monkeypatch.setattr(run_module, "save_state", save_thrice)
+    monkeypatch.setattr(context_module, "save_state", save_thrice)
     with pytest.raises(Stop):
         train(recipe, tiny, tmp_path / "run")
     assert len(lines_of(tmp_path / "run", "val")) == 1
-    monkeypatch.setattr(run_module, "save_state", save)
+    monkeypatch.setattr(context_module, "save_state", save)
     run = train(recipe, tiny, tmp_path / "run", resume=True)
     assert without_times(run) == without_times(whole)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

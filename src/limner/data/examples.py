@@ -60,14 +60,20 @@ class Item:
     label: str | None = None
 
     @property
+    def media(self) -> dict[str, str | None]:
+        """Path of the file of each modality, by its name, in the order of `MODALITIES`."""
+        paths = {"image": self.image, "video": self.video, "audio": self.audio}
+        return {name: paths[name] for name in MODALITIES}
+
+    @property
     def media_path(self) -> str | None:
-        """Path of the image or audio file that features are computed of; None for items of text only."""
-        return self.image or self.audio
+        """Path of the file that features are computed of; None for items of text only."""
+        return next((path for path in self.media.values() if path), None)
 
     @property
     def modality(self) -> Modality | None:
         """Modality of `media_path`; None for items of text only."""
-        return next((modality for name, modality in MODALITIES.items() if getattr(self, name)), None)
+        return next((MODALITIES[name] for name, path in self.media.items() if path), None)
 
     def with_media(self, modality: Modality, path: str | None) -> Item:
         """Copy of the item with another file of a modality."""

@@ -60,7 +60,7 @@ def _nmt(**changes: object) -> NMTSettings:
 
 SOFT = {f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
     "image_encoder": {"dropout": 0.1}
-}  # does nothing where nothing is learned
+}  # no effect in evaluation mode
 
 CASES = [
     *(Case(f"mrnn-{name}", _mrnn(name), {"pooled": (4,)}, name != "RNN-base") for name in get_args(Variant)),

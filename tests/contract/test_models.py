@@ -1,4 +1,4 @@
-"""What every model promises, run on every case of the one list."""
+"""The contract of all models, checked on every case of `models.py`."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def build(case: Case, noise: float = 0.1) -> Model:
     torch.manual_seed(1)
     model = case.build().eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # fresh biases are zero and would hide mistakes
+        for parameter in model.parameters():  # initial biases are zero and would hide mistakes
             parameter.add_(noise * torch.randn_like(parameter))
     if isinstance(model, CountBasedModel):
         model.fit([example(case, seed, seed % 7).target for seed in range(20)])
@@ -40,7 +40,7 @@ def double(one):
 
 
 def tensors(tree):
-    """Those in nested tuples, of which any may be None."""
+    """Tensors of nested tuples, any of which may be None."""
     if tree is None or isinstance(tree, torch.Tensor):
         return [] if tree is None else [tree]
     return [tensor for part in tree for tensor in tensors(part)]
@@ -57,7 +57,7 @@ def test_step_equals_forward(case: Case) -> None:
 
 
 def test_hypotheses_of_one_example_share_the_encoded_inputs(case: Case) -> None:
-    """A step of N K rows is K steps of N, whatever each hypothesis has read before."""
+    """A step of N K rows equals K steps of N rows, for any prefix of each hypothesis."""
     model, data, width = build(case), double(batch(case)), 3
     memory = model.encode(data)
     tokens = torch.randint(4, VOCAB, (4, len(data), width))  # position, example, hypothesis

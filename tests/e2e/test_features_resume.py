@@ -1,4 +1,4 @@
-"""Extraction that is killed in the middle ends, after a second run, like one that was not."""
+"""An extraction that is killed and run again gives the content of an uninterrupted one."""
 
 import os
 import signal
@@ -70,7 +70,7 @@ def collection(tmp_path):
         pixels = random.integers(0, 256, (40, 50, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{n}.jpg")
         items.append(Item(f"p{n}", "train", image=f"{n}.jpg"))
-    (folder / "13.jpg").write_bytes(b"")  # a damaged one, so that the batches of the second run fall elsewhere
+    (folder / "13.jpg").write_bytes(b"")  # a damaged image shifts the batches of the second run
     write_items(folder, items)
     return Collection.open(folder)
 
@@ -90,7 +90,7 @@ def test_killed_extraction_is_continued_to_the_same_content(tmp_path, collection
         process.wait()
 
     stored = len(FeatureTable.open(collection, "killed"))
-    assert 0 < stored < COUNT - 1  # some commits were made, and it was killed in the middle
+    assert 0 < stored < COUNT - 1  # killed after some commits and before the end
     second = extract(collection, backbone, name="killed", batch_size=4)
     assert second.present == stored
     assert set(second.skipped) == {"p13"}

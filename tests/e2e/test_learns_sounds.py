@@ -30,7 +30,7 @@ def run_command(*arguments):
 
 
 def write_folder(sounds, folder, shuffled):
-    """Sounds in train/, val/ and test/, with their sentences beside them; shuffled, with those of other sounds."""
+    """Audio files in train/, val/ and test/ with their sentences; `shuffled` permutes the sentences."""
     for split in sounds.splits():
         items = sounds.items(split)
         sentences = [item.texts("en") for item in items]
@@ -65,7 +65,7 @@ def learned(sounds, tmp_path_factory):
 
 
 def kinds_right(run, sounds):
-    """The share of held-out sounds whose description names the kind that they are, and no other."""
+    """Share of held-out sounds whose description names their kind and no other."""
     evaluation = json.loads((run / "evaluation" / "test.json").read_text())
     output = {item["id"]: set(item["hypothesis"].split()) & set(QUALITIES) for item in evaluation["items"]}
     items = sounds.items("test")
@@ -74,7 +74,7 @@ def kinds_right(run, sounds):
 
 
 def test_a_model_describes_sounds(learned, sounds):
-    # By chance it is a quarter; a model whose training sounds had the sentences of others has nothing to go by.
+    # Chance level is a quarter; shuffled training sentences carry no information.
     assert kinds_right(learned["right"] / "run", sounds) >= 0.8
     assert kinds_right(learned["shuffled"] / "run", sounds) < 0.5
 

@@ -1,4 +1,4 @@
-"""Through the command line: a translation model learns to disambiguate words by the image, and only by the image."""
+"""Command line: a translation model learns to disambiguate words by the image, and only by the image."""
 
 import json
 import subprocess

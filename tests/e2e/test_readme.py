@@ -22,7 +22,7 @@ PYTHON = [block for language, block in BLOCKS if language == "python"]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """A folder with a small demo/, as 'make demo' leaves it, and photographs of one's own."""
+    """A folder with a small demo/, as written by 'make demo', and user photographs."""
     place = tmp_path_factory.mktemp("readme")
     settings = limner.SceneSettings(seed=1, train=40, val=6, test=40, size=64, ambiguous=1.0, max_objects=1)
     scenes = limner.generate_scenes(place / "demo" / "scenes", settings)

@@ -1,4 +1,4 @@
-"""A training that is killed, at any moment and more than once, ends as one that was left alone."""
+"""A training run that is killed repeatedly and resumed equals an uninterrupted one."""
 
 import json
 import random
@@ -150,7 +150,7 @@ def is_fused_and_under_way(state):
     """Whether a state was saved within an epoch of the second stage."""
     try:
         progress = json.loads((state / "train_state.json").read_text())["state"]
-    except FileNotFoundError:  # it has just given way to the next one
+    except FileNotFoundError:  # it has just been replaced by the next one
         return False
     return progress["stage"] == 1 and progress["batch"] > 0
 

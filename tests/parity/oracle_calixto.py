@@ -115,7 +115,7 @@ def parameter_shapes(model: Model, sizes: Mapping[str, int], start: Start = "tex
 
 
 def check_parameters(theta: Parameters, model: Model, start: Start = "text") -> None:
-    """See that theta is exactly the model's: a bias under a wrong name would silently be zero.
+    """Check that theta has exactly the arrays of the model: a misnamed bias would silently be zero.
 
     Raises:
         ValueError: an array is missing, superfluous, not float64 or of a size unlike that of another.
@@ -140,7 +140,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def softmax(energies: Array) -> Array:
-    """[17] eqs. 3 and 6, [16] eqs. 4 and 7; the largest energy is taken off first, which changes nothing."""
+    """[17] eqs. 3 and 6, [16] eqs. 4 and 7; the largest energy is subtracted first for stability."""
     powers = np.exp(energies - energies.max())
     return np.asarray(powers / powers.sum())
 
@@ -201,10 +201,10 @@ def start_from_fc7(theta: Parameters, annotations: Array, image: Array | None) -
 def attend(
     theta: Parameters, side: Literal["src", "img"], state: Array, vectors: Array, word: Array | None = None
 ) -> tuple[Array, Array]:
-    """Weights alpha over `vectors`, and their sum so weighted, which has no gate yet.
+    """Weights alpha over `vectors`, and their sum so weighted, before the gate.
 
     `vectors` are the h_i (S, C) or the a_l (L, D); `state` is s'_t in [17] and s_{t-1} in [16]; `word` is
-    E_y[y_{t-1}], which only [16] looks at.
+    E_y[y_{t-1}], which only [16] uses.
     """
     energies = np.zeros(len(vectors))
     for i, vector in enumerate(vectors):
@@ -332,7 +332,7 @@ def independent_2015(theta: Parameters, source: Words, target: Words, image: Arr
     """Independent descriptions after Elliott et al. (2015), with GRUs.
 
     The source-language model reads the image's vector, (P,), with the first word of the sentence; its last
-    state is all that the target-language model is given.
+    state is the only input of the target-language model.
     """
     check_parameters(theta, "independent-2015")
     inputs = [theta["E_x"][word] for word in source]

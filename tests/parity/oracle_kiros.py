@@ -50,7 +50,7 @@ def lbl_predict(R: Array, C: Sequence[Array], context: Context) -> Array:
 
     Args:
         R: word representations, (k, d).
-        C: n-1 matrices (d, d), of the word farthest back first.
+        C: n-1 matrices (d, d), of the most distant word first.
         context: the n-1 words before, in the order of the sentence.
     """
     prediction = np.zeros(R.shape[1])
@@ -389,7 +389,7 @@ def katz_star(context: Context, counts: NGramCounts, words: Collection[int]) -> 
 
 
 def evenly(words: Collection[int], k: int) -> Array:
-    """What unigrams back off to: one share for each of `words`, the words never counted, (k,)."""
+    """Back-off distribution of unigrams: uniform over `words`, the words without a count, (k,)."""
     shares = np.zeros(k)
     for word in words:
         shares[word] = 1.0 / len(words)

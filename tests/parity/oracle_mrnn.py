@@ -84,7 +84,7 @@ def parameter_shapes(
 
 
 def check_parameters(theta: Parameters, settings: OracleSettings) -> None:
-    """See that theta is exactly the variant's: a stray array would change the norm of eq. 6.
+    """Check that theta has exactly the arrays of the variant: others would change the norm of eq. 6.
 
     Raises:
         ValueError: an array is missing, superfluous, of another shape or not float64.

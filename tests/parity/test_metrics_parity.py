@@ -1,4 +1,4 @@
-"""Our metrics against the equations written out, and against the standard programs called their own way."""
+"""Metrics against the published equations and against the reference programs."""
 
 import math
 import random
@@ -35,7 +35,7 @@ WORDS = [
 
 
 def corpus(size, seed=0, references=5):
-    """Sentences that share much, as captions do, with one to five references each."""
+    """Similar sentences, like captions, with one to five references each."""
     rng = random.Random(seed)
     sentence = lambda: " ".join(rng.choices(WORDS, k=rng.randint(1, 12)))  # noqa: E731
     vary = lambda text: " ".join(w for w in text.split() if rng.random() > 0.2) or "a"  # noqa: E731
@@ -109,7 +109,7 @@ def test_cider_and_rouge_equal_coco_captions(name, module, scorer):
 
 @pytest.fixture
 def meteor_in_a_folder_with_a_blank(tmp_path, monkeypatch):
-    """The same program installed where a blank is in the path, which some Java programs cannot bear."""
+    """The same program installed where a blank is in the path, which some Java programs do not support."""
     installed = Path(pytest.importorskip("pycocoevalcap.meteor.meteor").__file__).parent
     if shutil.which("java") is None:
         pytest.skip("METEOR needs Java, and there is none here")

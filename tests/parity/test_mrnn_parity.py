@@ -1,4 +1,4 @@
-"""Our m-RNN against the oracle written from the paper's equations in NumPy float64, variant by variant."""
+"""All variants of the m-RNN against the oracle of the equations in NumPy float64."""
 
 import math
 from typing import get_args
@@ -31,7 +31,7 @@ SENTENCES = [[4, 5, 6], [7], [4, 5, 12, 11, 10, 4], [], [3, 3]]
 
 @pytest.fixture(params=VARIANTS, ids="-".join)
 def pair(request):
-    """Ours in float64 with random weights, and the same weights for the oracle."""
+    """A model in float64 with random weights, and the same weights for the oracle."""
     variant, activation = request.param
     multimodal = HIDDEN if variant == "visInRnn-both-shared" else MULTIMODAL
     settings = MRNNSettings(

@@ -1,4 +1,4 @@
-"""Our back-off n-grams against the oracle's, which goes through the counts of one context after another."""
+"""Back-off n-grams against the oracle, which processes one context at a time."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ CORPORA = [  # seed, vocabulary, sentences
 
 
 def corpus(seed: int, vocab: int, count: int) -> list[list[int]]:
-    """Sentences of words that are as unequally frequent as real ones, each word with its own favourite successors."""
+    """Sentences with a realistic word distribution; each word has its own frequent successors."""
     random = np.random.default_rng(seed)
     words = np.arange(SPECIAL_TOKENS.unk, vocab)
     share = 1 / np.arange(1, len(words) + 1)
@@ -59,7 +59,7 @@ def test_every_distribution_equals_the_oracle(seed: int, vocab: int, count: int,
 
 
 def test_the_corpora_cover_every_rule() -> None:
-    """Else the test above could pass with a rule broken: discounts below and at 1, full contexts, nothing freed."""
+    """The corpora cover discounts below and at 1, full contexts and contexts that free no mass."""
     met = set()
     for seed, vocab, count in CORPORA:
         counts = katz_counts(corpus(seed, vocab, count), 3, start=SPECIAL_TOKENS.bos, end=SPECIAL_TOKENS.eos)

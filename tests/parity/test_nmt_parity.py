@@ -1,6 +1,6 @@
-"""Our translation models against the oracle written from the printed equations, variant by variant.
+"""All variants of the translation models against the oracle of the published equations.
 
-The oracle reads one sentence at a time; ours gets them as one batch of unlike lengths, padded, some without an image.
+The oracle reads one sentence at a time; the models get one padded batch, with some images missing.
 """
 
 from functools import partial
@@ -70,7 +70,7 @@ def variant(request):
 
 
 def build(variant: Variant) -> NMT:
-    """Ours in float64 with random weights, biases too, large enough that attention has something to prefer."""
+    """Ours in float64 with random weights, biases too, large enough for attention weights to differ."""
     settings = NMTSettings.model_validate({**SIZES, **variant.settings})
     model = (
         NMT(settings, ModelInputs(VOCAB, {kind: FEATURE_SHAPES[kind] for kind in variant.feature_kinds}, SOURCE_VOCAB))

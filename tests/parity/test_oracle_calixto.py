@@ -63,7 +63,7 @@ def assert_same(trace, other, *but):
             np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
-# The parts
+# Layers
 
 
 def test_a_gru_of_one_unit_equals_hand_computed_values():
@@ -104,7 +104,7 @@ def test_each_encoder_direction_depends_on_its_own_side():
     assert whole.shape == (4, 4)
     np.testing.assert_array_equal(oracle.annotate(theta, SOURCE[:2])[:, :2], whole[:2, :2])
     np.testing.assert_array_equal(oracle.annotate(theta, SOURCE[2:])[:, 2:], whole[2:, 2:])
-    # The directions differ in nothing else: with their weights exchanged, a mirrored sentence is read alike.
+    # With exchanged weights of the directions, the reversed sentence gives the same annotations.
     swapped = {
         name.replace("fwd", "bwd") if "fwd" in name else name.replace("bwd", "fwd"): theta[name] for name in theta
     }
@@ -154,7 +154,7 @@ def test_a_step_of_the_doubly_conditional_gru_by_hand():
     # REC1 from s_0 = 7/5, y = 1: z = sigma(1 - 14 + 13) = 1/2, r = sigma(2 - 2) = 1/2,
     # proposal = tanh(1 + 1/2 * 2.8 - 2.4 + ln 2) = 3/5, s' = 0.3 + 0.7 = 1.
     theta |= one_unit_gru("rec1", {"": (1, 2, 1)}, (-10, 0, 2), (13, -2, LN2 - 2.4))
-    # The gate sees s_0, not s': sigma(10 * 1.4 - 14 + ln 3) = 3/4, so i = 4.5.
+    # The gate depends on s_0, not s': sigma(10 * 1.4 - 14 + ln 3) = 3/4, so i = 4.5.
     theta |= arrays({"W_beta": [[10]], "b_beta": [LN3 - 14]})
     # REC2: z = sigma(3 + 2 * 4.5 - 1 - 11 + ln 3) = 3/4, r = sigma(-3 + 4.5 + 2 - 3.5 - ln 3) = 1/4,
     # proposal = tanh(3 - 4.5 + 1/4 * 4 + 0.5 + ln 2) = 3/5, s = 1/4 * 3/5 + 3/4 * 1 = 0.9.
@@ -256,7 +256,7 @@ def test_permuting_locations_permutes_the_attention_only(model):
 @pytest.mark.parametrize("model", [GATED, PLAIN])
 def test_attention_over_one_location_has_weight_one(model):
     np.testing.assert_array_equal(run(model, locations=LOCATIONS[:1]).image_alphas, np.ones((3, 1)))
-    # Four times the same location is as good as once.
+    # Four equal locations are equivalent to one.
     assert_same(run(model, locations=LOCATIONS[[1] * 4]), run(model, locations=LOCATIONS[[1]]), "image_alphas")
 
 
@@ -301,7 +301,7 @@ def test_the_query_of_the_first_attention_is_the_proposal_or_the_previous_state(
 
 
 def test_the_pooled_image_affects_the_initial_state_only():
-    # With W_init = 0 nothing of it is left. With one source word, h_1 is both last states of the encoder.
+    # W_init = 0 removes its effect. With one source word, h_1 is both last states of the encoder.
     theta = weights("fc7-2016")
     assert not np.allclose(run("fc7-2016", theta).logits, run("fc7-2016", theta, image=-IMAGE_VECTOR).logits)
     text_only = theta | {"W_init": np.zeros((4, 4))}
@@ -317,7 +317,7 @@ def test_the_doubly_attentive_decoder_without_locations_equals_image_initialisat
 
 def test_independent_descriptions_use_the_image_at_the_first_source_word_only():
     theta, model = weights("independent-2015"), "independent-2015"
-    # The same as a first word, here id 5, whose embedding has the image in it; it comes again as word 1.
+    # Equivalent to a first word, here id 5, whose embedding includes the image; it occurs again as word 1.
     extra = theta["E_x"][1] + theta["W_v"] @ IMAGE_VECTOR + theta["b_v"]
     larger = theta | {"E_x": np.vstack([theta["E_x"], extra])}
     assert_same(run(model, theta, source=[1, 4, 1]), run(model, larger, source=[5, 4, 1], image=None))

@@ -206,7 +206,7 @@ def test_text_to_image_scores_each_image_by_perplexity():
 
 def test_image_to_text_scores_divide_by_the_perplexity_under_the_mean_image():
     x, mean = np.array([0.25, 0.75]), np.array([0.1, 0.9])
-    sentences = [[0], [1]]  # word 1 is the easy one, but word 0 gains by the image
+    sentences = [[0], [1]]  # word 1 is more probable, but the image raises word 0
     ratios = image_to_text_scores(x, mean, sentences, image_is_distribution, 1, 0)
     assert_close(ratios, [4 / 10, 0.9 / 0.75])
 

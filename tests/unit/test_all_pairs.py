@@ -67,7 +67,7 @@ def test_equals_a_plain_loop_for_every_memory_budget(budget):
 
 
 def test_bfloat16_is_close_to_float32():
-    """Eight bits of mantissa: logits up to about 12 err by up to 0.05, and a sentence has at most three words."""
+    """With 8 mantissa bits, logits up to about 12 have errors up to 0.05; sentences have at most three words."""
     tree, language, image, weight, bias = parts()
     result = softmax_log_probs(language, image, weight.bfloat16(), bias, tree, 1 << 20)
     expected = plain_loop(tree, language, image, weight, bias)
@@ -81,7 +81,7 @@ def test_products_that_overflow_or_underflow_are_recomputed(shift, dtype):
     tree, language, image, weight, bias = parts(bias=0)
     exact = plain_loop(tree, language, image, weight, bias)  # a common shift changes no probability
     result = softmax_log_probs(language, image, weight.to(dtype), bias + shift, tree, 1 << 20)
-    # bfloat16 keeps multiples of 2 at 300 * log2(e), of a half at 88: the answer is coarse, but never infinite.
+    # bfloat16 keeps multiples of 2 at 300 * log2(e), of a half at 88: the result is coarse but finite.
     tolerance = 1e-3 if dtype == torch.float32 else 3 * 1.5
     assert torch.isfinite(result).all()
     assert (result - exact).abs().max() < tolerance
@@ -134,7 +134,7 @@ def test_the_memory_of_a_tile_is_bounded_where_many_sentences_share_a_prefix():
 
 @pytest.mark.parametrize("budget", [1, 1 << 22])
 def test_sums_over_a_large_vocabulary_equal_float64(budget):
-    """As many words and prefixes as there are in earnest, and logits from about -15 to 15."""
+    """Realistic numbers of words and prefixes, and logits from about -15 to 15."""
     torch.manual_seed(1)
     small = budget == 1
     vocab, images = (50, 4) if small else (2_500, 12)

@@ -26,7 +26,7 @@ def layer_and(queries: int, dtype=torch.float64):
 
 
 def printed(layer: AdditiveAttention, states, values, mask):
-    """Eqs. 2-4 as they are printed, query by query, location by location: contexts and weights."""
+    """Eqs. 2-4 as published, one query and location at a time: contexts and weights."""
     contexts, weights = [], []
     each = len(states) // len(values)
     for row, state in enumerate(states):
@@ -137,7 +137,7 @@ def test_fused_energies_equal_unfused_energies(queries, dtype, chunk, monkeypatc
 @pytest.mark.parametrize("queries", [1, 3])
 @pytest.mark.parametrize("with_word", [False, True])
 def test_fused_attention_equals_unfused_attention(queries, mask, dtype, with_word, learning):
-    """Contexts, weights, and in training the gradients by everything they are computed from."""
+    """Contexts, weights, and in training the gradients of all inputs."""
     layer, states, values = layer_and(queries, dtype)
     word = torch.randn(SETS * queries, SIZE, dtype=dtype, requires_grad=True) if with_word else None
     inputs = [states, values, *layer.parameters(), *([word] if with_word else [])]
@@ -217,7 +217,7 @@ def test_sequences_without_padding_need_no_mask():
 
 
 def test_layers_do_not_import_models():
-    """Layers are below models: an import the other way would be a cycle."""
+    """Layers are below models; the opposite import would be a cycle."""
     folder = Path(attention.__file__).parent
     assert [file.name for file in sorted(folder.rglob("*.py")) if "limner.models" in file.read_text()] == []
 

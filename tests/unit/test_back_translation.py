@@ -62,7 +62,9 @@ def test_untranslated_sentences_get_a_translation_in_their_group(model, collecti
     assert back_translate([model], collection, generated_by="run:1") == (5, 0)
     assert made_in(collection) == [(*one, "run:1") for one in ALL]
     after = Collection.open(collection.path).items()
-    assert [item.texts("en") for item in after] == [item.texts("en") for item in before]  # people's, as they were
+    assert [item.texts("en") for item in after] == [
+        item.texts("en") for item in before
+    ]  # human-written sentences are unchanged
     assert after[1].pairs("en", "de") == [(Sentence("en", MEANT[2], 11, "run:1"), Sentence("de", WRITTEN[2], 11))]
 
 
@@ -153,7 +155,7 @@ def test_missing_features_are_reported_before_decoding(tmp_path):
 
 
 def test_groups_with_several_source_sentences_are_logged(model, tmp_path, caplog):
-    """Each of them would be paired with the translations of all."""
+    """Each source sentence would be paired with the translations of all."""
     write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("de", "eins"), Sentence("de", "zwei")))])
     back_translate([model], Collection.open(tmp_path / "c"), generated_by="m")
     assert "1 groups have several sentences in 'de', for example group 0 of item 'a'" in caplog.text

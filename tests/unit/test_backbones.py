@@ -38,7 +38,7 @@ def resnet(tmp_path_factory):
     config = ResNetConfig(embedding_size=8, hidden_sizes=[16, 32, 1024, 64], depths=[1, 1, 1, 1])
     network = ResNetModel(config)
     for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):  # as after training: no two channels alike
+        if isinstance(module, nn.BatchNorm2d):  # as after training: all channels differ
             for values in (module.weight, module.bias, module.running_mean, module.running_var):
                 nn.init.uniform_(values, 0.5, 1.5)
     return saved(network, tmp_path_factory.mktemp("nets") / "small-resnet")

@@ -1,4 +1,4 @@
-"""The bag of words against its definition, computed by hand, and at work on the tiny collection."""
+"""Bag of words: hand-computed values, and training on the tiny collection."""
 
 import math
 
@@ -51,11 +51,11 @@ def test_the_score_is_the_mean_probability_of_the_words(certain):
 
 
 def test_the_loss_is_binary_cross_entropy_of_every_word(certain):
-    """However often it is there, and for the mean over descriptions, not over words."""
+    """Repeated words count once, and the mean is over descriptions, not over words."""
     once, twice, other = (4,), (4, 4), (5, 3, 6)
 
     def loss(*words):
-        """Of a description that holds exactly these."""
+        """Loss of a description with exactly these words."""
         probs = [p if 2 + unit in words else 1 - p for unit, p in enumerate(PROBS)]
         return -sum(math.log(p) for p in probs)
 

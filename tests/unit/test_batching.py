@@ -110,7 +110,7 @@ def test_prefetch_stops_when_the_consumer_stops():
 @pytest.mark.parametrize("size", [1, 2, 8, 60])
 @pytest.mark.parametrize("place", [0, 17, 40])
 def test_a_long_sentence_makes_a_small_batch(size, place):
-    """Padding to it would take the memory of many batches; all others are cut as if it were not there."""
+    """A long sentence gets a small batch, since padding costs memory; other batches are unaffected."""
     lengths = [3] * 40
     lengths.insert(place, 9000)
     batches = list(bounded_batches(range(41), lengths, size))

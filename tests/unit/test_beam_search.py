@@ -242,7 +242,7 @@ def test_n_best_lists_are_ordered_and_distinct_and_share_the_prefix(length_penal
 def test_a_wider_beam_finds_a_better_sentence_than_greedy_search():
     log_probs = torch.full((VOCAB, VOCAB, VOCAB), -20.0)
     log_probs[PAD, BOS, 4], log_probs[PAD, BOS, 5] = math.log(0.6), math.log(0.4)
-    log_probs[BOS, 4, UNK:] = math.log(0.25)  # the better first word leads nowhere in particular
+    log_probs[BOS, 4, UNK:] = math.log(0.25)  # the more probable first word has no probable continuation
     log_probs[BOS, 5, EOS] = 0.0
     model = Chain()
     model.table = lambda image: log_probs
@@ -414,7 +414,7 @@ def test_contradicting_settings_are_errors(values, message):
 @pytest.mark.parametrize("length", [5, SECTION, 6 * SECTION, 40 * SECTION - 1, 40 * SECTION + 7])
 def test_topk_by_section_equals_topk(length):
     values = torch.randn(20, length, generator=torch.Generator().manual_seed(length))
-    values[3, :-2] = -math.inf  # a row of which hardly anything is possible
+    values[3, :-2] = -math.inf  # a row with few finite values
     values[4, : min(length, SECTION)] += 5  # all in one section
     hypotheses, places = topk_by_section(values, 5)
     assert torch.equal(hypotheses, values.topk(5).values)

@@ -177,7 +177,7 @@ def test_samples_do_not_depend_on_the_batch(captioner, photos, tmp_path):
     bad.write_bytes(b"")
     beside_a_broken_one = dict(captioner.describe_each([bad, photos["red"]], **drawn))[photos["red"]]
     assert [one.text for one in beside_a_broken_one] == [one.text for one in alone]
-    assert len({one.text for one in alone}) > 1  # something was drawn at all
+    assert len({one.text for one in alone}) > 1  # the map is not constant
 
 
 def test_an_image_file_is_read_once_for_all_its_sentences(scorer, photos, monkeypatch):

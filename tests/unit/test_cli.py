@@ -1,4 +1,4 @@
-"""The command line: exit status, output and messages of every command."""
+"""Command line: exit status, output and messages of every command."""
 
 import json
 import os
@@ -375,7 +375,7 @@ def test_the_python_page_documents_import_paths():
         for name in names.split(", ")
     ]
     named = re.findall(r"^::: (limner\.[a-z_.]+)\.([A-Za-z]\w*)$", page, re.MULTILINE)
-    whole = {("limner.models", "protocols")}  # a page of its own, all of it
+    whole = {("limner.models", "protocols")}  # documented as a whole page
     assert set(named) - whole == set(imports)
     assert [one for one in imports if not hasattr(import_module(one[0]), one[1])] == []
 

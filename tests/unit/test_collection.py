@@ -270,7 +270,7 @@ def test_the_generating_model_of_a_sentence_is_stored(path):
 
 
 def test_a_human_written_sentence_replaces_the_same_generated_sentence(path):
-    """Or the pair would be learned twice, once as synthetic."""
+    """Otherwise the pair would be trained on twice."""
     same = DOG.sentences[0]._replace(generated_by="run")
     assert write_items(path, [replace(DOG, sentences=(same,))]) == Changes(0, 0, 1)
     write_items(path, [replace(DOG, sentences=(WRITTEN,))])
@@ -280,7 +280,7 @@ def test_a_human_written_sentence_replaces_the_same_generated_sentence(path):
 
 @pytest.fixture
 def old(tmp_path):
-    """A collection as they were written when no model had made any sentence yet, and there was no sound."""
+    """A collection of an older version, without columns for generated sentences and audio."""
     sentence = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32()})
     region = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string()})
     names = ("id", "split", "image", "video", "label")

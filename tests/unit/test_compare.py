@@ -20,7 +20,7 @@ QUICK = ComparisonSettings(metrics=("bleu4", "ter"), trials=200)
 
 
 def written(wrong, start=0):
-    """What a system says that gets a word of `wrong` of ten sentences wrong."""
+    """Hypotheses with one wrong word in `wrong` of ten sentences."""
     return [
         sentence.replace("steht", "stand") if (place + start) % 10 < wrong else sentence
         for place, sentence in enumerate(SENTENCES)
@@ -232,7 +232,7 @@ def test_a_run_without_an_evaluation_is_an_error_with_a_remedy(run_of, tmp_path)
 
 
 def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
-    # METEOR does not know Japanese, and says so, whether there is Java or not.
+    # METEOR does not support Japanese; the warning does not depend on Java.
     runs = [[run_of(name, evaluation(written(2)), "ja")] for name in "ab"]
     chosen = ComparisonSettings(metrics=("meteor", "bleu4"), trials=10)
     with caplog.at_level(logging.WARNING, "limner"):

@@ -1,4 +1,4 @@
-"""Compound words cut into the words they are made of, and put together again."""
+"""Compound words are split into their parts and joined again."""
 
 import gzip
 import math
@@ -80,7 +80,7 @@ def test_the_settings_limit_the_splits():
     [
         # (960 · 710)^½ = 825.6 and (5 · 710)^½ = 59.6 and (224 · 1 · 710)^⅓ = 54.2 are all below 852.
         ({"aktionsplan": 852, "aktion": 960, "aktions": 5, "akt": 224, "ion": 1, "plan": 710}, "aktionsplan", 1),
-        # Were the whole rarer, the first of them would win.
+        # With a rarer whole word the first of them would win.
         ({"aktionsplan": 825, "aktion": 960, "aktions": 5, "akt": 224, "ion": 1, "plan": 710}, "aktionsplan", 2),
         # (885 · 1864)^½ = 1284.4 is above 556, right or wrong.
         ({"freitag": 556, "frei": 885, "tag": 1864}, "freitag", 2),

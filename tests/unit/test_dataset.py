@@ -165,7 +165,7 @@ def test_batches_are_sorted_by_both_lengths():
 
 
 def of_both(people, written, synthetic):
-    """So many pairs that people wrote, and after them those that begin with a sentence of a model."""
+    """Human-written pairs followed by pairs with a generated source sentence."""
     sentences = [
         Sentence(lang, text, group, MADE if lang == "en" and group >= people else "")
         for group in range(people + written)
@@ -194,7 +194,7 @@ def test_the_synthetic_pairs_of_an_epoch_follow_from_seed_and_epoch():
     assert rows != pairs.epoch_rows(seed=1, epoch=4)
     assert rows != pairs.epoch_rows(seed=2, epoch=3)
     drawn = {row for epoch in range(100) for row in pairs.epoch_rows(seed=1, epoch=epoch)}
-    assert len(drawn) == 330  # drawn anew, they all have their turn
+    assert len(drawn) == 330  # redrawn in every epoch, all rows occur
 
 
 def test_without_synthetic_pairs_an_epoch_is_everything():
@@ -209,7 +209,7 @@ def test_generation_inputs_are_human_written_sources_with_all_references():
     assert translated(synthetic=0.5).generation_inputs() == expected
     assert (
         translated(max_tokens=1).generation_inputs() == expected
-    )  # long sentences are not learned, but are translated
+    )  # long sentences are excluded from training, not from generation
 
 
 def test_generation_inputs_of_captioning_are_the_items():
@@ -238,7 +238,7 @@ def test_splits_of_translation(tiny):
 
 
 def test_an_error_names_excluded_model_generated_sentences(tmp_path):
-    """It is not for learning from without a word, nor for validating on."""
+    """Generated sentences are used only if configured, and never for validation."""
     sentences = (Sentence("en", "one", 0, MADE), Sentence("de", "eins", 0))
     write_items(tmp_path, [Item("a", "val", sentences=sentences)])
     english, german = (Tokenizer.train([text], TextSettings()) for text in ("one", "eins"))

@@ -1,4 +1,4 @@
-"""Evaluation of a split: every number there, each with its signature, and clear words where something is missing."""
+"""Evaluation of a split: scores, signatures and errors."""
 
 import math
 import shutil

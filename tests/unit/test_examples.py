@@ -1,4 +1,4 @@
-"""Examples become batches: the tables are written by hand."""
+"""Batches of examples: hand-computed tensors."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ SPOKEN = Item("i", "train", sentences=(A, B, X, C, Y, Z, MADE, MADE_X))
 
 
 def test_sentences_of_one_group_translate_each_other():
-    """Each that people wrote in the target language, with each of its group in the source language."""
+    """Every human-written target sentence is paired with every source sentence of its group."""
     assert SPOKEN.pairs("en", "de") == [(B, X), (C, X), (B, Y), (C, Y), (MADE, Z)]
     assert SPOKEN.pairs("de", "en") == [(MADE_X, A), (X, B), (Y, B), (X, C), (Y, C)]
     assert SPOKEN.pairs("en", "fr") == SPOKEN.pairs("fr", "en") == []

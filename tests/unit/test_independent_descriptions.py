@@ -75,7 +75,7 @@ def test_the_source_model_is_trained_on_translations_only_if_configured(transfer
 
 
 def test_the_two_models_are_trained_independently_by_default():
-    """What the source model learns in a step is the same, for every translations are."""
+    """The gradient of the source model does not depend on the translations."""
     grads = []
     for targets in ([4], [5, 6, 4], [7, 7]), ([6, 6], [], [4]):
         torch.manual_seed(3)
@@ -97,7 +97,7 @@ def test_a_missing_image_leaves_its_term_out_with_the_bias():
 
 
 def test_the_target_model_reads_the_source_through_its_initial_state_alone():
-    """With nothing in the first layer of the target model's state, source and image do not matter."""
+    """With zero weights in the initial-state layer, source and image have no effect."""
     model = build().eval()
     assert not torch.allclose(model(batch()).logits[0, 0], model(batch([([8], [4])] * 3)).logits[0, 0])
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_features_and_a_training_objective_are_required():
 
 
 def test_a_trained_model_translates_and_round_trips(tiny, tmp_path):
-    """From a recipe to the sentence that all of the tiny collection's second ones have in German."""
+    """Train from a recipe and generate the German sentence of the tiny collection."""
     recipe = Recipe.parse(
         {
             "data": {"lang": "de", "source_lang": "en"},

@@ -1,4 +1,4 @@
-"""Training as in Kiros et al. (2014): pre-trained vectors, two stages, models that are counted."""
+"""Training as in Kiros et al. (2014): pre-trained vectors, two stages, count-based models."""
 
 import json
 import math
@@ -82,7 +82,7 @@ def test_the_second_stage_starts_from_the_best_weights_and_their_loss(scripted, 
 def test_the_second_stage_ends_after_its_maximum_epochs_with_a_warning(own_tiny, tmp_path, caplog):
     strange = (Sentence("en", "nobody ever heard these words before today"),)
     write_items(own_tiny.path, [Item(f"strange{k}", "val", sentences=strange) for k in range(20)])
-    vanishing = {"name": "exponential", "decay": 1e-9}  # the first epoch is learned from, the others are not
+    vanishing = {"name": "exponential", "decay": 1e-9}  # only the first epoch changes the weights
     recipe = recipe_of(epochs=1, train_on_val_epochs=2, schedule=vanishing)
     run = train(recipe, Collection.open(own_tiny.path), tmp_path / "run")
     facts = load_trained_model(run).config.provenance
@@ -194,7 +194,7 @@ def test_every_multimodal_log_bilinear_model_learns_to_use_the_image(tiny, tmp_p
 
 
 def test_the_retrieval_signature_names_the_precision(tiny, tmp_path, monkeypatch):
-    """One product in float32 where logits add, whatever is allowed; tiles in bfloat16 where the hardware has it."""
+    """Additive logits use one float32 product; tiles use bfloat16 where the hardware supports it."""
     monkeypatch.setattr(all_pairs, "native_bf16", lambda device: True)
     for variant, exact in (("MLBL-B", True), ("MLBL-F", False)):
         model = {"name": "lbl", "variant": variant, "word_dim": 8, "factors": 12}

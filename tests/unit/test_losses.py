@@ -1,4 +1,4 @@
-"""The loss in one pass equals torch's own, and so does its gradient."""
+"""The single-pass loss and its gradient equal torch's cross-entropy."""
 
 import dataclasses
 

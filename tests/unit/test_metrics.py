@@ -194,7 +194,7 @@ def test_novelty_without_training_sentences_is_undefined():
 
 
 def naive_ranks(scores, owners):
-    """The definitions, word by word; every tie goes to the other."""
+    """Ranks by definition; ties count against the query."""
     sentences, images = scores.shape
     text_to_image = [
         1 + sum(scores[s, p] >= scores[s, owners[s]] for p in range(images) if p != owners[s]) for s in range(sentences)

@@ -73,7 +73,7 @@ def batch(sentences):
 
 
 def corpus(seed, vocab=VOCAB, count=60):
-    """Sentences in which a word has a few favourite successors."""
+    """Sentences in which every word has a few frequent successors."""
     random = np.random.default_rng(seed)
     words = np.arange(UNK, vocab)
     likes = random.dirichlet(np.full(len(words), 0.2), vocab)
@@ -105,7 +105,7 @@ def test_trigrams_by_hand(before):
     ("numbers", "expected"),
     [
         ((6, 2, 1), [1 / 3, 1 / 2]),  # see BY_HAND
-        ((6, 2, 0), [2 / 3, 1]),  # nothing to take off in common; d_2 would be 0
+        ((6, 2, 0), [2 / 3, 1]),  # no common term; d_2 would be 0
         ((0, 2, 1), [1, 1]),  # no n_1
         ((6, 0, 1), [1, 1]),  # d_1 would be below 0, and there is no count 2
         ((3, 2, 1), [1, 1]),  # 1 - 3 n_3 / n_1 = 0
@@ -113,7 +113,7 @@ def test_trigrams_by_hand(before):
     ],
 )
 def test_discounts_by_hand(numbers, expected):
-    """n_1, n_2 and n_3 of a cutoff of 2; higher counts are left as they are."""
+    """n_1, n_2 and n_3 of a cutoff of 2; higher counts are not discounted."""
     counts = np.repeat([1, 2, 3, 9], (*numbers, 5))
     np.testing.assert_allclose(good_turing(counts, 2)[1:], [*expected, 1])
 

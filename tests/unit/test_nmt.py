@@ -59,7 +59,7 @@ PARTS = ["hidden", "context", "alignment", "image", "attention", "gate"]
 )
 @pytest.mark.parametrize("at", [0, 1])
 def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
-    """Autograd then goes back through some of the steps and some of the products only."""
+    """Autograd then traverses only some of the steps and products."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 3, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
@@ -79,7 +79,7 @@ def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
 
 @pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
 def test_backward_passes_are_independent(kind):
-    """A pass for the gradient by the state alone leaves nothing behind for the passes after it."""
+    """A backward pass for the state alone does not affect later passes."""
     cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 2, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     words, hidden, source, image = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
@@ -177,7 +177,7 @@ def test_missing_image_gives_zero_attention_and_a_closed_gate(changes):
 
 
 def of_grid(model, batch, grid):
-    """What a model makes of a batch whose images are these tables."""
+    """Logits of a batch with these image features."""
     image = batch.image._replace(grid=grid, pooled=None)
     return model(dataclasses.replace(batch, image=image))
 
@@ -193,7 +193,7 @@ def test_zero_rows_of_region_features_are_not_visual_prefix_tokens():
 
 
 def test_the_gradient_of_an_early_gate_alone():
-    """That of beta_3, against a difference along some direction of all weights."""
+    """The gradient of beta_3 against a finite difference along a direction of all weights."""
     model, batch = nmt(image=["attention"]), batch_of()
     parameters = dict(model.named_parameters())
     gate = model(batch).gate[:, 2].sum()
@@ -227,7 +227,7 @@ def test_zero_rows_of_region_features_get_no_attention(image):
     assert torch.isfinite(of_grid(model, batch, torch.zeros_like(grid)).logits).all()
 
 
-@pytest.mark.parametrize("image", ["prefix", "initial"])  # places of zeros give a context of zero either way
+@pytest.mark.parametrize("image", ["prefix", "initial"])  # zero locations give a zero context in both cases
 def test_zero_features_count_as_a_present_image(image):
     model, batch = nmt(image=[image]), batch_of((True, True, True))
     zeros = {kind: torch.zeros(3, *shape, dtype=torch.float64) for kind, shape in FEATURE_SHAPES.items()}
@@ -250,7 +250,7 @@ def test_an_empty_source_sentence_gives_finite_logits_and_no_attention():
 
 @pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
 def test_step_by_step_gradient_equals_the_gradient_of_forward(changes):
-    """Also where the loss is of the first position alone."""
+    """Also for a loss of the first position only."""
     model, batch = nmt(**changes), batch_of((True, False, True))
     parameters = [parameter for _, parameter in model.named_parameters()]
     coefficients = torch.randn(3, batch.target_in.shape[1], VOCAB, dtype=torch.float64)
@@ -354,7 +354,7 @@ def test_initial_weights_have_the_published_distribution():
 
 
 def test_the_keys_are_projected_once_a_batch(monkeypatch):
-    """What attention costs most must stay out of the loop over time, and out of the steps of a search."""
+    """Key projections are computed once, not in the loop over time or in decoding steps."""
     calls = []
     real = AdditiveAttention.annotate
 
@@ -376,7 +376,7 @@ def test_the_keys_are_projected_once_a_batch(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("changes", [{}, {"decoder": "plain"}, *WITH_IMAGE], ids=str)
 def test_fused_decoding_equals_unfused_decoding(changes, dtype):
-    """Step by step over two hypotheses an example, some examples without an image."""
+    """Two hypotheses for each example, with some images missing."""
     model, batch = nmt(**changes).to(dtype), batch_of((True, False, True))
     shown = [None if kind is None or kind.dtype == torch.bool else kind.to(dtype) for kind in batch.image]
     batch = dataclasses.replace(batch, image=type(batch.image)(batch.image.present, *shown[1:]))

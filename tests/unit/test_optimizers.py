@@ -137,7 +137,7 @@ def test_the_average_equals_a_loop_by_hand():
         decay = min(0.6, (1 + step) / (10 + step))
         expected = [decay * old + (1 - decay) * new for old, new in zip(expected, weight.tolist(), strict=True)]
     assert average.values[0].tolist() == pytest.approx(expected)
-    assert min(0.6, 12 / 21) != 0.6  # the young average was tried
+    assert min(0.6, 12 / 21) != 0.6  # the average was evaluated
     assert average.values[0].requires_grad is False
 
 

@@ -1,4 +1,4 @@
-"""Gated recurrent units against torch's own, by hand, and with padding."""
+"""Gated recurrent units: torch, hand-computed values and padding."""
 
 import math
 

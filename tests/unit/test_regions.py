@@ -40,7 +40,7 @@ SMALL, MIDDLE, LARGE = (
 
 @pytest.fixture
 def collection(tmp_path):
-    """Black images with a red, a green and a blue rectangle, and an item without a image."""
+    """Black images with a red, a green and a blue rectangle, and an item without an image."""
     image = Image.new("RGB", (60, 40))
     for (left, top, width, height), colour in zip([SMALL, MIDDLE, LARGE], [RED, GREEN, BLUE], strict=True):
         image.paste(colour, (left, top, left + width, top + height))
@@ -95,9 +95,9 @@ def test_table_is_named_by_the_user_or_after_its_backbone(collection, backbone):
         ([Box(0, 0, 9, 9, 0.2), Box(0, 0, 2, 2, 0.9), Box(0, 0, 5, 5, 0.3)], [(0, 0, 2, 2), (0, 0, 5, 5)]),
         ([Box(0, 0, 9, 9, -3), Box(0, 0, 2, 2, -1), Box(0, 0, 5, 5, -2)], [(0, 0, 2, 2), (0, 0, 5, 5)]),
         ([Box(5, 0, 3, 3), Box(0, 0, 3, 3), Box(0, 5, 3, 3)], [(0, 0, 3, 3), (0, 5, 3, 8)]),  # ties: from the left
-        ([Box(0, 0, 4, 4), Box(0, 0, 4, 4), Box(1, 1, 2, 2)], [(1, 1, 3, 3), (0, 0, 4, 4)]),  # one of two that are one
+        ([Box(0, 0, 4, 4), Box(0, 0, 4, 4), Box(1, 1, 2, 2)], [(1, 1, 3, 3), (0, 0, 4, 4)]),  # one of two equal boxes
         ([Box(0, 0, 4, 4, 1), Box(0, 0, 4, 4, 9), Box(0, 0, 9, 9, 2), Box(0, 0, 2, 2, 5)],
-         [(0, 0, 2, 2), (0, 0, 4, 4)]),  # the better score of two that are one
+         [(0, 0, 2, 2), (0, 0, 4, 4)]),  # the better score of two equal boxes
         ([Box(-5, -5, 8, 8), Box(15, 8, 50, 50)], [(0, 0, 3, 3), (15, 8, 20, 10)]),  # cut off at the edges
         ([Box(1.5, 2.5, 2, 2)], [(1, 2, 4, 5)]),  # every pixel that is touched
         ([Box(19.5, 9.5, 5, 5)], [(19, 9, 20, 10)]),

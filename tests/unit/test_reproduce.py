@@ -44,7 +44,7 @@ TABLE = PublishedTable(
 )
 SMALL = ["text.min_count=1", "evaluation.skip_words=0", "evaluation.samples=2", "evaluation.prefix_words=1"]
 SMALL += ["evaluation.shortlist=3", "decoding.max_length=8"]
-RECIPE_OVERRIDES = {  # settings that the n-gram recipe does not have
+RECIPE_OVERRIDES = {  # settings that the n-gram recipe lacks
     "kiros2014/mlbl-b": [
         "training.epochs=2",
         "training.train_on_val_epochs=2",

@@ -126,7 +126,7 @@ def test_the_mode_of_the_model_is_restored(model, examples):
 
 
 def test_memory_does_not_grow_with_the_sentences():
-    """What exists at any moment beside the weights, the ids of the sentences and the matrix itself."""
+    """Peak memory beside the weights, the token ids and the matrix."""
     settings = MRNNSettings(embedding_dim=16, hidden_dim=32, multimodal_dim=64)
     torch.manual_seed(0)
     model, source, budget = MRNN(settings, ModelInputs(200, {"pooled": (8,)})), Stored(20, 8), 1 << 20

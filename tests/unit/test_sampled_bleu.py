@@ -45,7 +45,7 @@ def scored(model, examples, **changes):
 
 
 def saying(say):
-    """A search that says `say(given words, length, number of the sample)` and pretends the first is the likeliest."""
+    """A stub of beam search that generates `say(prefix, length, sample number)`, the most probable first."""
 
     def search(models, batch, how, prefixes):
         words = [[say(tuple(given), how.max_length, k) for k in range(how.n_best)] for given in prefixes]
@@ -91,7 +91,9 @@ def test_repetitions_of_the_reference_itself_are_perfect(model, examples, monkey
     monkeypatch.setattr(sampled_bleu, "beam_search", search)
     result = scored(model, examples)
     words = [word for target in examples.targets for word in target]
-    known = sum(word != SPECIAL_TOKENS.unk for word in words)  # "testword" is none the model knows: it says "<unk>"
+    known = sum(
+        word != SPECIAL_TOKENS.unk for word in words
+    )  # "testword" is not in the vocabulary, so the model generates "<unk>"
     assert 0 < known < len(words)
     assert result["sampled_bleu1"].value == pytest.approx(100 * known / len(words))
     assert result["sampled_bleu1_std"].value == pytest.approx(0, abs=1e-9)
@@ -161,7 +163,7 @@ def test_the_signature_names_every_setting_that_changes_the_value(model, example
 
     plain = signature(PLAIN)
     assert plain.endswith("|sentences:17|length:of the reference|prefix words:1,not scored|samples:2|seed:4")
-    assert signature(DecodingSettings(beam_size=5, length_penalty=1)) == plain  # samples are not searched for
+    assert signature(DecodingSettings(beam_size=5, length_penalty=1)) == plain  # samples are not decoded by beam search
     assert (
         signature(DecodingSettings(sample=SampleSettings(temperature=0.5, top_k=3)))
         == plain + "|temperature:0.5|top_k:3"

@@ -58,7 +58,7 @@ def texts(scene, lang):
 
 
 def digests(folder):
-    """Of every file but Lance's, whose names hold random ids."""
+    """Digests of all files except Lance tables, whose names contain random ids."""
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.rglob("*")
@@ -215,7 +215,7 @@ def test_training_covers_every_word_of_the_test_scenes(scenes):
 
 
 def test_english_sentences_do_not_reveal_the_sense():
-    """Whatever sense is thrown, the English sentences of a scene are the same; the German ones are not."""
+    """The English sentences of a scene do not depend on the sense; the German ones do."""
     labels_by_word = defaultdict(set)
     for index in range(300):
         scene = make_scene(0, "train", index, 1.0)
@@ -232,7 +232,7 @@ def test_english_sentences_do_not_reveal_the_sense():
 
 
 def test_a_classifier_of_the_english_words_is_at_chance():
-    """Naive Bayes on the words around it guesses a sense as well as a coin."""
+    """Naive Bayes on the context words predicts the sense at chance level."""
     described = []
     for index in range(4500):
         scene = make_scene(0, "train", index, 1.0)
@@ -249,7 +249,7 @@ def test_a_classifier_of_the_english_words_is_at_chance():
         word = label.split(":")[0]
         guesses = [f"{word}:{sense}" for sense in SENSES[word]]
         right += max(guesses, key=lambda guess, words=words: belief(guess, words)) == label
-    assert abs(right / 1500 - 0.5) < 5 * 0.5 / 1500**0.5  # five standard deviations of a coin
+    assert abs(right / 1500 - 0.5) < 5 * 0.5 / 1500**0.5  # five standard deviations of a fair coin
 
 
 def test_the_share_of_ambiguous_scenes_is_a_setting():
@@ -280,7 +280,7 @@ def test_relations_hold_in_the_image(scenes):
     assert set(INVERSE) == {scene.relation for scene in scenes if len(scene.objects) == 2}
 
 
-# What is drawn.
+# Drawing
 
 
 def test_a_scene_depends_on_seed_split_and_index_only():
@@ -291,7 +291,7 @@ def test_a_scene_depends_on_seed_split_and_index_only():
 
 @pytest.mark.parametrize("index", range(12))
 def test_boxes_contain_the_objects_tightly(index):
-    """Leaving a obj out changes pixels in its box, up to every edge of it; shadows aside, none outside."""
+    """Removing an object changes pixels up to every edge of its box and, except for shadows, none outside."""
     scene = make_scene(5, "train", index, 0.5)
     side = 128
     _, boxes = drawing.draw_scene(scene, side)
@@ -308,7 +308,7 @@ def test_boxes_contain_the_objects_tightly(index):
 
 
 def test_colours_and_senses_look_different():
-    """At 64 pixels two colours of a obj, and two senses of a word, differ clearly."""
+    """At 64 pixels two colours of an object and two senses of a word differ clearly."""
     plain = Image.new("RGB", (64, 64), (128, 160, 128))
 
     def look(obj):

@@ -1,4 +1,4 @@
-"""Settings: strict keys, messages that say where, changes from the command line, and recipes that parse."""
+"""Settings: strict keys, error locations, changes from the command line, and recipes."""
 
 import re
 from pathlib import Path
@@ -202,7 +202,7 @@ def test_a_base_file_is_relative_to_the_recipe(tmp_path, monkeypatch):
     (tmp_path / "base.yaml").write_text(yaml.safe_dump({"model": {**MRNN, "hidden_dim": 7}}))
     (tmp_path / "deeper" / "middle.yaml").write_text(yaml.safe_dump({"base": "../base.yaml"}))
     (tmp_path / "own.yml").write_text(yaml.safe_dump({"base": "deeper/middle.yaml"}))
-    monkeypatch.chdir("/")  # wherever it is called from
+    monkeypatch.chdir("/")  # for every working directory
     assert load_recipe(str(tmp_path / "own.yml"), []).model.hidden_dim == 7
 
 

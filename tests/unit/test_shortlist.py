@@ -108,7 +108,7 @@ class SecondFeature(torch.nn.Module):
 def test_nearest_images_start_with_the_image_itself(model):
     source = Stored([[0, 0], [3, 0], [0, 1], [0, 0], [50, 0]])
     near = nearest_images(model, source.items(), source, 3).tolist()
-    assert [row[0] for row in near] == [0, 1, 2, 3, 4]  # though 0 and 3 look the same
+    assert [row[0] for row in near] == [0, 1, 2, 3, 4]  # although images 0 and 3 are equal
     assert near[:2] == [[0, 3, 2], [1, *near[1][1:]]]
     assert near[4] == [4, 1, *near[4][2:]]
 

@@ -17,19 +17,19 @@ def ratio(totals):
 
 
 def system(random, segments, right=0.5, runs=1):
-    """Words that are right and words there are, of every segment; the metric of their sum is not a mean of segments."""
+    """Correct words and all words of every segment; the metric of the sum is not a mean over segments."""
     lengths = random.integers(3, 12, size=segments)
     return [np.stack([random.binomial(lengths, right), lengths], axis=1).astype(float) for _ in range(runs)]
 
 
 def far(outputs, runs):
-    """How far apart the two systems of (R, N, k) are, the first `runs` of R being one."""
+    """Difference of two systems (R, N, k), the first `runs` of R being one system."""
     values = [ratio(run.sum(axis=0)) for run in outputs]
     return abs(np.mean(values[:runs]) - np.mean(values[runs:]))
 
 
 def by_counting(a, b, deals):
-    """p over all ways of dealing each segment's outputs out, each as likely as any other."""
+    """Exact p over all equally probable assignments of the outputs of each segment."""
     outputs = np.stack([*a, *b])
     segments = range(outputs.shape[1])
     observed, reached, ways = far(outputs, len(a)), 0, 0
@@ -41,7 +41,7 @@ def by_counting(a, b, deals):
 
 
 def near(p, trials):
-    """Four standard deviations of a share of trials, and the one that is counted for the systems themselves."""
+    """Four standard deviations of a share of trials, plus the trial of the observed assignment."""
     return pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / trials) + 1 / trials)
 
 
@@ -122,7 +122,7 @@ def test_copies_of_a_run_are_no_evidence_where_systems_are_exchanged_whole():
     whole = approximate_randomisation(a * 4, b * 4, ratio, trials=2000, exchange="systems").p
     single = approximate_randomisation(a * 4, b * 4, ratio, trials=2000, exchange="outputs").p
     assert whole == near(once, 1000)
-    assert single < once / 2  # why the choice is there
+    assert single < once / 2  # the reason for the setting
 
 
 def test_the_same_seed_gives_the_same_p_in_blocks_of_any_size(monkeypatch):

@@ -19,7 +19,7 @@ SOUNDS = [make_sound(0, "train", index) for index in range(240)]
 
 
 def digests(folder):
-    """Of every file but Lance's, whose names hold random ids."""
+    """Digests of all files except Lance tables, whose names contain random ids."""
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.rglob("*")
@@ -116,7 +116,7 @@ def loudness(samples):
 
 
 def duration(samples):
-    """Seconds from the first to the last sample that is not faint."""
+    """Seconds from the first to the last sample above the threshold."""
     there = np.flatnonzero(np.abs(samples) > 0.1 * np.abs(samples).max())
     return (there[-1] - there[0]) / RATE
 
@@ -147,7 +147,7 @@ def overtones(samples):
 
 
 def beats(samples):
-    """How often the sound begins anew after 30 ms of quiet."""
+    """Number of onsets after 30 ms of silence."""
     loud = np.abs(samples) > 0.3 * np.abs(samples).max()
     there = np.flatnonzero(loud)
     return 1 + int((np.diff(there) > 0.03 * RATE).sum())

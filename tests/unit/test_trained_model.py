@@ -1,4 +1,4 @@
-"""Saved models: whole, or refused by the name of the file that is not."""
+"""Saved models: round trips, and errors that name the damaged file."""
 
 import json
 import shutil
@@ -129,7 +129,7 @@ except RunError as error:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the size of files")
 @pytest.mark.parametrize(("name", "share"), [("tokenizer.json", 0.5), ("model.safetensors", 0.9)])
 def test_a_full_disk_is_an_error_and_preserves_the_old_model(run, name, share):
-    """No file may grow beyond a limit, which the system refuses as it refuses a full disk."""
+    """Limit the size of files, which fails like a full disk."""
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     limit = int(share * (run / name).stat().st_size)
     done = subprocess.run(
@@ -185,7 +185,7 @@ def test_temporary_files_of_a_killed_run_are_removed(run):
 
 @pytest.fixture
 def translator(tmp_path):
-    """A fresh model that translates, and where it is saved."""
+    """An untrained translation model and its run directory."""
     sizes = {"embedding_dim": 4, "hidden_dim": 5, "attention_dim": 3, "readout_dim": 4}
     recipe = Recipe.parse(
         {

@@ -102,7 +102,7 @@ def test_the_best_weights_are_saved(scripted, tiny, recipe_of, tmp_path, metric,
 
 
 def test_patience_ends_training_and_resuming_changes_nothing(scripted, tiny, recipe_of, tmp_path):
-    scripted(5, 3, 4, 3, 1, 1, 1)  # an equal value is no better one
+    scripted(5, 3, 4, 3, 1, 1, 1)  # an equal value is not an improvement
     recipe = recipe_of(epochs=50, metrics=["perplexity"], patience=2)
     run = train(recipe, tiny, tmp_path / "run")
     assert [line.perplexity for line in lines_of(run, "val")] == [5, 3, 4, 3]
@@ -122,7 +122,7 @@ def test_averaged_weights_are_validated_and_saved(tiny, recipe_of, tmp_path):
 
 
 class Stop(Exception):
-    """The moment a test ends a training."""
+    """Raised by a test to interrupt training."""
 
 
 def stopping_at(step):
@@ -159,7 +159,7 @@ def test_every_optimizer_resumes(tiny, recipe_of, tmp_path, optimizer):
 
 
 def test_a_run_interrupted_after_logging_its_validation_resumes(monkeypatch, tiny, recipe_of, tmp_path):
-    """The state is that of before the validation, so the validation comes again, and its lines only once."""
+    """The state precedes the validation, so that validation is repeated and logged only once."""
     recipe = recipe_of(epochs=2, save_every=5)
     whole = train(recipe, tiny, tmp_path / "whole")
     save, saved = context_module.save_state, []
@@ -181,7 +181,7 @@ def test_a_run_interrupted_after_logging_its_validation_resumes(monkeypatch, tin
 
 
 def test_a_complete_training_state_exists_at_all_times(monkeypatch, tiny, recipe_of, tmp_path):
-    """Whatever is removed, another state is whole by then."""
+    """Before a state is removed, another one is complete."""
     run, removed = tmp_path / "run", []
     real = state.shutil.rmtree
 
@@ -382,7 +382,7 @@ def test_an_image_without_features_is_an_error_before_training(own_tiny, recipe_
 
 
 def test_training_includes_sentences_without_an_image_if_configured(own_tiny, recipe_of, tmp_path):
-    """Text alone, one item a batch: there is nothing to look at, and that is no error."""
+    """A batch of one text-only item has no image features, without an error."""
     write_items(own_tiny.path, [Item("bare", "train", sentences=(Sentence("en", "a wall without a picture"),))])
     run = train(recipe_of(epochs=1, batch_size=1, bucket=1), Collection.open(own_tiny.path), tmp_path / "run")
     assert "without" in load_trained_model(run).tokenizer.entries

@@ -106,7 +106,7 @@ def test_direction_of_each_metric():
         True,
     ]
     for name, metric in METRICS.items():
-        if name not in ("cider", "meteor"):  # one item has no document frequencies; no Java here, perhaps
+        if name not in ("cider", "meteor"):  # one item has no document frequencies; Java may be missing
             right, wrong = (metric.score([text], [["ein Haus am See"]]).value for text in ("ein Haus am See", "x"))
             assert (right > wrong) == metric.higher_is_better
 
@@ -173,9 +173,9 @@ def test_meteor_of_a_language_equals_the_reference_program(lang):
     if shutil.which("java") is None:
         pytest.skip("METEOR needs Java, and there is none here")
     metric = meteor_in(lang)
-    # With a word of each language that differs from the reference's by its ending only.
+    # One word of each language differs from the reference in its ending only.
     rows = metric.statistics([*HYPOTHESES, "Katze chat gato дом"], [*REFERENCES, ["Katzen chats gatos дома"]])
-    # Asked for several segments at once, the program says the score of each and of their sum.
+    # For several segments the program prints the score of each and of the corpus.
     command = " ||| ".join(["EVAL", *(" ".join(map(str, row)) for row in rows)]) + "\n"
     modules = " ".join(meteor_module._modules(lang))
     done = subprocess.run(

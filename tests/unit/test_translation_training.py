@@ -101,7 +101,7 @@ def text_only(walls, tmp_path_factory):
     return train(recipe_of(epochs=3), walls, tmp_path_factory.mktemp("runs") / "text-only")
 
 
-# What a recipe must say
+# Requirements of a recipe
 
 
 def test_a_translation_model_needs_a_source_language():
@@ -182,7 +182,7 @@ MADE = "other:0123456789ab"
 
 @pytest.fixture
 def half_made(walls, tmp_path):
-    """The same walls with as many German sentences whose English ones a model wrote, in every split."""
+    """The same walls with as many German sentences with generated English ones, in every split."""
     folder = tmp_path / "half-made"
     more = []
     for item in walls.items():
@@ -239,7 +239,7 @@ def test_the_share_of_synthetic_sentences_is_logged(half_made, tmp_path, caplog,
 
 @pytest.fixture
 def all_made(walls, tmp_path):
-    """Walls whose English training sentences all are a model's."""
+    """Walls whose English training sentences are all generated."""
     folder = tmp_path / "all-made"
     made = (Sentence("de", "rote Wand", 0), Sentence("en", "red wall", 0, MADE))
     learned = [Item(item.id, "train", sentences=made) for item in walls.items("train")]
@@ -255,10 +255,10 @@ def test_generated_sentences_alone_are_not_enough_for_a_vocabulary(all_made, tex
         train(recipe, all_made, tmp_path / "run")
     messages = []
     train(recipe, all_made, tmp_path / "run", init=text_only, on_progress=messages.append)
-    assert {news.total_steps for news in messages} == {3}  # with the words of another run all of it is learned
+    assert {news.total_steps for news in messages} == {3}  # with the vocabulary of another run all sentences are used
 
 
-# Beginning with another run
+# Initialisation from another run
 
 STILL = {"optimizer": {"name": "sgd", "lr": 1e-12, "momentum": 0.0}, "epochs": 1}
 
@@ -285,7 +285,7 @@ def test_a_text_only_model_ignores_the_weights_of_the_image_encoder(walls, text_
 
 
 def test_the_vocabulary_is_transferred_with_the_weights(walls, text_only, tmp_path):
-    """Whatever words the new collection has, and for every recipe says of words."""
+    """The vocabulary of the initial run takes priority over the collection and the recipe."""
     write_items(tmp_path / "c", [*walls.items(), Item("new", "train", sentences=pair("a house", "ein Haus"))])
     recipe = recipe_of(epochs=1, text={"lowercase": True, "max_size": 8})
     run = train(recipe, Collection.open(tmp_path / "c"), tmp_path / "run", init=text_only)
@@ -347,7 +347,7 @@ def test_an_initial_run_that_is_no_run_directory_is_refused(walls, tmp_path):
 
 
 class Stop(Exception):
-    """The moment a test ends a training."""
+    """Raised by a test to interrupt training."""
 
 
 def stop_at(step):
@@ -368,7 +368,7 @@ SOFT = {f"{part}_dropout": 0.2 for part in ("encoder", "annotation", "decoder", 
 }
 
 
-@pytest.mark.parametrize("step", [1, 3, 4])  # of three an epoch: in its midst, at its end, and in the next
+@pytest.mark.parametrize("step", [1, 3, 4])  # three steps per epoch: in the middle, at the end, and in the next epoch
 def test_an_initialised_run_that_is_resumed_equals_an_uninterrupted_run(walls, text_only, tmp_path, step):
     recipe = recipe_of({"image": ["attention"], **SOFT}, "quarters", ema_decay=0.9, save_every=1)
     whole = train(recipe, walls, tmp_path / "whole", init=text_only)
@@ -396,7 +396,7 @@ def test_resuming_without_the_initial_run_is_refused(walls, text_only, tmp_path)
         train(recipe_of(save_every=1), walls, tmp_path / "run", resume=True)
 
 
-# Weights by name
+# Transfer of weights
 
 
 def nmt(**changes):

@@ -185,7 +185,7 @@ def limner_translate(run, capsys, monkeypatch):
 
 
 class Piped:
-    """Standard input that something was piped into."""
+    """Standard input with piped bytes."""
 
     def __init__(self, data):
         self.buffer = self

@@ -107,7 +107,7 @@ def learn(
     model = build_model(recipe.model, ModelInputs(len(tokenizer), feature_shapes(features), len(source_tokenizer)))
     with torch.no_grad():
         for weight in model.parameters():
-            weight += 0.2 * torch.randn_like(weight)  # the papers begin near zero, which takes long to leave
+            weight += 0.2 * torch.randn_like(weight)  # the published initialisation near zero trains slowly
     examples = Examples.of_split(
         collection,
         "train",

@@ -72,5 +72,5 @@ def test_missing_features_are_named():
         ImageEncoder({}, SETTINGS)
     with pytest.raises(SettingsError, match="expected features of kind 'grid', got maps"):
         GridEncoder({"maps": (5, 9, 9)}, SETTINGS)
-    with pytest.raises(SettingsError, match="5x5 at least"):
+    with pytest.raises(SettingsError, match="expected at least 5x5"):
         ImageEncoder({"maps": (5, 4, 4)}, SETTINGS)

@@ -19,9 +19,9 @@ from limner.metrics import METRICS
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import load_tensors, load_trained_model
+from limner.training import context as context_module
 from limner.training import epoch as epoch_module
 from limner.training import loop, stages, state
-from limner.training import context as context_module
 from limner.training.loop import train
 
 

@@ -165,7 +165,7 @@ def test_a_map_is_written_as_svg(wordy, tmp_path):
 def test_another_suffix_or_no_model_writes_nothing(wordy, tmp_path):
     with pytest.raises(SettingsError, match=r"words\.gif: .*\.png or \.svg"):
         save_word_map(wordy, tmp_path / "words.gif")
-    with pytest.raises(RunError, match="not a trained model"):
+    with pytest.raises(RunError, match="expected a run directory"):
         save_word_map(tmp_path / "absent", tmp_path / "words.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -263,7 +263,7 @@ def test_a_run_must_be_a_folder(capsys, monkeypatch, tmp_path):
 def test_available_devices_are_checked(trained, capsys, monkeypatch):
     status, _, stderr = run(capsys, monkeypatch, "score", "x.png", "a wall", "--model", trained, "--device", "gpu")
     assert status == 1
-    assert stderr == "error: device 'gpu': no such device; say cpu, cuda or cuda:N\n"
+    assert stderr == "error: device 'gpu': expected cpu, cuda or cuda:N\n"
 
 
 def test_a_negative_number_of_marginal_images_is_refused(trained, tiny, capsys, monkeypatch):

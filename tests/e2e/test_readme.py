@@ -68,7 +68,7 @@ def test_show_describe_score_and_search(place):
     assert (place / "sheet.png").stat().st_size > 0
     assert len(re.findall(rf"^{image}\s.*\s-\d", printed, re.MULTILINE)) == 3  # --n-best 3
     assert len(re.findall(r"^-[\d.]+\s+[\d.]+\s+There is a ", printed, re.MULTILINE)) == 2
-    assert len(re.findall(r"^-[\d.]+\s+\S*test-0000\d.jpg\s+a purple seal", printed, re.MULTILINE)) == 5
+    assert len(re.findall(r"^-[\d.]+\s+\S*test-000\d\d.jpg\s+a purple seal", printed, re.MULTILINE)) == 5
 
 
 def test_train_evaluate_and_report(place):
@@ -77,7 +77,7 @@ def test_train_evaluate_and_report(place):
     for name in ("model.safetensors", "README.md", "evaluation/test.json", "report.html"):
         assert (place / "runs" / "second" / name).is_file()
     report = (place / "runs" / "second" / "report.html").read_text(encoding="utf-8")
-    assert "<h2>Results on test</h2>" in report
+    assert "<h2>Captions: test</h2>" in report
 
 
 def test_translate_and_diagnose(place):

@@ -384,3 +384,14 @@ def test_the_python_page_documents_import_paths():
 def test_documented_modules_have_an_import(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     assert re.findall(r"`limner\.[a-z_]+\.[a-z_.]+", text) == []
+
+
+@pytest.mark.parametrize("argument", ["-", "sentences.txt"])
+def test_a_file_in_place_of_a_sentence_is_refused(argument, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("sentences.txt").write_text("A bat.\n")
+    monkeypatch.setattr(sys, "argv", ["limner", "translate", argument, "--model", "run"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 1
+    assert f"expected a sentence, got the file '{argument}'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -239,6 +240,9 @@ class SourceSentences(NamedTuple):
 def _read_sentences(arguments: Sequence[str], file: Path | None) -> SourceSentences:
     if arguments and file is not None:
         raise SettingsError(f"sentences and --input {file}: give one or the other")
+    for text in arguments:
+        if text == str(STANDARD_INPUT) or os.path.isfile(text):
+            raise SettingsError(f"expected a sentence, got the file '{text}'; to translate a file use --input {text}")
     if arguments:
         return SourceSentences(list(arguments), "the command line")
     if file is None and sys.stdin.isatty():

@@ -111,8 +111,8 @@ GREEDY = [((), (), ()), ((WORD,), (), (WORD, WORD, START)), ((WORD,), (START,), 
 def test_greedy_generation_follows_the_prefix(prefix, banned, words):
     theta, settings = tiny()
     theta["softmax.bias"][WORD] = 1.25 * math.log(2)
-    signs = {"start": START, "end": END, "banned": banned}
-    assert oracle.generate(theta, settings, np.array([3.0]), prefix=prefix, max_words=3, **signs) == words
+    special = {"start": START, "end": END, "banned": banned}
+    assert oracle.generate(theta, settings, np.array([3.0]), prefix=prefix, max_words=3, **special) == words
 
 
 def test_retrieval_normalises_by_the_sum_over_sampled_images():

@@ -73,7 +73,10 @@ def documented_commands():
 @pytest.mark.parametrize("line", list(documented_commands()))
 def test_commands_in_the_documentation_are_accepted(line):
     name, *arguments = shlex.split(line)[1:]
-    COMMANDS[name].make_context(name, arguments)
+    context = COMMANDS[name].make_context(name, list(arguments))  # raises a usage error for options that do not exist
+    assert context.args == []
+    flags = {flag for option in context.command.params for flag in (*option.opts, *option.secondary_opts)}
+    assert {argument.partition("=")[0] for argument in arguments if argument.startswith("--")} <= flags
 
 
 def test_the_reference_of_the_commands_is_generated():

@@ -1,5 +1,6 @@
 """Atomic file writes and locks of folders."""
 
+import errno
 import logging
 import os
 import signal
@@ -102,3 +103,13 @@ def test_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatc
     with caplog.at_level(logging.WARNING), locked(tmp_path, RunError):
         pass
     assert f"{tmp_path}: cannot be locked ({error}); run only one process" in caplog.text
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch, number):
+    def acquire(lock):
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(files.FileLock, "acquire", acquire)
+    with pytest.raises(RunError, match=r"cannot be written.*permissions"), locked(tmp_path, RunError):
+        pytest.fail("the block ran without a lock")

@@ -55,15 +55,8 @@ def allow_thread_choice() -> None:
 def thread_count(parameters: int, available: int) -> int:
     """Return the number of threads for a model.
 
-    The matrix products of a small model are too small to be divided among threads. Speed-up by a second thread,
-    measured on two shared cores with bfloat16, as the ratio of the shortest times of a training step, of beam search
-    for 64 to 128 examples, and of beam search for one:
-
-    | model | parameters | training | decoding | one example |
-    |---|---|---|---|---|
-    | m-RNN, `scenes/mrnn` | 0.9 million | 0.63 | 1.00 | 0.80 |
-    | m-RNN, `mao2015/flickr8k` | 2.6 million | 1.09 | 0.99 | 0.77 |
-    | NMT of size 256, `calixto2017/small` | 5.4 million | 1.14 | 0.95 | 1.08 |
+    The matrix products of a small model are too small to be divided among threads; docs/performance.md has the
+    measurements.
 
     Args:
         parameters: number of model parameters.

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from limner.process import PARAMETERS_FOR_THREADS, thread_count
+from limner.runs.trained_model import load_trained_model
 
 PROGRAM = """
 import os, sys
@@ -45,3 +46,12 @@ def test_environment_variables_take_priority():
 
 def test_other_programs_keep_their_thread_count():
     assert threads() == ["PASSIVE", "2", "2", "2"]
+
+
+def test_loading_a_model_chooses_its_threads(trained, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(
+        "limner.runs.trained_model.use_threads_for", lambda parameters: sizes.append(sum(p.numel() for p in parameters))
+    )
+    model = load_trained_model(trained).model
+    assert sizes == [sum(parameter.numel() for parameter in model.parameters())]

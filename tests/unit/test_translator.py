@@ -122,7 +122,7 @@ def test_load_returns_the_class_for_the_model(run, trained_on_colours):
     assert isinstance(limner.load(trained_on_colours, encode_images=False), limner.Captioner)
     with pytest.raises(RunError, match=r"translates from 'de'.*limner translate"):
         limner.Captioner.load(run)
-    with pytest.raises(SettingsError, match="'mrnn' does not translate"):
+    with pytest.raises(RunError, match="'mrnn' does not translate"):
         Translator.load(trained_on_colours, encode_images=False)
 
 

@@ -93,10 +93,8 @@ def _describe(
 ) -> bool:
     """Print the captions; return whether every file could be read."""
     from limner.inference.captioner import Captioner
-    from limner.process import use_threads_for
 
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
-    use_threads_for(captioner.models[0].model.parameters())
     files = _expand_folders(images, captioner.modality)
     prefixes = [prefix] * len(files) if prefix else None
     records: list[dict[str, Any]] = []

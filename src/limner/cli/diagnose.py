@@ -88,11 +88,9 @@ def diagnose(
     from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import DiagnosisSettings, save_diagnosis
     from limner.diagnosis import diagnose as diagnose_model
-    from limner.process import use_threads_for
     from limner.runs.trained_model import load_trained_model
 
     trained = load_trained_model(run, device)
-    use_threads_for(trained.model.parameters())
     decoding = {**trained.recipe.decoding.model_dump(), **given(beam_size=beam_size)}
     values = given(
         split=split,

@@ -78,11 +78,9 @@ def evaluate(
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import DEFAULT_METRICS, EvaluationOptions, save_evaluation
     from limner.evaluation.evaluate import evaluate as evaluate_models
-    from limner.process import use_threads_for
     from limner.runs.trained_model import load_trained_model
 
     models = [load_trained_model(run, device) for run in runs]
-    use_threads_for(models[0].model.parameters())
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
     decoding_changes = [f"decoding.{key}={value}" for key, value in decoding.items()]
     recipe = _change(models[0].recipe, [*(changes or []), *decoding_changes])

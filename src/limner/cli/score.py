@@ -27,10 +27,8 @@ def score(
     """
     run = require_one_model(model, "score")
     from limner.inference.scorer import Scorer
-    from limner.process import use_threads_for
 
     scorer = Scorer.load(run, backbone=backbone, device=device)
-    use_threads_for(scorer.model.model.parameters())
     scores = scorer.score([image] * len(sentences), sentences)
     if as_json:
         print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])

@@ -41,11 +41,9 @@ def search(
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
     from limner.media.modality import find_modality
-    from limner.process import use_threads_for
 
     by_file = find_modality(query) is not None
     retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
-    use_threads_for(retriever.model.model.parameters())
     opened = Collection.open(collection)
     retrieve = retriever.retrieve_sentences if by_file else retriever.retrieve_images
     with activity("searching"):

@@ -28,7 +28,6 @@ from limner.cli.options import (
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
 from limner.files import write_text
-from limner.process import use_threads_for
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
@@ -167,7 +166,6 @@ def translate(
     from limner.inference.translator import Translator
 
     translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
-    use_threads_for(translator.models[0].model.parameters())
     with progress_bar("translating") as bar:
         translations = translator.translate(
             source.texts, images=images, missing=missing, batch_size=batch_size, on_progress=bar, **decoding
@@ -336,7 +334,6 @@ def _translate_collection(
     from limner.runs.trained_model import load_trained_model
 
     models = [load_trained_model(run, device) for run in runs]
-    use_threads_for(models[0].model.parameters())
     source, target = _require_languages(models[0], runs[0], selection)
     settings = BackTranslationSettings(
         split=selection.split,

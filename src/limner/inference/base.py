@@ -68,12 +68,11 @@ class TextGenerator:
             encode_images: false where no image will be given; the backbone is then not loaded.
 
         Raises:
-            RunError: a directory holds no complete model, or the models do not form an ensemble.
-            SettingsError: the models do not fit the class.
+            RunError: a directory holds no complete model, a model has another task than the class, or the models do
+                not form an ensemble.
             BackboneError: the backbone cannot be found or loaded.
         """
-        models = [load_trained_model(run, device) for run in runs]
-        return cls(models, load_backbone_of(models[0], backbone, device) if encode_images else None)
+        return cls(*load_models(runs, backbone, device, encode_images))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -110,6 +109,14 @@ class TextGenerator:
                 "image or to a source sentence, such as 'nmt'"
             )
         return explanations
+
+
+def load_models(
+    runs: Sequence[Path | str], backbone: str | None, device: str, encode_images: bool = True
+) -> tuple[list[TrainedModel], Backbone | None]:
+    """Load trained models and the backbone of the first; arguments and errors are those of `TextGenerator.load`."""
+    models = [load_trained_model(run, device) for run in runs]
+    return models, load_backbone_of(models[0], backbone, device) if encode_images else None
 
 
 def require_captioning(model: TrainedModel) -> None:

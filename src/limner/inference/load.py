@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from limner.inference.base import load_models
 from limner.inference.captioner import Captioner
-from limner.inference.new_images import load_backbone_of
 from limner.inference.translator import Translator
-from limner.runs.trained_model import load_trained_model
 
 
 def load(
@@ -20,6 +19,5 @@ def load(
     Returns:
         A `Translator` for translation models, a `Captioner` for all others.
     """
-    models = [load_trained_model(run, device) for run in runs]
-    encoder = load_backbone_of(models[0], backbone, device) if encode_images else None
+    models, encoder = load_models(runs, backbone, device, encode_images)
     return Captioner(models, encoder) if models[0].source is None else Translator(models, encoder)

@@ -11,14 +11,14 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.features.store import FeatureStore
-from limner.inference.base import require_captioning
+from limner.inference.base import load_models, require_captioning
 from limner.inference.collection_features import open_features
-from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item
+from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
-from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Retriever:
         cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu", encode_images: bool = True
     ) -> Self:
         """Load a trained model; arguments and errors are those of `Captioner.load`."""
-        model = load_trained_model(run, device)
-        return cls(model, load_backbone_of(model, backbone, device) if encode_images else None)
+        (model,), encoder = load_models([run], backbone, device, encode_images)
+        return cls(model, encoder)
 
     def retrieve_images(
         self, sentence: str, collection: Collection, *, split: str | None = None, count: int = 5

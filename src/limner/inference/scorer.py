@@ -12,12 +12,12 @@ from limner.data.examples import Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError
 from limner.features.encoders.base import Backbone
-from limner.inference.base import require_captioning, warn_of_unknown_words
+from limner.inference.base import load_models, require_captioning, warn_of_unknown_words
 from limner.inference.captioner import require_images
-from limner.inference.new_images import BackboneFeatures, load_backbone_of, new_item
+from limner.inference.new_images import BackboneFeatures, new_item
 from limner.media.image import ImageInput
 from limner.metrics import perplexity
-from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runs.trained_model import TrainedModel
 
 SCORING_BATCH_SIZE = 32
 
@@ -52,8 +52,8 @@ class Scorer:
     @classmethod
     def load(cls, run: Path | str, *, backbone: str | None = None, device: str = "cpu") -> Self:
         """Load a trained model; arguments and errors are those of `Captioner.load`."""
-        model = load_trained_model(run, device)
-        return cls(model, load_backbone_of(model, backbone, device))
+        (model,), encoder = load_models([run], backbone, device)
+        return cls(model, encoder)
 
     def score(self, images: Sequence[ImageInput], sentences: Sequence[str]) -> list[SentenceScore]:
         """Compute the probability of each sentence given the image at the same position.

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from limner.data.dataset import GenerationInput, SourceLanguage
 from limner.decoding.hypotheses import Hypothesis
-from limner.errors import MediaError, SettingsError
+from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, warn_of_unknown_words
 from limner.inference.explain import Explanation
@@ -70,8 +70,7 @@ class Translator(TextGenerator):
             backbone: computes the features of new images; None where no image will be given.
 
         Raises:
-            RunError: the vocabularies or features of the models differ.
-            SettingsError: they are not translation models.
+            RunError: the models do not translate, or their vocabularies or features differ.
         """
         super().__init__(models, backbone)
         self.source, self.lang = languages(models[0])
@@ -212,10 +211,10 @@ def languages(model: TrainedModel) -> tuple[SourceLanguage, str]:
     """Return the source language of a translation model, with its tokenizer, and the target language.
 
     Raises:
-        SettingsError: it is not a translation model.
+        RunError: it is not a translation model.
     """
     if model.source is None:
-        raise SettingsError(
+        raise RunError(
             f"model '{model.recipe.model.name}' does not translate: use 'limner describe', or train a translation "
             "model (recipes calixto2017/…)"
         )

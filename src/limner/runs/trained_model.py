@@ -24,6 +24,7 @@ from limner.errors import RunError
 from limner.features.spec import FeatureSpec
 from limner.files import atomic_write, write_text
 from limner.models import Model, ModelInputs, build_model
+from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
 from limner.text.tokenizer import Tokenizer
@@ -102,7 +103,7 @@ def save_trained_model(folder: Path, trained: TrainedModel) -> None:
 
 
 def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
-    """Load a model from a run directory, in evaluation mode.
+    """Load a model from a run directory, in evaluation mode; the commands choose the number of threads by its size.
 
     Args:
         folder: run directory.
@@ -125,6 +126,7 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
     recipe = Recipe.parse(config.recipe, where=str(folder / "config.json"))
     model = build_model(recipe.model, config.inputs)
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
+    use_threads_for(model.parameters())
     model.eval().to(find_device(device))
     return TrainedModel(model, tokenizer, config, recipe, source_tokenizer)
 

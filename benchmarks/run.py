@@ -187,9 +187,9 @@ def kmeans() -> None:
     """Measure learning 128 k-means filters and encoding 5,500 images of 64 pixels, including JPEG decoding."""
     from limner.data.collection import Collection, write_items
     from limner.data.examples import Item
-    from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.features.encoders.load import load_backbone
     from limner.features.extract import extract
+    from limner.features.kmeans import KMeansSettings, learn_filters, save_filters
 
     with tempfile.TemporaryDirectory() as scratch:
         folder, count, data = Path(scratch), 5500, real_data()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from limner.errors import LimnerError
     from limner.evaluation.evaluate import EvaluationOptions, evaluate
     from limner.evaluation.gates import gate_statistics
-    from limner.features.encoders.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.features.encoders.load import load_backbone
     from limner.features.extract import extract
+    from limner.features.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.inference.back_translation import back_translate
     from limner.inference.captioner import Caption, Captioner
     from limner.inference.explain import Explanation, explain
@@ -44,7 +44,7 @@ _MODULES = {
     "Explanation": "inference.explain",
     "RetrievalResult": "inference.retriever",
     "Retriever": "inference.retriever",
-    "KMeansSettings": "features.encoders.kmeans",
+    "KMeansSettings": "features.kmeans",
     "LimnerError": "errors",
     "Recipe": "runs.recipe",
     "SceneSettings": "synthetic.scenes",
@@ -64,7 +64,7 @@ _MODULES = {
     "generate_scenes": "synthetic.scenes",
     "generate_sounds": "synthetic.sounds",
     "import_collection": "data.readers",
-    "learn_filters": "features.encoders.kmeans",
+    "learn_filters": "features.kmeans",
     "load": "inference.load",
     "load_backbone": "features.encoders.load",
     "load_trained_model": "runs.trained_model",
@@ -72,7 +72,7 @@ _MODULES = {
     "nearest_words": "inference.word_vectors",
     "ReproductionSettings": "reproduce",
     "reproduce_table": "reproduce",
-    "save_filters": "features.encoders.kmeans",
+    "save_filters": "features.kmeans",
     "train": "training.loop",
     "write_report": "report",
 }

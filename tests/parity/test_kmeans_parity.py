@@ -5,9 +5,9 @@ import oracle_kiros as oracle
 import pytest
 import torch
 
-from limner.features.encoders.kmeans import (
+from limner.features.encoders.kmeans import KMeansBackbone
+from limner.features.kmeans import (
     Filters,
-    KMeansBackbone,
     KMeansSettings,
     fit_whitening,
     normalise,

@@ -16,10 +16,12 @@ from limner import cli
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError, SettingsError
-from limner.features.encoders import kmeans
-from limner.features.encoders.kmeans import (
+from limner.features import kmeans
+from limner.features.encoders.kmeans import KMeansBackbone
+from limner.features.encoders.load import load_backbone, load_backbone_for
+from limner.features.extract import extract
+from limner.features.kmeans import (
     Filters,
-    KMeansBackbone,
     KMeansSettings,
     filter_sheet,
     fit_whitening,
@@ -29,8 +31,6 @@ from limner.features.encoders.kmeans import (
     save_filters,
     spherical_kmeans,
 )
-from limner.features.encoders.load import load_backbone, load_backbone_for
-from limner.features.extract import extract
 from limner.features.store import FeatureTable
 
 SMALL = KMeansSettings(size=16, patch=4, filters=8, grid=3, patches=600, passes=4)

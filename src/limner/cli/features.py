@@ -157,7 +157,7 @@ def kmeans(
     Example: `limner kmeans collections/flickr8k --out filters.safetensors`
     """
     from limner.data.collection import Collection
-    from limner.features.encoders.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
+    from limner.features.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
     from limner.report.contact_sheet import save_sheet
 
     values = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)

@@ -10,6 +10,7 @@ from limner.runs.recipe import load_recipe
 from limner.runs.trained_model import load_tensors, load_trained_model
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 from limner.training.loop import train
+from limner.training.setup import prepare
 
 NO_LEARNING = ["training.epochs=1", "training.optimizer={name: sgd, lr: 1e-12, momentum: 0.0}"]
 
@@ -43,7 +44,7 @@ def test_the_translator_starts_from_the_convolutions_of_the_captioner(scenes, ca
         other = name.replace("grid_encoder", "image_encoder")
         torch.testing.assert_close(own[name], stored[other], rtol=0, atol=1e-9)
     summary = load_trained_model(run).config.provenance["image_encoder"]
-    assert summary == f"{captioner}: 16 of 16 weights of the image encoder"
+    assert summary == f"{captioner}: 16 weights of the convolutions"
     assert messages == [f"initial weights of the image encoder: {summary}"]
 
 
@@ -58,7 +59,7 @@ def test_a_run_is_resumed_with_the_same_image_encoder_only(scenes, captioner, tm
 
 
 def test_an_image_encoder_of_another_width_is_refused(scenes, captioner, tmp_path):
-    with pytest.raises(SettingsError, match="expected an image encoder with the shapes"):
+    with pytest.raises(SettingsError, match="convolutions have other shapes"):
         train(translation(captioner, "model.image_encoder.convnet_width=8"), scenes, tmp_path / "run")
 
 
@@ -69,3 +70,18 @@ def test_a_run_without_an_image_encoder_is_refused(scenes, captioner, tmp_path):
     run = train(text_only, scenes, tmp_path / "text")
     with pytest.raises(SettingsError, match="found none"):
         train(translation(run), scenes, tmp_path / "run")
+
+
+def test_a_model_without_convolutions_does_not_take_them(captioner, scenes, tmp_path):
+    text_only = ["features.tables=[]", "model.image=[]", "training.lr_factors={}"]
+    with pytest.raises(SettingsError, match="this model trains no convolutions"):
+        train(translation(captioner, *text_only), scenes, tmp_path / "run")
+
+
+def test_random_numbers_do_not_depend_on_the_image_encoder(scenes, captioner):
+    states = []
+    for encoder in (captioner, "null"):
+        torch.manual_seed(0)
+        prepare(translation(encoder), scenes, "")
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)

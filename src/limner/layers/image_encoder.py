@@ -210,6 +210,15 @@ class GridConvnet(nn.Module):
         return grid
 
 
+def trained_convolutions(model: nn.Module) -> list[nn.Module]:
+    """Return the convolutions on pixels or feature maps that a model trains, without projections to its own sizes."""
+    return [
+        module.filters if isinstance(module, MapConvnet) else module.layers
+        for module in model.modules()
+        if isinstance(module, PixelConvnet | GridConvnet | MapConvnet)
+    ]
+
+
 def _convolutions(channels: int, width: int) -> nn.Sequential:
     """Build four 3x3 convolutions of stride 2 with 1, 2, 3 and 4 times `width` channels."""
     layers: list[nn.Module] = []

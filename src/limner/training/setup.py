@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.errors import SettingsError, TrainingError
 from limner.features.store import FeatureStore
+from limner.layers.image_encoder import trained_convolutions
 from limner.metrics import score_sentences
 from limner.models import Model, build_model
 from limner.models.protocols import CountBasedModel, ModelInputs, PretrainedEmbeddingModel
@@ -28,9 +33,6 @@ from limner.text.embeddings import initial_embeddings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.optimizers import build_optimizer
-
-CONVNET = "convnet."
-"""Part of the names of the weights of a jointly trained image encoder, in every model."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,6 @@ def prepare(
     source_size = None if source is None else len(source.tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
     model = build_model(recipe.model, inputs)
-    use_threads_for(model.parameters())
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
@@ -78,6 +79,7 @@ def prepare(
         initialisation |= _initialise_embeddings(model, tokenizer, recipe.training)
     if recipe.training.pretrained_image_encoder:
         initialisation |= _initialise_image_encoder(model, recipe.training.pretrained_image_encoder)
+    use_threads_for(model.parameters())  # after loading other runs, which choose threads for their own models
     config = ModelConfig(
         recipe=recipe.model_dump(mode="json"),
         provenance={
@@ -251,28 +253,36 @@ def _initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Trainin
 
 
 def _initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
-    """Copy the convolutions of another run's image encoder; return a summary for the records.
+    """Copy the convolutions of another run's model; return a summary for the records.
 
-    Weights are matched by shape and by their names within the convnet, so the models and vocabularies may differ.
+    The two models, their vocabularies and the projections of their image encoders may differ.
 
     Raises:
-        RunError: `run` has no weights.
-        SettingsError: no weight matches.
+        RunError: `run` holds no complete model.
+        SettingsError: one of the models trains no convolutions, or their shapes differ.
     """
-    file = run / "model.safetensors"
-    stored = {name.partition(CONVNET)[2]: weight for name, weight in load_tensors(file).items() if CONVNET in name}
-    own = [name for name in model.state_dict() if CONVNET in name]
-    weights = {name: stored[part] for name in own if (part := name.partition(CONVNET)[2]) in stored}
-    transferred = transfer_weights(model, weights).taken
-    if not transferred:
-        found = f"{len(stored)} weights with other names or shapes" if stored else "none"
-        raise SettingsError(
-            f"training.pretrained_image_encoder: {run}: expected an image encoder with the shapes of this "
-            f"model's, found {found}; set model.image_encoder and features.tables as in that run, or leave it out"
-        )
-    summary = f"{run}: {len(transferred)} of {len(own)} weights of the image encoder"
+    setting = "training.pretrained_image_encoder"
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # building the other model leaves the random state of this training as it is
+        source = trained_convolutions(cast(nn.Module, load_trained_model(run).model))
+    own = trained_convolutions(cast(nn.Module, model))
+    if not own:
+        raise SettingsError(f"{setting}: this model trains no convolutions on pixels or feature maps; leave it out")
+    if not source:
+        raise SettingsError(f"{setting}: {run}: expected convolutions on pixels or feature maps, found none")
+    weights = source[0].state_dict()
+    for layers in own:
+        expected, found = ({name: tuple(w.shape) for name, w in s.items()} for s in (layers.state_dict(), weights))
+        if expected != found:
+            raise SettingsError(
+                f"{setting}: {run}: its convolutions have other shapes than this model's; set "
+                "model.image_encoder.convnet_width and features.tables as in that run, or leave it out"
+            )
+        layers.load_state_dict(weights)
+    summary = f"{run}: {len(weights)} weights of the convolutions"
     logger.info("initialised from %s", summary)
-    return {"image_encoder": summary, "image_encoder_sha256": sha256(file)}
+    return {"image_encoder": summary, "image_encoder_sha256": sha256(run / "model.safetensors")}
 
 
 def _require_computable(metric: str) -> None:

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,11 +14,13 @@ from PIL import Image
 
 from limner import report
 from limner.errors import RunError
+from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.report import plots
 from limner.report.word_map import Neighbours, WordMap
 from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.runs.trained_model import load_trained_model
 
 EVIL = '<script>alert("x")</script> & \'<b>'
 VOID = {"meta", "img", "br", "wbr", "path", "use", "rect"}
@@ -416,3 +419,13 @@ def test_labels_of_a_map_do_not_overlap_and_the_first_words_have_priority():
     assert shown[:3] == [0, 1, 2] and np.mean(shown) < 70
     assert sum(len(line.get_xdata()) for line in axes.get_lines()) == 150
     assert boxes.min() >= 0 and (boxes[:, 2:] <= figure.bbox.size).all()
+
+
+def test_a_log_probability_of_nearly_zero_has_no_sign(trained, tiny, tmp_path):
+    evaluation = evaluate([load_trained_model(trained)], tiny, options=EvaluationOptions(retrieval=False))
+    items = tuple(item.model_copy(update={"log_prob": -1e-4}) for item in evaluation.items)
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    save_evaluation(evaluation.model_copy(update={"items": items}), run)
+    page = report.write_report(run, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "log-probability 0.0" in page and "log-probability -0.0" not in page

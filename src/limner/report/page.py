@@ -134,12 +134,12 @@ def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
     facts = [(key, _without_folders(value)) for key, value in _flatten(config.provenance)]
     if log:
         facts.append(("updates", f"{log[-1].step:,}"))
-        facts.append(("epochs", f"{log[-1].epoch:g}"))
+        facts.append(("epochs in all", f"{log[-1].epoch:g}"))
         if log[-1].seconds is not None:
             facts.append(("training time", _duration(log[-1].seconds)))
     speeds = [line.tokens_per_second for line in log if line.tokens_per_second]
     if speeds:
-        facts.append(("words per second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
+        facts.append(("tokens per second", f"{sorted(speeds)[len(speeds) // 2]:,.0f} (median)"))
     return facts
 
 

@@ -1,0 +1,244 @@
+"""Recurrent layers over sequences: stacked, bidirectional, with deep transitions and long delays.
+
+Shapes: B batch, T length, E input size, H hidden, D delay in steps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from limner.layers.cells import CellSettings, CellState, build_cell, orthogonal_gates
+from limner.layers.dropout import dropout
+from limner.layers.fused import recurrent as fused
+from limner.settings import Settings
+
+
+class RecurrentSettings(Settings):
+    """Structure of recurrent layers."""
+
+    cell: CellSettings = CellSettings()
+    """Recurrent cell."""
+    layers: int = Field(1, ge=1)
+    """Number of layers, each of which reads the states of the one below."""
+    transition_layers: int = Field(0, ge=0)
+    """Number of tanh layers between h_{t-1} and the products of the cell (deep hidden-to-hidden transition)."""
+    transition_skip: bool = False
+    """Whether h_{t-1} is added to the output of these layers (skip connection)."""
+    delay: int = Field(0, ge=0)
+    """Length D of the additional connections from h_{t-D} to h_t, in steps; 0 for none."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate of the states between layers in training."""
+
+    @model_validator(mode="after")
+    def _skip_has_layers(self) -> Self:
+        if self.transition_skip and not self.transition_layers:
+            raise ValueError("transition_skip needs transition_layers of at least 1")
+        if self.delay == 1:
+            raise ValueError("a delay of 1 is the recurrence itself; expected 0 or at least 2")
+        return self
+
+
+class LayerState(NamedTuple):
+    """State of one recurrent layer after a step."""
+
+    state: CellState
+    past: Tensor | None = None  # (B, D, H): h_{t-D+1}, …, h_t; None without delay
+
+
+class RecurrentLayer(nn.Module):
+    """One recurrent layer in one direction.
+
+    With a deep transition, the products of the cell read f(h_{t-1}) in place of h_{t-1}, where f is a stack of tanh
+    layers (Pascanu et al., 2014), plus h_{t-1} itself with a skip connection. With a delay, W_D h_{t-D} is added to the
+    input of every gate, and h_t is zero for t < 1.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings) -> None:
+        """Build the layer with randomly initialised weights.
+
+        Args:
+            input_dim: size E of the inputs.
+            hidden_dim: size H of the state.
+            settings: cell, transition and delay.
+        """
+        super().__init__()
+        self.settings = settings
+        self.cell = build_cell(settings.cell, input_dim, hidden_dim)
+        layers = (nn.Linear(hidden_dim, hidden_dim) for _ in range(settings.transition_layers))
+        self.transition = nn.ModuleList(layers)
+        self.delayed: nn.Parameter | None = None  # W_D
+        if settings.delay:
+            self.delayed = nn.Parameter(torch.empty(self.cell.gates * hidden_dim, hidden_dim))
+            orthogonal_gates(self.delayed)
+
+    def start(self, rows: int) -> LayerState:
+        """Return a state of zeros for B = `rows` sequences."""
+        state = self.cell.start(rows)
+        past = state.hidden[:, None].expand(-1, self.settings.delay, -1) if self.settings.delay else None
+        return LayerState(state, past)
+
+    def step(self, projected: Tensor, state: LayerState, mask: Tensor | None = None) -> LayerState:
+        """Compute one step.
+
+        Args:
+            projected: W_x x_t + b of the cell, (B, G H).
+            state: state after the previous step.
+            mask: dropout mask (B, H) of the states in recurrent products; None for no dropout.
+        """
+        before, past = state
+        read = before.hidden if mask is None else before.hidden * mask
+        transformed = read
+        for layer in self.transition:
+            transformed = torch.tanh(layer(transformed))
+        if self.settings.transition_skip:
+            transformed = transformed + read
+        if self.delayed is not None and past is not None:
+            projected = projected + past[:, 0].to(self.delayed.dtype) @ self.delayed.t()
+        after: CellState = self.cell(projected, before, transformed)
+        return LayerState(after, None if past is None else torch.cat([past[:, 1:], after.hidden[:, None]], 1))
+
+    def forward(
+        self, inputs: Tensor, state: LayerState, mask: Tensor | None = None, dropout_mask: Tensor | None = None
+    ) -> tuple[Tensor, LayerState]:
+        """Run the layer over sequences.
+
+        Args:
+            inputs: x_t of every position, (B, T, E).
+            state: initial state.
+            mask: true where a position exists, (B, T); elsewhere the state does not change. None if all exist.
+            dropout_mask: dropout mask (B, H) of the states in recurrent products, the same for all steps (Gal and
+                Ghahramani, 2016); None for no dropout.
+
+        Returns:
+            State h_t after every position, (B, T, H), and the state after the last one.
+        """
+        plain = not self.transition and self.delayed is None and dropout_mask is None
+        if plain and fused.applies_to(self.cell, inputs) and (mask is None or bool(mask.all())):
+            outputs, last = fused.unroll(self.cell, inputs, state.state)
+            return outputs, LayerState(last)
+        projected, hidden = self.cell.project(inputs), []
+        for t, at_t in enumerate(projected.unbind(1)):
+            after = self.step(at_t, state, dropout_mask)
+            state = after if mask is None else _where(mask[:, t], after, state)
+            hidden.append(state.state.hidden)
+        return torch.stack(hidden, 1), state
+
+
+class RecurrentLayers(nn.Module):
+    """Stacked recurrent layers in one direction."""
+
+    def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings) -> None:
+        """Build the layers with randomly initialised weights.
+
+        Args:
+            input_dim: size E of the inputs.
+            hidden_dim: size H of the state of every layer.
+            settings: cell and structure of the layers.
+        """
+        super().__init__()
+        self.settings = settings
+        sizes = [input_dim, *[hidden_dim] * (settings.layers - 1)]
+        self.layers = nn.ModuleList(RecurrentLayer(size, hidden_dim, settings) for size in sizes)
+
+    def start(self, rows: int) -> tuple[LayerState, ...]:
+        """Return a state of zeros for B = `rows` sequences."""
+        return tuple(layer.start(rows) for layer in self._layers())
+
+    def step(self, inputs: Tensor, state: tuple[LayerState, ...]) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """Compute one step: inputs (B, E) to the state h_t of the last layer, (B, H), and the state of all layers."""
+        states = []
+        for layer, before in zip(self._layers(), state, strict=True):
+            states.append(layer.step(layer.cell.project(inputs), before))
+            inputs = states[-1].state.hidden
+        return inputs, tuple(states)
+
+    def forward(
+        self, inputs: Tensor, state: tuple[LayerState, ...] | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, tuple[LayerState, ...]]:
+        """Run the layers over sequences.
+
+        Args:
+            inputs: x_t of every position, (B, T, E).
+            state: initial state; None for zeros.
+            mask: true where a position exists, (B, T); elsewhere no state changes. None if all positions exist, or if
+                the states at and after missing ones are not used.
+
+        Returns:
+            State h_t of the last layer after every position, (B, T, H), and the last state of all layers.
+        """
+        state = self.start(len(inputs)) if state is None else state
+        states = []
+        for index, (layer, before) in enumerate(zip(self._layers(), state, strict=True)):
+            if index:
+                inputs = dropout(inputs, self.settings.dropout, self.training)
+            inputs, last = layer(inputs, before, mask)
+            states.append(last)
+        return inputs, tuple(states)
+
+    def _layers(self) -> list[RecurrentLayer]:
+        return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
+
+
+class BidirectionalLayers(nn.Module):
+    """Stacked bidirectional layers (Schuster and Paliwal, 1997): each reads the states of both directions below it."""
+
+    def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings) -> None:
+        """Build the layers with randomly initialised weights.
+
+        Args:
+            input_dim: size E of the inputs.
+            hidden_dim: size H of the state of each direction.
+            settings: cell and structure of the layers.
+        """
+        super().__init__()
+        self.settings = settings
+        sizes = [input_dim, *[2 * hidden_dim] * (settings.layers - 1)]
+        self.forwards = nn.ModuleList(RecurrentLayer(size, hidden_dim, settings) for size in sizes)
+        self.backwards = nn.ModuleList(RecurrentLayer(size, hidden_dim, settings) for size in sizes)
+
+    def forward(self, inputs: Tensor, mask: Tensor | None = None, rate: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Encode sequences.
+
+        Args:
+            inputs: x_t of every position, (B, T, E).
+            mask: true where a position exists, (B, T); elsewhere no state changes. None if all positions exist.
+            rate: dropout rate of the states in recurrent products, one mask for all steps (Gal and Ghahramani, 2016).
+
+        Returns:
+            States [forward; backward] of the last layer at every position, (B, T, 2H), and the last states of both
+            directions, (B, 2H).
+        """
+        ends = inputs
+        for index, (forward, backward) in enumerate(zip(self.forwards, self.backwards, strict=True)):
+            if index:
+                inputs = dropout(inputs, self.settings.dropout, self.training)
+            there, last = self._run(forward, inputs, mask, rate)
+            reverse, first = self._run(backward, inputs.flip(1), None if mask is None else mask.flip(1), rate)
+            inputs, ends = torch.cat([there, reverse.flip(1)], -1), torch.cat([last, first], -1)
+        return inputs, ends
+
+    def _run(self, layer: nn.Module, inputs: Tensor, mask: Tensor | None, rate: float) -> tuple[Tensor, Tensor]:
+        """Run one direction of a layer; return its states (B, T, H) and the last one (B, H)."""
+        assert isinstance(layer, RecurrentLayer)
+        start = layer.start(len(inputs))
+        dropout_mask = dropout(torch.ones_like(start.state.hidden), rate, True) if rate and self.training else None
+        outputs, last = layer(inputs, start, mask, dropout_mask)
+        return outputs, last.state.hidden
+
+
+def _where(mask: Tensor, after: LayerState, before: LayerState) -> LayerState:
+    """Choose the state after a step where `mask` (B,) is true, otherwise the state before it."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
+
+    hidden, cell, past = choose(after.state.hidden, before.state.hidden), after.state.cell, after.past
+    if cell is not None and before.state.cell is not None:
+        cell = choose(cell, before.state.cell)
+    if past is not None and before.past is not None:
+        past = choose(past, before.past)
+    return LayerState(CellState(hidden, cell), past)

@@ -294,7 +294,7 @@ def old(tmp_path):
     rows = [
         {name: getattr(item, name) for name in names}
         | {"sentences": [dict(zip(("lang", "text", "group"), sentence_, strict=False)) for sentence_ in item.sentences]}
-        | {"regions": [part._asdict() for part in item.regions]}
+        | {"regions": [dict(zip(("box", "text"), part, strict=False)) for part in item.regions]}
         for item in (DOG, TEXT, CLIP)
     ]
     folder = tmp_path / "old"

@@ -18,7 +18,10 @@ from limner.errors import SettingsError
 def import_(
     kind: Annotated[
         str,
-        typer.Argument(help="Source format: flickr, multi30k, coco, karpathy, iapr, jsonl, csv, folder or audio."),
+        typer.Argument(
+            help="Source format: flickr, multi30k, coco, karpathy, iapr, visual-genome, flickr30k-entities, jsonl, "
+            "csv, folder or audio."
+        ),
     ],
     source: Annotated[Path, typer.Argument(help="Folder or file to read.")],
     collection: Annotated[Path, typer.Argument(help="Collection to create or to extend.")],
@@ -56,6 +59,8 @@ def import_(
                 "collection": str(report.collection),
                 "items": report.items,
                 "sentences": report.sentences,
+                "regions": report.regions,
+                "phrases": report.phrases,
                 **report.changes._asdict(),
                 "skipped": dict(report.skipped),
                 "examples": report.examples,
@@ -120,6 +125,7 @@ def show(
     sheet: Annotated[
         Path | None, typer.Option("--sheet", metavar="FILE", help="Write a contact sheet of some images as a PNG file.")
     ] = None,
+    boxes: Annotated[bool, typer.Option("--boxes", help="Draw the boxes of the regions on the contact sheet.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the contents of a collection: counts, missing images, feature tables, a contact sheet.
@@ -130,10 +136,12 @@ def show(
     from limner.data.summary import summarise
     from limner.report.contact_sheet import contact_sheet, save_sheet
 
+    if boxes and sheet is None:
+        raise SettingsError("--boxes: draws on the contact sheet; expected --sheet FILE as well")
     opened = Collection.open(collection)
     with activity("reading the collection"):
         if sheet is not None:
-            save_sheet(contact_sheet(opened, split), sheet)
+            save_sheet(contact_sheet(opened, split, boxes=boxes), sheet)
         contents = summarise(opened)
     if sheet is not None:
         err.print(f"contact sheet: {sheet}")

@@ -57,7 +57,8 @@ def print_summary(summary: CollectionSummary) -> None:
     out.print(table)
     typer.echo(
         f"{summary.items:,} items, {summary.videos:,} video clips, "
-        f"{sum(summary.media['audio'].values()):,} audio files, {summary.regions:,} regions"
+        f"{sum(summary.media['audio'].values()):,} audio files, {summary.regions:,} regions, "
+        f"{summary.phrases:,} phrases"
     )
     typer.echo(f"features: {', '.join(summary.features) or 'none'}")
     if summary.missing:

@@ -24,7 +24,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 
-from limner.data.examples import Item, Region, Sentence
+from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.errors import CollectionError
 from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
@@ -35,8 +35,18 @@ ITEMS = "items.lance"
 """Folder of the items table in a collection."""
 FEATURES = "features"
 """Folder of the feature tables in a collection."""
-_SENTENCE = pa.struct({"lang": pa.string(), "text": pa.string(), "group": pa.int32(), "generated_by": pa.string()})
-_REGION = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string()})
+_TYPES = pa.list_(pa.string())
+_PHRASE = pa.struct({"first": pa.int32(), "text": pa.string(), "entity": pa.string(), "types": _TYPES})
+_SENTENCE = pa.struct(
+    {
+        "lang": pa.string(),
+        "text": pa.string(),
+        "group": pa.int32(),
+        "generated_by": pa.string(),
+        "phrases": pa.list_(_PHRASE),
+    }
+)
+_REGION = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string(), "entity": pa.string(), "types": _TYPES})
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -152,8 +162,8 @@ class Collection:
                 item.split,
                 _file_name(item.image),
                 _file_name(item.video),
-                [sentence if sentence.generated_by else sentence[:3] for sentence in item.sentences],
-                item.regions,
+                [_sentence_contents(sentence) for sentence in item.sentences],
+                [region if region.entity or region.types else region[:2] for region in item.regions],
                 item.label,
                 *([_file_name(item.audio)] if item.audio else []),
             )
@@ -181,8 +191,8 @@ def write_items(
 ) -> Changes:
     """Add items to a collection atomically; existing items are merged with new items of the same id.
 
-    Sentences are merged by (language, text, group), regions by (box, text). A model-generated sentence is replaced by
-    the same human-written sentence.
+    Sentences are merged by (language, text, group), and their phrases united; regions are merged by all of their
+    fields. A model-generated sentence is replaced by the same human-written sentence.
 
     Args:
         path: folder of the collection; created if it does not exist.
@@ -280,7 +290,15 @@ def _merge(old: Item, new: Item) -> Item:
 
 def _merge_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
     human = {sentence[:3] for sentence in sentences if not sentence.generated_by}
-    return tuple(dict.fromkeys(one for one in sentences if not one.generated_by or one[:3] not in human))
+    merged: dict[tuple[object, ...], Sentence] = {}
+    for sentence in sentences:
+        if sentence.generated_by and sentence[:3] in human:
+            continue
+        known = merged.setdefault(sentence[:4], sentence)
+        if sentence.phrases != known.phrases:
+            phrases = sorted(dict.fromkeys(known.phrases + sentence.phrases), key=lambda phrase: phrase.first)
+            merged[sentence[:4]] = known._replace(phrases=tuple(phrases))
+    return tuple(merged.values())
 
 
 def _item_of_row(row: dict[str, Any]) -> Item:
@@ -291,13 +309,31 @@ def _item_of_row(row: dict[str, Any]) -> Item:
         video=row["video"],
         audio=row.get("audio"),
         sentences=tuple([_sentence_of_row(s) for s in row["sentences"] or ()]),
-        regions=tuple([Region(tuple(r["box"]), r["text"]) for r in row["regions"] or ()]),
+        regions=tuple([_region_of_row(region) for region in row["regions"] or ()]),
         label=row["label"],
     )
 
 
 def _sentence_of_row(row: dict[str, Any]) -> Sentence:
-    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "")
+    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", _phrases_of_row(row))
+
+
+def _phrases_of_row(row: dict[str, Any]) -> tuple[Phrase, ...]:
+    return tuple([Phrase(p["first"], p["text"], p["entity"], tuple(p["types"])) for p in row.get("phrases") or ()])
+
+
+def _region_of_row(row: dict[str, Any]) -> Region:
+    return Region(tuple(row["box"]), row["text"], row.get("entity") or "", tuple(row.get("types") or ()))
+
+
+def _sentence_row(sentence: Sentence) -> dict[str, Any]:
+    return {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}
+
+
+def _sentence_contents(sentence: Sentence) -> tuple[object, ...]:
+    """Fields of a sentence in the fingerprint; fields that are empty in most collections are omitted."""
+    contents = sentence[:4] if sentence.generated_by else sentence[:3]
+    return (*contents, sentence.phrases) if sentence.phrases else contents
 
 
 def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
@@ -309,7 +345,7 @@ def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
                 "image": item.image,
                 "video": item.video,
                 "audio": item.audio,
-                "sentences": [sentence._asdict() for sentence in item.sentences],
+                "sentences": [_sentence_row(sentence) for sentence in item.sentences],
                 "regions": [region._asdict() for region in item.regions],
                 "label": item.label,
             }

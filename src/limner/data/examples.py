@@ -20,6 +20,19 @@ from limner.media.modality import MODALITIES, Modality
 from limner.text.vocab import SPECIAL_TOKENS
 
 
+class Phrase(NamedTuple):
+    """Part of a sentence that mentions an entity of the image, as annotated in Flickr30k Entities."""
+
+    first: int
+    """Index of the first token in the sentence split at whitespace."""
+    text: str
+    """Tokens of the phrase, separated by single spaces."""
+    entity: str
+    """Identifier of the entity within the item; `Region.entity` has the same."""
+    types: tuple[str, ...] = ()
+    """Types of the entity, for example 'people', 'clothing', 'scene'."""
+
+
 class Sentence(NamedTuple):
     """Sentence of an item."""
 
@@ -32,6 +45,8 @@ class Sentence(NamedTuple):
     group of its own."""
     generated_by: str = ""
     """Identifier of the model that generated the sentence; empty for human-written sentences."""
+    phrases: tuple[Phrase, ...] = ()
+    """Annotated mentions of entities, in the order of the sentence."""
 
 
 class Region(NamedTuple):
@@ -41,6 +56,10 @@ class Region(NamedTuple):
     """Left, top, width and height in pixels of the stored image."""
     text: str
     """Description of the region."""
+    entity: str = ""
+    """Identifier of the entity within the item; an entity of several boxes has several regions. Empty if unknown."""
+    types: tuple[str, ...] = ()
+    """Types of the entity in the phrases with this text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +102,10 @@ class Item:
     def texts(self, lang: str) -> list[str]:
         """Human-written sentences in a language."""
         return [sentence.text for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
+
+    def boxes(self, entity: str) -> list[tuple[float, float, float, float]]:
+        """Distinct boxes of an entity; none if the entity has no box, such as a whole scene."""
+        return list(dict.fromkeys(region.box for region in self.regions if entity and region.entity == entity))
 
     def pairs(self, source: str, target: str) -> list[tuple[Sentence, Sentence]]:
         """Pairs of a source sentence and a human-written target sentence of the same group.

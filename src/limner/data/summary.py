@@ -27,6 +27,8 @@ class CollectionSummary:
     """Number of items with a video clip."""
     regions: int
     """Number of described image regions."""
+    phrases: int
+    """Number of annotated mentions of entities in sentences."""
     missing: int
     """Number of media files that do not exist."""
     missing_examples: tuple[str, ...]
@@ -56,6 +58,7 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
         media={name: dict(Counter(split for other, split, _ in files if other == name)) for name in MODALITIES},
         videos=sum(item.video is not None for item in items),
         regions=sum(len(item.regions) for item in items),
+        phrases=sum(len(sentence.phrases) for item in items for sentence in item.sentences),
         missing=len(missing),
         missing_examples=tuple(missing[:examples]),
         features=collection.features(),

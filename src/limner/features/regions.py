@@ -340,7 +340,12 @@ def _digest(boxes: Boxes) -> str:
 
 
 def _boxes_of_items(collection: Collection) -> Boxes:
-    return {item.id: [Box(*region.box) for region in item.regions] for item in collection.items() if item.image}
+    """Distinct boxes of each item: a box that several phrases describe is one region."""
+    return {
+        item.id: [Box(*box) for box in dict.fromkeys(region.box for region in item.regions)]
+        for item in collection.items()
+        if item.image
+    }
 
 
 def _boxes_by_image(collection: Collection, boxes: Boxes, where: str) -> dict[Path, list[Box]]:

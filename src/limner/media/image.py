@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from limner.errors import MediaError
 
@@ -76,6 +76,22 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
         raise MediaError(_not_an_image(source, name)) from None
     except Exception as error:  # the decoders raise almost any exception for a damaged file
         raise MediaError(f"{name}: damaged image ({error}); copy it again from its source or remove it") from None
+
+
+def image_size(path: Path | str) -> tuple[int, int]:
+    """Width and height of an image file in pixels after its EXIF orientation is applied; pixels are not decoded.
+
+    Raises:
+        MediaError: the file is missing or not an image.
+    """
+    try:
+        with Image.open(path, formats=_formats()) as image:
+            sideways = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
+            return (image.height, image.width) if sideways else image.size
+    except FileNotFoundError:
+        raise MediaError(f"{path}: no such image file; check the path or remove the item") from None
+    except Exception:  # the decoders raise almost any exception for a damaged file
+        raise MediaError(_not_an_image(str(path), str(path))) from None
 
 
 def describe_input(source: ImageInput) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from limner.data.collection import Collection
-from limner.data.examples import Item
+from limner.data.examples import Item, Region
 from limner.errors import CollectionError, MediaError, SettingsError
 from limner.media.image import open_image
 from limner.media.modality import IMAGE
@@ -22,9 +23,12 @@ MARGIN, GAP = 28, 20
 CAPTION_LINES = 3
 FONT_SIZE, LINE_HEIGHT = 13, 18
 BACKGROUND, TEXT, FADED_TEXT, TILE = "#fbfaf7", "#2b2b2b", "#8a8780", "#dedbd4"
+BOX_COLOURS = ("#e4572e", "#17bebb", "#ffc914", "#6a994e", "#b388eb", "#3a86ff", "#f28482", "#8d6e63")
 
 
-def contact_sheet(collection: Collection, split: str | None = None, rows: int = 4, columns: int = 5) -> Image.Image:
+def contact_sheet(
+    collection: Collection, split: str | None = None, rows: int = 4, columns: int = 5, *, boxes: bool = False
+) -> Image.Image:
     """Draw thumbnails of images at regular intervals of a split, each with its first caption.
 
     A missing or damaged image is drawn as a grey tile with the name of its file.
@@ -34,6 +38,7 @@ def contact_sheet(collection: Collection, split: str | None = None, rows: int = 
         split: name of the split; None for all items.
         rows: maximum number of rows.
         columns: maximum number of columns.
+        boxes: whether the boxes of the regions are drawn; boxes of one entity have one colour.
 
     Raises:
         CollectionError: the split does not exist or has no images, or `rows` or `columns` is not positive.
@@ -54,10 +59,20 @@ def contact_sheet(collection: Collection, split: str | None = None, rows: int = 
     font = _font()
     for index, item in enumerate(chosen):
         left, top = MARGIN + index % columns * width, MARGIN + index // columns * height
-        sheet.paste(_thumbnail(collection.image_path(item), font), (left, top))
+        sheet.paste(_thumbnail(collection.image_path(item), font, item.regions if boxes else ()), (left, top))
         for number, line in enumerate(_wrap(_first_caption(item), font, THUMBNAIL_SIZE[0], CAPTION_LINES)):
             draw.text((left, top + THUMBNAIL_SIZE[1] + 8 + number * LINE_HEIGHT), line, TEXT, font)
     return sheet
+
+
+def draw_boxes(image: Image.Image, regions: Sequence[Region]) -> None:
+    """Draw the distinct boxes of regions on an image; boxes of one entity have one colour."""
+    draw = ImageDraw.Draw(image)
+    entities = list(dict.fromkeys(region.entity or str(region.box) for region in regions))
+    for region in {one.box: one for one in regions}.values():
+        left, top, width, height = region.box
+        colour = BOX_COLOURS[entities.index(region.entity or str(region.box)) % len(BOX_COLOURS)]
+        draw.rectangle((left, top, left + width, top + height), outline=colour, width=max(2, min(image.size) // 100))
 
 
 def save_sheet(sheet: Image.Image, path: Path) -> None:
@@ -72,9 +87,11 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
     sheet.save(path)
 
 
-def _thumbnail(path: Path, font: ImageFont.FreeTypeFont) -> Image.Image:
+def _thumbnail(path: Path, font: ImageFont.FreeTypeFont, regions: Sequence[Region] = ()) -> Image.Image:
     try:
-        return ImageOps.fit(open_image(path), THUMBNAIL_SIZE, Image.Resampling.LANCZOS, centering=(0.5, 0.4))
+        image = open_image(path)
+        draw_boxes(image, regions)
+        return ImageOps.fit(image, THUMBNAIL_SIZE, Image.Resampling.LANCZOS, centering=(0.5, 0.4))
     except (MediaError, OSError):
         tile = Image.new("RGB", THUMBNAIL_SIZE, TILE)
         lines = _wrap(path.name, font, THUMBNAIL_SIZE[0] - 24, CAPTION_LINES)

@@ -13,11 +13,13 @@ from limner.data.examples import Item
 from limner.data.readers.coco import read_coco, read_karpathy
 from limner.data.readers.corpus_files import ReaderOptions
 from limner.data.readers.flickr import read_flickr
+from limner.data.readers.flickr30k_entities import read_flickr30k_entities
 from limner.data.readers.folder import read_audio_folder, read_image_folder
 from limner.data.readers.iapr import read_iapr
 from limner.data.readers.item_builder import ItemBuilder, ReaderResult
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
+from limner.data.readers.visual_genome import read_visual_genome
 from limner.errors import CollectionError
 from limner.media.modality import AUDIO, IMAGE, Modality
 from limner.progress import Progress
@@ -57,6 +59,16 @@ READERS: dict[str, Reader] = {
         read_iapr,
         frozenset({"images", "splits"}),
     ),
+    "visual-genome": Reader(
+        "Visual Genome: region_descriptions.json, optionally image_data.json, and images",
+        read_visual_genome,
+        frozenset({"images", "splits", "split"}),
+    ),
+    "flickr30k-entities": Reader(
+        "Flickr30k Entities: Annotations/*.xml and Sentences/*.txt, or one file *.jsonl, and images",
+        read_flickr30k_entities,
+        frozenset({"images", "splits", "split"}),
+    ),
     "jsonl": Reader(
         "one JSON object per sentence: id, split, image, lang, text", read_jsonl, frozenset({"images", "split"})
     ),
@@ -84,6 +96,10 @@ class ImportReport:
     """Number of items read."""
     sentences: int
     """Number of sentences read."""
+    regions: int
+    """Number of regions read."""
+    phrases: int
+    """Number of phrases read."""
     changes: Changes
     """Numbers of items added, updated and unchanged."""
     skipped: Counter[str]
@@ -94,8 +110,9 @@ class ImportReport:
     def lines(self) -> list[str]:
         """Lines of text that summarise the import."""
         changes = self.changes
+        annotations = f", {self.regions:,} regions, {self.phrases:,} phrases" if self.regions or self.phrases else ""
         summary = (
-            f"{self.collection}: read {self.items:,} items with {self.sentences:,} sentences "
+            f"{self.collection}: read {self.items:,} items with {self.sentences:,} sentences{annotations} "
             f"({changes.added:,} new, {changes.updated:,} updated, {changes.unchanged:,} unchanged)"
         )
         return [
@@ -174,8 +191,17 @@ def import_collection(
     else:
         items, files = _with_relative_paths(result.items, target), {}
     changes = write_items(target, items, files=files, on_progress=on_progress)
-    sentences = sum(len(item.sentences) for item in items)
-    return ImportReport(target, len(items), sentences, changes, result.skipped, result.examples)
+    sentences = [sentence for item in items for sentence in item.sentences]
+    return ImportReport(
+        target,
+        len(items),
+        len(sentences),
+        sum(len(item.regions) for item in items),
+        sum(len(sentence.phrases) for sentence in sentences),
+        changes,
+        result.skipped,
+        result.examples,
+    )
 
 
 def _with_relative_paths(items: list[Item], target: Path) -> list[Item]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.data.examples import Item, Sentence
+from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.errors import CollectionError
 
@@ -42,6 +43,7 @@ class _Draft(NamedTuple):
     image: str | None
     label: str | None
     sentences: dict[Sentence, None]
+    regions: dict[tuple[tuple[float, ...], str, str], Region]
 
 
 class ItemBuilder:
@@ -92,7 +94,7 @@ class ItemBuilder:
         path = None if image is None else str(image)
         known = self._drafts.get(id)
         if known is None:
-            self._drafts[id] = _Draft(location, split, path, label, {})
+            self._drafts[id] = _Draft(location, split, path, label, {}, {})
             return
         for name, before, value in (
             ("split", known.split, split),
@@ -105,8 +107,18 @@ class ItemBuilder:
                     f"{known.location}; use different ids for the two items, or make them agree"
                 )
 
-    def add_sentence(self, id: str, location: SourceLocation, lang: str, text: str, group: int) -> None:
+    def add_sentence(
+        self,
+        id: str,
+        location: SourceLocation,
+        lang: str,
+        text: str,
+        group: int,
+        phrases: Sequence[Phrase] = (),
+    ) -> None:
         """Add a sentence to an item that was added before; empty sentences are skipped.
+
+        A phrase whose text is not at its position in the sentence is skipped.
 
         Raises:
             CollectionError: the language is empty.
@@ -119,7 +131,22 @@ class ItemBuilder:
         elif not lang:
             raise CollectionError(f"{location}: the language of the sentence is empty; expected a code such as 'en'")
         else:
-            self._drafts[id].sentences[Sentence(lang, stripped, group)] = None
+            valid = tuple(phrase for phrase in phrases if self._check_phrase(phrase, stripped, id, location))
+            self._drafts[id].sentences[Sentence(lang, stripped, group, phrases=valid)] = None
+
+    def add_region(self, id: str, region: Region) -> None:
+        """Add a region to an item that was added before; the types of equal regions are united."""
+        regions, key = self._drafts[id].regions, (region.box, region.text, region.entity)
+        known = regions.setdefault(key, region)
+        regions[key] = known._replace(types=tuple(dict.fromkeys(known.types + region.types)))
+
+    def _check_phrase(self, phrase: Phrase, text: str, id: str, location: SourceLocation) -> bool:
+        tokens, expected = text.split(), phrase.text.split()
+        matches = bool(expected) and phrase.first >= 0
+        matches = matches and tokens[phrase.first : phrase.first + len(expected)] == expected
+        if not matches:
+            self.skip("phrases that are not at their position in the sentence", f"{id}: {phrase.text}", location)
+        return matches
 
     def skip(self, reason: str, name: str, location: SourceLocation) -> None:
         """Count a skipped entry.
@@ -145,7 +172,14 @@ class ItemBuilder:
     def result(self) -> ReaderResult:
         """Items in the order in which they were added, and the skipped entries."""
         items = [
-            Item(id, draft.split, image=draft.image, sentences=tuple(draft.sentences), label=draft.label)
+            Item(
+                id,
+                draft.split,
+                image=draft.image,
+                sentences=tuple(draft.sentences),
+                regions=tuple(draft.regions.values()),
+                label=draft.label,
+            )
             for id, draft in self._drafts.items()
         ]
         return ReaderResult(items, self._skipped, {reason: tuple(names) for reason, names in self._examples.items()})

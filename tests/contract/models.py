@@ -12,6 +12,8 @@ from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
 from limner.models.ngram import NGramSettings
 from limner.models.nmt import NMTSettings
+from limner.models.show_and_tell import ShowAndTellSettings
+from limner.models.show_attend_tell import ShowAttendTellSettings
 
 VOCAB, SOURCE_VOCAB = 11, 9
 
@@ -58,6 +60,16 @@ def _nmt(**changes: object) -> NMTSettings:
     return NMTSettings.model_validate({**sizes, **changes})
 
 
+def _tell(**changes: object) -> ShowAndTellSettings:
+    sizes = {"embedding_dim": 5, "hidden_dim": 6, "image_encoder": {"convnet_dim": 7, "convnet_width": 4}}
+    return ShowAndTellSettings.model_validate({**sizes, **changes})
+
+
+def _attend(**changes: object) -> ShowAttendTellSettings:
+    sizes = {"embedding_dim": 5, "hidden_dim": 6, "attention_dim": 7, "doubly_stochastic": 0.005}
+    return ShowAttendTellSettings.model_validate({**sizes, "image_encoder": {"convnet_width": 4}, **changes})
+
+
 SOFT = {f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
     "image_encoder": {"dropout": 0.1}
 }  # no effect in evaluation mode
@@ -99,6 +111,13 @@ CASES = [
     Case("nmt-m3", _nmt(image=["prefix"]), {"grid": (3, 4)}, lr=0.03),
     Case("nmt-m1-first", _nmt(decoder="plain", image=["prefix"], initial_state="first"), {"pooled": (4,)}, lr=0.03),
     Case("nmt-all", _nmt(image=["prefix", "initial", "attention"], **SOFT), {"pooled": (4,), "grid": (3, 4)}, lr=0.03),
+    Case("show-and-tell", _tell(), {"pooled": (4,)}, lr=0.02),
+    Case("show-and-tell-gru-2", _tell(cell="gru", layers=2), {"grid": (3, 4)}, lr=0.02),
+    Case("show-and-tell-pixels", _tell(cell="lstm"), {"maps": (3, 16, 16)}, lr=0.02),
+    Case("show-attend-tell", _attend(), {"grid": (3, 4)}, lr=0.02),
+    Case("show-attend-tell-gru", _attend(cell="gru", output_activation="tanh"), {"grid": (2, 4)}, lr=0.02),
+    Case("show-attend-tell-pixels", _attend(), {"maps": (3, 32, 32)}, lr=0.02),
+    Case("show-attend-tell-hard", _attend(attention="hard"), {"grid": (3, 4)}, lr=0.02),
 ]
 
 

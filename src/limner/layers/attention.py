@@ -69,14 +69,24 @@ class AdditiveAttention(nn.Module):
         Returns:
             Contexts (N K, D) and weights alpha (N K, L). Both are zero for an example without annotations.
         """
-        values, keys, mask = annotations
+        alpha = self.weights(query, annotations, word)
+        return weighted_sum(alpha, annotations), alpha
+
+    def weights(self, query: Tensor, annotations: Annotations, word: Tensor | None = None) -> Tensor:
+        """Compute the weights alpha, (N K, L), of each query; arguments are those of `forward`."""
+        _, keys, mask = annotations
         projected = self.query(query) if word is None else self.query(query) + word
         projected = projected.to(keys.dtype).unflatten(0, (len(keys), -1))  # (N, K, A)
         compute = fused.energies if isinstance(annotations, DoubledAnnotations) else energies
         e = compute(projected, keys, self.score.to(keys.dtype))  # e_i = v tanh(U s + W h_i)
-        alpha = masked_softmax(precise(e), mask)  # (N, K, L)
-        context = torch.bmm(alpha.to(values.dtype), values)  # c = sum of alpha_i h_i
-        return context.flatten(0, 1), alpha.flatten(0, 1)
+        return masked_softmax(precise(e), mask).flatten(0, 1)
+
+
+def weighted_sum(alpha: Tensor, annotations: Annotations) -> Tensor:
+    """Compute the contexts c = sum of alpha_i h_i, (N K, D), from weights (N K, L)."""
+    values = annotations.values
+    weights = alpha.to(values.dtype).view(len(values), -1, values.shape[1])  # (N, K, L)
+    return torch.bmm(weights, values).flatten(0, 1)
 
 
 def energies(queries: Tensor, keys: Tensor, score: Tensor) -> Tensor:

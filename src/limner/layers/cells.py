@@ -36,6 +36,8 @@ class CellSettings(Settings):
     """Whether the time constants of leaky units are trained, each unit with its own."""
     peepholes: tuple[Gate, ...] | None = None
     """Gates with peepholes; all three if not given."""
+    linear_output: bool = False
+    """Whether an `lstm` outputs h_t = o c_t without the tanh, as Vinyals et al. (2015) print it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -48,6 +50,8 @@ class CellSettings(Settings):
             raise ValueError(f"time constants belong to the cell 'leaky', got '{self.name}'")
         if self.name != "peephole" and self.peepholes is not None:
             raise ValueError(f"peepholes belong to the cell 'peephole', got '{self.name}'")
+        if self.name != "lstm" and self.linear_output:
+            raise ValueError(f"linear_output belongs to the cell 'lstm', got '{self.name}'")
         if self.peepholes is not None and (not self.peepholes or len(set(self.peepholes)) < len(self.peepholes)):
             raise ValueError(f"expected one to three different gates in peepholes, got {list(self.peepholes)}")
         low, high = self.time_constants
@@ -173,15 +177,17 @@ class LSTMCell(Cell):
         c_t = f c_{t-1} + i g
         h_t = o tanh(c_t)
 
-    The gates are stored in the order i, f, g, o. The biases of the forget gates are initialised with 1.
+    With a linear output, h_t = o c_t. The gates are stored in the order i, f, g, o. The biases of the forget gates are
+    initialised with 1.
     """
 
     gates = 4
     has_memory_cell = True
 
-    def __init__(self, input_dim: int, hidden_dim: int) -> None:
-        """Build the cell for inputs of size E and states of size H."""
+    def __init__(self, input_dim: int, hidden_dim: int, linear_output: bool = False) -> None:
+        """Build the cell for inputs of size E and states of size H, with or without the tanh of the output."""
         super().__init__(input_dim, hidden_dim)
+        self.linear_output = linear_output
         nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
@@ -189,7 +195,7 @@ class LSTMCell(Cell):
         assert state.cell is not None
         i, f, g, o = self._products(projected, state, read).chunk(4, -1)
         cell = torch.sigmoid(f) * state.cell + torch.sigmoid(i) * torch.tanh(g)  # c_t
-        return CellState(torch.sigmoid(o) * torch.tanh(cell), cell)
+        return CellState(torch.sigmoid(o) * (cell if self.linear_output else torch.tanh(cell)), cell)
 
 
 class PeepholeCell(Cell):
@@ -301,10 +307,11 @@ def build_cell(settings: CellSettings, input_dim: int, hidden_dim: int) -> Cell:
         return LeakyCell(input_dim, hidden_dim, settings)
     if settings.name == "peephole":
         return PeepholeCell(input_dim, hidden_dim, settings.peepholes)
+    if settings.name == "lstm":
+        return LSTMCell(input_dim, hidden_dim, settings.linear_output)
     kinds: dict[str, type[Cell]] = {
         "tanh": TanhCell,
         "relu": ReLUCell,
-        "lstm": LSTMCell,
         "coupled": CoupledCell,
         "gru": GRUCell,
         "gru-before": GRUBeforeCell,

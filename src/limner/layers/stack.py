@@ -22,15 +22,15 @@ class RecurrentSettings(Settings):
 
     cell: CellSettings = CellSettings()
     """Recurrent cell."""
-    layers: int = Field(1, ge=1)
+    layers: int = Field(default=1, ge=1)
     """Number of layers, each of which reads the states of the one below."""
-    transition_layers: int = Field(0, ge=0)
+    transition_layers: int = Field(default=0, ge=0)
     """Number of tanh layers between h_{t-1} and the products of the cell (deep hidden-to-hidden transition)."""
     transition_skip: bool = False
     """Whether h_{t-1} is added to the output of these layers (skip connection)."""
-    delay: int = Field(0, ge=0)
+    delay: int = Field(default=0, ge=0)
     """Length D of the additional connections from h_{t-D} to h_t, in steps; 0 for none."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate of the states between layers in training."""
 
     @model_validator(mode="after")
@@ -123,7 +123,7 @@ class RecurrentLayer(nn.Module):
         projected, hidden = self.cell.project(inputs), []
         for t, at_t in enumerate(projected.unbind(1)):
             after = self.step(at_t, state, dropout_mask)
-            state = after if mask is None else _where(mask[:, t], after, state)
+            state = after if mask is None else where(mask[:, t], after, state)
             hidden.append(state.state.hidden)
         return torch.stack(hidden, 1), state
 
@@ -230,8 +230,8 @@ class BidirectionalLayers(nn.Module):
         return outputs, last.state.hidden
 
 
-def _where(mask: Tensor, after: LayerState, before: LayerState) -> LayerState:
-    """Choose the state after a step where `mask` (B,) is true, otherwise the state before it."""
+def where(mask: Tensor, after: LayerState, before: LayerState) -> LayerState:
+    """Choose the state `after` where `mask` (B,) is true, otherwise the state `before`."""
 
     def choose(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)

@@ -16,17 +16,27 @@ from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output, PairScorer
+from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
+from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
 from limner.settings import Settings
 
 __all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "Output", "PairScorer", "build_model"]
 
 MODELS: dict[type[Settings], type] = {
-    model.Settings: model for model in (BagOfWords, IndependentDescriptions, LBL, MRNN, NGram, NMT)
+    model.Settings: model
+    for model in (BagOfWords, IndependentDescriptions, LBL, MRNN, NGram, NMT, ShowAndTell, ShowAttendTell)
 }
 """Model class for each settings class; every model has its settings class as the attribute `Settings`."""
 
 ModelSettings = Annotated[
-    BagOfWordsSettings | IndependentSettings | LBLSettings | MRNNSettings | NGramSettings | NMTSettings,
+    BagOfWordsSettings
+    | IndependentSettings
+    | LBLSettings
+    | MRNNSettings
+    | NGramSettings
+    | NMTSettings
+    | ShowAndTellSettings
+    | ShowAttendTellSettings,
     Field(discriminator="name"),
 ]
 

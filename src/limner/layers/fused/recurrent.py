@@ -24,6 +24,8 @@ KERNELS: dict[type[Cell], Callable[..., Any]] = {
 
 def applies_to(cell: Cell, inputs: Tensor) -> bool:
     """Whether torch has a kernel for a cell that keeps the states in at least float32: not with autocast."""
+    if isinstance(cell, LSTMCell) and cell.linear_output:
+        return False
     return type(cell) in KERNELS and not torch.is_autocast_enabled(inputs.device.type)
 
 

@@ -1,0 +1,266 @@
+"""Show, Attend and Tell, Xu et al. (2015): soft and hard attention over image locations.
+
+Shapes: B batch, T target length, L image locations, D annotation size, E embedding, H hidden, V vocabulary,
+N examples with K hypotheses each.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from limner.data.examples import Batch
+from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
+from limner.layers.cells import CellSettings, CellState, build_cell
+from limner.layers.dropout import dropout
+from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
+from limner.models.protocols import ModelInputs, Output, precise
+from limner.settings import Settings
+
+
+class ShowAttendTellSettings(Settings):
+    """Settings of Show, Attend and Tell; the paper gives no layer sizes."""
+
+    translates: ClassVar[bool] = False
+
+    name: Literal["show_attend_tell"] = "show_attend_tell"
+    attention: Literal["soft", "hard"] = "soft"
+    """Deterministic soft attention (section 4.2), or stochastic hard attention (section 4.1)."""
+    cell: CellSettings = CellSettings()
+    """Recurrent cell."""
+    embedding_dim: int = Field(512, ge=1)
+    """Size E (m in the paper) of the word embeddings and of the deep output layer."""
+    hidden_dim: int = Field(512, ge=1)
+    """Size H (n in the paper) of the recurrent state."""
+    attention_dim: int = Field(512, ge=1)
+    """Size A of the hidden layer of the attention model f_att."""
+    output_activation: Literal["linear", "tanh"] = "linear"
+    """Activation before L_o: none as in eq. 7, or tanh as in the authors' program."""
+    doubly_stochastic: float = Field(1.0, ge=0)
+    """Weight lambda of the penalty that makes the attention to each location sum to 1 over time (eq. 14); soft only."""
+    reinforce: float = Field(1.0, ge=0)
+    """Weight lambda_r of the REINFORCE term (eq. 12); hard only."""
+    entropy: float = Field(0.01, ge=0)
+    """Weight lambda_e of the entropy of the attention (eq. 12); hard only."""
+    expected_rate: float = Field(0.5, ge=0, le=1)
+    """Share of the training examples whose sampled locations are replaced by their expected value; hard only."""
+    test_attention: Literal["mode", "sample"] = "mode"
+    """Location that hard attention selects outside of training: the most probable one, or a random one."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate of the word embeddings, the states and the deep output layer in training."""
+    image_encoder: ImageEncoderSettings = ImageEncoderSettings()
+    """Scaling and dropout of the image features, and width of the convnet that computes a grid from pixels."""
+
+
+class ShowAttendTellMemory(NamedTuple):
+    """Annotations and initial state of each example."""
+
+    annotations: Annotations
+    initial: CellState  # h_0 and c_0
+
+
+class ShowAttendTellState(NamedTuple):
+    """State of the LSTM."""
+
+    lstm: CellState
+
+
+class Glimpse(NamedTuple):
+    """Attention of one step; for a whole sequence each tensor has T as its second dimension."""
+
+    context: Tensor  # (B, D): z_t
+    alpha: Tensor  # (B, L): probabilities of the locations
+    weights: Tensor  # (B, L): alpha, or the one-hot vector s_t of the selected location
+    gate: Tensor | None = None  # (B,): beta_t; soft only
+
+
+class ShowAttendTell(nn.Module):
+    """The captioner of Xu et al. (2015) with soft or hard attention over annotations a_i, section 3.1.
+
+        c_0 = tanh(W_c mean(a) + b_c), h_0 = tanh(W_h mean(a) + b_h)       initial states
+        e_ti = v tanh(W_a a_i + U_a h_{t-1} + b_a), alpha_t = softmax(e_t)    f_att (eqs. 4 and 5)
+        soft: z_t = beta_t sum_i alpha_ti a_i, beta_t = sigmoid(W_b h_{t-1} + b_b)    (eq. 13, section 4.2.1)
+        hard: z_t = a_{s_t}, s_t ~ alpha_t                                 (eqs. 8 and 9)
+        h_t, c_t = LSTM([E y_{t-1}; z_t], h_{t-1}, c_{t-1})                (eqs. 1-3)
+        logits = L_o (E y_{t-1} + L_h h_t + L_z z_t) + b_o                 deep output (eq. 7)
+
+    Losses: soft attention adds lambda sum_i (1 - sum_t alpha_ti)^2 of every sentence (eq. 14). Hard attention follows
+    the gradient of eq. 12 with one sample: log p(y | s), REINFORCE with the moving average b = 0.9 b + 0.1 log p(y | s)
+    of the batches as baseline, and the entropy of the attention. `expected_rate` of the examples use the expected
+    location alpha in place of a sample in training, and have no REINFORCE term.
+
+    Departures from the paper: the attention model has one hidden layer and the initial states have one tanh layer
+    each, which the paper calls MLPs; the output has a bias; losses are divided by the number of tokens of the batch,
+    as all losses are here, and not by the number of sentences; the CNN is a backbone whose grid is stored, or a convnet
+    that is trained jointly; initialisation is orthogonal for recurrent weights, with 1 for the biases of the forget
+    gates. An example without an image has zero contexts and initial states.
+    """
+
+    Settings: ClassVar = ShowAttendTellSettings
+
+    def __init__(self, settings: ShowAttendTellSettings, inputs: ModelInputs) -> None:
+        """Build the model with randomly initialised weights.
+
+        Args:
+            settings: kind of attention and layer sizes.
+            inputs: size V of the vocabulary, and shapes of the image features.
+
+        Raises:
+            SettingsError: `inputs` has no grid, pooled vector or pixels.
+        """
+        super().__init__()
+        self.settings, self.vocab_size = settings, inputs.vocab_size
+        embedding, hidden = settings.embedding_dim, settings.hidden_dim
+        self.grid_encoder = GridEncoder(inputs.feature_shapes, settings.image_encoder)
+        dim = self.grid_encoder.dim
+        self.embedding = nn.Embedding(inputs.vocab_size, embedding)  # E
+        self.cell = build_cell(settings.cell, embedding, hidden)
+        self.context = nn.Linear(dim, self.cell.gates * hidden, bias=False)  # the part of the LSTM that reads z_t
+        self.attention = AdditiveAttention(hidden, dim, settings.attention_dim)  # f_att
+        self.initial_hidden = nn.Linear(dim, hidden)  # f_init,h
+        self.initial_cell = nn.Linear(dim, hidden) if self.cell.has_memory_cell else None  # f_init,c
+        self.gate = nn.Linear(hidden, 1) if settings.attention == "soft" else None  # f_beta
+        self.output_hidden = nn.Linear(hidden, embedding, bias=False)  # L_h
+        self.output_context = nn.Linear(dim, embedding, bias=False)  # L_z
+        self.output = nn.Linear(embedding, inputs.vocab_size)  # L_o, b_o
+        self.baseline: Tensor  # b_k of eq. 12, updated in training as the running averages of batch normalisation are
+        if settings.attention == "hard":
+            self.register_buffer("baseline", torch.zeros(()))
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        nn.init.zeros_(self.output.bias)
+
+    @property
+    def uses_image(self) -> bool:
+        """Whether the model uses the image: yes."""
+        return True
+
+    @property
+    def word_dim(self) -> int:
+        """Size E of the word embeddings."""
+        return self.settings.embedding_dim
+
+    def init_word_embeddings(self, vectors: Tensor) -> None:
+        """Initialise the word embeddings from pre-trained vectors, (V, E)."""
+        with torch.no_grad():
+            self.embedding.weight.copy_(vectors)
+
+    def word_vectors(self) -> Tensor:
+        """Return the word embeddings E, (V, E)."""
+        return self.embedding.weight
+
+    def encode(self, batch: Batch) -> ShowAttendTellMemory:
+        """Compute the annotations a, their keys W_a a + b_a, and the initial states from the mean annotation."""
+        present = batch.image.present
+        grid = self.grid_encoder(batch.image)
+        if grid is None:  # no image in the batch
+            grid = present.new_zeros(len(present), 1, self.grid_encoder.dim, dtype=torch.float32), present[:, None]
+        values, mask = grid
+        values = values.to(self.output_context.weight.dtype) * mask[..., None]
+        mean = values.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        hidden = precise(torch.tanh(self.initial_hidden(mean))) * present[:, None]  # h_0
+        cell = None
+        if self.initial_cell is not None:
+            cell = precise(torch.tanh(self.initial_cell(mean))) * present[:, None]  # c_0
+        return ShowAttendTellMemory(self.attention.annotate(values, mask), CellState(hidden, cell))
+
+    def start(self, memory: ShowAttendTellMemory) -> ShowAttendTellState:
+        """Return the initial states h_0 and c_0."""
+        return ShowAttendTellState(memory.initial)
+
+    def step(
+        self, tokens: Tensor, memory: ShowAttendTellMemory, state: ShowAttendTellState
+    ) -> tuple[Tensor, ShowAttendTellState]:
+        """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
+        word = self.embedding(tokens)
+        glimpse = self._attend(state.lstm, memory.annotations)
+        after = self.cell(self.cell.project(word) + self.context(glimpse.context), state.lstm)
+        return self._read_out(word, after.hidden, glimpse.context), ShowAttendTellState(after)
+
+    def forward(self, batch: Batch) -> Output:
+        """Compute the logits (B, T, V) of all positions, and in training the losses of the attention."""
+        memory, rate = self.encode(batch), self.settings.dropout
+        words = dropout(self.embedding(batch.target_in), rate, self.training)
+        expected = None
+        if self.training and self.settings.attention == "hard":
+            expected = torch.rand(len(words), 1, device=words.device) < self.settings.expected_rate
+        state, hidden, glimpses = memory.initial, [], []
+        for word in self.cell.project(words).unbind(1):
+            glimpses.append(self._attend(state, memory.annotations, expected))
+            state = self.cell(word + self.context(glimpses[-1].context), state)
+            hidden.append(state.hidden)
+        context, alpha, weights = (torch.stack(parts, 1) for parts in list(zip(*glimpses, strict=True))[:3])
+        gates = [glimpse.gate for glimpse in glimpses if glimpse.gate is not None]
+        output = Output(
+            self._read_out(words, dropout(torch.stack(hidden, 1), rate, self.training), context),
+            attention=weights,
+            gate=torch.stack(gates, 1) if gates else None,
+        )
+        if not self.training:
+            return output
+        if self.settings.attention == "hard":
+            return output._replace(loss=self._hard_loss(output.logits, alpha, weights, batch))
+        return output._replace(auxiliary_loss=self._penalty(alpha, memory.annotations, batch))
+
+    def _attend(self, state: CellState, annotations: Annotations, expected: Tensor | None = None) -> Glimpse:
+        """Compute the context z_t of one step.
+
+        Args:
+            state: h_{t-1} and c_{t-1}.
+            annotations: annotations of the image locations.
+            expected: true for examples (B, 1) that use the expected location; None outside of the training of hard
+                attention.
+        """
+        alpha = self.attention.weights(state.hidden, annotations)
+        if self.gate is not None:
+            gate = torch.sigmoid(precise(self.gate(state.hidden)))  # beta_t
+            return Glimpse(gate * weighted_sum(alpha, annotations), alpha, alpha, gate[:, 0])
+        if expected is None and self.settings.test_attention == "mode":
+            location = alpha.argmax(-1)
+        else:
+            location = torch.multinomial(alpha.detach() + 1e-30, 1)[:, 0]  # s_t; the sum is zero without an image
+        weights = one_hot(location, alpha.shape[1]) * (alpha.sum(-1, keepdim=True) > 0).to(alpha.dtype)
+        if expected is not None:
+            weights = torch.where(expected, alpha, weights)
+        return Glimpse(weighted_sum(weights, annotations), alpha, weights)
+
+    def _read_out(self, word: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Compute logits (…, V) from E y_{t-1} (…, E), h_t (…, H) and z_t (…, D) (eq. 7)."""
+        summed = word + self.output_hidden(hidden) + self.output_context(context)
+        if self.settings.output_activation == "tanh":
+            summed = torch.tanh(summed)
+        logits: Tensor = self.output(dropout(summed, self.settings.dropout, self.training))
+        return logits
+
+    def _penalty(self, alpha: Tensor, annotations: Annotations, batch: Batch) -> Tensor:
+        """Compute lambda sum_i (1 - sum_t alpha_ti)^2 of all sentences (eq. 14), per token."""
+        total = (alpha * batch.target_mask[..., None]).sum(1)  # (B, L)
+        missing = (1 - total).square()
+        if annotations.mask is not None:
+            missing = missing * annotations.mask
+        return self.settings.doubly_stochastic * missing.sum() / batch.target_mask.sum()
+
+    def _hard_loss(self, logits: Tensor, alpha: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+        """Compute a loss whose gradient is that of eq. 12 for one sample of each example, per token.
+
+        Args:
+            logits: logits, (B, T, V).
+            alpha: probabilities of the locations, (B, T, L).
+            weights: one-hot vectors of the sampled locations, or alpha where the expected location is used, (B, T, L).
+            batch: batch with the targets; the mean log-probability of its sentences updates the baseline.
+        """
+        settings, mask = self.settings, batch.target_mask
+        log_probs = precise(logits).log_softmax(-1).gather(-1, batch.target_out[..., None])[..., 0]
+        sentences = (log_probs * mask).sum(1)  # log p(y | s, a)
+        log_alpha = alpha.clamp(min=1e-20).log()
+        sampled = weights.detach().amax(-1) == 1
+        locations = ((weights.detach() * log_alpha).sum(-1) * (mask & sampled)).sum(1)  # log p(s | a)
+        entropy = -((alpha * log_alpha).sum(-1) * mask).sum(1)  # H[s]
+        reward = (sentences - self.baseline).detach()
+        with torch.no_grad():
+            self.baseline.mul_(0.9).add_(0.1 * sentences.mean())
+        gain = sentences + settings.reinforce * reward * locations + settings.entropy * entropy
+        return -gain.sum() / mask.sum()

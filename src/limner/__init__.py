@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from limner.reproduce import ReproductionSettings, find_table, reproduce_table
     from limner.runs.recipe import Recipe, load_recipe
     from limner.runs.trained_model import load_trained_model
-    from limner.synthetic.scenes import SceneSettings, generate_scenes
+    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
     from limner.synthetic.sounds import SoundSettings, generate_sounds
     from limner.training.loop import train
 
 _MODULES = {
     "Captioner": "inference.captioner",
+    "ClipSettings": "synthetic.scenes",
     "Collection": "data.collection",
     "Caption": "inference.captioner",
     "Explanation": "inference.explain",
@@ -61,6 +62,7 @@ _MODULES = {
     "extract": "features.extract",
     "find_table": "reproduce",
     "gate_statistics": "evaluation.gates",
+    "generate_clips": "synthetic.scenes",
     "generate_scenes": "synthetic.scenes",
     "generate_sounds": "synthetic.sounds",
     "import_collection": "data.readers",
@@ -80,6 +82,7 @@ _MODULES = {
 __all__ = [
     "Caption",
     "Captioner",
+    "ClipSettings",
     "Collection",
     "DecodingSettings",
     "EvaluationOptions",
@@ -102,6 +105,7 @@ __all__ = [
     "extract",
     "find_table",
     "gate_statistics",
+    "generate_clips",
     "generate_scenes",
     "generate_sounds",
     "import_collection",

@@ -223,8 +223,9 @@ def test_summary_counts(path):
     counts = summarise(Collection.open(path))
     assert counts.splits == {"train": 2, "val": 2}
     assert counts.sentences == {"train": {"de": 1, "en": 2}, "val": {"fr": 1}}
-    assert (counts.media["image"], counts.videos, counts.regions) == ({"train": 2}, 1, 1)
-    assert (counts.missing, counts.missing_examples) == (1, (str(path / "pictures/dog.jpg"),))
+    assert (counts.media["image"], sum(counts.media["video"].values()), counts.regions) == ({"train": 2}, 1, 1)
+    missing = str(path / "pictures/dog.jpg"), str(path / "clips/1.mp4")
+    assert (counts.missing, set(counts.missing_examples)) == (2, set(missing))
     assert counts.features == ("pixels",)
 
 

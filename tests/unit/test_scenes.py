@@ -1,6 +1,5 @@
 """Generated collections: reproducible bytes, grammar, senses determined by the image, and boxes."""
 
-import builtins
 import hashlib
 import json
 import math
@@ -15,8 +14,8 @@ import pytest
 from PIL import Image
 
 from limner.data.collection import Collection
-from limner.errors import CollectionError, MissingExtraError, SettingsError
-from limner.synthetic.scenes import ClipSettings, SceneSettings, clips, drawing, generate_scenes
+from limner.errors import CollectionError, SettingsError
+from limner.synthetic.scenes import SceneSettings, drawing, generate_scenes
 from limner.synthetic.scenes.grammar import (
     NOUNS,
     PHRASES,
@@ -32,17 +31,15 @@ from limner.synthetic.scenes.scene import (
     COLOURS,
     FLYING_OBJECTS,
     INVERSE,
-    MOTIONS,
     SENSES,
     UNAMBIGUOUS,
     Scene,
     SceneObject,
-    make_clip,
     make_scene,
     sample_senses,
 )
 
-SMALL = SceneSettings(seed=3, train=5, val=2, test=2, size=64, clips=ClipSettings(train=2, size=48, frames=5, rate=5))
+SMALL = SceneSettings(seed=3, train=5, val=2, test=2, size=64)
 BALL, HOUSE, TREE, STAR = (
     SceneObject("ball", "red", big=True),
     SceneObject("house", "blue"),
@@ -329,24 +326,11 @@ def test_a_mirrored_letter_is_never_drawn():
     assert draw_object(fish, 64).tobytes() != draw_object(replace(fish, flip=True), 64).tobytes()
 
 
-@pytest.mark.parametrize("motion", MOTIONS)
-def test_motion_of_clips_matches_the_sentences(motion):
-    x, y = zip(*(clips.position(motion, step / 20, 0.5) for step in range(21)), strict=True)
-    sideways, upwards = x[-1] - x[0], y[0] - y[-1]
-    assert {
-        "left": sideways < -0.5 and not upwards,
-        "right": sideways > 0.5 and not upwards,
-        "fall": upwards < -0.3 and not sideways,
-        "rise": upwards > 0.3 and not sideways,
-        "jump": max(y) - min(y) > 0.2 and abs(upwards) < 1e-6,
-    }[motion]
-
-
 # The collection.
 
 
 def test_the_collection_has_the_sizes_of_the_settings(collection):
-    assert collection.splits() == {"train": 7, "val": 2, "test": 2}
+    assert collection.splits() == {"train": 5, "val": 2, "test": 2}
     for item in collection.items():
         assert Counter(sentence.lang for sentence in item.sentences) == {"en": 5, "de": 5, "fr": 5}
         if item.image:
@@ -358,31 +342,11 @@ def test_the_collection_has_the_sizes_of_the_settings(collection):
             assert all(region.text.removeprefix("a ") in described for region in item.regions)
 
 
-def test_clips_are_real_videos(collection):
-    av = pytest.importorskip("av")
-    moving = [item for item in collection.items("train") if item.video]
-    assert len(moving) == 2
-    for item in moving:
-        with av.open(str(collection.video_path(item))) as file:
-            frames = [frame.to_ndarray(format="rgb24").astype(float) for frame in file.decode(video=0)]
-            assert file.streams.video[0].average_rate == 5
-        assert len(frames) == 5 and frames[0].shape == (48, 48, 3)
-        assert np.abs(frames[0] - frames[1]).mean() > 2
-
-
 def test_same_settings_same_bytes(collection, tmp_path):
     again = generate_scenes(tmp_path / "two", SMALL)
     assert digests(again.path) == digests(collection.path)
     assert again.items() == collection.items()
     assert again.fingerprint() == collection.fingerprint()
-
-
-def test_encoding_a_clip_again_gives_the_same_bytes(tmp_path):
-    pytest.importorskip("av")
-    scene = make_clip(0, "train", 4)
-    for name in range(6):
-        clips.write_clip(scene, tmp_path / f"{name}.mp4", side=96, count=12, rate=12)
-    assert len({(tmp_path / f"{name}.mp4").read_bytes() for name in range(6)}) == 1
 
 
 def test_another_seed_gives_another_collection(collection, tmp_path):
@@ -427,7 +391,7 @@ def test_nothing_is_written_when_drawing_fails(tmp_path):
     assert threading.active_count() < 50
 
 
-def test_progress_counts_images_and_clips(tmp_path):
+def test_progress_counts_images(tmp_path):
     calls = []
     settings = SceneSettings(train=3, val=1, test=0, size=32)
     (tmp_path / "empty").mkdir()
@@ -440,20 +404,6 @@ def test_settings_without_images_are_an_error(tmp_path):
         generate_scenes(tmp_path / "none", SceneSettings(train=0, val=0, test=0))
 
 
-def test_clips_without_the_extra_are_an_error_with_a_remedy(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without_av(name, *args, **kwargs):
-        if name == "av":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_av)
-    with pytest.raises(MissingExtraError, match=r"limner\[video\].*-c constraints\.txt '\.\[video\]'"):
-        generate_scenes(tmp_path / "clips", SMALL)
-    assert not (tmp_path / "clips").exists()
-
-
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -461,7 +411,6 @@ def test_clips_without_the_extra_are_an_error_with_a_remedy(tmp_path, monkeypatc
         ({"ambiguous": 1.5}, "ambiguous"),
         ({"size": 8}, "size"),
         ({"sise": 64}, "sise"),
-        ({"clips": {"size": 97}}, "clips.size"),
     ],
 )
 def test_wrong_settings_are_named(values, named):

@@ -73,23 +73,28 @@ def import_(
 
 @app.command(rich_help_panel=DATA)
 def generate(
-    kind: Annotated[str, typer.Argument(help="scenes (drawn images) or sounds (audio files).")],
+    kind: Annotated[str, typer.Argument(help="scenes (drawn images), clips (videos) or sounds (audio files).")],
     collection: Annotated[Path, typer.Argument(help="Collection to create.")],
     seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 0.")] = None,
     train: Annotated[
-        int | None, typer.Option("--train", help="Number of training items; default: 2400 scenes, 1000 sounds.")
+        int | None,
+        typer.Option("--train", help="Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds."),
     ] = None,
     val: Annotated[
-        int | None, typer.Option("--val", help="Number of validation items; default: 200 scenes, 100 sounds.")
+        int | None, typer.Option("--val", help="Number of validation items; default: 200 scenes or clips, 100 sounds.")
     ] = None,
     test: Annotated[
-        int | None, typer.Option("--test", help="Number of test items; default: 200 scenes, 100 sounds.")
+        int | None, typer.Option("--test", help="Number of test items; default: 200 scenes or clips, 100 sounds.")
     ] = None,
     ambiguous: Annotated[
         float | None,
         typer.Option(
             "--ambiguous", help="Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4."
         ),
+    ] = None,
+    occluded: Annotated[
+        float | None,
+        typer.Option("--occluded", help="Share of moving objects of clips that an obstacle hides, 0-1; default: 0."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -98,17 +103,19 @@ def generate(
     Example: `limner generate sounds collections/sounds --train 2000`
     """
     from limner.media.modality import IMAGE
-    from limner.synthetic.scenes import SceneSettings, generate_scenes
+    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
     from limner.synthetic.sounds import SoundSettings, generate_sounds
 
-    values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous)
+    values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
     with progress_bar(f"generating {kind}") as bar:
         if kind == "scenes":
             generated = generate_scenes(collection, SceneSettings.parse(values, kind), bar)
+        elif kind == "clips":
+            generated = generate_clips(collection, ClipSettings.parse(values, kind), bar)
         elif kind == "sounds":
             generated = generate_sounds(collection, SoundSettings.parse(values, kind), bar)
         else:
-            raise SettingsError(f"KIND '{kind}': expected scenes or sounds")
+            raise SettingsError(f"KIND '{kind}': expected scenes, clips or sounds")
     modality = generated.items()[0].modality or IMAGE
     next_command = f"limner features {collection} --backbone {modality.default_backbone}"
     if as_json:

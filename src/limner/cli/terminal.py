@@ -56,7 +56,7 @@ def print_summary(summary: CollectionSummary) -> None:
         table.add_row(split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences)
     out.print(table)
     typer.echo(
-        f"{summary.items:,} items, {summary.videos:,} video clips, "
+        f"{summary.items:,} items, {sum(summary.media['video'].values()):,} videos, "
         f"{sum(summary.media['audio'].values()):,} audio files, {summary.regions:,} regions, "
         f"{summary.phrases:,} phrases"
     )

@@ -57,10 +57,11 @@ SCHEMA = pa.schema(
         pa.field("sentences", pa.list_(_SENTENCE)),
         pa.field("regions", pa.list_(_REGION)),
         pa.field("label", pa.string()),
+        pa.field("track", pa.list_(pa.list_(pa.float32(), 4))),
     ]
 )
 """Columns of the items table."""
-OPTIONAL_COLUMNS = {"audio"}
+OPTIONAL_COLUMNS = {"audio", "track"}
 """Columns that collections of older versions lack."""
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # raised by Lance and Arrow for invalid files
 
@@ -166,6 +167,7 @@ class Collection:
                 [region if region.entity or region.types else region[:2] for region in item.regions],
                 item.label,
                 *([_file_name(item.audio)] if item.audio else []),
+                *([item.track] if item.track else []),
             )
             digest.update(json.dumps((item.id, *contents)).encode())
         return digest.hexdigest()
@@ -283,6 +285,7 @@ def _merge(old: Item, new: Item) -> Item:
         video=new.video or old.video,
         audio=new.audio or old.audio,
         label=old.label if new.label is None else new.label,
+        track=new.track or old.track,
         sentences=_merge_sentences(old.sentences + new.sentences),
         regions=tuple(dict.fromkeys(old.regions + new.regions)),
     )
@@ -311,6 +314,7 @@ def _item_of_row(row: dict[str, Any]) -> Item:
         sentences=tuple([_sentence_of_row(s) for s in row["sentences"] or ()]),
         regions=tuple([_region_of_row(region) for region in row["regions"] or ()]),
         label=row["label"],
+        track=tuple([tuple(box) for box in row.get("track") or ()]),
     )
 
 
@@ -348,6 +352,7 @@ def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
                 "sentences": [_sentence_row(sentence) for sentence in item.sentences],
                 "regions": [region._asdict() for region in item.regions],
                 "label": item.label,
+                "track": [list(box) for box in item.track],
             }
             for item in items
         ],

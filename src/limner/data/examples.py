@@ -62,6 +62,10 @@ class Region(NamedTuple):
     """Types of the entity in the phrases with this text."""
 
 
+Track = tuple[tuple[float, float, float, float], ...]
+"""Position of one object in a clip: its box in each frame as left, top, width and height in pixels, hidden or not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """Row of a collection: an image, video or audio file, a text, or both, with annotations.
@@ -77,6 +81,7 @@ class Item:
     sentences: tuple[Sentence, ...] = ()
     regions: tuple[Region, ...] = ()
     label: str | None = None
+    track: Track = ()
 
     @property
     def media(self) -> dict[str, str | None]:

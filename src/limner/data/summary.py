@@ -23,8 +23,6 @@ class CollectionSummary:
     """Number of sentences by split and language; "en (generated)" counts English sentences written by a model."""
     media: dict[str, dict[str, int]]
     """Number of items with a media file, by modality and split."""
-    videos: int
-    """Number of items with a video clip."""
     regions: int
     """Number of described image regions."""
     phrases: int
@@ -56,7 +54,6 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
         splits=dict(Counter(item.split for item in items)),
         sentences={split: dict(sorted(counts.items())) for split, counts in sentences.items()},
         media={name: dict(Counter(split for other, split, _ in files if other == name)) for name in MODALITIES},
-        videos=sum(item.video is not None for item in items),
         regions=sum(len(item.regions) for item in items),
         phrases=sum(len(sentence.phrases) for item in items for sentence in item.sentences),
         missing=len(missing),

@@ -1,4 +1,4 @@
-"""The table of modalities: all differences between images and audio files outside their encoders.
+"""The table of modalities: all differences between images, videos and audio files outside their encoders.
 
 A new modality is one entry here, a module of `limner.media` that opens its files, an encoder in
 `limner.features.encoders`, and a field of `limner.data.examples.Item`.
@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from limner.media.audio import AUDIO_SUFFIXES, AudioFile
 from limner.media.image import IMAGE_SUFFIXES, ImageInput, open_image
+from limner.media.video import VIDEO_SUFFIXES, check_video
 
-ModalityName = Literal["image", "audio"]
+ModalityName = Literal["image", "video", "audio"]
 
 
 class Modality(NamedTuple):
@@ -41,9 +42,10 @@ class Modality(NamedTuple):
 
 
 IMAGE = Modality("image", IMAGE_SUFFIXES, open_image, "pixels:64", "image", "images", "images")
+VIDEO = Modality("video", VIDEO_SUFFIXES, check_video, "pixels:48", "video", "videos", "videos")
 AUDIO = Modality("audio", AUDIO_SUFFIXES, AudioFile, "logmel", "audio file", "audio files", "sounds")
 
-MODALITIES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, AUDIO)}
+MODALITIES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, VIDEO, AUDIO)}
 """All modalities by name; an item that has files of several is represented by the first."""
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError
+from limner.progress import Progress
 
 
 def matches_record(path: Path, record_name: str, record: str) -> bool:
@@ -52,3 +56,42 @@ def write_collection(
         path.rmdir()  # an existing empty folder
     write_items(path, items, files={**files, record_file.name: record_file})
     return Collection.open(path)
+
+
+def draw_collection(
+    path: Path,
+    jobs: Sequence[Callable[[Path], Item]],
+    record_name: str,
+    record: str,
+    on_progress: Progress | None = None,
+) -> Collection:
+    """Draw the items of a collection in threads, because Pillow and encoders release Python's lock, and write them.
+
+    Args:
+        path: folder of the collection.
+        jobs: functions that store the file of one item below a folder and return the item.
+        record_name: file name of the record.
+        record: settings of the collection as text.
+        on_progress: called with the number of items drawn and their total number.
+
+    Raises:
+        CollectionError: the drawings or the collection cannot be stored.
+    """
+    with TemporaryDirectory(prefix="limner-drawings-") as temporary:
+        folder = Path(temporary)
+        items: list[Item] = []
+        try:
+            for name in ("images", "videos"):
+                (folder / name).mkdir()
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                for item in threads.map(lambda job: job(folder), jobs):
+                    items.append(item)
+                    if on_progress:
+                        on_progress(len(items), len(jobs))
+        except OSError as error:
+            raise CollectionError(
+                f"{temporary}: cannot store the drawings: {error}; free disk space, or set TMPDIR to another folder"
+            ) from error
+        stored = [item.media_path for item in items if item.media_path]
+        files = {file: folder / file for file in stored}
+        return write_collection(path, items, files, folder / record_name, record)

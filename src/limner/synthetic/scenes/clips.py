@@ -1,57 +1,223 @@
-"""Clips of one moving object, written as video files (H.264 in MP4)."""
+"""Generated clips of one moving object, written as video files (H.264 in MP4).
+
+In the middle of a clip the object has a position and a size that do not depend on its motion, so that the middle frame
+alone tells neither the verb nor the direction of the sentences. Played backwards, every clip of a motion with a
+direction is one of the opposite motion, so that a frame at a random time does not tell the direction.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from math import pi, sin
 from pathlib import Path
-from typing import Any
+from random import Random
 
-from PIL import Image
+from PIL import Image, ImageDraw
+from pydantic import Field
 
-from limner.errors import MissingExtraError
-from limner.synthetic.scenes.drawing import compose, draw_background, place_object
+from limner.data.collection import Collection
+from limner.data.examples import Item, Track
+from limner.errors import CollectionError
+from limner.media.video import av_module
+from limner.progress import Progress
+from limner.settings import Settings
+from limner.synthetic.scenes.drawing import Box, PlacedObject, compose, draw_background, place_object
+from limner.synthetic.scenes.grammar import describe_scene
 from limner.synthetic.scenes.objects import draw_object
-from limner.synthetic.scenes.scene import Scene
+from limner.synthetic.scenes.scene import (
+    BACKGROUNDS,
+    COLOURS,
+    MOTIONS,
+    ONE_DIRECTION,
+    UNAMBIGUOUS,
+    Scene,
+    SceneObject,
+)
+from limner.synthetic.storage import draw_collection, matches_record
 
-GROUND_Y = 0.88
+RECORD = "clips.json"
+EDITION = 1
+"""Version of the generated files, increased when the same settings give other clips or sentences."""
 
-
-def av_module() -> Any:  # noqa: ANN401 (PyAV is optional)
-    """Import PyAV; MissingExtraError if it is not installed."""
-    try:
-        import av
-    except ImportError:
-        raise MissingExtraError("writing clips", "video") from None
-    return av
-
-
-def frames(scene: Scene, side: int, count: int) -> Iterator[Image.Image]:
-    """Draw the frames of a clip: the object moves, the background and the height of the shadow do not change."""
-    (obj,) = scene.objects
-    image = draw_object(obj, side)
-    background = draw_background(scene.background, scene.background_seed, side)
-    for number in range(count):
-        x, y = position(scene.motion or "", number / max(1, count - 1), obj.x)
-        placed = place_object(replace(obj, x=x, y=y), image, side)
-        shadow_y = placed.shadow_y and round(GROUND_Y * side)
-        yield compose(background, [placed._replace(shadow_y=shadow_y)])
+SHADOW_Y = 0.93
+OBSTACLE_MARGIN = 0.07
+"""Distance by which an obstacle is larger than the object on each side, as a fraction of the side of a frame."""
+OBSTACLE_COLOUR, OBSTACLE_EDGE = (120, 116, 124), (84, 80, 90)
 
 
-def position(motion: str, time: float, x: float) -> tuple[float, float]:
-    """Position (x, y) of the object at a time from 0 to 1; `x` is its position in vertical motions."""
-    match motion:
+class ClipSettings(Settings):
+    """Size and contents of a generated collection of clips."""
+
+    seed: int = 0
+    """Random seed."""
+    train: int = Field(default=1600, ge=0)
+    """Number of clips in the split 'train'."""
+    val: int = Field(default=200, ge=0)
+    """Number of clips in the split 'val'."""
+    test: int = Field(default=200, ge=0)
+    """Number of clips in the split 'test'."""
+    size: int = Field(default=96, ge=32, le=1024, multiple_of=2)
+    """Side of a frame in pixels, an even number."""
+    frames: int = Field(default=16, ge=2)
+    """Number of frames."""
+    rate: int = Field(default=8, ge=1, le=120)
+    """Frames per second."""
+    occluded: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of clips of motions in one direction ('left', 'right', 'fall', 'rise') with an obstacle that hides the
+    object for some frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A moving object on a background.
+
+    Attributes:
+        scene: the object with its position (its lower edge) and size in the middle of the clip, and the motion.
+        extent: length of the motion, as a fraction of the side of a frame.
+        phase: phase of a periodic motion, from 0 to 1.
+        hidden_at: time at which the object is in the centre of an obstacle, from 0 to 1; None without an obstacle.
+    """
+
+    scene: Scene
+    extent: float
+    phase: float
+    hidden_at: float | None = None
+
+    @property
+    def motion(self) -> str:
+        """Motion of the object, one of `MOTIONS`."""
+        assert self.scene.motion is not None
+        return self.scene.motion
+
+
+def generate_clips(path: Path | str, settings: ClipSettings, on_progress: Progress | None = None) -> Collection:
+    """Generate a collection of clips; an existing collection of the same settings is opened unchanged.
+
+    The `label` of an item is its motion, one of `MOTIONS`, and its `track` is the box of the object in each frame.
+
+    Args:
+        path: folder of the collection.
+        settings: size and contents of the collection.
+        on_progress: called with the number of clips encoded and their total number.
+
+    Raises:
+        CollectionError: the folder has other contents, or the settings specify no clips.
+        MissingExtraError: PyAV is not installed.
+    """
+    path = Path(path)
+    record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
+    if matches_record(path, RECORD, record):
+        return Collection.open(path)
+    av_module("writing clips")
+    jobs = [
+        partial(_write_item, settings, split, index)
+        for split in ("train", "val", "test")
+        for index in range(getattr(settings, split))
+    ]
+    if not jobs:
+        raise CollectionError(f"{path}: the settings specify no clips; set train, val or test")
+    return draw_collection(path, jobs, RECORD, record, on_progress)
+
+
+def _write_item(settings: ClipSettings, split: str, index: int, folder: Path) -> Item:
+    clip = make_clip(settings.seed, split, index, settings.occluded)
+    name = f"{split}-{index:05d}"
+    video = f"videos/{name}.mp4"
+    track = write_clip(clip, folder / video, side=settings.size, count=settings.frames, rate=settings.rate)
+    return Item(id=name, split=split, video=video, sentences=describe_scene(clip.scene), label=clip.motion, track=track)
+
+
+def make_clip(seed: int, split: str, index: int, occluded: float = 0.0) -> Clip:
+    """Sample a clip.
+
+    Args:
+        seed: random seed of the collection.
+        split: name of the split; part of the seed of the clip.
+        index: number of the clip in its split; part of the seed of the clip.
+        occluded: probability of an obstacle, if the object moves in one direction; the rest of the clip does not
+            depend on it.
+    """
+    rng = Random(f"{seed}/{split}/clip/{index}")
+    span = rng.uniform(0.24, 0.32)
+    obj = SceneObject(
+        rng.choice(UNAMBIGUOUS),
+        rng.choice(COLOURS),
+        x=rng.uniform(0.38, 0.62),
+        y=rng.uniform(0.38, 0.62) + span / 2,
+        span=span,
+        flip=rng.random() < 0.5,
+        variant=rng.randrange(60),
+    )
+    scene = Scene(rng.choice(BACKGROUNDS), (obj,), "middle", background_seed=rng.randrange(2**32))
+    motion, extent, phase = rng.choice(MOTIONS), rng.uniform(0.36, 0.42), rng.random()
+    hidden = rng.random() < occluded and motion in ONE_DIRECTION
+    return Clip(replace(scene, motion=motion), extent, phase, rng.uniform(0.3, 0.7) if hidden else None)
+
+
+def object_at(clip: Clip, time: float) -> SceneObject:
+    """Compute the position and size of the object at a time from 0 to 1."""
+    (obj,) = clip.scene.objects
+    x, y, scale = (at - middle for at, middle in zip(_course(clip, time), _course(clip, 0.5), strict=True))
+    factor = 2**scale
+    # A growing object keeps its centre.
+    return replace(obj, x=obj.x + x, y=obj.y + y + obj.span / 2 * (factor - 1), span=obj.span * factor)
+
+
+def _course(clip: Clip, time: float) -> tuple[float, float, float]:
+    """Horizontal position, vertical position (down) and binary logarithm of the size, up to constants."""
+    length, angle = clip.extent * time, 2 * pi * (time + clip.phase)
+    match clip.motion:
         case "left":
-            return 0.82 - 0.64 * time, GROUND_Y
+            return -length, 0, 0
         case "right":
-            return 0.18 + 0.64 * time, GROUND_Y
+            return length, 0, 0
         case "fall":
-            return x, GROUND_Y - 0.46 * (1 - time**2)
+            return 0, length, 0
         case "rise":
-            return x, GROUND_Y - 0.46 * time
+            return 0, -length, 0
+        case "jump":
+            return 0, -0.5 * clip.extent * abs(sin(angle)), 0
+        case "swing":
+            return 0.3 * clip.extent * sin(2 * angle), 0, 0
+        case "grow":
+            return 0, 0, 4 * length
         case _:
-            return x, GROUND_Y - 0.26 * abs(sin(2 * pi * time))
+            return 0, 0, -4 * length
+
+
+def frames(clip: Clip, side: int, count: int) -> Iterator[tuple[Image.Image, Box]]:
+    """Draw the frames of a clip, each with the box of the object.
+
+    The background, the height of the shadow and the obstacle do not move. The box includes hidden parts.
+    """
+    background = draw_background(clip.scene.background, clip.scene.background_seed, side)
+    obstacle = None if clip.hidden_at is None else _obstacle(clip, clip.hidden_at, side)
+    for number in range(count):
+        placed = _place(object_at(clip, number / max(1, count - 1)), side)
+        shadow_y = placed.shadow_y and round(SHADOW_Y * side)
+        image = compose(background, [placed._replace(shadow_y=shadow_y)])
+        if obstacle is not None:
+            fill, edge = OBSTACLE_COLOUR, OBSTACLE_EDGE
+            ImageDraw.Draw(image).rectangle(obstacle, fill=fill, outline=edge, width=max(1, side // 48))
+        yield image, placed.box
+
+
+def _place(obj: SceneObject, side: int) -> PlacedObject:
+    return place_object(obj, draw_object(obj, side), side)
+
+
+def _obstacle(clip: Clip, time: float, side: int) -> Box:
+    """Left, top, right and bottom of a panel around the object at a time.
+
+    For sideways motions it reaches to the lower edge of the frame, so that the shadow is hidden as well.
+    """
+    left, top, width, height = _place(object_at(clip, time), side).box
+    margin = OBSTACLE_MARGIN * side
+    bottom = side if clip.motion in ("left", "right") else top + height + margin
+    return left - margin, top - margin, left + width + margin, bottom
 
 
 # Reproducible files: one thread, no time stamps (bitexact), and x264 without assembly, which reads uninitialised memory
@@ -60,26 +226,32 @@ CONTAINER = {"fflags": "+bitexact", "movflags": "+faststart"}
 ENCODER = {"crf": "20", "preset": "veryfast", "x264-params": "asm=0"}
 
 
-def write_clip(scene: Scene, target: Path, *, side: int, count: int, rate: int) -> None:
+def write_clip(clip: Clip, target: Path, *, side: int, count: int, rate: int) -> Track:
     """Encode a clip.
 
     Args:
-        scene: scene with one object and a motion.
+        clip: clip to draw.
         target: file to write.
         side: side of a frame in pixels, an even number.
         count: number of frames.
         rate: frames per second.
 
+    Returns:
+        Box of the object in each frame, hidden parts included.
+
     Raises:
         MissingExtraError: PyAV is not installed.
     """
-    av = av_module()
+    av = av_module("writing clips")
+    track: list[Box] = []
     with av.open(str(target), "w", format="mp4", options=CONTAINER) as file:
         stream = file.add_stream("libx264", rate=rate, options=ENCODER)
         stream.width = stream.height = side
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
         stream.codec_context.flags |= av.codec.context.Flags.bitexact
-        for frame in frames(scene, side, count):
+        for frame, box in frames(clip, side, count):
+            track.append(box)
             file.mux(stream.encode(av.VideoFrame.from_image(frame).reformat(format=stream.pix_fmt)))
         file.mux(stream.encode(None))
+    return tuple(track)

@@ -112,14 +112,18 @@ PHRASES = {
 }  # fmt: skip
 
 MOTION_PHRASES = {  # verb and its complement
-    "en": {"left": ("slides", "to the left"), "right": ("slides", "to the right"), "fall": ("falls", "down"),
-           "rise": ("rises", "into the air"), "jump": ("jumps", "up and down")},
+    "en": {"left": ("moves", "to the left"), "right": ("moves", "to the right"), "fall": ("falls", "down"),
+           "rise": ("rises", "into the air"), "jump": ("jumps", "up and down"),
+           "swing": ("swings", "from side to side"), "grow": ("grows", "bigger and bigger"),
+           "shrink": ("shrinks", "smaller and smaller")},
     "de": {"left": ("gleitet", "nach links"), "right": ("gleitet", "nach rechts"),
            "fall": ("fällt", "nach unten"), "rise": ("steigt", "in die Luft"),
-           "jump": ("springt", "auf und ab")},
+           "jump": ("springt", "auf und ab"), "swing": ("pendelt", "hin und her"),
+           "grow": ("wächst", "immer weiter"), "shrink": ("schrumpft", "immer weiter")},
     "fr": {"left": ("glisse", "vers la gauche"), "right": ("glisse", "vers la droite"),
            "fall": ("tombe", "vers le bas"), "rise": ("monte", "dans les airs"),
-           "jump": ("saute", "de haut en bas")},
+           "jump": ("saute", "de haut en bas"), "swing": ("oscille", "d'un côté à l'autre"),
+           "grow": ("grandit", "de plus en plus"), "shrink": ("rétrécit", "de plus en plus")},
 }  # fmt: skip
 
 TEMPLATES = {

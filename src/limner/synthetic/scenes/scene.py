@@ -23,7 +23,8 @@ SENSES = {
 """English words with two meanings, which only the image disambiguates."""
 COLOURS = ("red", "yellow", "green", "blue", "purple", "pink", "white", "black")
 BACKGROUNDS = ("meadow", "beach", "snow", "street", "room", "moonlight", "mountains", "desert")
-MOTIONS = ("left", "right", "fall", "rise", "jump")
+MOTIONS = ("left", "right", "fall", "rise", "jump", "swing", "grow", "shrink")
+ONE_DIRECTION = frozenset({"left", "right", "fall", "rise"})
 FLYING_OBJECTS = frozenset({"star", "kite"})
 INVERSE = {"left": "right", "right": "left", "above": "under", "under": "above", "behind": "front"}
 POSITIONS = {"left": 0.30, "middle": 0.50, "right": 0.70}
@@ -111,16 +112,6 @@ def make_scene(seed: int, split: str, index: int, ambiguous: float, max_objects:
     relation, placed = arrange(objects, rng)
     scene = Scene(rng.choice(BACKGROUNDS), tuple(placed), relation, background_seed=rng.randrange(2**32))
     return sample_senses(scene, Random(f"{seed}/{split}/{index}/sense"))
-
-
-def make_clip(seed: int, split: str, index: int) -> Scene:
-    """Sample a scene with one moving object."""
-    rng = Random(f"{seed}/{split}/clip/{index}")
-    obj = SceneObject(
-        rng.choice(UNAMBIGUOUS), rng.choice(COLOURS), x=rng.uniform(0.3, 0.7), span=rng.uniform(0.36, 0.42)
-    )
-    scene = Scene(rng.choice(BACKGROUNDS), (obj,), "middle", background_seed=rng.randrange(2**32))
-    return replace(scene, motion=rng.choice(MOTIONS))
 
 
 def sample_senses(scene: Scene, rng: Random) -> Scene:

@@ -1,0 +1,155 @@
+import builtins
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item
+from limner.errors import CollectionError, MissingExtraError, SettingsError
+from limner.media.video import FrameSampling, read_frames
+from limner.synthetic.scenes import ClipSettings, clips, generate_clips
+from limner.synthetic.scenes.clips import Clip, make_clip, object_at
+from limner.synthetic.scenes.scene import MOTIONS, ONE_DIRECTION, Scene, SceneObject
+
+pytest.importorskip("av")
+
+SMALL = ClipSettings(seed=3, train=5, val=1, test=1, size=48, frames=5, rate=5, occluded=0.5)
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return generate_clips(tmp_path_factory.mktemp("clips") / "c", SMALL)
+
+
+def clip_of(motion: str, **changes: object) -> Clip:
+    ball = SceneObject("ball", "red", x=0.5, y=0.6, span=0.25)
+    return Clip(Scene("snow", (ball,), "middle", motion=motion), **{"extent": 0.4, "phase": 0.2, **changes})
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+def test_motion_matches_the_sentences(motion):
+    path = [object_at(clip_of(motion), step / 20) for step in range(21)]
+    x, y, span = ([getattr(one, name) for one in path] for name in ("x", "y", "span"))
+    sideways, upwards, growth = x[-1] - x[0], y[0] - y[-1], span[-1] / span[0]
+    assert {
+        "left": sideways < -0.3 and not upwards and growth == 1,
+        "right": sideways > 0.3 and not upwards and growth == 1,
+        "fall": upwards < -0.3 and not sideways and growth == 1,
+        "rise": upwards > 0.3 and not sideways and growth == 1,
+        "jump": max(y) - min(y) > 0.15 and abs(upwards) < 1e-6 and growth == 1,
+        "swing": max(x) - min(x) > 0.15 and abs(sideways) < 1e-6 and growth == 1,
+        "grow": growth > 2 and not sideways,
+        "shrink": growth < 0.5 and not sideways,
+    }[motion]
+
+
+def test_the_middle_of_a_clip_does_not_depend_on_the_motion():
+    assert len({object_at(clip_of(motion), 0.5) for motion in MOTIONS}) == 1
+
+
+@pytest.mark.parametrize(("motion", "opposite"), [("left", "right"), ("fall", "rise"), ("grow", "shrink")])
+def test_a_clip_played_backwards_is_one_of_the_opposite_motion(motion, opposite):
+    for time in (0, 0.3, 1):
+        one, other = object_at(clip_of(motion), time), object_at(clip_of(opposite), 1 - time)
+        assert (one.x, one.y, one.span) == pytest.approx((other.x, other.y, other.span))
+
+
+def test_objects_stay_within_the_frame():
+    for index in range(60):
+        for time in (0, 0.25, 0.75, 1):
+            obj = object_at(make_clip(0, "train", index), time)
+            assert obj.x - obj.span / 2 >= 0 and obj.x + obj.span / 2 <= 1
+            assert obj.y - obj.span >= 0 and obj.y <= 1
+
+
+def test_items_are_videos_with_label_track_and_sentences(collection):
+    assert collection.splits() == {"train": 5, "val": 1, "test": 1}
+    for item in collection.items():
+        frames = [np.asarray(frame, float) for frame in read_frames(collection.video_path(item), FrameSampling())]
+        assert len(frames) == len(item.track) == 5 and frames[0].shape == (48, 48, 3)
+        assert item.label in MOTIONS and len(item.texts("en")) == len(item.texts("de")) == 5
+
+
+def test_the_track_is_where_the_picture_changes():
+    """Without the obstacle and the shadow, all differences between two frames lie in the two boxes."""
+    clip = clip_of("right")
+    (obj,) = clip.scene.objects
+    star = Clip(Scene("room", (SceneObject("star", "red", span=0.25, y=0.6),), "middle", motion="right"), 0.4, 0.0)
+    assert obj.word == "ball"
+    (first, one), *_, (last, other) = clips.frames(star, 96, 5)
+    changed = np.abs(np.asarray(first, int) - np.asarray(last, int)).max(2) > 0
+    rows, columns = np.nonzero(changed)
+    left, right = min(one[0], other[0]), max(one[0] + one[2], other[0] + other[2])
+    assert (columns.min(), columns.max() + 1) == pytest.approx((left, right), abs=2)
+    assert rows.min() >= one[1] and rows.max() < one[1] + one[3]
+
+
+def test_an_obstacle_hides_the_object_for_some_frames():
+    seen = [np.asarray(frame) for frame, _ in clips.frames(clip_of("left", hidden_at=0.5), 96, 16)]
+    empty = clip_of("left", hidden_at=0.5)
+    hidden = [(frame[..., 0].astype(int) - frame[..., 2] > 80).sum() == 0 for frame in seen]  # no red of the ball
+    assert hidden[7] and hidden[8] and not hidden[0] and not hidden[-1] and empty.hidden_at == 0.5
+
+
+def test_only_objects_that_move_in_one_direction_are_hidden():
+    for index in range(80):
+        clip = make_clip(0, "train", index, occluded=1.0)
+        assert (clip.hidden_at is not None) == (clip.motion in ONE_DIRECTION)
+        assert clip.scene == make_clip(0, "train", index).scene
+
+
+def test_same_settings_same_bytes(collection, tmp_path):
+    def digests(path):
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.glob("videos/*")}
+
+    again = generate_clips(tmp_path / "two", SMALL)
+    assert digests(again.path) == digests(collection.path)
+    assert again.items() == collection.items()
+    assert again.fingerprint() == collection.fingerprint()
+
+
+def test_encoding_a_clip_again_gives_the_same_bytes(tmp_path):
+    for name in range(4):
+        clips.write_clip(make_clip(0, "train", 4), tmp_path / f"{name}.mp4", side=96, count=12, rate=12)
+    assert len({(tmp_path / f"{name}.mp4").read_bytes() for name in range(4)}) == 1
+
+
+def test_a_finished_collection_is_returned_unchanged_and_other_settings_are_refused(collection):
+    assert isinstance(generate_clips(collection.path, SMALL), Collection)
+    with pytest.raises(CollectionError, match=r"other settings.*another folder"):
+        generate_clips(collection.path, ClipSettings(train=1))
+    assert json.loads((collection.path / "clips.json").read_text())["seed"] == 3
+
+
+def test_settings_without_clips_are_an_error(tmp_path):
+    with pytest.raises(CollectionError, match="set train, val or test"):
+        generate_clips(tmp_path / "none", ClipSettings(train=0, val=0, test=0))
+
+
+def test_clips_without_the_extra_are_an_error_with_a_remedy(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without_av(name, *args, **kwargs):
+        if name == "av":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_av)
+    with pytest.raises(MissingExtraError, match=r"limner\[video\].*-c constraints\.txt '\.\[video\]'"):
+        generate_clips(tmp_path / "clips", SMALL)
+    assert not (tmp_path / "clips").exists()
+
+
+def test_an_odd_side_is_refused():
+    with pytest.raises(SettingsError, match=r"^clips: size: "):
+        ClipSettings.parse({"size": 97}, "clips")
+
+
+def test_tracks_are_stored_and_merged(tmp_path):
+    item = Item("a", "train", video="a.mp4", track=((1.0, 2.0, 3.0, 4.5), (2.0, 2.0, 3.0, 4.5)))
+    write_items(tmp_path / "c", [item])
+    assert write_items(tmp_path / "c", [Item("a", "train", video="a.mp4", label="left")]).updated == 1
+    (stored,) = Collection.open(tmp_path / "c").items()
+    assert stored.track == item.track and stored.label == "left"

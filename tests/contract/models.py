@@ -8,6 +8,7 @@ from limner.data.examples import Batch, Example, collate
 from limner.layers.image_encoder import COLOURS
 from limner.models import Model, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BagOfWordsSettings
+from limner.models.hmm import HMMSettings
 from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
 from limner.models.ngram import NGramSettings
@@ -89,6 +90,7 @@ CASES = [
     Case("bow", BagOfWordsSettings(), {"pooled": (4,)}, lr=0.2),
     Case("bow-maps", BagOfWordsSettings(), {"maps": (5, 3, 3)}, lr=0.2),
     *(Case(f"ngram-{order}", NGramSettings(order=order), {}, uses_image=False) for order in (1, 2, 3)),
+    Case("hmm", HMMSettings(states=3, iterations=4, pseudo_count=0.1), {}, uses_image=False),
     Case("mlbl-f-conv", _lbl("MLBL-F", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("nmt", _nmt(), {}, uses_image=False, lr=0.03),
     Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),

@@ -10,6 +10,7 @@ from typing import Annotated, cast
 from pydantic import Field
 
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
+from limner.models.hmm import HMM, HMMSettings
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
@@ -24,12 +25,23 @@ __all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "
 
 MODELS: dict[type[Settings], type] = {
     model.Settings: model
-    for model in (BagOfWords, IndependentDescriptions, LBL, MRNN, NGram, NMT, ShowAndTell, ShowAttendTell)
+    for model in (
+        BagOfWords,
+        HMM,
+        IndependentDescriptions,
+        LBL,
+        MRNN,
+        NGram,
+        NMT,
+        ShowAndTell,
+        ShowAttendTell,
+    )
 }
 """Model class for each settings class; every model has its settings class as the attribute `Settings`."""
 
 ModelSettings = Annotated[
     BagOfWordsSettings
+    | HMMSettings
     | IndependentSettings
     | LBLSettings
     | MRNNSettings

@@ -141,7 +141,7 @@ class ImageVectorModel(Protocol):
 
 @runtime_checkable
 class CountBasedModel(Protocol):
-    """A model that is estimated from n-gram counts in one pass over the training sentences, without gradients."""
+    """A model that is estimated from observed or expected counts of the training sentences, without gradients."""
 
     def fit(self, sentences: Sequence[Sequence[int]]) -> None:
         """Estimate the model from the training sentences, token ids without special tokens."""

@@ -1,0 +1,132 @@
+"""Hidden Markov model: enumeration of the hidden paths, and properties of expectation maximisation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from limner.data.examples import Example, collate
+from limner.decoding.beam_search import beam_search
+from limner.decoding.scoring import sentence_log_probs
+from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.errors import TrainingError
+from limner.models.hmm import HMM, HMMSettings, baum_welch
+from limner.models.protocols import ModelInputs
+from limner.text.vocab import SPECIAL_TOKENS
+
+EOS = SPECIAL_TOKENS.eos
+VOCAB = 9
+WORDS = range(SPECIAL_TOKENS.unk, VOCAB)
+RANDOM = np.random.default_rng(3)
+SENTENCES = [RANDOM.integers(4, VOCAB, length).tolist() for length in RANDOM.integers(0, 7, 40)]
+
+
+def fitted(sentences=SENTENCES, **changes):
+    model = HMM(HMMSettings(**{"states": 3, "iterations": 5, "pseudo_count": 0.1, **changes}), ModelInputs(VOCAB))
+    model = model.double().eval()
+    model.fit(sentences)
+    return model
+
+
+def log_prob(model, sentence):
+    batch = collate([Example("one", sentence)])
+    return float(sentence_log_probs(model(batch), batch)[0])
+
+
+def path_probability(model, path, tokens):
+    """Joint probability of hidden states and tokens, factor by factor (eq. 1)."""
+    initial, transition, emission = model.initial.tolist(), model.transition.tolist(), model.emission.tolist()
+    factors = [initial[path[0]], *(transition[a][b] for a, b in itertools.pairwise(path))]
+    return math.prod([*factors, *(emission[state][token] for state, token in zip(path, tokens, strict=True))])
+
+
+@pytest.mark.parametrize("sentence", [[], [4], [5, 6, 4], [8, 8, 3, 7]])
+def test_probability_and_best_states_equal_the_enumeration_of_all_paths(sentence):
+    model = fitted()
+    tokens = [*sentence, EOS]
+    joint = {p: path_probability(model, p, tokens) for p in itertools.product(range(3), repeat=len(tokens))}
+    assert log_prob(model, sentence) == pytest.approx(math.log(sum(joint.values())), abs=1e-9)
+    assert tuple(model.states(sentence)) == max(joint, key=joint.__getitem__)
+
+
+@pytest.mark.parametrize("pseudo_count", [0.0, 0.5])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_every_iteration_increases_the_objective(seed, pseudo_count):
+    settings = HMMSettings(states=4, pseudo_count=pseudo_count, iterations=30, tolerance=0)
+    steps = list(baum_welch(SENTENCES, VOCAB, settings, seed))
+    objectives = np.array([step.objective for step in steps])
+    assert len(steps) == 31
+    assert (np.diff(objectives) > -1e-9).all()
+    assert objectives[-1] > objectives[0] + 1
+    if pseudo_count == 0:
+        assert [step.log_likelihood for step in steps] == objectives.tolist()
+    for values in steps[-1].parameters:
+        torch.testing.assert_close(values.sum(-1), torch.ones_like(values.sum(-1)))
+        assert (values >= 0).all()
+
+
+def test_the_reported_likelihood_is_that_of_the_model():
+    settings = HMMSettings(states=3, iterations=5, pseudo_count=0.1, tolerance=0)
+    *_, last = baum_welch(SENTENCES, VOCAB, settings, settings.seed)
+    model = fitted(tolerance=0)
+    assert last.log_likelihood == pytest.approx(sum(log_prob(model, one) for one in SENTENCES))
+    assert last.tokens == sum(len(one) + 1 for one in SENTENCES)
+
+
+def test_a_cycle_of_words_is_learned_with_one_state_for_each_word():
+    """Sentences of a cycle a b c of any length: the hidden state must count modulo 3; a unigram cannot."""
+    sentences = [[4 + (start + t) % 3 for t in range(12)] for start in range(3)] * 5
+    model = fitted(sentences, states=3, iterations=200, pseudo_count=1e-3, tolerance=1e-9, restarts=4)
+    assert log_prob(model, sentences[0]) > log_prob(model, [4, 4, 5, 5, 6, 6, 4, 4, 5, 5, 6, 6]) + 20
+    states = model.states(sentences[0])[:12]
+    assert len(set(states[:3])) == 3
+    assert states == states[:3] * 4
+
+
+def test_one_state_is_a_unigram_model():
+    model = fitted(states=1, iterations=3, pseudo_count=0.0)
+    tokens = [token for one in SENTENCES for token in (*one, EOS)]
+    for word in set(tokens):
+        assert float(model.emission[0, word]) == pytest.approx(tokens.count(word) / len(tokens))
+
+
+def test_the_best_of_several_initialisations_is_kept():
+    settings = {"states": 4, "iterations": 8, "pseudo_count": 0.0, "tolerance": 0.0}
+    models = [*(fitted(seed=seed, **settings) for seed in (1, 2, 3)), fitted(seed=1, restarts=3, **settings)]
+    *single, best = [sum(log_prob(model, one) for one in SENTENCES) for model in models]
+    assert best == pytest.approx(max(single))
+    assert max(single) > min(single)
+
+
+def test_iterations_end_when_the_gain_is_small():
+    steps = list(baum_welch(SENTENCES, VOCAB, HMMSettings(states=2, iterations=500, tolerance=1e-3), 1))
+    gains = np.diff([step.objective for step in steps]) / steps[0].tokens
+    assert len(steps) < 500
+    assert gains[-1] < 1e-3
+    assert (gains[:-1] >= 1e-3).all()
+
+
+def test_unseen_words_have_finite_scores_without_pseudo_counts():
+    model = fitted([[4, 5], [5, 4]], pseudo_count=0.0)
+    logits = model(collate([Example("one", [8, 4])])).logits
+    assert torch.isfinite(logits).all()
+    torch.testing.assert_close(logits.logsumexp(-1), torch.zeros(1, 3, dtype=torch.float64))
+
+
+def test_samples_are_complete_sentences_with_the_frequencies_of_the_training():
+    model = fitted([[4]] * 30 + [[5, 6]] * 10, states=4, iterations=100, pseudo_count=0, restarts=5).float()
+    data = collate([Example(str(number)) for number in range(400)])
+    settings = DecodingSettings(max_length=8, sample=SampleSettings())
+    words = [one[0].tokens for one in beam_search([model], data, settings)]
+    assert set(words) == {(4,), (5, 6)}
+    assert words.count((4,)) / len(words) == pytest.approx(0.75, abs=0.07)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"), [([], "no sentences"), ([[4], [1]], "sentence 1 has the token id 1")]
+)
+def test_sentences_that_cannot_be_counted_are_refused(sentences, message):
+    with pytest.raises(TrainingError, match=message):
+        fitted(sentences)

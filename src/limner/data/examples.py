@@ -199,10 +199,7 @@ class Batch:
 
 def collate(examples: Sequence[Example]) -> Batch:
     """Pad examples to one batch with shifted decoder inputs, targets and masks."""
-    tokens, lengths = _pad([example.target for example in examples])  # (B, T - 1) and (B, 1)
-    target_in = functional.pad(tokens, (1, 0), value=SPECIAL_TOKENS.bos)
-    target_out = functional.pad(tokens, (0, 1), value=SPECIAL_TOKENS.pad).scatter_(1, lengths, SPECIAL_TOKENS.eos)
-    mask = torch.arange(target_in.shape[1]) <= lengths
+    target_in, target_out, mask = _shift([example.target for example in examples])
     source, source_mask = _collate_sources(examples)
     return Batch(
         ids=tuple(example.id for example in examples),
@@ -213,6 +210,37 @@ def collate(examples: Sequence[Example]) -> Batch:
         source=source,
         source_mask=source_mask,
     )
+
+
+def with_targets(batch: Batch, rows: Sequence[int], targets: Sequence[Sequence[int]]) -> Batch:
+    """Copy of some examples of a batch with other target sentences.
+
+    Args:
+        batch: images and source sentences of B examples.
+        rows: index in the batch of the example of each of N sentences.
+        targets: token ids of the N sentences, without special tokens.
+    """
+    device = batch.target_in.device
+    target_in, target_out, mask = (values.to(device) for values in _shift(targets))
+    index = torch.tensor(rows, device=device)
+    same = list(rows) == list(range(len(batch)))
+    return Batch(
+        ids=tuple(batch.ids[row] for row in rows),
+        image=batch.image if same else batch.image.select(index),
+        target_in=target_in,
+        target_out=target_out,
+        target_mask=mask,
+        source=None if batch.source is None else batch.source[index],
+        source_mask=None if batch.source_mask is None else batch.source_mask[index],
+    )
+
+
+def _shift(targets: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad sentences to decoder inputs, targets and the mask of the targets, (B, T) each."""
+    tokens, lengths = _pad(targets)  # (B, T - 1) and (B, 1)
+    target_in = functional.pad(tokens, (1, 0), value=SPECIAL_TOKENS.bos)
+    target_out = functional.pad(tokens, (0, 1), value=SPECIAL_TOKENS.pad).scatter_(1, lengths, SPECIAL_TOKENS.eos)
+    return target_in, target_out, torch.arange(target_in.shape[1]) <= lengths
 
 
 def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor | None]:

@@ -24,7 +24,7 @@ class Rules:
             settings: decoding settings.
             prefix: token ids of `pad_prefixes`, (B, P).
         """
-        banned = [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, *([SPECIAL_TOKENS.unk] if settings.ban_unknown else [])]
+        banned = _banned_tokens(settings)
         self.banned = torch.tensor(banned, device=prefix.device)
         self.banned_early = torch.tensor([*banned, SPECIAL_TOKENS.eos], device=prefix.device)
         self.min_length = settings.min_length
@@ -44,6 +44,18 @@ class Rules:
         token = self.prefix[live, length][:, None, None].expand(-1, log_probs.shape[1], 1)  # (N, K, 1)
         only = torch.full_like(log_probs, -math.inf).scatter(-1, token, log_probs.gather(-1, token))
         return torch.where(token == SPECIAL_TOKENS.pad, log_probs.index_fill_(-1, banned, -math.inf), only)
+
+
+def mask_banned(logits: Tensor, settings: DecodingSettings) -> Tensor:
+    """Set the logits (B, T, V) of tokens that are never generated at a position to -inf, in a copy."""
+    masked = logits.index_fill(-1, torch.tensor(_banned_tokens(settings), device=logits.device), -math.inf)
+    if settings.min_length:
+        masked[:, : settings.min_length, SPECIAL_TOKENS.eos] = -math.inf
+    return masked
+
+
+def _banned_tokens(settings: DecodingSettings) -> list[int]:
+    return [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, *([SPECIAL_TOKENS.unk] if settings.ban_unknown else [])]
 
 
 def pad_prefixes(prefixes: Sequence[Sequence[int]] | None, batch: Batch, max_length: int, vocab_size: int) -> Tensor:

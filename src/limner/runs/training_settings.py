@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -65,13 +65,45 @@ class ScheduleSettings(Settings):
     """Factor per epoch of the exponential schedule."""
 
 
+class SelfCriticalSettings(Settings):
+    """Self-critical sequence training, Rennie et al. (2017)."""
+
+    reward: dict[Literal["cider", "bleu4"], float] = Field(default={"cider": 1.0}, min_length=1)
+    """Reward of a sentence: a metric, or a weighted sum of several ('{cider: 1, bleu4: 0.5}'). CIDEr-D has the document
+    frequencies of the training split; BLEU-4 of one sentence is smoothed. The end-of-sentence token counts as a word.
+    """
+    baseline: Literal["greedy", "mean"] = "greedy"
+    """Baseline of the reward: that of the greedy sentence, as in the paper, or the mean reward of the other samples of
+    the same image (Luo, 2020)."""
+    samples: int = Field(default=1, ge=1)
+    """Number of sentences drawn for each image."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Divisor of the log-probabilities that sentences are drawn from."""
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _single_metric(cls, value: Any) -> Any:  # noqa: ANN401  (arbitrary YAML)
+        return {value: 1.0} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _other_samples_exist(self) -> Self:
+        if self.baseline == "mean" and self.samples < 2:
+            raise ValueError("baseline 'mean' needs at least 2 samples an image; set training.scst.samples=5")
+        return self
+
+
 class TrainingSettings(Settings):
     """Settings of a training."""
 
+    objective: Literal["cross_entropy", "scst"] = "cross_entropy"
+    """Objective: the likelihood of the sentences, or the reward of the model's own sentences by self-critical sequence
+    training (Rennie et al., 2017), for a model that was trained by cross-entropy (`limner train --init RUN`)."""
+    scst: SelfCriticalSettings = SelfCriticalSettings()
+    """Self-critical sequence training; without effect on the other objective."""
     epochs: int = Field(default=20, ge=1)
     """Maximum number of epochs."""
     batch_size: int = Field(default=128, ge=1)
-    """Number of sentences per batch."""
+    """Number of sentences per batch; of images, or source sentences, in self-critical training."""
     bucket: int = Field(default=50, ge=1)
     """Number of batches within which sentences are sorted by length; 1 for no sorting."""
     prefetch: int = Field(default=4, ge=1)
@@ -125,6 +157,19 @@ class TrainingSettings(Settings):
             if name != "perplexity" and name not in METRICS:
                 raise ValueError(f"no metric '{name}': expected perplexity or one of {', '.join(METRICS)}")
         return value
+
+    @model_validator(mode="after")
+    def _fits_objective(self) -> Self:
+        if self.objective == "scst":
+            if self.metric == "perplexity":
+                raise ValueError(
+                    "objective 'scst' maximises a metric of generated sentences, and perplexity gets worse: set "
+                    "training.metric=cider (or another metric of sentences)"
+                )
+            unused = [name for name in ("label_smoothing", "train_on_val_epochs") if getattr(self, name)]
+            if unused:
+                raise ValueError(f"{unused[0]} has no effect on objective 'scst'; set training.{unused[0]}=0")
+        return self
 
     @model_validator(mode="after")
     def _learning_rate_above_zero_on_both_splits(self) -> Self:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from limner.data.batching import epoch_order, prefetch
 from limner.data.dataset import Examples
+from limner.data.examples import Batch
 from limner.errors import TrainingError
 from limner.runs.training_settings import TrainingSettings
 from limner.training.context import TrainingContext, TrainProgress
@@ -19,7 +22,55 @@ from limner.training.optimizers import set_learning_rates, squared_norm
 from limner.training.state import TrainState
 
 
-def train_epoch(run: TrainingContext, examples: Examples) -> None:
+class StepLoss(NamedTuple):
+    """Loss of a batch."""
+
+    loss: Tensor
+    """Scalar to differentiate."""
+    reported: float
+    """Value for the log."""
+    tokens: int
+    """Number of target tokens."""
+
+
+class Objective(Protocol):
+    """What a stage minimises: the batches of an epoch and the loss of each."""
+
+    def epoch_batches(self, epoch: int) -> list[list[int]]:
+        """Draw the batches of an epoch, numbered from 0: the rows of each batch."""
+        ...
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Collate a batch; called in another thread."""
+        ...
+
+    def loss(self, batch: Batch, epoch: int) -> StepLoss:
+        """Compute the loss of a batch on the device of the model."""
+        ...
+
+
+class CrossEntropy:
+    """Negative log-likelihood of the sentences of some examples (`word_loss`)."""
+
+    def __init__(self, run: TrainingContext, examples: Examples) -> None:
+        self.run, self.examples = run, examples
+
+    def epoch_batches(self, epoch: int) -> list[list[int]]:
+        """Draw the batches of an epoch; see `Objective`."""
+        return epoch_batches(self.examples, self.run.settings, epoch)
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Collate a batch."""
+        return self.examples.batch(rows)
+
+    def loss(self, batch: Batch, epoch: int) -> StepLoss:
+        """Compute the mean loss of the tokens of a batch."""
+        assert self.run.optimization is not None
+        loss = word_loss(self.run.optimization.forward(batch), batch, self.run.settings.label_smoothing)
+        return StepLoss(loss, float(loss.detach()), int(batch.target_mask.sum()))
+
+
+def train_epoch(run: TrainingContext, objective: Objective) -> None:
     """Train for one epoch, or for the remainder of an epoch that was interrupted.
 
     Raises:
@@ -27,17 +78,17 @@ def train_epoch(run: TrainingContext, examples: Examples) -> None:
         KeyboardInterrupt: Ctrl-C was pressed; the state of the completed step is saved.
     """
     assert run.optimization is not None, "a count-based model is not trained by gradient descent"
-    fabric, forward, wrapped_optimizer, optimizer, ema = run.optimization
+    fabric, _, wrapped_optimizer, optimizer, ema = run.optimization
     settings, state = run.settings, run.state
-    batches = epoch_batches(examples, settings, state.epoch)
+    batches = objective.epoch_batches(state.epoch)
     total_steps = settings.epochs * len(batches)
     parameters = list(run.trained.model.parameters())
     run.trained.model.train()
-    for batch in prefetch(examples.batch, batches[state.batch :], settings.prefetch):
+    for batch in prefetch(objective.batch, batches[state.batch :], settings.prefetch):
         began = time.perf_counter()
         set_learning_rates(optimizer, settings, state.step, state.epoch, total_steps)
         batch = batch.to(fabric.device)
-        loss = word_loss(forward(batch), batch, settings.label_smoothing)
+        loss, reported, tokens = objective.loss(batch, state.epoch)
         _require_finite("loss", loss, state, batch.ids)
         optimizer.zero_grad()
         fabric.backward(loss + settings.l2 * squared_norm(parameters) if settings.l2 else loss)
@@ -46,7 +97,7 @@ def train_epoch(run: TrainingContext, examples: Examples) -> None:
         wrapped_optimizer.step()
         if ema is not None:
             ema.update(state.step)
-        state.add_step(float(loss.detach()), int(batch.target_mask.sum()), time.perf_counter() - began)
+        state.add_step(reported, tokens, time.perf_counter() - began)
         if state.step % settings.save_every == 0 or run.interruption.requested:
             run.save_state()
         run.interruption.raise_if_requested()

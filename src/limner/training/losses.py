@@ -33,15 +33,36 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
     """
     if output.loss is not None:
         return output.loss
+    weights = precise(batch.target_mask.to(output.logits.dtype)) / batch.target_mask.sum()
+    loss = weighted_loss(output.logits, batch, weights, label_smoothing)
+    return loss if output.auxiliary_loss is None else loss + output.auxiliary_loss
+
+
+def weighted_loss(logits: Tensor, batch: Batch, weights: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Compute the weighted sum of the negative log-likelihoods of the target tokens.
+
+    Args:
+        logits: logits of all positions, (B, T, V).
+        batch: batch with the targets, (B, T).
+        weights: weight of each token, (B, T); ignored for padding.
+        label_smoothing: share of the probability spread evenly over the vocabulary.
+
+    Returns:
+        Scalar.
+    """
     targets = batch.target_out.masked_fill(
         ~batch.target_mask, IGNORED
     ).flatten()  # masking avoids a copy of the unpadded rows
-    logits = output.logits.flatten(0, 1)
+    logits = logits.flatten(0, 1)
     if logits.device.type == "cpu":
-        loss: Tensor = _CrossEntropy.apply(logits, targets, label_smoothing)  # type: ignore[no-untyped-call]
-    else:
-        loss = cross_entropy(precise(logits), targets, ignore_index=IGNORED, label_smoothing=label_smoothing)
-    return loss if output.auxiliary_loss is None else loss + output.auxiliary_loss
+        loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+            logits, targets, weights.flatten(), label_smoothing
+        )
+        return loss
+    losses = cross_entropy(
+        precise(logits), targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="none"
+    )
+    return (losses * weights.flatten()).sum()
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -52,11 +73,11 @@ class _CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:  # noqa: ANN401
-        """Compute the mean over the targets (N,) that are not `IGNORED`, from logits (N, V)."""
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, weights: Tensor, smoothing: float) -> Tensor:  # noqa: ANN401
+        """Compute the weighted sum over the targets (N,) that are not `IGNORED`, from logits (N, V)."""
         counted = (targets != IGNORED).unsqueeze(1)
         tokens, share = targets.clamp(min=0).unsqueeze(1), smoothing / logits.shape[1]
-        weight = precise(counted.to(logits.dtype)) / counted.sum()  # (N, 1)
+        weight = weights.unsqueeze(1) * counted  # (N, 1)
         losses, gradient = [], torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         height = max(1, ELEMENTS_PER_CHUNK // logits.shape[1])
         for some in (slice(top, top + height) for top in range(0, len(logits), height)):
@@ -68,7 +89,7 @@ class _CrossEntropy(torch.autograd.Function):
             loss = loss - total.log()
             if mean is not None:  # without smoothing, 0 times a logit of -inf would be nan
                 loss = (1 - smoothing) * loss + share * (mean - values.shape[1] * total.log())
-            losses.append((loss[counted[some]]).sum())
+            losses.append((loss * weight[some])[counted[some]].sum())
             if gradient is not None:
                 target_gradient = values.new_full(tokens[some].shape, smoothing - 1)
                 values.mul_(weight[some] / total)
@@ -77,10 +98,10 @@ class _CrossEntropy(torch.autograd.Function):
                 gradient[some] = values.scatter_add_(1, tokens[some], target_gradient * weight[some])
         if gradient is not None:
             ctx.save_for_backward(gradient)
-        return -torch.stack(losses).sum() / counted.sum()
+        return -torch.stack(losses).sum()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
         (gradient,) = ctx.saved_tensors
-        return gradient.mul_(outer), None, None  # in place: autograd refuses a second backward pass
+        return gradient.mul_(outer), None, None, None  # in place: autograd refuses a second backward pass

@@ -18,7 +18,8 @@ from limner.metrics import higher_is_better
 from limner.models.protocols import CountBasedModel
 from limner.runs.trained_model import load_tensors, load_weights
 from limner.training.context import TrainingContext
-from limner.training.epoch import epoch_batches, train_epoch
+from limner.training.epoch import CrossEntropy, Objective, train_epoch
+from limner.training.scst import SelfCritical
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,13 @@ class Stage(Protocol):
 def schedule_stages(run: TrainingContext) -> list[Stage]:
     """Return the stages of a training in order."""
     count_based = isinstance(run.trained.model, CountBasedModel)
-    stages: list[Stage] = [CountStage() if count_based else GradientStage()]
+    if count_based:
+        first: Stage = CountStage()
+    elif run.settings.objective == "scst":
+        first = GradientStage(SelfCritical(run), improves_model=True)
+    else:
+        first = GradientStage(CrossEntropy(run, run.training_set))
+    stages = [first]
     if run.settings.train_on_val_epochs:
         stages.append(RefitOnTrainAndValidationStage() if count_based else TrainAndValidationStage())
     return stages
@@ -51,9 +58,21 @@ def schedule_stages(run: TrainingContext) -> list[Stage]:
 class GradientStage:
     """Gradient descent on the training split until `training.epochs` or `training.patience`; saves the best weights."""
 
+    def __init__(self, objective: Objective, improves_model: bool = False) -> None:
+        """Create the stage.
+
+        Args:
+            objective: what is minimised.
+            improves_model: whether the initial weights are those of a trained model: they are validated too, and kept
+                if no later ones are better.
+        """
+        self.objective, self.improves_model = objective, improves_model
+
     def start(self, run: TrainingContext) -> None:
-        """Warn if the learning rate is still rising for most of the training."""
-        steps = run.settings.epochs * len(epoch_batches(run.training_set, run.settings, epoch=0))
+        """Validate a trained model, and warn if the learning rate is still rising for most of the training."""
+        if self.improves_model:
+            self._validate(run)
+        steps = run.settings.epochs * len(self.objective.epoch_batches(0))
         warmup = run.settings.schedule.warmup_steps
         if steps < 2 * warmup:
             logger.warning(
@@ -76,7 +95,7 @@ class GradientStage:
 
     def run_epoch(self, run: TrainingContext) -> None:
         """Train on the training split; every `training.validate_every` epochs validate and save the best weights."""
-        train_epoch(run, run.training_set)
+        train_epoch(run, self.objective)
         if run.state.epoch % run.settings.validate_every == 0 or run.state.epoch == run.settings.epochs:
             self._validate(run)
 
@@ -140,7 +159,7 @@ class TrainAndValidationStage:
         """Train on both splits, compute the perplexity of the validation split and save the model."""
         assert run.optimization is not None
         state = run.state
-        train_epoch(run, run.joint_set)
+        train_epoch(run, CrossEntropy(run, run.joint_set))
         with run.optimization.averaged_weights():
             perplexity = score_examples(run.trained.model, run.validation_set).perplexity.value
             state.train_on_val_epochs += 1

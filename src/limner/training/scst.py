@@ -1,0 +1,162 @@
+"""Self-critical sequence training, Rennie et al. (2017)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limner.data.batching import epoch_order
+from limner.data.examples import Batch, Example, collate, with_targets
+from limner.decoding.beam_search import beam_search
+from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.rules import mask_banned
+from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.models.protocols import Model
+from limner.training.context import TrainingContext
+from limner.training.epoch import StepLoss
+from limner.training.losses import weighted_loss
+from limner.training.rewards import Reward
+
+logger = logging.getLogger(__name__)
+
+
+class SelfCritical:
+    """Policy gradient with the reward of the greedy sentence as the baseline, Rennie et al. (2017), eqs. 5-10.
+
+    The objective is the expected negative reward L = -E[r(w^s)] of a sentence w^s drawn from the model (eq. 3). Its
+    gradient is estimated from S samples of each of B images as that of
+
+        -1/(B S) sum_b sum_s (r(w^s_b) - r(w^g_b)) log p(w^s_b),   log p(w) = sum_t log p(w_t | w_1 … w_t-1),
+
+    where w^g is the greedy sentence, or with `baseline: mean` the mean reward of the other samples of the image (Luo,
+    2020) takes its place. The sum over the tokens is not divided by the length, so the estimate is unbiased.
+
+    Sentences are drawn and decoded by the settings of `decoding` (maximum and minimum length, banned tokens) without
+    dropout. Their log-probabilities are then computed by `forward`, again without dropout and renormalised over the
+    tokens that may be generated: the distribution that they were drawn from. A sentence that was cut off at the maximum
+    length has no factor for its end. An auxiliary loss of the model has no part in this objective.
+
+    The logged loss is the negative mean reward of the samples.
+    """
+
+    def __init__(self, run: TrainingContext) -> None:
+        """Collect the references of the training split and their document frequencies."""
+        self.run, self.settings = run, run.settings.scst
+        if "init" not in run.trained.config.provenance:
+            logger.warning(
+                "training.objective=scst starts from random weights; train by cross-entropy first and name that run: "
+                "--init RUN"
+            )
+        self.inputs = [one for one in run.training_set.generation_inputs() if any(map(str.strip, one.references))]
+        source = run.training_set.source
+        self.sources = [None if source is None else source.tokenizer.encode(one.source or "") for one in self.inputs]
+        self.reward = Reward(self.settings.reward, run.trained.tokenizer, [one.references for one in self.inputs])
+        self.rows = {self._id(row): row for row in range(len(self.inputs))}
+
+    def _id(self, row: int) -> str:
+        """Return a unique id: the source sentences of one item are drawn from separately."""
+        return self.inputs[row].item.id if self.sources[row] is None else f"{self.inputs[row].item.id}#{row}"
+
+    def epoch_batches(self, epoch: int) -> list[list[int]]:
+        """Draw the batches of an epoch: every image, or source sentence, once."""
+        settings = self.run.settings
+        lengths = [len(source or ()) for source in self.sources]
+        return epoch_order(lengths, settings.batch_size, settings.bucket, settings.seed, epoch)
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Collate images and source sentences."""
+        features = self.run.training_set.features
+        items = [self.inputs[row].item for row in rows]
+        images = features.take(items) if features is not None else [None] * len(items)
+        return collate(
+            [Example(self._id(row), (), self.sources[row], image) for row, image in zip(rows, images, strict=True)]
+        )
+
+    def loss(self, batch: Batch, epoch: int) -> StepLoss:
+        """Draw sentences, compute their rewards and the loss whose gradient is the estimate."""
+        assert self.run.optimization is not None
+        model = self.run.trained.model
+        model.eval()
+        settings = self._decoding(epoch)
+        samples = beam_search([model], batch, settings)
+        rows = [row for row, own in enumerate(samples) for _ in own]
+        drawn = [hypothesis for own in samples for hypothesis in own]
+        rewards = self.reward([self.rows[batch.ids[row]] for row in rows], drawn)
+        baselines = self._baselines(model, batch, settings, samples, rewards)
+        advantages = torch.tensor(rewards, dtype=torch.float64) - torch.tensor(baselines, dtype=torch.float64)
+        sampled = sampled_batch(batch, rows, drawn)
+        with torch.backends.cudnn.flags(enabled=False):  # cuDNN has no gradient of recurrent layers in evaluation mode
+            logits = self.run.optimization.forward(sampled).logits
+        loss = policy_loss(logits, sampled, advantages.float(), settings)
+        return StepLoss(loss, -float(np.mean(rewards)), int(sampled.target_mask.sum()))
+
+    def _decoding(self, epoch: int) -> DecodingSettings:
+        """Return the settings of sampling in an epoch; every epoch has its own random numbers."""
+        seed = np.random.SeedSequence([self.run.settings.seed, epoch]).generate_state(1)
+        sample = SampleSettings(temperature=self.settings.temperature, seed=int(seed[0]))
+        count = self.settings.samples
+        changes = {"beam_size": count, "n_best": count, "sample": sample, "precision": self._precision()}
+        return self.run.trained.recipe.decoding.model_copy(update=changes)
+
+    def _precision(self) -> str:
+        """Return the precision of `forward`, so that sentences are drawn from the same distribution."""
+        assert self.run.optimization is not None
+        return "bf16" if self.run.optimization.fabric.strategy.precision.precision == "bf16-mixed" else "fp32"
+
+    def _baselines(
+        self,
+        model: Model,
+        batch: Batch,
+        settings: DecodingSettings,
+        samples: Sequence[Sequence[Hypothesis]],
+        rewards: Sequence[float],
+    ) -> list[float]:
+        """Compute the baseline of each sample."""
+        counts = [len(own) for own in samples]
+        if self.settings.baseline == "greedy":
+            search = settings.model_copy(update={"beam_size": 1, "n_best": 1, "sample": None})
+            greedy = [own[0] for own in beam_search([model], batch, search)]
+            values = self.reward([self.rows[id_] for id_ in batch.ids], greedy)
+            return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+        baselines: list[float] = []
+        for count in counts:
+            own = rewards[len(baselines) : len(baselines) + count]
+            baselines += [(sum(own) - reward) / max(1, count - 1) for reward in own]
+        return baselines
+
+
+def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Hypothesis]) -> Batch:
+    """Collate generated sentences with their images and source sentences.
+
+    Args:
+        batch: images and source sentences of B examples.
+        rows: index in the batch of the example of each of N sentences.
+        hypotheses: the N sentences; the end of those that were cut off is masked.
+    """
+    sampled = with_targets(batch, rows, [one.tokens for one in hypotheses])
+    lengths = torch.tensor([len(one.tokens) + one.ended for one in hypotheses], device=sampled.target_mask.device)
+    sampled.target_mask = torch.arange(sampled.target_mask.shape[1], device=lengths.device) < lengths[:, None]
+    return sampled
+
+
+def policy_loss(logits: Tensor, batch: Batch, advantages: Tensor, settings: DecodingSettings) -> Tensor:
+    """Compute -1/N sum_n A_n log p(w_n), the loss whose gradient is the policy gradient.
+
+    Args:
+        logits: logits of all positions of N sentences, (N, T, V).
+        batch: the sentences, as `sampled_batch` collates them.
+        advantages: reward of each sentence minus its baseline, (N,).
+        settings: settings by which the sentences were drawn.
+
+    Returns:
+        Scalar.
+    """
+    allowed = mask_banned(logits, settings)
+    if settings.sample is not None and settings.sample.temperature != 1:
+        allowed = allowed / settings.sample.temperature
+    weights = advantages.to(logits.device)[:, None] * batch.target_mask / len(advantages)
+    return weighted_loss(allowed, batch, weights)

@@ -16,7 +16,7 @@ from limner.features.store import FeatureStore
 from limner.layers.image_encoder import trained_convolutions
 from limner.metrics import score_sentences
 from limner.models import Model, build_model
-from limner.models.protocols import CountBasedModel, ModelInputs, PretrainedEmbeddingModel
+from limner.models.protocols import CountBasedModel, ModelInputs, PairRanker, PretrainedEmbeddingModel
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (
@@ -70,6 +70,11 @@ def prepare(
     source_size = None if source is None else len(source.tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
     model = build_model(recipe.model, inputs)
+    if recipe.training.objective == "scst" and isinstance(model, CountBasedModel | PairRanker):
+        raise SettingsError(
+            f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
+            "gradient descent; choose another model, or set training.objective=cross_entropy"
+        )
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)

@@ -25,9 +25,9 @@ class RecurrentSettings(Settings):
     layers: int = Field(default=1, ge=1)
     """Number of layers, each of which reads the states of the one below."""
     transition_layers: int = Field(default=0, ge=0)
-    """Number of tanh layers between h_{t-1} and the products of the cell (deep hidden-to-hidden transition)."""
+    """Number of further layers between the cell's output and h_t (deep hidden-to-hidden transition)."""
     transition_skip: bool = False
-    """Whether h_{t-1} is added to the output of these layers (skip connection)."""
+    """Whether the last of these layers reads h_{t-1} as well (skip connection)."""
     delay: int = Field(default=0, ge=0)
     """Length D of the additional connections from h_{t-D} to h_t, in steps; 0 for none."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -52,9 +52,10 @@ class LayerState(NamedTuple):
 class RecurrentLayer(nn.Module):
     """One recurrent layer in one direction.
 
-    With a deep transition, the products of the cell read f(h_{t-1}) in place of h_{t-1}, where f is a stack of tanh
-    layers (Pascanu et al., 2014), plus h_{t-1} itself with a skip connection. With a delay, W_D h_{t-D} is added to the
-    input of every gate, and h_t is zero for t < 1.
+    With K transition layers, the output u_0 of the cell passes through u_k = act(W_k u_{k-1} + b_k), and h_t = u_K, the
+    deep transition of Pascanu et al. (2014); act is that of a `relu` cell, otherwise tanh. With a skip connection, the
+    last layer reads W_S h_{t-1} too. With a delay, W_D h_{t-D} is added to the input of every gate of the cell, and h_t
+    is zero for t < 1.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, settings: RecurrentSettings) -> None:
@@ -69,7 +70,9 @@ class RecurrentLayer(nn.Module):
         self.settings = settings
         self.cell = build_cell(settings.cell, input_dim, hidden_dim)
         layers = (nn.Linear(hidden_dim, hidden_dim) for _ in range(settings.transition_layers))
-        self.transition = nn.ModuleList(layers)
+        self.transition = nn.ModuleList(layers)  # W_k, b_k
+        self.skip = nn.Linear(hidden_dim, hidden_dim, bias=False) if settings.transition_skip else None  # W_S
+        self.activation = torch.relu if settings.cell.name == "relu" else torch.tanh
         self.delayed: nn.Parameter | None = None  # W_D
         if settings.delay:
             self.delayed = nn.Parameter(torch.empty(self.cell.gates * hidden_dim, hidden_dim))
@@ -91,15 +94,15 @@ class RecurrentLayer(nn.Module):
         """
         before, past = state
         read = before.hidden if mask is None else before.hidden * mask
-        transformed = read
-        for layer in self.transition:
-            transformed = torch.tanh(layer(transformed))
-        if self.settings.transition_skip:
-            transformed = transformed + read
         if self.delayed is not None and past is not None:
             projected = projected + past[:, 0].to(self.delayed.dtype) @ self.delayed.t()
-        after: CellState = self.cell(projected, before, transformed)
-        return LayerState(after, None if past is None else torch.cat([past[:, 1:], after.hidden[:, None]], 1))
+        after: CellState = self.cell(projected, before, read)
+        hidden = after.hidden  # u_0
+        for index, layer in enumerate(self.transition):
+            skip = self.skip(read) if self.skip is not None and index + 1 == len(self.transition) else 0
+            hidden = self.activation(layer(hidden) + skip)  # u_k
+        after = after._replace(hidden=hidden)
+        return LayerState(after, None if past is None else torch.cat([past[:, 1:], hidden[:, None]], 1))
 
     def forward(
         self, inputs: Tensor, state: LayerState, mask: Tensor | None = None, dropout_mask: Tensor | None = None

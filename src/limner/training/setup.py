@@ -70,11 +70,7 @@ def prepare(
     source_size = None if source is None else len(source.tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
     model = build_model(recipe.model, inputs)
-    if recipe.training.objective == "scst" and isinstance(model, CountBasedModel | PairRanker):
-        raise SettingsError(
-            f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
-            "gradient descent; choose another model, or set training.objective=cross_entropy"
-        )
+    _require_objective(recipe, model)
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
@@ -221,6 +217,19 @@ def _initialise_from_run(init: Path, model: Model) -> dict[str, str]:
             ", ".join(missing),
         )
     return {"init": f"{init}: {transferred}", "init_sha256": sha256(weights)}
+
+
+def _require_objective(recipe: Recipe, model: Model) -> None:
+    """Check that the model can be trained on the reward of its sentences, if the recipe asks for it.
+
+    Raises:
+        SettingsError: the model is counted, or has a loss of its own.
+    """
+    if recipe.training.objective == "scst" and isinstance(model, CountBasedModel | PairRanker):
+        raise SettingsError(
+            f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
+            "gradient descent; choose another model, or set training.objective=cross_entropy"
+        )
 
 
 def require_counted_words(examples: Examples, split: str, skip_words: int) -> None:

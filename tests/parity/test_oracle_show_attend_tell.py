@@ -15,15 +15,15 @@ SENTENCE = [0, 2, 1]
 GATED = ("w_beta", "b_beta")
 
 
-def weights(gate=True):
+def weights(gate=True, units=N):
     generator = np.random.default_rng(0)
-    shapes = {"E": (M, K), "W_att": (A, D), "U_att": (A, N), "b_att": (A,), "v_att": (A,)}
+    shapes = {"E": (M, K), "W_att": (A, D), "U_att": (A, units), "b_att": (A,), "v_att": (A,)}
     for k in "ifog":
-        shapes |= {f"W_{k}y": (N, M), f"W_{k}h": (N, N), f"W_{k}z": (N, D), f"b_{k}": (N,)}
+        shapes |= {f"W_{k}y": (units, M), f"W_{k}h": (units, units), f"W_{k}z": (units, D), f"b_{k}": (units,)}
     for k in "ch":
-        shapes |= {f"W_init_{k}": (N, D), f"b_init_{k}": (N,)}
-    shapes |= {"L_o": (K, M), "L_h": (M, N), "L_z": (M, D), "b_L": (M,), "b_out": (K,)}
-    shapes |= {"w_beta": (N,), "b_beta": (1,)} if gate else {}
+        shapes |= {f"W_init_{k}": (units, D), f"b_init_{k}": (units,)}
+    shapes |= {"L_o": (K, M), "L_h": (M, units), "L_z": (M, D), "b_L": (M,), "b_out": (K,)}
+    shapes |= {"w_beta": (units,), "b_beta": (1,)} if gate else {}
     return {name: generator.normal(size=shape) for name, shape in shapes.items()}
 
 
@@ -159,7 +159,7 @@ def same(one, other):
 
 
 def test_the_estimate_is_unbiased_whatever_the_baseline():
-    theta = weights(gate=False)
+    theta = weights(gate=False, units=1)
     exact = oracle.lower_bound_gradient(theta, ANNOTATIONS[:2], SENTENCE)
     expected = oracle.expected_gradient(theta, ANNOTATIONS[:2], SENTENCE, baseline=-1.7)
     for name in theta:
@@ -171,7 +171,7 @@ def test_the_estimate_is_unbiased_whatever_the_baseline():
 @pytest.mark.parametrize("sentence", [[0, 2], SENTENCE])
 def test_the_entropy_term_is_the_gradient_of_the_entropy_for_one_step_only(sentence):
     # At the first step alpha does not depend on the path; later the path's own probability is left out.
-    theta, annotations = weights(gate=False), ANNOTATIONS[:2]
+    theta, annotations = weights(gate=False, units=1), ANNOTATIONS[:2]
     plain = oracle.expected_gradient(theta, annotations, sentence)
     both = oracle.expected_gradient(theta, annotations, sentence, entropy=0.5)
     gradient = oracle.numerical_gradient(lambda moved: oracle.attention_entropy(moved, annotations, sentence), theta)
@@ -179,7 +179,7 @@ def test_the_entropy_term_is_the_gradient_of_the_entropy_for_one_step_only(sente
 
 
 def test_a_sampled_gradient_is_the_mean_over_its_samples():
-    theta = weights(gate=False)
+    theta = weights(gate=False, units=1)
     one, other, mean = (
         oracle.sampled_gradient(theta, ANNOTATIONS, [0, 2], paths, baseline=-1.0, entropy=0.1)
         for paths in ([(0,)], [(2,)], [(0,), (2,)])

@@ -1,5 +1,6 @@
 """Cases of the model contract. A new model adds its cases here only."""
 
+from math import log
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -13,6 +14,7 @@ from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
 from limner.models.ngram import NGramSettings
 from limner.models.nmt import NMTSettings
+from limner.models.rnn import RNNSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
 
@@ -25,6 +27,7 @@ class Case(NamedTuple):
     image: dict[str, tuple[int, ...]]
     uses_image: bool = True
     lr: float = 0.01
+    floor: float = 0.0  # loss per token that what the model leaves out costs on `batch` with any weights
 
     @property
     def translates(self) -> bool:
@@ -71,6 +74,10 @@ def _attend(**changes: object) -> ShowAttendTellSettings:
     return ShowAttendTellSettings.model_validate({**sizes, "image_encoder": {"convnet_width": 4}, **changes})
 
 
+def _rnn(**changes: object) -> RNNSettings:
+    return RNNSettings.model_validate({"embedding_dim": 5, "hidden_dim": 6, **changes})
+
+
 SOFT = {f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
     "image_encoder": {"dropout": 0.1}
 }  # no effect in evaluation mode
@@ -91,6 +98,21 @@ CASES = [
     Case("bow-maps", BagOfWordsSettings(), {"maps": (5, 3, 3)}, lr=0.2),
     *(Case(f"ngram-{order}", NGramSettings(order=order), {}, uses_image=False) for order in (1, 2, 3)),
     Case("hmm", HMMSettings(states=3, iterations=4, pseudo_count=0.1), {}, uses_image=False),
+    Case("rnn", _rnn(), {}, uses_image=False),
+    Case("rnn-gru-step", _rnn(cell="gru", conditioning="every-step", dropout=0.1), {"pooled": (4,)}, lr=0.03),
+    Case("rnn-tanh-start", _rnn(cell="tanh", conditioning="initial-state", output_layers=1), {"pooled": (4,)}),
+    Case("rnn-deep", _rnn(conditioning="both", layers=2, output_layers=1), {"pooled": (4,)}, lr=0.03),
+    Case("rnn-delay", _rnn(cell="tanh", conditioning="both", delay=2, transition_layers=1), {"pooled": (4,)}, lr=0.03),
+    Case("rnn-length-image", _rnn(conditioning="both", length="explicit", max_length=6), {"grid": (3, 4)}, lr=0.03),
+    Case("rnn-length", _rnn(length="explicit", max_length=6), {}, uses_image=False, lr=0.03, floor=3 * log(3) / 13),
+    Case("rnn-output", _rnn(cell="tanh", output_recurrence=True), {}, uses_image=False),
+    Case(
+        "rnn-output-image",
+        _rnn(cell="tanh", output_recurrence=True, conditioning="every-step", layers=2),
+        {"pooled": (4,)},
+        lr=0.03,
+        floor=2 * log(2) / 13,  # a word that comes twice in a sentence has two successors
+    ),
     Case("mlbl-f-conv", _lbl("MLBL-F", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
     Case("nmt", _nmt(), {}, uses_image=False, lr=0.03),
     Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),

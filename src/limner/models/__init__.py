@@ -17,6 +17,7 @@ from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output, PairScorer
+from limner.models.rnn import RNN, RNNSettings
 from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
 from limner.settings import Settings
@@ -33,6 +34,7 @@ MODELS: dict[type[Settings], type] = {
         MRNN,
         NGram,
         NMT,
+        RNN,
         ShowAndTell,
         ShowAttendTell,
     )
@@ -47,6 +49,7 @@ ModelSettings = Annotated[
     | MRNNSettings
     | NGramSettings
     | NMTSettings
+    | RNNSettings
     | ShowAndTellSettings
     | ShowAttendTellSettings,
     Field(discriminator="name"),

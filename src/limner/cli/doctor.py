@@ -27,6 +27,7 @@ PURPOSES = {
     "video": "generated video clips",
     "audio": "audio files",
     "words": "maps of word embeddings",
+    "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
 }
 
 

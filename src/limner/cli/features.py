@@ -18,8 +18,8 @@ EncoderOption = Annotated[
     str,
     typer.Option(
         "--backbone",
-        help="Hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, kmeans:FILE, pixels:64 (the pixels "
-        "themselves, 64 x 64), or logmel for audio files.",
+        help="efficientnet-lite2 (built in), hub id, folder in transformers format, vgg19:FILE, alexnet:FILE, "
+        "kmeans:FILE, pixels:64 (the pixels themselves, 64 x 64), or logmel for audio files.",
     ),
 ]
 LayerOption = Annotated[
@@ -101,7 +101,7 @@ def features(
 ) -> None:
     """Compute and store the features of every image; an interrupted command continues where it stopped.
 
-    Example: `limner features collections/flickr8k --backbone google/mobilenet_v2_1.0_224`
+    Example: `limner features collections/flickr8k --backbone efficientnet-lite2`
     """
     from limner.data.collection import Collection
     from limner.features.encoders.load import load_backbone

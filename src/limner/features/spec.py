@@ -39,7 +39,7 @@ class FeatureSpec(Settings):
     shape: tuple[int, ...]
     """Shape of the features of one item: pooled (D,), grid (L, D), maps (C, H, W)."""
     backbone: str
-    """Base name of the hub id, the folder, or the weight file's architecture."""
+    """Name of a built-in backbone, base name of the hub id or the folder, or the weight file's architecture."""
     layer: str | None = None
     """Module whose output the features are; None for the last layer."""
     grid_size: tuple[int, int] | None = None

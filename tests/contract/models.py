@@ -15,6 +15,7 @@ from limner.models.mrnn import MRNNSettings, Variant
 from limner.models.ngram import NGramSettings
 from limner.models.nmt import NMTSettings
 from limner.models.rnn import RNNSettings
+from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
 
@@ -28,6 +29,8 @@ class Case(NamedTuple):
     uses_image: bool = True
     lr: float = 0.01
     floor: float = 0.0  # loss per token that what the model leaves out costs on `batch` with any weights
+    labels: str = ""
+    """Length of all targets of a model of labels: 'last' for one label, 'every' for one of each step."""
 
     @property
     def translates(self) -> bool:
@@ -76,6 +79,13 @@ def _attend(**changes: object) -> ShowAttendTellSettings:
 
 def _rnn(**changes: object) -> RNNSettings:
     return RNNSettings.model_validate({"embedding_dim": 5, "hidden_dim": 6, **changes})
+
+
+def _labeller(name: str, uses_image: bool = False, **changes: object) -> Case:
+    sizes = {"word_dim": 5, "hidden_dim": 6, "label_dim": 3, "reads": "image" if uses_image else "source"}
+    settings = SequenceLabellerSettings.model_validate({**sizes, **changes})
+    image = {"grid": (3, 4)} if uses_image else {}
+    return Case(f"labeller-{name}", settings, image, uses_image, lr=0.03, labels=settings.outputs)
 
 
 SOFT = {f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
@@ -134,6 +144,15 @@ CASES = [
     Case("nmt-m1", _nmt(image=["prefix"]), {"pooled": (4,)}, lr=0.03),
     Case("nmt-m3", _nmt(image=["prefix"]), {"grid": (3, 4)}, lr=0.03),
     Case("nmt-m1-first", _nmt(decoder="plain", image=["prefix"], initial_state="first"), {"pooled": (4,)}, lr=0.03),
+    _labeller("final"),
+    _labeller("mean", pooling="mean", cell="gru", layers=2),
+    _labeller("max", pooling="max", cell="tanh", bidirectional=True),
+    _labeller("every", uses_image=True, outputs="every", cell="gru"),
+    _labeller("every-bidirectional", outputs="every", bidirectional=True, dropout=0.1, word_dropout=0.1),
+    _labeller("output-recurrence", uses_image=True, outputs="every", previous_label=True, cell="none"),
+    _labeller("clip", uses_image=True, pooling="mean", bidirectional=True),
+    _labeller("clip-final", uses_image=True, projection_dim=5),
+    _labeller("frames", uses_image=True, outputs="every", previous_label=True, bidirectional=True),
     Case("nmt-all", _nmt(image=["prefix", "initial", "attention"], **SOFT), {"pooled": (4,), "grid": (3, 4)}, lr=0.03),
     Case("show-and-tell", _tell(), {"pooled": (4,)}, lr=0.02),
     Case("show-and-tell-gru-2", _tell(cell="gru", layers=2), {"grid": (3, 4)}, lr=0.02),
@@ -153,6 +172,8 @@ def example(case: Case, seed: int, length: int, with_image: bool = True) -> Exam
         ).astype(np.float16)
         for kind, shape in case.image.items()
     }
+    steps = case.image["grid"][0] if case.labels and case.uses_image else 1 + seed * 3 % 5
+    length = {"last": 1, "every": steps}.get(case.labels, length)
     target = random.integers(4, VOCAB, length).tolist()
     source = random.integers(4, SOURCE_VOCAB, 1 + seed * 3 % 5).tolist() if case.translates else None
     return Example(f"item{seed}", target, source, values if with_image and values else None)

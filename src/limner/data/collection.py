@@ -58,10 +58,11 @@ SCHEMA = pa.schema(
         pa.field("regions", pa.list_(_REGION)),
         pa.field("label", pa.string()),
         pa.field("track", pa.list_(pa.list_(pa.float32(), 4))),
+        pa.field("frame_labels", pa.list_(pa.string())),
     ]
 )
 """Columns of the items table."""
-OPTIONAL_COLUMNS = {"audio", "track"}
+OPTIONAL_COLUMNS = {"audio", "track", "frame_labels"}
 """Columns that collections of older versions lack."""
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # raised by Lance and Arrow for invalid files
 
@@ -168,6 +169,7 @@ class Collection:
                 item.label,
                 *([_file_name(item.audio)] if item.audio else []),
                 *([item.track] if item.track else []),
+                *([item.frame_labels] if item.frame_labels else []),
             )
             digest.update(json.dumps((item.id, *contents)).encode())
         return digest.hexdigest()
@@ -269,6 +271,7 @@ def _merge(old: Item, new: Item) -> Item:
     for name, old_value, new_value in (
         ("split", old.split, new.split),
         ("label", old.label, new.label),
+        ("frame_labels", old.frame_labels or None, new.frame_labels or None),
         ("image", _file_name(old.image), _file_name(new.image)),
         ("video", _file_name(old.video), _file_name(new.video)),
         ("audio file", _file_name(old.audio), _file_name(new.audio)),
@@ -286,6 +289,7 @@ def _merge(old: Item, new: Item) -> Item:
         audio=new.audio or old.audio,
         label=old.label if new.label is None else new.label,
         track=new.track or old.track,
+        frame_labels=new.frame_labels or old.frame_labels,
         sentences=_merge_sentences(old.sentences + new.sentences),
         regions=tuple(dict.fromkeys(old.regions + new.regions)),
     )
@@ -315,6 +319,7 @@ def _item_of_row(row: dict[str, Any]) -> Item:
         regions=tuple([_region_of_row(region) for region in row["regions"] or ()]),
         label=row["label"],
         track=tuple([tuple(box) for box in row.get("track") or ()]),
+        frame_labels=tuple(row.get("frame_labels") or ()),
     )
 
 
@@ -353,6 +358,7 @@ def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
                 "regions": [region._asdict() for region in item.regions],
                 "label": item.label,
                 "track": [list(box) for box in item.track],
+                "frame_labels": item.frame_labels,
             }
             for item in items
         ],

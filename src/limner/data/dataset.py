@@ -12,6 +12,7 @@ import numpy as np
 from limner.data.batching import bounded_batches
 from limner.data.examples import Batch, Example, Item, StoredFeatures, collate
 from limner.errors import FeatureError, TrainingError
+from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -271,6 +272,9 @@ def _check_missing(
 
 
 def _explain_no_examples(items: Sequence[Item], lang: str, source: SourceLanguage | None, length: str) -> str:
+    if lang in LABEL_LANGUAGES:
+        source_text = "" if source is None else f" and a sentence in '{source.lang}'"
+        return f"has no item{length} with a {lang.replace('_', ' ').removesuffix('s')}{source_text}"
     languages = sorted({sentence.lang for item in items for sentence in item.sentences})
     available = f"(languages of the split: {', '.join(languages) or 'none'})"
     if source is None:

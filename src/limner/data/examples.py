@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from limner.media.modality import MODALITIES, Modality
+from limner.text.labels import FRAME_LABELS, LABEL, LABEL_LANGUAGES, label_token
 from limner.text.vocab import SPECIAL_TOKENS
 
 
@@ -82,6 +83,8 @@ class Item:
     regions: tuple[Region, ...] = ()
     label: str | None = None
     track: Track = ()
+    frame_labels: tuple[str, ...] = ()
+    """Label of each step of the input: of each frame of a clip or a sound, or of each token of a sentence."""
 
     @property
     def media(self) -> dict[str, str | None]:
@@ -105,8 +108,8 @@ class Item:
         return replace(self, **change)
 
     def texts(self, lang: str) -> list[str]:
-        """Human-written sentences in a language."""
-        return [sentence.text for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
+        """Human-written sentences in a language, or the sentence of labels for a name in `LABEL_LANGUAGES`."""
+        return [sentence.text for sentence in self._written(lang)]
 
     def boxes(self, entity: str) -> list[tuple[float, float, float, float]]:
         """Distinct boxes of an entity; none if the entity has no box, such as a whole scene."""
@@ -117,18 +120,28 @@ class Item:
 
         Args:
             source: source language.
-            target: target language.
+            target: target language; labels belong to the source sentences of all groups.
         """
+        before = [sentence for sentence in self.sentences if sentence.lang == source]
+        if target in LABEL_LANGUAGES:
+            return [(other, labels) for labels in self._written(target) for other in before]
         by_group: dict[int, list[Sentence]] = {}
-        for sentence in self.sentences:
-            if sentence.lang == source:
-                by_group.setdefault(sentence.group, []).append(sentence)
+        for sentence in before:
+            by_group.setdefault(sentence.group, []).append(sentence)
         return [
-            (other, sentence)
-            for sentence in self.sentences
-            if sentence.lang == target and not sentence.generated_by
-            for other in by_group.get(sentence.group, ())
+            (other, sentence) for sentence in self._written(target) for other in by_group.get(sentence.group, ())
         ]
+
+    def _written(self, lang: str) -> list[Sentence]:
+        """Human-written sentences in a language, or the sentence of labels."""
+        labels: Sequence[str]
+        if lang == LABEL:
+            labels = () if self.label is None else (self.label,)
+        elif lang == FRAME_LABELS:
+            labels = self.frame_labels
+        else:
+            return [sentence for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
+        return [Sentence(lang, " ".join(map(label_token, labels)))] if labels else []
 
 
 StoredFeatures = Mapping[str, NDArray[np.float16] | None]

@@ -18,6 +18,7 @@ from limner.models.ngram import NGram, NGramSettings
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ConditionalLM, Model, ModelInputs, Output, PairScorer
 from limner.models.rnn import RNN, RNNSettings
+from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
 from limner.settings import Settings
@@ -35,6 +36,7 @@ MODELS: dict[type[Settings], type] = {
         NGram,
         NMT,
         RNN,
+        SequenceLabeller,
         ShowAndTell,
         ShowAttendTell,
     )
@@ -50,6 +52,7 @@ ModelSettings = Annotated[
     | NGramSettings
     | NMTSettings
     | RNNSettings
+    | SequenceLabellerSettings
     | ShowAndTellSettings
     | ShowAttendTellSettings,
     Field(discriminator="name"),

@@ -1,0 +1,43 @@
+"""Labels as sentences of label tokens, so that a model of labels is trained, decoded and scored like any other.
+
+A recipe names them as its target language: `label` (one token for an item), `frame_labels` (one token for each step of
+its input) or `track` (one token for each frame: the cell of a grid over the frame in which the object's centre lies).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+LABEL, FRAME_LABELS, TRACK = "label", "frame_labels", "track"
+LABEL_LANGUAGES = (LABEL, FRAME_LABELS, TRACK)
+"""Names in place of a language code (`data.lang`) for targets that are labels."""
+CELLS = 24
+"""Number of columns and of rows of the grid of positions."""
+Point = tuple[float, float]
+"""Position in a frame, as shares of its width and height from its left upper corner."""
+
+_CELL = re.compile(r"c(\d+)r(\d+)")
+
+
+def label_token(label: str) -> str:
+    """Return the token of a label: white space is replaced by underscores."""
+    return "_".join(label.split())
+
+
+def cell_token(point: Point) -> str:
+    """Return the token of the cell that a position lies in; positions outside the frame belong to the nearest cell."""
+    column, row = (min(CELLS - 1, max(0, int(CELLS * share))) for share in point)
+    return f"c{column}r{row}"
+
+
+def cell_centres(tokens: Sequence[str]) -> NDArray[np.float64]:
+    """Return the centres of cells (V, 2) as shares of width and height; NaN for a token that is no cell."""
+    centres = np.full((len(tokens), 2), np.nan)
+    for index, token in enumerate(tokens):
+        if match := _CELL.fullmatch(token):
+            centres[index] = [(int(number) + 0.5) / CELLS for number in match.groups()]
+    return centres

@@ -76,7 +76,7 @@ def evaluate(
     """
     runs = require_models(model)
     from limner.data.collection import Collection
-    from limner.evaluation.evaluate import DEFAULT_METRICS, EvaluationOptions, save_evaluation
+    from limner.evaluation.evaluate import EvaluationOptions, save_evaluation
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.runs.trained_model import load_trained_model
 
@@ -92,7 +92,7 @@ def evaluate(
                 split=split,
                 decoding=recipe.decoding,
                 measures=recipe.evaluation,
-                metrics=tuple(metric or DEFAULT_METRICS),
+                metrics=tuple(metric) if metric else None,
                 retrieval=retrieval,
                 marginal_images=marginal,
                 image_control=image_control,

@@ -16,14 +16,16 @@ from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
-from limner.evaluation.hypothesis_statistics import hypothesis_statistics
+from limner.evaluation.hypothesis_statistics import Texts, hypothesis_statistics
+from limner.evaluation.labels import label_texts
 from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.features.controls import ImageControl
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import generate, require_ensemble
-from limner.metrics import METRICS, Score, novelty, require_metrics, sentence_scores
+from limner.metrics import Score, default_metrics, label_f1_scores, novelty, require_metrics, sentence_scores
+from limner.metrics.classification import accuracy_statistics
 from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.retrieval.shortlist import require_shortlist
@@ -31,8 +33,10 @@ from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
+from limner.text.labels import LABEL_LANGUAGES
 
-DEFAULT_METRICS = tuple(METRICS)
+MAX_LABEL_SCORES = 30
+"""Maximum number of labels whose F1 is reported label by label."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +50,8 @@ class EvaluationOptions(Settings):
     """Decoding settings; None for the recipe's."""
     measures: EvaluationSettings | None = None
     """Additional measures; None for the recipe's."""
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    """Names of sentence metrics."""
+    metrics: tuple[str, ...] | None = None
+    """Names of metrics of sentences or labels; None for all metrics of the target."""
     retrieval: bool = True
     """Whether to evaluate image-text retrieval, which scores every sentence with every image."""
     marginal_images: int = MARGINAL_IMAGES
@@ -82,6 +86,11 @@ class _Task(NamedTuple):
         return self.models[0]
 
     @property
+    def has_labels(self) -> bool:
+        """Whether the targets are labels."""
+        return self.first.recipe.data.lang in LABEL_LANGUAGES
+
+    @property
     def decoding_signature(self) -> str:
         """Signature of the decoding settings and the size of the ensemble."""
         size = len(self.models)
@@ -114,7 +123,7 @@ def evaluate(
     """
     began = time.perf_counter()
     options = options or EvaluationOptions()
-    require_metrics(options.metrics)
+    require_metrics(options.metrics or ())
     require_ensemble(models)
     task = _open(models, collection, options, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
@@ -126,7 +135,8 @@ def evaluate(
         models, inputs, task.examples.features, task.decoding, on_progress=partial(task.on_progress, "decoding")
     )
     best = [hypotheses[0] for hypotheses in n_best]
-    scores = _sentence_scores(task, best, inputs)
+    texts = label_texts(models, inputs, best, task.examples.features)
+    scores = _sentence_scores(task, best, inputs, texts)
     gates = _gates(task, best, inputs)
     scores += [] if gates is None else gate_scores(gates)
     retrieval = RetrievalEvaluation((), None)
@@ -144,7 +154,7 @@ def evaluate(
         seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
         scores=tuple(_with_control_signature((*scores, *retrieval.scores), options)),
-        items=tuple(_evaluated_items(task, best, inputs)),
+        items=tuple(_evaluated_items(task, best, inputs, texts)),
         retrieval=retrieval.shown,
         gates=gates,
     )
@@ -177,7 +187,7 @@ def _with_image_control(task: _Task) -> _Task:
 
 def _supports_retrieval(task: _Task) -> bool:
     """Whether sentences and images can be ranked for each other."""
-    if task.features is None or task.examples.source is not None:
+    if task.features is None or task.examples.source is not None or task.has_labels:
         return False
     if task.options.image_control in ("mean", "zero"):
         logger.warning(
@@ -188,13 +198,18 @@ def _supports_retrieval(task: _Task) -> bool:
     return True
 
 
-def _sentence_scores(task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput]) -> list[Score]:
+def _sentence_scores(
+    task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput], texts: Texts | None
+) -> list[Score]:
     """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
     first, measures = task.first, task.measures
-    statistics = hypothesis_statistics(first.tokenizer, best, inputs, task.options.metrics)
+    metrics = task.options.metrics or default_metrics(first.recipe.data.lang)
+    statistics = hypothesis_statistics(first.tokenizer, best, inputs, metrics, texts)
     scores = [metric.score for metric in statistics]
-    if first.source is None:
-        tokens = [first.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    tokens = [first.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
+    if task.has_labels:
+        scores += _scores_by_label(tokens, inputs)
+    elif first.source is None:
         scores += novelty(tokens, _training_sentences(first, task.collection))
     scores = [score._replace(signature=f"{score.signature}|decoding:{task.decoding_signature}") for score in scores]
     if measures.samples:
@@ -207,6 +222,12 @@ def _sentence_scores(task: _Task, best: Sequence[Hypothesis], inputs: Sequence[G
             on_progress=partial(task.on_progress, "sampling"),
         )
     return [*scores, score_examples(first.model, task.examples, skip_words=measures.skip_words).perplexity]
+
+
+def _scores_by_label(tokens: Sequence[str], inputs: Sequence[GenerationInput]) -> list[Score]:
+    """Compute the F1 of each label, if there are few enough to be read."""
+    scores = label_f1_scores(tokens, [one.references for one in inputs])
+    return scores if len(scores) <= MAX_LABEL_SCORES else []
 
 
 def _gates(task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput]) -> GateStatistics | None:
@@ -253,23 +274,30 @@ def _training_sentences(model: TrainedModel, collection: Collection) -> list[str
 
 
 def _evaluated_items(
-    task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput]
+    task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput], texts: Texts | None
 ) -> Iterable[EvaluatedItem]:
     tokenizer = task.first.tokenizer
     tokens = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
     references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
-    bleu = sentence_scores(tokens, references)
+    if texts is None:
+        texts = (
+            [tokenizer.decode(hypothesis.tokens, detokenise=True) for hypothesis in best],
+            [one.references for one in inputs],
+        )
+        quality = sentence_scores(tokens, references)
+    else:
+        quality = [100 * right / max(count, 1) for right, count in accuracy_statistics(tokens, references).tolist()]
     for row, (one, hypothesis) in enumerate(zip(inputs, best, strict=True)):
         yield EvaluatedItem(
             id=one.item.id,
             image=task.collection.absolute_image_path(one.item),
-            references=one.references,
+            references=texts[1][row],
             source=one.source,
-            hypothesis=tokenizer.decode(hypothesis.tokens, detokenise=True),
+            hypothesis=texts[0][row],
             tokens=tokens[row],
             reference_tokens=tuple(references[row]),
             log_prob=hypothesis.log_prob,
-            sentence_score=bleu[row],
+            sentence_score=quality[row],
             ids=hypothesis.tokens,
         )
 

@@ -10,8 +10,16 @@ from limner.metrics import MetricStatistics, sentence_statistics
 from limner.text.tokenizer import Tokenizer
 
 
+Texts = tuple[list[str], list[tuple[str, ...]]]
+"""Hypotheses and their references as running text."""
+
+
 def hypothesis_statistics(
-    tokenizer: Tokenizer, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput], metrics: Sequence[str]
+    tokenizer: Tokenizer,
+    best: Sequence[Hypothesis],
+    inputs: Sequence[GenerationInput],
+    metrics: Sequence[str],
+    texts: Texts | None = None,
 ) -> list[MetricStatistics]:
     """Compute the statistics of several metrics; metrics that cannot be computed on this machine are left out.
 
@@ -22,11 +30,11 @@ def hypothesis_statistics(
         best: one hypothesis of each input.
         inputs: inputs with their references.
         metrics: names of metrics.
+        texts: running text of the hypotheses and references; None for that of the tokenizer.
     """
     tokens = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
     references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
-    texts = None
-    if not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
+    if texts is None and not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
         running_text = [tokenizer.decode(hypothesis.tokens, detokenise=True) for hypothesis in best]
         texts = (running_text, [one.references for one in inputs])
     return sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)

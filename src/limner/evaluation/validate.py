@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from limner.data.dataset import Examples
 from limner.decoding.scoring import score_examples
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
+from limner.evaluation.labels import label_texts
 from limner.inference.generate import generate
 from limner.runs.trained_model import TrainedModel
 
@@ -34,8 +35,9 @@ def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) 
         trained.model.eval()
         inputs = examples.generation_inputs()
         n_best = generate([trained], inputs, examples.features, trained.recipe.decoding)
-        trained.model.train(training)
         best = [hypotheses[0] for hypotheses in n_best]
-        for metric in hypothesis_statistics(trained.tokenizer, best, inputs, sentence_metrics):
+        texts = label_texts([trained], inputs, best, examples.features)
+        trained.model.train(training)
+        for metric in hypothesis_statistics(trained.tokenizer, best, inputs, sentence_metrics, texts):
             values[metric.score.name] = metric.score.value
     return values

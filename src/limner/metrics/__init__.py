@@ -15,6 +15,7 @@ from limner.errors import CollectionError, MissingExtraError, SettingsError
 from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
 from limner.metrics.bleu import BLEU_METRICS, SACREBLEU, bleu_statistics, sentence_bleu
 from limner.metrics.caption import CIDER, ROUGE_L
+from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
 from limner.metrics.chrf import CHRF2, CHRF3_METRICS
 from limner.metrics.meteor import METEOR, meteor_in
 from limner.metrics.novelty import novelty
@@ -35,7 +36,9 @@ __all__ = [
     "MetricUnavailable",
     "RetrievalRanks",
     "Score",
+    "default_metrics",
     "higher_is_better",
+    "label_f1_scores",
     "median_rank",
     "metrics_for",
     "novelty",
@@ -54,9 +57,18 @@ logger = logging.getLogger(__name__)
 
 METRICS = {
     metric.name: metric
-    for metric in (*BLEU_METRICS, SACREBLEU, CHRF2, *CHRF3_METRICS, TER, TER_TEXT, CIDER, ROUGE_L, METEOR)
+    for metric in (
+        *(*BLEU_METRICS, SACREBLEU, CHRF2, *CHRF3_METRICS, TER, TER_TEXT, CIDER, ROUGE_L, METEOR),
+        *LABEL_METRICS,
+    )
 }
-"""Sentence metrics by name; METEOR with its parameters for English, see `metrics_for`."""
+"""Metrics of sentences and of labels by name; METEOR with its parameters for English, see `metrics_for`."""
+
+
+def default_metrics(lang: str) -> tuple[str, ...]:
+    """Return the names of all metrics of the sentences in a language, or of a kind of labels (`LABEL_LANGUAGES`)."""
+    of_sentences = tuple(name for name, metric in METRICS.items() if metric not in LABEL_METRICS)
+    return METRICS_OF_LABELS.get(lang, of_sentences)
 
 
 def require_metrics(names: Iterable[str]) -> None:

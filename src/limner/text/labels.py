@@ -7,7 +7,8 @@ its input) or `track` (one token for each frame: the cell of a grid over the fra
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ Point = tuple[float, float]
 """Position in a frame, as shares of its width and height from its left upper corner."""
 
 _CELL = re.compile(r"c(\d+)r(\d+)")
+_PREDICTION = re.compile(r"(\S+) \(([\d.]+)\)")
 
 
 def label_token(label: str) -> str:
@@ -41,3 +43,25 @@ def cell_centres(tokens: Sequence[str]) -> NDArray[np.float64]:
         if match := _CELL.fullmatch(token):
             centres[index] = [(int(number) + 0.5) / CELLS for number in match.groups()]
     return centres
+
+
+def position_text(point: Sequence[float]) -> str:
+    """Write a position (x, y) in percent of the frame's width, as `51.23,8.05`."""
+    return ",".join(f"{100 * share:.2f}" for share in point)
+
+
+class PredictedLabel(NamedTuple):
+    """A label, or a position as text, with its probability."""
+
+    label: str
+    probability: float
+
+
+def write_predictions(predictions: Iterable[PredictedLabel]) -> str:
+    """Write labels with their probabilities, as `positive (0.9312)`, joined by spaces."""
+    return " ".join(f"{label} ({probability:.4f})" for label, probability in predictions)
+
+
+def read_predictions(text: str) -> list[PredictedLabel]:
+    """Read a text of `write_predictions`; empty for other texts."""
+    return [PredictedLabel(label, float(probability)) for label, probability in _PREDICTION.findall(text)]

@@ -14,7 +14,8 @@ from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.errors import SettingsError, TrainingError
 from limner.features.store import FeatureStore
 from limner.layers.image_encoder import trained_convolutions
-from limner.metrics import score_sentences
+from limner.metrics import METRICS, score_sentences
+from limner.metrics.classification import LABEL_METRICS
 from limner.models import Model, build_model
 from limner.models.protocols import CountBasedModel, ModelInputs, PairRanker, PretrainedEmbeddingModel
 from limner.process import use_threads_for
@@ -77,7 +78,8 @@ def prepare(
     if not isinstance(model, CountBasedModel):
         build_optimizer(model.named_parameters(), recipe.training)  # checks the patterns of parameter names
     if recipe.training.pretrained_embeddings:
-        initialisation |= _initialise_embeddings(model, tokenizer, recipe.training)
+        embedded = tokenizer if source is None else source.tokenizer
+        initialisation |= _initialise_embeddings(model, embedded, recipe.training)
     if recipe.training.pretrained_image_encoder:
         initialisation |= _initialise_image_encoder(model, recipe.training.pretrained_image_encoder)
     use_threads_for(model.parameters())  # after loading other runs, which choose threads for their own models
@@ -302,7 +304,7 @@ def _initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
 def _require_computable(metric: str) -> None:
     """Check before the first step that the metric which selects the best weights can be computed on this machine."""
     sentences = ["a dog runs", "a cat sleeps"]
-    if metric != "perplexity" and not score_sentences(sentences, [[text] for text in sentences], [metric]):
+    if metric != "perplexity" and METRICS[metric] not in LABEL_METRICS and not score_sentences(sentences, [[text] for text in sentences], [metric]):
         raise TrainingError(
             f"training.metric: '{metric}' cannot be computed on this machine (see the log); install what it needs, or "
             "choose another metric"

@@ -17,6 +17,7 @@ from limner.data.readers.flickr30k_entities import read_flickr30k_entities
 from limner.data.readers.folder import read_audio_folder, read_image_folder
 from limner.data.readers.iapr import read_iapr
 from limner.data.readers.item_builder import ItemBuilder, ReaderResult
+from limner.data.readers.labelled_texts import read_imdb, read_rt_polarity
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.visual_genome import read_visual_genome
@@ -70,9 +71,15 @@ READERS: dict[str, Reader] = {
         frozenset({"images", "splits", "split"}),
     ),
     "jsonl": Reader(
-        "one JSON object per sentence: id, split, image, lang, text", read_jsonl, frozenset({"images", "split"})
+        "one JSON object per sentence: id, split, image, lang, text, or text, label",
+        read_jsonl,
+        frozenset({"images", "split", "lang"}),
     ),
-    "csv": Reader("one row per sentence: id,split,image,lang,text", read_csv, frozenset({"images", "split"})),
+    "csv": Reader(
+        "one row per sentence: id,split,image,lang,text, or text,label",
+        read_csv,
+        frozenset({"images", "split", "lang"}),
+    ),
     "folder": Reader(
         "folder of images, sentences in .txt files of the same names", read_image_folder, frozenset({"lang", "split"})
     ),
@@ -81,6 +88,10 @@ READERS: dict[str, Reader] = {
         read_audio_folder,
         frozenset({"lang", "split"}),
         AUDIO,
+    ),
+    "imdb": Reader("labelled texts: SPLIT/LABEL/*.txt or LABEL/*.txt", read_imdb, frozenset({"lang", "split"})),
+    "rt-polarity": Reader(
+        "labelled texts, one a line: NAME.LABEL, as rt-polarity.pos", read_rt_polarity, frozenset({"lang", "split"})
     ),
 }
 """Readers by kind of source."""

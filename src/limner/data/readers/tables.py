@@ -17,6 +17,8 @@ from limner.errors import CollectionError
 logger = logging.getLogger(__name__)
 
 REQUIRED = ("image", "lang", "text")
+REQUIRED_WITH_LABEL = ("text", "label")
+"""Required columns of a table of labelled texts."""
 COLUMNS = ("id", "split", *REQUIRED, "group", "label")
 
 Row = tuple[SourceLocation, dict[str, str]]
@@ -26,13 +28,15 @@ def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None
     """Read a table with a header, separated by commas or semicolons, or by tabs if the file name ends in `.tsv`.
 
     An empty `image` denotes an item without an image, an empty `text` an item without a sentence. The default of `id`
-    is the path of the image without suffix. Without `group`, the n-th sentences of an item in each language are
+    is the path of the image without suffix, and the number of the row in a table of labelled texts, which needs no
+    columns but `text` and `label`. Without `group`, the n-th sentences of an item in each language are
     translations of each other.
 
     Args:
         source: file.
         options: `images`, the folder that the column `image` is relative to, by default the folder of the file;
-            `split` of items without a split in the table.
+            `split` of items without a split in the table, by default `train` for labelled texts; `lang` of rows without a
+            language, by default English for labelled texts.
         builder: receives the items in the order of the rows.
 
     Raises:
@@ -103,7 +107,9 @@ def _parse_object(line: str, location: SourceLocation, options: ReaderOptions) -
 
 def _check_columns(names: Iterable[str], location: SourceLocation, options: ReaderOptions) -> None:
     columns = list(names)
-    required = REQUIRED if options.split else ("split", *REQUIRED)
+    required: tuple[str, ...] = REQUIRED if options.split else ("split", *REQUIRED)
+    if "label" in columns and "image" not in columns:
+        required = REQUIRED_WITH_LABEL
     if missing := [name for name in required if name not in columns]:
         remedy = "; without a column 'split' set the option 'split', for example --split auto"
         raise CollectionError(
@@ -119,11 +125,14 @@ def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder
     counts: Counter[tuple[str, str]] = Counter()
     missing: set[str] = set()
     unknown: set[str] = set()
-    for location, row in rows:
+    for number, (location, row) in enumerate(rows, start=1):
         unknown |= row.keys() - {*COLUMNS}
-        name, lang, text = row["image"].strip(), row["lang"].strip(), row["text"]
+        labelled = "image" not in row
+        name, text = row.get("image", "").strip(), row["text"]
+        lang = row.get("lang", "").strip() or options.lang or ("en" if labelled else "")
         id = row.get("id", "").strip() or (Path(name).with_suffix("").as_posix() if name else "")
-        split = row.get("split", "").strip() or (assign_split(id, options) if options.split else "")
+        id = id or (f"row-{number:05d}" if labelled else "")
+        split = row.get("split", "").strip() or (assign_split(id, options) if options.split or labelled else "")
         image = folder / name if name else None
         if image and id not in builder and (id in missing or not image.is_file()):
             if id not in missing:

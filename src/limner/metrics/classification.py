@@ -1,0 +1,166 @@
+"""Metrics of labels: accuracy, macro-averaged F1, calibration error, and the error of positions.
+
+A segment is a sentence of labels, one for an item or one for each step. Accuracy and F1 read the labels (tokens). The
+calibration error and the position error read texts with probabilities, see `limner.text.labels.write_predictions`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from limner.errors import CollectionError
+from limner.metrics.base import Metric, References, Score, Statistics
+from limner.text.labels import FRAME_LABELS, LABEL, TRACK, read_predictions
+
+BINS = 10
+"""Number of bins of equal width of the calibration error."""
+FARTHEST = 100.0
+"""Error of a frame without a predicted position, in percent of the frame's width."""
+
+
+def label_set(references: References) -> list[str]:
+    """Return the labels of the references in alphabetical order."""
+    return sorted({label for own in references for reference in own for label in reference.split()})
+
+
+def _pairs(hypothesis: str, own: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Pair the labels of a hypothesis with those of its first reference; a missing label is empty."""
+    predicted, right = hypothesis.split(), own[0].split()
+    predicted += [""] * (len(right) - len(predicted))
+    return zip(predicted, right, strict=False)
+
+
+def accuracy_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
+    """Count the right labels and all labels of each segment, (N, 2)."""
+    rows = []
+    for hypothesis, own in zip(hypotheses, references, strict=True):
+        right = [label == reference for label, reference in _pairs(hypothesis, own)]
+        rows.append((sum(right), len(right)))
+    return np.array(rows, dtype=np.float64)
+
+
+def f1_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
+    """Count true positives, predictions and occurrences of every label of the references in each segment, (N, 3 K)."""
+    column = {label: index for index, label in enumerate(label_set(references))}
+    counts = np.zeros((len(hypotheses), len(column), 3))
+    for row, (hypothesis, own) in enumerate(zip(hypotheses, references, strict=True)):
+        for (label, reference), count in Counter(_pairs(hypothesis, own)).items():
+            if label in column:
+                counts[row, column[label], :2] += (count * (label == reference), count)
+            counts[row, column[reference], 2] += count
+    return counts.reshape(len(hypotheses), -1)
+
+
+def f1_values(totals: Statistics) -> Statistics:
+    """Compute F1 = 2 TP / (predictions + occurrences) of every label, 0-100, from summed statistics (3 K,)."""
+    right, predicted, occurring = totals.reshape(-1, 3).T
+    values: Statistics = 100 * 2 * right / np.maximum(predicted + occurring, 1)
+    return values
+
+
+def label_f1_scores(hypotheses: Sequence[str], references: References) -> list[Score]:
+    """Compute the F1 of each label of the references."""
+    values = f1_values(f1_statistics(hypotheses, references).sum(axis=0))
+    return [
+        Score(f"f1:{label}", float(value), "scale:0-100")
+        for label, value in zip(label_set(references), values, strict=True)
+    ]
+
+
+class ReliabilityBin(NamedTuple):
+    """Predictions whose probability lies in one interval."""
+
+    count: int
+    """Number of predictions."""
+    confidence: float
+    """Mean probability of the predicted labels."""
+    accuracy: float
+    """Share of the predictions that are right."""
+
+
+def calibration_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
+    """Sum the predictions, their probabilities and the right ones by bin of the probability, (N, 3 BINS)."""
+    sums = np.zeros((len(hypotheses), BINS, 3))
+    for row, (hypothesis, own) in enumerate(zip(hypotheses, references, strict=True)):
+        for (label, probability), right in zip(read_predictions(hypothesis), own[0].split(), strict=False):
+            number = min(int(probability * BINS), BINS - 1)
+            sums[row, number] += (1, probability, label == right)
+    return sums.reshape(len(hypotheses), -1)
+
+
+def reliability_bins(hypotheses: Sequence[str], references: References) -> list[ReliabilityBin]:
+    """Compute the bins of a reliability diagram from predictions with probabilities."""
+    totals = calibration_statistics(hypotheses, references).sum(axis=0).reshape(-1, 3)
+    return [
+        ReliabilityBin(int(count), probability / max(count, 1), right / max(count, 1))
+        for count, probability, right in totals.tolist()
+    ]
+
+
+def _calibration_error(totals: Statistics) -> float:
+    """Compute the mean distance of confidence and accuracy over all predictions, Guo et al. (2017), eq. 3."""
+    counts, probabilities, right = totals.reshape(-1, 3).T
+    return float(100 * np.abs(probabilities - right).sum() / max(counts.sum(), 1))
+
+
+def position_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
+    """Sum the distances of predicted and right positions, in percent of the frame's width, and the frames, (N, 2)."""
+    rows = []
+    for hypothesis, own in zip(hypotheses, references, strict=True):
+        right, predicted = _positions(own[0].split()), _positions([one.label for one in read_predictions(hypothesis)])
+        count = min(len(right), len(predicted))
+        distances = np.linalg.norm(predicted[:count] - right[:count], axis=1).tolist()
+        rows.append((sum(distances) + FARTHEST * (len(right) - count), len(right)))
+    return np.array(rows, dtype=np.float64)
+
+
+def _positions(texts: Sequence[str]) -> Statistics:
+    """Read positions (T, 2) written by `limner.text.labels.position_text`."""
+    try:
+        return np.array([[float(part) for part in text.split(",")] for text in texts]).reshape(-1, 2)
+    except ValueError:
+        raise CollectionError(
+            f"expected positions such as 51.23,8.05, found '{' '.join(texts[:3])}'; the position error needs a model "
+            "trained with data.lang=track"
+        ) from None
+
+
+ACCURACY = Metric(
+    "accuracy",
+    accuracy_statistics,
+    lambda totals: float(100 * totals[0] / max(totals[1], 1)),
+    lambda: "scale:0-100",
+)
+MACRO_F1 = Metric(
+    "f1",
+    f1_statistics,
+    lambda totals: float(f1_values(totals).mean()) if len(totals) else 0.0,
+    lambda: "average:macro|labels:of the references|scale:0-100",
+)
+CALIBRATION_ERROR = Metric(
+    "calibration_error",
+    calibration_statistics,
+    _calibration_error,
+    lambda: f"bins:{BINS}, equal width|scale:0-100",
+    reads="text",
+    higher_is_better=False,
+)
+POSITION_ERROR = Metric(
+    "position_error",
+    position_statistics,
+    lambda totals: float(totals[0] / max(totals[1], 1)),
+    lambda: "distance:mean over frames|unit:percent of the frame's width",
+    reads="text",
+    higher_is_better=False,
+)
+LABEL_METRICS = (ACCURACY, MACRO_F1, CALIBRATION_ERROR, POSITION_ERROR)
+METRICS_OF_LABELS: dict[str, tuple[str, ...]] = {
+    LABEL: ("accuracy", "f1", "calibration_error"),
+    FRAME_LABELS: ("accuracy", "f1", "calibration_error"),
+    TRACK: ("position_error", "accuracy"),
+}
+"""Names of the metrics of each kind of labels."""

@@ -21,6 +21,7 @@ from limner.models.protocols import (
     PretrainedEmbeddingModel,
     WordEmbeddingModel,
 )
+from limner.models.sequence_labeller import SequenceLabellerSettings
 
 INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
 CAPABILITIES = {
@@ -30,6 +31,7 @@ CAPABILITIES = {
     MRNNSettings: {ImageVectorModel, PairScorer, WordEmbeddingModel},
     NGramSettings: {CountBasedModel},
     NMTSettings: set(),
+    SequenceLabellerSettings: {PretrainedEmbeddingModel},
 }
 ALL = (CountBasedModel, ImageVectorModel, PairRanker, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel)
 

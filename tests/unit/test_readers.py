@@ -532,8 +532,8 @@ def test_an_import_with_other_splits_is_an_error_with_a_remedy(tmp_path):
 def test_kinds_sources_and_options_are_checked(tmp_path):
     with pytest.raises(CollectionError, match="'flicker': unknown kind of source; expected one of flickr"):
         read_source("flicker", tmp_path)
-    with pytest.raises(CollectionError, match="'csv' does not support the option 'lang'; it supports images"):
-        read_source("csv", tmp_path, ReaderOptions(lang="en"))
+    with pytest.raises(CollectionError, match="'csv' does not support the option 'splits'; it supports images"):
+        read_source("csv", tmp_path, ReaderOptions(splits=tmp_path))
     for kind in READERS:
         with pytest.raises(CollectionError, match="does not exist"):
             read_source(kind, tmp_path / "nothing")

@@ -128,9 +128,7 @@ class Item:
         by_group: dict[int, list[Sentence]] = {}
         for sentence in before:
             by_group.setdefault(sentence.group, []).append(sentence)
-        return [
-            (other, sentence) for sentence in self._written(target) for other in by_group.get(sentence.group, ())
-        ]
+        return [(other, sentence) for sentence in self._written(target) for other in by_group.get(sentence.group, ())]
 
     def _written(self, lang: str) -> list[Sentence]:
         """Human-written sentences in a language, or the sentence of labels."""

@@ -130,14 +130,9 @@ def evaluate(
     if retrieval_features is not None:
         require_shortlist(task.measures.shortlist, task.examples.items)
     task = _with_image_control(task)
-    inputs = task.examples.generation_inputs()
-    n_best = generate(
-        models, inputs, task.examples.features, task.decoding, on_progress=partial(task.on_progress, "decoding")
-    )
-    best = [hypotheses[0] for hypotheses in n_best]
-    texts = label_texts(models, inputs, best, task.examples.features)
-    scores = _sentence_scores(task, best, inputs, texts)
-    gates = _gates(task, best, inputs)
+    decoded = _decode(task)
+    scores = _sentence_scores(task, decoded)
+    gates = _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
     retrieval = RetrievalEvaluation((), None)
     if retrieval_features is not None:
@@ -154,7 +149,7 @@ def evaluate(
         seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
         scores=tuple(_with_control_signature((*scores, *retrieval.scores), options)),
-        items=tuple(_evaluated_items(task, best, inputs, texts)),
+        items=tuple(_evaluated_items(task, decoded)),
         retrieval=retrieval.shown,
         gates=gates,
     )
@@ -198,11 +193,26 @@ def _supports_retrieval(task: _Task) -> bool:
     return True
 
 
-def _sentence_scores(
-    task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput], texts: Texts | None
-) -> list[Score]:
+class _Decoded(NamedTuple):
+    """Inputs with their best hypotheses."""
+
+    inputs: Sequence[GenerationInput]
+    best: Sequence[Hypothesis]
+    texts: Texts | None
+    """Labels with their probabilities; None for sentences."""
+
+
+def _decode(task: _Task) -> _Decoded:
+    """Find the best hypothesis of every input."""
+    inputs, features = task.examples.generation_inputs(), task.examples.features
+    on_progress = partial(task.on_progress, "decoding")
+    best = [one[0] for one in generate(task.models, inputs, features, task.decoding, on_progress=on_progress)]
+    return _Decoded(inputs, best, label_texts(task.models, inputs, best, features))
+
+
+def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
-    first, measures = task.first, task.measures
+    first, measures, (inputs, best, texts) = task.first, task.measures, decoded
     metrics = task.options.metrics or default_metrics(first.recipe.data.lang)
     statistics = hypothesis_statistics(first.tokenizer, best, inputs, metrics, texts)
     scores = [metric.score for metric in statistics]
@@ -230,12 +240,12 @@ def _scores_by_label(tokens: Sequence[str], inputs: Sequence[GenerationInput]) -
     return scores if len(scores) <= MAX_LABEL_SCORES else []
 
 
-def _gates(task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput]) -> GateStatistics | None:
+def _gates(task: _Task, decoded: _Decoded) -> GateStatistics | None:
     """Compute the statistics of the image gate of a translation model; None if it has no gate."""
     if task.examples.source is None or not task.first.model.uses_image:
         return None
     on_progress = partial(task.on_progress, "gate values")
-    return measure_gates(task.first, inputs, best, task.examples.features, on_progress=on_progress)
+    return measure_gates(task.first, decoded.inputs, decoded.best, task.examples.features, on_progress=on_progress)
 
 
 def _evaluate_retrieval(task: _Task, features: FeatureStore) -> RetrievalEvaluation:
@@ -273,10 +283,8 @@ def _training_sentences(model: TrainedModel, collection: Collection) -> list[str
     return [" ".join(model.tokenizer.words(text)) for text in texts]
 
 
-def _evaluated_items(
-    task: _Task, best: Sequence[Hypothesis], inputs: Sequence[GenerationInput], texts: Texts | None
-) -> Iterable[EvaluatedItem]:
-    tokenizer = task.first.tokenizer
+def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:
+    tokenizer, (inputs, best, texts) = task.first.tokenizer, decoded
     tokens = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
     references = [[" ".join(tokenizer.words(text)) for text in one.references] for one in inputs]
     if texts is None:

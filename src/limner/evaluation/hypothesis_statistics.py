@@ -9,7 +9,6 @@ from limner.decoding.hypotheses import Hypothesis
 from limner.metrics import MetricStatistics, sentence_statistics
 from limner.text.tokenizer import Tokenizer
 
-
 Texts = tuple[list[str], list[tuple[str, ...]]]
 """Hypotheses and their references as running text."""
 

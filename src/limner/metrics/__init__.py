@@ -15,8 +15,8 @@ from limner.errors import CollectionError, MissingExtraError, SettingsError
 from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
 from limner.metrics.bleu import BLEU_METRICS, SACREBLEU, bleu_statistics, sentence_bleu
 from limner.metrics.caption import CIDER, ROUGE_L
-from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
 from limner.metrics.chrf import CHRF2, CHRF3_METRICS
+from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
 from limner.metrics.meteor import METEOR, meteor_in
 from limner.metrics.novelty import novelty
 from limner.metrics.ranks import (

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import hypot, isnan, nan
 from typing import NamedTuple
 
 import numpy as np
 
-from limner.errors import CollectionError
 from limner.metrics.base import Metric, References, Score, Statistics
 from limner.text.labels import FRAME_LABELS, LABEL, TRACK, read_predictions
 
 BINS = 10
 """Number of bins of equal width of the calibration error."""
 FARTHEST = 100.0
-"""Error of a frame without a predicted position, in percent of the frame's width."""
+"""Error of a frame without a predicted or a right position, in percent of the frame's width."""
 
 
 def label_set(references: References) -> list[str]:
@@ -74,7 +74,7 @@ def label_f1_scores(hypotheses: Sequence[str], references: References) -> list[S
 class ReliabilityBin(NamedTuple):
     """Predictions whose probability lies in one interval."""
 
-    count: int
+    predictions: int
     """Number of predictions."""
     confidence: float
     """Mean probability of the predicted labels."""
@@ -111,22 +111,22 @@ def position_statistics(hypotheses: Sequence[str], references: References) -> St
     """Sum the distances of predicted and right positions, in percent of the frame's width, and the frames, (N, 2)."""
     rows = []
     for hypothesis, own in zip(hypotheses, references, strict=True):
-        right, predicted = _positions(own[0].split()), _positions([one.label for one in read_predictions(hypothesis)])
-        count = min(len(right), len(predicted))
-        distances = np.linalg.norm(predicted[:count] - right[:count], axis=1).tolist()
-        rows.append((sum(distances) + FARTHEST * (len(right) - count), len(right)))
+        right = [_position(text) for text in own[0].split()]
+        predicted = [_position(label) for label, _ in read_predictions(hypothesis)]
+        missing = len(right) - len(predicted)
+        distances = [hypot(x - x_0, y - y_0) for (x, y), (x_0, y_0) in zip(predicted, right, strict=False)]
+        known = [FARTHEST if isnan(distance) else distance for distance in distances]
+        rows.append((sum(known) + FARTHEST * max(missing, 0), len(right)))
     return np.array(rows, dtype=np.float64)
 
 
-def _positions(texts: Sequence[str]) -> Statistics:
-    """Read positions (T, 2) written by `limner.text.labels.position_text`."""
+def _position(text: str) -> tuple[float, float]:
+    """Read a position written by `limner.text.labels.position_text`; NaN for other texts."""
     try:
-        return np.array([[float(part) for part in text.split(",")] for text in texts]).reshape(-1, 2)
+        x, y = (float(part) for part in text.split(","))
     except ValueError:
-        raise CollectionError(
-            f"expected positions such as 51.23,8.05, found '{' '.join(texts[:3])}'; the position error needs a model "
-            "trained with data.lang=track"
-        ) from None
+        return nan, nan
+    return x, y
 
 
 ACCURACY = Metric(
@@ -153,7 +153,7 @@ POSITION_ERROR = Metric(
     "position_error",
     position_statistics,
     lambda totals: float(totals[0] / max(totals[1], 1)),
-    lambda: "distance:mean over frames|unit:percent of the frame's width",
+    lambda: "distance:mean over frames|scale:percent of the frame's width",
     reads="text",
     higher_is_better=False,
 )

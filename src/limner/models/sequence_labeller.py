@@ -198,7 +198,9 @@ class SequenceLabeller(nn.Module):
         assert self.grid_encoder is not None
         grid = self.grid_encoder(batch.image)
         if grid is None:  # no example of the batch has an image
-            vectors = batch.image.present.new_zeros((len(batch), 1, self.grid_encoder.dim), dtype=self.readout.weight.dtype)
+            vectors = batch.image.present.new_zeros(
+                (len(batch), 1, self.grid_encoder.dim), dtype=self.readout.weight.dtype
+            )
             mask = batch.image.present[:, None]
         else:
             vectors, mask = grid
@@ -262,7 +264,7 @@ class SequenceLabeller(nn.Module):
         return Output(self._log_probs(outputs, position < memory.lengths[:, None]))
 
     def _log_probs(self, outputs: Tensor, has_label: Tensor) -> Tensor:
-        """Compute log-probabilities (…, V) of the labels from outputs (…, D), or of the end after the last label (…)."""
+        """Compute log-probabilities (…, V) of the labels from outputs (…, D), and of the end after the last label."""
         labels = precise(self.readout(outputs)).log_softmax(-1)
         labels = functional.pad(labels, (len(SPECIAL_TOKENS), 0), value=EXCLUDED)
         end = torch.full_like(labels, EXCLUDED)
@@ -290,6 +292,6 @@ def _require_one_label_each(batch: Batch, lengths: Tensor) -> None:
         row = int(different[0])
         raise TrainingError(
             f"item '{batch.ids[row]}': expected {int(lengths[row])} labels, one for each output of the model, found "
-            f"{int(labels[row])}; set model.outputs to 'last' for one label of an item (data.lang: label), or to 'every' "
-            "for a label of each step (data.lang: frame_labels)"
+            f"{int(labels[row])}; set model.outputs to 'last' for one label of an item (data.lang: label), or to "
+            "'every' for a label of each step (data.lang: frame_labels)"
         )

@@ -150,7 +150,7 @@ class EvaluatedItem(Record):
     log_prob: float | None = None
     """Log-probability of the hypothesis, in nats."""
     sentence_score: float | None = None
-    """Smoothed sentence BLEU-4, or the accuracy of labels, 0-100, by which a report selects the best and worst hypotheses."""
+    """Smoothed sentence BLEU-4, or accuracy of the labels, 0-100, by which a report selects the best and worst."""
     ids: tuple[int, ...] = ()
     """Token ids of the hypothesis, without special tokens."""
 

@@ -304,7 +304,11 @@ def _initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
 def _require_computable(metric: str) -> None:
     """Check before the first step that the metric which selects the best weights can be computed on this machine."""
     sentences = ["a dog runs", "a cat sleeps"]
-    if metric != "perplexity" and METRICS[metric] not in LABEL_METRICS and not score_sentences(sentences, [[text] for text in sentences], [metric]):
+    if (
+        metric != "perplexity"
+        and METRICS[metric] not in LABEL_METRICS
+        and not score_sentences(sentences, [[text] for text in sentences], [metric])
+    ):
         raise TrainingError(
             f"training.metric: '{metric}' cannot be computed on this machine (see the log); install what it needs, or "
             "choose another metric"

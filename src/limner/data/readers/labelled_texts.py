@@ -62,7 +62,9 @@ def read_rt_polarity(source: Path, options: ReaderOptions, builder: ItemBuilder)
     names = {path.stem for path in paths}
     if len(paths) < 2 or len(names) > 1:
         found = ", ".join(path.name for path in paths) or "none"
-        raise CollectionError(f"{source}: expected files NAME.LABEL of one name, such as rt-polarity.pos; found {found}")
+        raise CollectionError(
+            f"{source}: expected files NAME.LABEL of one name, such as rt-polarity.pos; found {found}"
+        )
     for path in paths:
         label = path.suffix[1:]
         for number, line in enumerate(read_lines(path), start=1):

@@ -35,8 +35,8 @@ def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None
     Args:
         source: file.
         options: `images`, the folder that the column `image` is relative to, by default the folder of the file;
-            `split` of items without a split in the table, by default `train` for labelled texts; `lang` of rows without a
-            language, by default English for labelled texts.
+            `split` of items without a split in the table; `lang` of rows without a language. For labelled texts the
+            defaults are `train` and English.
         builder: receives the items in the order of the rows.
 
     Raises:

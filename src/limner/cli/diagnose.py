@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,9 +23,10 @@ from limner.cli.options import (
     require_one_model,
 )
 from limner.cli.terminal import out, print_json, progress_bars
+from limner.errors import SettingsError
 
 if TYPE_CHECKING:
-    from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis
+    from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis, Grounding
 
 
 # Options of this command.
@@ -39,6 +40,13 @@ ContrastOption = Annotated[
         "--contrast",
         metavar="FILE",
         help="TSV file of contrastive pairs: two sentences for an image, or two images for a sentence.",
+    ),
+]
+GroundingOption = Annotated[
+    bool,
+    typer.Option(
+        "--grounding",
+        help="Measure instead whether the attention over the image is inside the boxes of annotated phrases.",
     ),
 ]
 MetricOption = Annotated[
@@ -56,7 +64,7 @@ OutOption = Annotated[
         "--out",
         metavar="FILE",
         help="JSON file to write; default: diagnosis/SPLIT.json in the run folder, with suffixes for --mask and "
-        "--contrast.",
+        "--contrast; with --grounding diagnosis/grounding/SPLIT.json.",
     ),
 ]
 
@@ -69,6 +77,7 @@ def diagnose(
     split: EvaluatedSplitOption = None,
     mask: MaskOption = None,
     contrast: ContrastOption = None,
+    grounding: GroundingOption = False,
     metric: MetricOption = None,
     trials: TrialsOption = 10_000,
     seed: SeedOption = 1,
@@ -84,6 +93,11 @@ def diagnose(
     Example: `limner diagnose --model runs/src-img --collection collections/multi30k --mask colours --mask last:3`
     """
     run = require_one_model(model, "diagnose")
+    if grounding:
+        unused = given(mask=mask, contrast=contrast, metric=metric, beam_size=beam_size, backbone=backbone)
+        values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
+        _measure_grounding(run, collection, values, unused, out_file, device, as_json)
+        return
     from limner.data.collection import Collection
     from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import DiagnosisSettings, save_diagnosis
@@ -120,6 +134,72 @@ def diagnose(
         return
     _print(diagnosis)
     typer.echo(f"{path} ({diagnosis.seconds:.1f} s)")
+
+
+def _measure_grounding(
+    run: Path,
+    collection: Path,
+    values: dict[str, Any],
+    unused: dict[str, Any],
+    out_file: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Run `limner diagnose --grounding`; `unused` are given options without a meaning for it."""
+    if unused:
+        option = next(iter(unused)).replace("_", "-")
+        raise SettingsError(f"--grounding: generates no sentences and has no option --{option}; leave it out")
+    from limner.data.collection import Collection
+    from limner.diagnosis import GroundingSettings, measure_grounding, save_grounding
+    from limner.runs.trained_model import load_trained_model
+
+    with progress_bars() as progress:
+        result = measure_grounding(
+            load_trained_model(run, device),
+            Collection.open(collection),
+            settings=GroundingSettings.parse(values),
+            command=command_line(),
+            on_progress=progress,
+        )
+    path = save_grounding(result, run) if out_file is None else out_file
+    if out_file is not None:
+        result.save(out_file)
+    if as_json:
+        print_json({"file": str(path), **json.loads(result.model_dump_json())})
+        return
+    _print_grounding(result)
+    typer.echo(f"{path} ({result.seconds:.1f} s)")
+
+
+def _print_grounding(result: Grounding) -> None:
+    """Print the scores of all phrases with p-values, then the mass by entity type."""
+    from rich.table import Table
+
+    everything, *types = result.groups
+    title = f"{everything.phrases:,} phrases of {everything.images:,} images of '{result.split}'"
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    for column in ("attention", "mass inside, %", "pointing, %"):
+        table.add_column(column, justify="left" if column == "attention" else "right", no_wrap=True)
+    for score in everything.scores:
+        cells = [
+            f"{value:.2f}" if p is None else f"{value:.2f} (p {p:.4f})"
+            for value, p in ((score.mass, score.mass_p), (score.pointing, score.pointing_p))
+        ]
+        table.add_row(score.attention, *cells)
+    out.print(table)
+    names = [score.attention for score in everything.scores]
+    table = Table(box=None, pad_edge=False, title="by entity type: mass inside / pointing, %", title_justify="left")
+    for column in ("type", "phrases", *names):
+        table.add_column(column, justify="left" if column == "type" else "right", no_wrap=True)
+    for group in types:
+        cells = [f"{score.mass:.1f} / {score.pointing:.1f}" for score in group.scores]
+        table.add_row(group.type, f"{group.phrases:,}", *cells)
+    out.print()
+    out.print(table)
+    for reason, count in result.excluded.items():
+        typer.echo(f"not measured: {count:,} {reason}")
+    typer.echo(f"attention correctness (maximum over the words of a phrase): {everything.correctness:.2f} %")
+    typer.echo(result.verdict)
 
 
 def _print(diagnosis: Diagnosis) -> None:

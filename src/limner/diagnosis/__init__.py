@@ -1,14 +1,19 @@
-"""Diagnosis of how much a model uses the image: image controls, source masking, ambiguous words, contrastive sets."""
+"""Diagnosis of how a model uses the image: controls, masking, ambiguous words, contrastive sets, grounding."""
 
 from __future__ import annotations
 
 from limner.diagnosis.diagnose import DiagnosisSettings, diagnose, save_diagnosis, verdict
+from limner.diagnosis.grounding import GroundingSettings, grounding_verdict, measure_grounding, save_grounding
 from limner.diagnosis.records import (
     AmbiguityResult,
     ConditionResult,
     ConditionScore,
     ContrastiveResult,
     Diagnosis,
+    Grounding,
+    GroundingExample,
+    GroundingGroup,
+    GroundingScore,
     MaskingResult,
 )
 
@@ -19,8 +24,16 @@ __all__ = [
     "ContrastiveResult",
     "Diagnosis",
     "DiagnosisSettings",
+    "Grounding",
+    "GroundingExample",
+    "GroundingGroup",
+    "GroundingScore",
+    "GroundingSettings",
     "MaskingResult",
     "diagnose",
+    "grounding_verdict",
+    "measure_grounding",
     "save_diagnosis",
+    "save_grounding",
     "verdict",
 ]

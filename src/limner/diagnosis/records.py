@@ -2,6 +2,7 @@
 
 RUN/diagnosis/SPLIT.json      `Diagnosis`; SPLIT-colours-last_3.json with the masks 'colours' and 'last:3', and
                               SPLIT-contrast_pairs.json with the contrastive set pairs.tsv
+RUN/diagnosis/grounding/SPLIT.json  `Grounding`
 """
 
 from __future__ import annotations
@@ -128,3 +129,91 @@ class Diagnosis(Record):
         if self.contrastive is not None:
             parts.append(f"contrast_{Path(self.contrastive.file).stem}")
         return "-".join([self.split, *(re.sub(r"[^\w.]+", "_", part) for part in parts)])
+
+
+class GroundingScore(Record):
+    """Agreement of one attention with the boxes of phrases, beside that of the model."""
+
+    attention: str
+    """'model', or a baseline: 'uniform', 'centre' (Gaussian) or 'mean' (the model's mean over all phrases)."""
+    mass: float
+    """Percentage of the attention inside the union of the boxes of a phrase, mean over phrases."""
+    pointing: float
+    """Percentage of the phrases whose location of maximum attention has its centre inside a box."""
+    mass_p: float | None = None
+    """Two-sided p-value of the difference in mass from the model; None for the model."""
+    pointing_p: float | None = None
+    """Two-sided p-value of the difference in pointing from the model; None for the model."""
+
+
+class GroundingGroup(Record):
+    """Scores on the phrases of one entity type."""
+
+    type: str
+    """Entity type, or 'all'. A phrase of several types belongs to each of them."""
+    images: int
+    phrases: int
+    correctness: float
+    """Attention correctness of the model as a percentage, Liu et al. (2017): maximum of the mass over the words of a
+    phrase, mean over phrases."""
+    scores: tuple[GroundingScore, ...]
+    """Scores of the model, then of the baselines."""
+
+
+class GroundingExample(Record):
+    """Phrase with the attention of a model and the boxes of its entity."""
+
+    id: str
+    """Id of the item."""
+    image: str
+    """Absolute path of the image."""
+    sentence: str
+    phrase: str
+    types: tuple[str, ...]
+    mass: float
+    """Percentage of the attention inside the boxes."""
+    uniform_mass: float
+    """Percentage of uniform attention inside the boxes."""
+    boxes: tuple[tuple[float, float, float, float], ...]
+    """Left, top, width and height in pixels of the image."""
+    area: tuple[float, float, float, float]
+    """Left, top, right and bottom of the part of the image that the grid covers, in pixels of the image."""
+    attention: tuple[float, ...]
+    """Attention weight of each location, mean over the words of the phrase, row by row of the grid."""
+
+
+class Grounding(Record):
+    """Agreement of a model's attention over image locations with the boxes of annotated phrases."""
+
+    split: str
+    lang: str
+    """Language of the sentences."""
+    collection: str
+    """Absolute path of the collection."""
+    fingerprint: str
+    """Fingerprint of the collection's contents."""
+    command: str
+    seconds: float
+    """Duration in seconds."""
+    features: str
+    """Name of the feature table with the locations."""
+    grid: tuple[int, int]
+    """Rows and columns of the locations."""
+    centre_sigma: float
+    """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
+    sentences: int
+    """Number of sentences with at least one measured phrase."""
+    excluded: dict[str, int]
+    """Number of phrases that are not measured, by reason."""
+    groups: tuple[GroundingGroup, ...]
+    """All phrases, then the entity types, most frequent first."""
+    hits: tuple[GroundingExample, ...]
+    """Phrases with the largest mass above uniform attention, one of each image."""
+    misses: tuple[GroundingExample, ...]
+    """Phrases with the smallest mass compared with uniform attention whose maximum is outside, one of each image."""
+    trials: int
+    """Number of trials of each approximate randomisation test; images are exchanged."""
+    seed: int
+    """Random seed of the significance tests."""
+    verdict: str
+    """One-sentence summary."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from limner.errors import SettingsError
@@ -140,6 +141,29 @@ def encoded_box(size: tuple[int, int], preprocessing: Preprocessing) -> tuple[fl
     across, down = (min(size), min(size)) if preprocessing.resize == "crop" else size
     left, top = (width - fraction * across) / 2, (height - fraction * down) / 2
     return left, top, width - left, height - top
+
+
+def location_cells(size: tuple[int, int], preprocessing: Preprocessing, grid: tuple[int, int]) -> NDArray[np.float64]:
+    """Compute the part of an image that each location of a grid covers.
+
+    The encoded part of the image (`encoded_box`) is divided evenly: location (r, c) covers the part in the r-th of
+    `rows` strips and in the c-th of `columns` strips. Receptive fields are larger and overlap; a cell is the part that
+    is nearest to its location.
+
+    Args:
+        size: width and height of the upright image in pixels.
+        preprocessing: how the image was resized and cropped.
+        grid: rows and columns of the grid.
+
+    Returns:
+        Left, top, right and bottom of each cell in pixels of the image, (L, 4), row by row of the grid; outside the
+        image where the crop is padded.
+    """
+    rows, columns = grid
+    left, top, right, bottom = encoded_box(size, preprocessing)
+    across, down = np.linspace(left, right, columns + 1), np.linspace(top, bottom, rows + 1)
+    row, column = (indices.ravel() for indices in np.indices(grid))
+    return np.stack([across[column], down[row], across[column + 1], down[row + 1]], axis=1)
 
 
 def resize_shorter_side(

@@ -70,6 +70,21 @@ class FeatureSpec(Settings):
         return f"{self.backbone}{layer} {kind} {shape} [{self.fingerprint}]"
 
 
+def grid_of(spec: FeatureSpec, locations: int) -> tuple[int, int] | None:
+    """Rows and columns of the image locations that a model attends to; None if the features have another number.
+
+    A convnet on feature maps keeps their aspect ratio.
+    """
+    if spec.kind == "maps":
+        height, width = spec.shape[1:]
+        size = round((locations * height / width) ** 0.5), round((locations * width / height) ** 0.5)
+    elif spec.grid_size is not None:
+        size = spec.grid_size
+    else:
+        return None
+    return size if size[0] * size[1] == locations else None
+
+
 def require_compatible(
     stored: FeatureSpec,
     expected: FeatureSpec,

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.spec import FeatureSpec
+from limner.features.spec import grid_of as grid_of
 from limner.files import write_text
 from limner.inference.explain import Explanation
 from limner.media.image import open_image
@@ -103,21 +104,6 @@ def _save_plots(
             plots.save_png(figure, folder / f"{number}-image.png").name,
             "attention over the image",
         )
-
-
-def grid_of(spec: FeatureSpec, locations: int) -> tuple[int, int] | None:
-    """Rows and columns of the image locations that a model attends to; None if the features have another number.
-
-    A convnet on feature maps keeps their aspect ratio.
-    """
-    if spec.kind == "maps":
-        height, width = spec.shape[1:]
-        size = round((locations * height / width) ** 0.5), round((locations * width / height) ** 0.5)
-    elif spec.grid_size is not None:
-        size = spec.grid_size
-    else:
-        return None
-    return size if size[0] * size[1] == locations else None
 
 
 def box_of(spec: FeatureSpec, size: tuple[int, int]) -> Box:

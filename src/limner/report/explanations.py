@@ -14,12 +14,12 @@ from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.hypotheses import Hypothesis
 from limner.errors import CollectionError, MediaError, RunError
-from limner.features.spec import FeatureSpec
+from limner.features.spec import FeatureSpec, grid_of
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
 from limner.media.image import open_image
 from limner.report import attention_plots, plots
-from limner.report.attention_page import box_of, grid_of
+from limner.report.attention_page import box_of
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel

@@ -30,6 +30,7 @@ from limner.report.examples import (
     sentence_query_cards,
 )
 from limner.report.gates import gate_section
+from limner.report.grounding import read_groundings
 from limner.report.score_tables import LABELS, control_tables, generation_rows, retrieval_rows, title_of
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig, read_evaluations, read_log
@@ -59,8 +60,8 @@ def write_report(run: Path, out: Path, *, seed: int = 0) -> Path:
     """Write the report of a run.
 
     Args:
-        run: run directory with `config.json` and, optionally, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json` and
-            the model.
+        run: run directory with `config.json` and, optionally, `log.jsonl`, `evaluation/*.json`, `diagnosis/*.json`,
+            `diagnosis/grounding/*.json` and the model.
         out: HTML file to write; an existing file is replaced.
         seed: random seed of the random sample and of the maps of words.
 
@@ -90,6 +91,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0) -> Path:
         evaluations=[_section(evaluation, context) for evaluation in with_own_images],
         controls=control_tables(evaluations, context.modality),
         diagnoses=read_diagnoses(run),
+        groundings=read_groundings(run, context.thumbnails),
         words=_words(context.model, seed),
         seed=seed,
     )

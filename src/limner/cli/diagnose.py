@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -27,6 +27,8 @@ from limner.errors import SettingsError
 
 if TYPE_CHECKING:
     from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis, Grounding
+
+RecordOfModel = TypeVar("RecordOfModel", "Diagnosis", "Grounding")
 
 
 # Options of this command.
@@ -129,11 +131,7 @@ def diagnose(
     path = save_diagnosis(diagnosis, run) if out_file is None else out_file
     if out_file is not None:
         diagnosis.save(out_file)
-    if as_json:
-        print_json({"file": str(path), **json.loads(diagnosis.model_dump_json())})
-        return
-    _print(diagnosis)
-    typer.echo(f"{path} ({diagnosis.seconds:.1f} s)")
+    _report(diagnosis, path, _print, as_json)
 
 
 def _measure_grounding(
@@ -164,11 +162,16 @@ def _measure_grounding(
     path = save_grounding(result, run) if out_file is None else out_file
     if out_file is not None:
         result.save(out_file)
+    _report(result, path, _print_grounding, as_json)
+
+
+def _report(record: RecordOfModel, path: Path, print_record: Callable[[RecordOfModel], None], as_json: bool) -> None:
+    """Print a record as JSON or as tables, and the file that it was written to."""
     if as_json:
-        print_json({"file": str(path), **json.loads(result.model_dump_json())})
+        print_json({"file": str(path), **json.loads(record.model_dump_json())})
         return
-    _print_grounding(result)
-    typer.echo(f"{path} ({result.seconds:.1f} s)")
+    print_record(record)
+    typer.echo(f"{path} ({record.seconds:.1f} s)")
 
 
 def _print_grounding(result: Grounding) -> None:

@@ -100,20 +100,10 @@ def measure_grounding(
     """
     began, settings = time.perf_counter(), settings or GroundingSettings()
     on_progress = on_progress or (lambda stage, done, total: None)
-    _require_image_model(model)
-    features, split = open_features(model, collection), settings.split or model.recipe.data.test
-    examples = Examples.of_split(
-        collection, split, model.target, features, source=model.source, leave_out=settings.leave_out
+    split = settings.split or model.recipe.data.test
+    visible, excluded = _collect(
+        model, collection, split, settings.leave_out, partial(on_progress, "reading attention")
     )
-    items = [item for item in examples.items if item.image is not None]
-    sentences, excluded = find_phrases(items, model.target, model.source)
-    if not sentences:
-        raise _no_phrases(model, collection, split)
-    observations = list(_observe(model, collection, sentences, features, partial(on_progress, "reading attention")))
-    visible = [one for one in observations if one.coverage.inside.any()]
-    excluded[OUTSIDE] += len(observations) - len(visible)
-    if not visible:
-        raise SettingsError(f"{collection.path}: split '{split}' has only {OUTSIDE}; use features with resize 'squash'")
     spec, grid = _find_grid(model, len(visible[0].attention))
     measured = _Measured(visible, grid, settings)
     groups = tuple(measured.groups(partial(on_progress, "testing")))
@@ -258,6 +248,25 @@ class _Measured:
             area=encoded_box(image_size(path), preprocessing),
             attention=tuple(round(float(weight), 5) for weight in one.attention),
         )
+
+
+def _collect(
+    model: TrainedModel, collection: Collection, split: str, leave_out: bool, on_progress: Callable[[int, int], None]
+) -> tuple[list[Observation], Counter[str]]:
+    """Measure the phrases whose boxes the features cover; return them and the numbers of other phrases by reason."""
+    _require_image_model(model)
+    features = open_features(model, collection)
+    examples = Examples.of_split(collection, split, model.target, features, source=model.source, leave_out=leave_out)
+    items = [item for item in examples.items if item.image is not None]
+    sentences, excluded = find_phrases(items, model.target, model.source)
+    if not sentences:
+        raise _no_phrases(model, collection, split)
+    observations = list(_observe(model, collection, sentences, features, on_progress))
+    visible = [one for one in observations if one.coverage.inside.any()]
+    excluded[OUTSIDE] += len(observations) - len(visible)
+    if not visible:
+        raise SettingsError(f"{collection.path}: split '{split}' has only {OUTSIDE}; use features with resize 'squash'")
+    return visible, excluded
 
 
 def _observe(

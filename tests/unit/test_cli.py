@@ -96,9 +96,12 @@ def test_every_option_has_a_help_text_and_the_reference_names_it(name):
 @pytest.mark.parametrize(
     ("option", "names"),
     [
-        ("--model", {"describe", "diagnose", "evaluate", "report", "score", "search", "translate", "words"}),
-        ("--collection", {"diagnose", "evaluate", "reproduce", "search", "train", "translate"}),
-        ("--device", {"describe", "diagnose", "evaluate", "features", "score", "search", "translate"}),
+        (
+            "--model",
+            {"describe", "diagnose", "evaluate", "gradients", "report", "score", "search", "translate", "words"},
+        ),
+        ("--collection", {"diagnose", "evaluate", "gradients", "reproduce", "search", "train", "translate"}),
+        ("--device", {"describe", "diagnose", "evaluate", "features", "gradients", "score", "search", "translate"}),
         ("--json", set(COMMANDS)),
     ],
 )

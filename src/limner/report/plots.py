@@ -1,4 +1,4 @@
-"""Plots of learning curves, recall curves, maps of words and image gates.
+"""Plots of learning curves, recall curves, gradients, maps of words and image gates.
 
 Every function returns a matplotlib `Figure` outside of pyplot, which needs no display and is freed with its last
 reference. `svg` converts a figure to markup, `save_png` writes it to a file.
@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from limner.errors import SettingsError
 from limner.files import atomic_write
 from limner.runs.records import LogLine, Point
 
@@ -135,6 +136,23 @@ def _line(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour:
         marker = "o" if len(points) < 30 else None
         x, y = zip(*points, strict=True)
         axes.plot(x, y, style, label=label, color=colour, linewidth=1.8, marker=marker, markersize=3)
+
+
+def gradient_norms(curves: Mapping[str, Sequence[float]]) -> Figure:
+    """Plot norms of the Jacobian of the recurrent state on a logarithmic axis against the distance in tokens.
+
+    Args:
+        curves: norms at the distances 0, 1, 2, … by label; norms of zero are left out.
+    """
+    figure = _figure()
+    axes = _axes(figure, "Norm of the Jacobian of the state", "distance, tokens")
+    for position, (label, norms) in enumerate(curves.items()):
+        points = [(float(distance), norm) for distance, norm in enumerate(norms) if norm > 0]
+        _line(axes, points, label, COLOURS[position % len(COLOURS)], "-" if position < len(COLOURS) else ":")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    _finish(axes)
+    return figure
 
 
 def word_map(title: str, words: Sequence[str], positions: NDArray[np.float64], clusters: Sequence[int]) -> Figure:
@@ -285,6 +303,32 @@ def save_png(figure: Figure, out: Path) -> Path:
     with atomic_write(out) as beside, _style():
         figure.savefig(beside, format="png", dpi=DOTS_PER_INCH, facecolor="white")
     return out
+
+
+def save_plot(figure: Figure, out: Path) -> Path:
+    """Write a figure as .png or .svg on a white background; an existing file is replaced.
+
+    Returns:
+        `out`.
+
+    Raises:
+        SettingsError: `out` has another suffix.
+        RunError: the file cannot be written; an existing file is unchanged.
+    """
+    require_plot_suffix(out)
+    with atomic_write(out) as beside, _style():
+        figure.savefig(beside, format=out.suffix[1:].lower(), dpi=DOTS_PER_INCH, facecolor="white")
+    return out
+
+
+def require_plot_suffix(out: Path) -> None:
+    """Check that a file name ends in .png or .svg.
+
+    Raises:
+        SettingsError: it has another suffix.
+    """
+    if out.suffix.lower() not in (".png", ".svg"):
+        raise SettingsError(f"{out}: expected a file name that ends in .png or .svg")
 
 
 def svg(figure: Figure, description: str) -> str:

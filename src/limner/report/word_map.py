@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError, SettingsError
-from limner.files import atomic_write
 from limner.inference.word_vectors import nearest_words
 from limner.models.protocols import WordEmbeddingModel
 from limner.report import plots
@@ -110,13 +109,10 @@ def save_word_map(run: Path, out: Path, *, method: Method = "tsne", count: int =
         SettingsError: the model has no word vectors or too few words, or `out` has another suffix.
         RunError: the run directory has no complete model, or the file cannot be written.
     """
-    if out.suffix.lower() not in (".png", ".svg"):
-        raise SettingsError(f"{out}: expected a file name that ends in .png or .svg")
+    plots.require_plot_suffix(out)
     word_map = map_words(load_trained_model(run), count=count, seed=seed)
     figure = plots.word_map(TITLES[method], word_map.words, word_map.positions[method], word_map.clusters)
-    with atomic_write(out) as beside:
-        figure.savefig(beside, format=out.suffix[1:].lower(), dpi=DOTS_PER_INCH, facecolor="white")
-    return out
+    return plots.save_plot(figure, out)
 
 
 def _labels(tokenizer: Tokenizer, count: int) -> dict[int, str]:

@@ -1,0 +1,115 @@
+"""The command that measures how gradients vanish or explode through time: gradients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from limner.cli.app import MEASURE, app, command_line
+from limner.cli.options import DeviceOption, JsonOption, SkipMissingOption, given, require_models
+from limner.cli.terminal import out, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from limner.diagnosis.gradients import GradientNorms
+
+SHOWN = (1, 2, 3, 5, 8, 10, 15, 20)
+"""Distances printed in the table."""
+
+
+@app.command(rich_help_panel=MEASURE)
+def gradients(
+    model: Annotated[
+        list[Path] | None,
+        typer.Option("--model", metavar="RUN", help="Run folder of a recurrent model. Repeatable, to compare models."),
+    ] = None,
+    *,
+    collection: Annotated[
+        Path | None,
+        typer.Option(
+            "--collection", metavar="DIR", help="Collection with items and features; default: the trained one."
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Split of the sentences; default: the recipe's validation split.")
+    ] = None,
+    sentences: Annotated[int, typer.Option("--sentences", help="Maximum number of sentences.", min=1)] = 128,
+    probes: Annotated[
+        int,
+        typer.Option("--probes", help="Random vectors per state tensor; at least its size gives exact norms.", min=1),
+    ] = 4,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the sentences and vectors.")] = 1,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Plot to write (.png or .svg); default: a .png beside the JSON file."
+        ),
+    ] = None,
+    skip_missing: SkipMissingOption = False,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how the gradient of a recurrent state vanishes or explodes with the distance in tokens.
+
+    The norms are stored in RUN/gradients/SPLIT.json.
+
+    Example: `limner gradients --model runs/lstm --model runs/tanh --plot gradients.png`
+    """
+    runs = require_models(model)
+    from limner.data.collection import Collection
+    from limner.diagnosis.gradients import GradientSettings, measure_gradients
+    from limner.report.plots import gradient_norms, require_plot_suffix, save_plot
+    from limner.runs.trained_model import load_trained_model
+
+    settings = GradientSettings.parse(
+        given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
+    )
+    if plot is not None:
+        require_plot_suffix(plot)
+    measured: dict[str, GradientNorms] = {}
+    for run in runs:
+        trained = load_trained_model(run, device)
+        folder = collection or Path(trained.config.provenance["collection"])
+        with progress_bars() as progress:
+            norms = measure_gradients(
+                trained, Collection.open(folder), settings=settings, command=command_line(), on_progress=progress
+            )
+        norms.save(run / "gradients" / f"{norms.split}.json")
+        measured[str(run)] = norms
+    path = save_plot(gradient_norms(_curves(measured)), plot or runs[0] / "gradients" / "gradients.png")
+    if as_json:
+        print_json({"plot": str(path), "models": {run: json.loads(n.model_dump_json()) for run, n in measured.items()}})
+        return
+    _print(measured)
+    typer.echo(str(path))
+
+
+def _curves(measured: Mapping[str, GradientNorms]) -> dict[str, tuple[float, ...]]:
+    """Return the curves to plot: all tensors of one model, or the whole state of several."""
+    if len(measured) == 1:
+        return {curve.name: curve.norms for norms in measured.values() for curve in norms.curves}
+    return {run: norms.curves[0].norms for run, norms in measured.items()}
+
+
+def _print(measured: Mapping[str, GradientNorms]) -> None:
+    """Print the norms at some distances and the factor per token, one row for each curve."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "tensor", "units"):
+        table.add_column(column, no_wrap=True)
+    longest = max(len(norms.pairs) for norms in measured.values())
+    shown = [distance for distance in SHOWN if distance < longest]
+    for column in (*map(str, shown), "factor"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for run, norms in measured.items():
+        for curve in norms.curves:
+            values = [f"{curve.norms[d]:.2g}" if d < len(curve.norms) else "" for d in shown]
+            factor = "" if curve.factor is None else f"{curve.factor:.3f}"
+            table.add_row(Path(run).name, curve.name, str(curve.size), *values, factor)
+    out.print(table)
+    sentences = ", ".join(f"{norms.sentences:,} of '{norms.split}'" for norms in measured.values())
+    typer.echo(f"root mean square singular value of d s_t / d s_k by the distance t - k; sentences: {sentences}")

@@ -1,0 +1,172 @@
+"""Gradients through time: analytic values, exact Jacobians, and every model of the protocol."""
+
+import math
+import sys
+
+import pytest
+import torch
+
+from limner.cli import main
+from limner.data.examples import Example, collate
+from limner.diagnosis.gradients import GradientCurve, GradientNorms, squared_norms
+from limner.errors import SettingsError
+from limner.models.hmm import HMM, HMMSettings
+from limner.models.ngram import NGram, NGramSettings
+from limner.models.protocols import ModelInputs
+from limner.models.rnn import RNN, RNNSettings
+
+HIDDEN, VOCAB = 4, 8
+SENTENCES = ([4, 5, 6, 7, 4, 5], [6, 6, 4], [])
+
+
+def build(cell="tanh", scale=0.5, **changes):
+    torch.manual_seed(2)
+    settings = RNNSettings.parse({"cell": cell, "embedding_dim": 3, "hidden_dim": HIDDEN, **changes})
+    model = RNN(settings, ModelInputs(VOCAB)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+    return model
+
+
+def norms(model, sentences=SENTENCES, probes=100):
+    batch = collate([Example(str(number), one) for number, one in enumerate(sentences)])
+    found = squared_norms(model, batch, probes, torch.Generator().manual_seed(0))
+    size = sum(found.sizes.values())
+    blocks = {name: (values / (found.sizes[name] * found.pairs)).sqrt() for name, values in found.blocks.items()}
+    return (found.whole / (size * found.pairs)).sqrt(), blocks
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
+def test_a_linear_network_has_the_powers_of_its_eigenvalue(factor):
+    """h_t = relu(W h_{t-1} + b) with W = factor 1 and positive states: d h_t / d h_k = factor^(t - k) 1."""
+    model = build("relu", scale=0)
+    with torch.no_grad():
+        cell = model.recurrent.layers[0].cell
+        cell.recurrent.copy_(factor * torch.eye(HIDDEN))
+        cell.input.weight.zero_()
+        cell.input.bias.fill_(1.0)
+    measured = norms(model, probes=2)[0]  # every sign vector is exact for a multiple of the identity
+    assert measured.tolist() == pytest.approx([factor**distance for distance in range(len(measured))])
+
+
+def test_tanh_units_at_rest_have_the_powers_of_an_orthogonal_matrix():
+    """Without input the states stay 0, where the slope of tanh is 1."""
+    model = build("tanh", scale=0)
+    with torch.no_grad():
+        cell = model.recurrent.layers[0].cell
+        cell.recurrent.mul_(0.8)  # initialised orthogonal
+        cell.input.weight.zero_()
+    measured = norms(model)[0]
+    assert measured.tolist() == pytest.approx([0.8**distance for distance in range(len(measured))])
+
+
+def test_leaky_units_keep_the_share_of_their_time_constant():
+    """h_t = (1 - 1/tau) h_{t-1} + 1/tau tanh(b): d h_t / d h_k = (1 - 1/tau)^(t - k)."""
+    model = build({"name": "leaky", "time_constant": 4.0}, scale=0)
+    with torch.no_grad():
+        model.recurrent.layers[0].cell.recurrent.zero_()
+    measured = norms(model)[0]
+    assert measured.tolist() == pytest.approx([0.75**distance for distance in range(len(measured))])
+
+
+def test_the_whole_state_is_differentiated_by_autograd():
+    """All tensors together, against `torch.autograd.functional.jacobian` of two steps."""
+    model = build("lstm")
+    batch = collate([Example("one", [5])])
+    tokens, memory = batch.target_in[0], model.encode(batch)
+
+    def two_steps(flat):
+        state = model.start(memory)
+        layer = state.layers[0]
+        hidden, cell = flat[None].split(HIDDEN, 1)
+        state = state._replace(layers=(layer._replace(state=layer.state._replace(hidden=hidden, cell=cell)),))
+        for token in tokens:
+            state = model.step(token[None], memory, state)[1]
+        return torch.cat([state.layers[0].state.hidden, state.layers[0].state.cell], 1)[0]
+
+    jacobian = torch.autograd.functional.jacobian(two_steps, torch.zeros(2 * HIDDEN, dtype=torch.float64))
+    assert float(norms(model, [[5]])[0][2]) == pytest.approx(float(jacobian.norm()) / math.sqrt(2 * HIDDEN))
+
+
+def test_random_vectors_estimate_the_exact_norms():
+    model = build("gru", hidden_dim=16)
+    sentences = [[4, 5, 6, 7]] * 300
+    exact, estimated = norms(model, sentences[:1], probes=16)[0], norms(model, sentences, probes=3)[0]
+    torch.testing.assert_close(estimated, exact, rtol=0.05, atol=0)
+
+
+def test_long_delays_carry_the_gradient():
+    """h_{t-D} reaches h_t in one step: the norm falls as lambda^(T/D), not as lambda^T."""
+    sentence, small = [[4] * 20], {"scale": 0.0}
+    plain, delayed = build("tanh", **small), build("tanh", delay=5, **small)
+    with torch.no_grad():
+        for model in (plain, delayed):
+            model.recurrent.layers[0].cell.recurrent.mul_(0.5)
+    hidden = [norms(model, sentence)[0] for model in (plain, delayed)]
+    assert float(hidden[0][15]) < 1e-4
+    assert float(hidden[1][15]) > 1e-2
+
+
+def test_padding_and_the_parameters_do_not_change():
+    model = build("lstm")
+    together, alone = norms(model)[0], [norms(model, [one])[0] for one in SENTENCES]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.training
+    pairs = [torch.arange(len(one), 0, -1.0) for one in alone]
+    total = sum((a[4:5] ** 2 * p[4:5]).sum() for a, p in zip(alone, pairs, strict=True))
+    count = sum(p[4:5].sum() for p in pairs)
+    assert float(together[4]) == pytest.approx(math.sqrt(float(total / count)))
+
+
+def test_the_belief_of_a_hidden_markov_model_is_a_state():
+    model = HMM(HMMSettings(states=3, pseudo_count=0.1, iterations=3), ModelInputs(VOCAB)).double()
+    model.fit([[4, 5, 6], [7, 4]])
+    measured = norms(model)[0]
+    assert torch.isfinite(measured).all()
+    assert float(measured[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        NGram(NGramSettings(order=2), ModelInputs(VOCAB)),
+        RNN(RNNSettings.parse({"cell": "tanh", "output_recurrence": True}), ModelInputs(VOCAB)),
+    ],
+)
+def test_a_model_without_a_recurrent_state_is_refused(model):
+    with pytest.raises(SettingsError, match="no recurrent state"):
+        norms(model)
+
+
+def test_the_factor_is_that_of_an_exponential_decay():
+    curve = GradientCurve(name="state", size=1, norms=(1.0, 0.3, 0.15, 0.075))
+    assert curve.factor == pytest.approx(0.5)
+    assert GradientCurve(name="state", size=1, norms=(1.0, 0.0)).factor is None
+
+
+def test_the_command_stores_and_plots_the_norms(trained, trained_on_colours, tmp_path, capsys, monkeypatch):
+    plot = tmp_path / "norms.svg"
+    models = ("--model", str(trained), "--model", str(trained_on_colours))
+    monkeypatch.setattr(sys, "argv", ["limner", "gradients", *models, "--plot", str(plot), "--probes", "2"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "factor" in printed
+    assert plot.read_text().count("<svg") == 1
+    for run in (trained, trained_on_colours):
+        stored = GradientNorms.load(run / "gradients" / "val.json")
+        (curve,) = stored.curves
+        assert (curve.name, curve.norms[0]) == ("state", pytest.approx(1))
+        assert curve.norms[1] != pytest.approx(1)
+        assert len(curve.norms) == len(stored.pairs)
+        assert stored.sentences > 0
+
+
+def test_a_plot_of_another_format_is_refused_before_measuring(trained, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["limner", "gradients", "--model", str(trained), "--plot", "norms.gif"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "ends in .png or .svg" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from limner.cli.options import DeviceOption, JsonOption, SkipMissingOption, give
 from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from limner.diagnosis.gradients import GradientNorms
+    from limner.diagnosis.gradients import GradientNorms, GradientSettings
 
 SHOWN = (1, 2, 3, 5, 8, 10, 15, 20)
 """Distances printed in the table."""
@@ -59,32 +59,35 @@ def gradients(
     Example: `limner gradients --model runs/lstm --model runs/tanh --plot gradients.png`
     """
     runs = require_models(model)
-    from limner.data.collection import Collection
-    from limner.diagnosis.gradients import GradientSettings, measure_gradients
+    from limner.diagnosis.gradients import GradientSettings
     from limner.report.plots import gradient_norms, require_plot_suffix, save_plot
-    from limner.runs.trained_model import load_trained_model
 
+    if plot is not None:
+        require_plot_suffix(plot)
     settings = GradientSettings.parse(
         given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
     )
-    if plot is not None:
-        require_plot_suffix(plot)
-    measured: dict[str, GradientNorms] = {}
-    for run in runs:
-        trained = load_trained_model(run, device)
-        folder = collection or Path(trained.config.provenance["collection"])
-        with progress_bars() as progress:
-            norms = measure_gradients(
-                trained, Collection.open(folder), settings=settings, command=command_line(), on_progress=progress
-            )
-        norms.save(run / "gradients" / f"{norms.split}.json")
-        measured[str(run)] = norms
+    measured = {str(run): _measure(run, collection, settings, device) for run in runs}
     path = save_plot(gradient_norms(_curves(measured)), plot or runs[0] / "gradients" / "gradients.png")
     if as_json:
         print_json({"plot": str(path), "models": {run: json.loads(n.model_dump_json()) for run, n in measured.items()}})
         return
     _print(measured)
     typer.echo(str(path))
+
+
+def _measure(run: Path, collection: Path | None, settings: GradientSettings, device: str) -> GradientNorms:
+    """Measure the gradients of one run and store them in its folder."""
+    from limner.data.collection import Collection
+    from limner.diagnosis.gradients import measure_gradients
+    from limner.runs.trained_model import load_trained_model
+
+    trained = load_trained_model(run, device)
+    opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
+    with progress_bars() as progress:
+        norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)
+    norms.save(run / "gradients" / f"{norms.split}.json")
+    return norms
 
 
 def _curves(measured: Mapping[str, GradientNorms]) -> dict[str, tuple[float, ...]]:

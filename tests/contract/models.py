@@ -5,10 +5,11 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from limner.data.examples import Batch, Example, collate
+from limner.data.examples import Batch, Example, RegionTarget, collate
 from limner.layers.image_encoder import COLOURS
 from limner.models import Model, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BagOfWordsSettings
+from limner.models.dense_captioner import DenseCaptionerSettings
 from limner.models.hmm import HMMSettings
 from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings, Variant
@@ -31,6 +32,7 @@ class Case(NamedTuple):
     floor: float = 0.0  # loss per token that what the model leaves out costs on `batch` with any weights
     labels: str = ""
     """Length of all targets of a model of labels: 'last' for one label, 'every' for one of each step."""
+    of_regions: bool = False
 
     @property
     def translates(self) -> bool:
@@ -88,6 +90,19 @@ def _labeller(name: str, uses_image: bool = False, **changes: object) -> Case:
     return Case(f"labeller-{name}", settings, image, uses_image, lr=0.03, labels=settings.outputs)
 
 
+def _dense(**changes: object) -> DenseCaptionerSettings:
+    sizes = {
+        "localisation": {"filters": 6, "anchor_scales": [0.5], "sampled_regions": 8},
+        "region_size": 2,
+        "code_dim": 12,
+        "embedding_dim": 5,
+        "hidden_dim": 8,
+        "dropout": 0.0,
+        "image_encoder": {"convnet_width": 4},
+    }
+    return DenseCaptionerSettings.model_validate({**sizes, **changes})
+
+
 SOFT = {f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
     "image_encoder": {"dropout": 0.1}
 }  # no effect in evaluation mode
@@ -124,6 +139,8 @@ CASES = [
         floor=2 * log(2) / 13,  # a word that comes twice in a sentence has two successors
     ),
     Case("mlbl-f-conv", _lbl("MLBL-F", image_encoder={"convnet_dim": 32}, init_std=0.1), {"maps": (5, 9, 9)}),
+    Case("dense-maps", _dense(), {"maps": (5, 4, 3)}, lr=0.05, of_regions=True),
+    Case("dense-pixels", _dense(cell="gru"), {"maps": (3, 32, 32)}, lr=0.05, of_regions=True),
     Case("nmt", _nmt(), {}, uses_image=False, lr=0.03),
     Case("nmt-tied", _nmt(tie_embeddings=True, readout_dim=5), {}, uses_image=False, lr=0.03),
     Case("nmt-first", _nmt(initial_state="first"), {}, uses_image=False, lr=0.03),
@@ -175,8 +192,12 @@ def example(case: Case, seed: int, length: int, with_image: bool = True) -> Exam
     steps = case.image["grid"][0] if case.labels and case.uses_image else 1 + seed * 3 % 5
     length = {"last": 1, "every": steps}.get(case.labels, length)
     target = random.integers(4, VOCAB, length).tolist()
+    regions = None
+    if case.of_regions and with_image:
+        values["box"] = np.array([*random.uniform(0.4, 0.6, 2), *random.uniform(0.3, 0.7, 2)], np.float32)
+        regions = [RegionTarget(values["box"].tolist(), target)]
     source = random.integers(4, SOURCE_VOCAB, 1 + seed * 3 % 5).tolist() if case.translates else None
-    return Example(f"item{seed}", target, source, values if with_image and values else None)
+    return Example(f"item{seed}", target, source, values if with_image and values else None, regions)
 
 
 def batch(case: Case, lengths: tuple[int, ...] = (3, 1, 5, 0)) -> Batch:

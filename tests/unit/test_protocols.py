@@ -8,6 +8,7 @@ import torch
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models import MODELS, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BagOfWordsSettings
+from limner.models.dense_captioner import DenseCaptionerSettings
 from limner.models.independent_descriptions import IndependentSettings
 from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings
@@ -19,13 +20,17 @@ from limner.models.protocols import (
     PairRanker,
     PairScorer,
     PretrainedEmbeddingModel,
+    RegionDetector,
     WordEmbeddingModel,
 )
 from limner.models.sequence_labeller import SequenceLabellerSettings
 
 INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
+INPUTS_OF = {DenseCaptionerSettings: ModelInputs(11, {"maps": (5, 4, 4)})}
+"""Inputs of models that read other features."""
 CAPABILITIES = {
     BagOfWordsSettings: {ImageVectorModel, PairRanker, PairScorer},
+    DenseCaptionerSettings: {RegionDetector},
     IndependentSettings: set(),
     LBLSettings: {ImageVectorModel, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel},
     MRNNSettings: {ImageVectorModel, PairScorer, WordEmbeddingModel},
@@ -33,7 +38,15 @@ CAPABILITIES = {
     NMTSettings: set(),
     SequenceLabellerSettings: {PretrainedEmbeddingModel},
 }
-ALL = (CountBasedModel, ImageVectorModel, PairRanker, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel)
+ALL = (
+    CountBasedModel,
+    ImageVectorModel,
+    PairRanker,
+    PairScorer,
+    PretrainedEmbeddingModel,
+    RegionDetector,
+    WordEmbeddingModel,
+)
 
 
 def test_the_registry_and_the_union_of_settings_list_the_same_models():
@@ -45,13 +58,13 @@ def test_the_registry_and_the_union_of_settings_list_the_same_models():
 @pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)
 @pytest.mark.parametrize("capability", ALL, ids=lambda capability: capability.__name__)
 def test_capabilities_of_each_model(settings, capability):
-    model = build_model(settings(), INPUTS)
+    model = build_model(settings(), INPUTS_OF.get(settings, INPUTS))
     assert isinstance(model, capability) is (capability in CAPABILITIES[settings])
 
 
 @pytest.mark.parametrize("settings", CAPABILITIES, ids=lambda settings: settings.__name__)
 def test_every_model_is_built_from_settings_and_inputs(settings):
-    model = build_model(settings(), INPUTS)
+    model = build_model(settings(), INPUTS_OF.get(settings, INPUTS))
     assert type(model) is MODELS[settings]
     assert model.vocab_size == INPUTS.vocab_size
     assert isinstance(model.uses_image, bool)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from limner.data.batching import bounded_batches
-from limner.data.examples import Batch, Example, Item, StoredFeatures, collate
+from limner.data.examples import Batch, Example, Item, RegionTarget, StoredFeatures, collate
+from limner.data.region_items import RegionItem, region_items
 from limner.errors import FeatureError, TrainingError
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
@@ -42,6 +45,15 @@ class StoredFeatureSource(FeatureSource, Protocol):
         ...
 
 
+@runtime_checkable
+class RegionSource(FeatureSource, Protocol):
+    """Provider of the features of regions, which knows where they lie in the encoded images."""
+
+    def relative_box(self, item: RegionItem) -> NDArray[np.float32]:
+        """Return the box of a region: centre, width and height in fractions of the encoded image, (4,)."""
+        ...
+
+
 class TargetLanguage(NamedTuple):
     """Language of the sentences that a model scores and generates."""
 
@@ -49,6 +61,12 @@ class TargetLanguage(NamedTuple):
     """Language code of the sentences."""
     tokenizer: Tokenizer
     """Tokenizer of the sentences."""
+    of_regions: bool = False
+    """Whether the sentences are the descriptions of regions: every region of an image is an item of its own."""
+
+    def items(self, items: Sequence[Item]) -> list[Item]:
+        """Items that the sentences describe: the given ones, or their regions."""
+        return region_items(items, self.lang) if self.of_regions else list(items)
 
 
 class SourceLanguage(NamedTuple):
@@ -159,7 +177,7 @@ class Examples:
             TrainingError: the split has no example in the languages.
             FeatureError: a feature table lacks an item of the split and `leave_out` is false.
         """
-        all_items = collection.items(split)
+        all_items = target.items(collection.items(split))
         items = [item for item in all_items if text_pairs(item, target.lang, source)]
         missing: set[str] = set()
         if features is not None:
@@ -188,10 +206,14 @@ class Examples:
     def epoch_rows(self, seed: int, epoch: int) -> list[int]:
         """Rows of one epoch: all human-written examples and a random sample of the synthetic ones.
 
+        Of the regions of an image only the first: its example has the annotations of all of them.
+
         Args:
             seed: random seed of the sample.
             epoch: number of the epoch, from 0.
         """
+        if self.target.of_regions:
+            return [rows[0] for rows in self._rows_of_images.values()]
         if self.source is None or not self.synthetic:
             return list(range(len(self)))
         fraction, synthetic = self.source.synthetic, set(self.synthetic)
@@ -226,10 +248,30 @@ class Examples:
         sources = [None] * len(rows) if self.sources is None else [self.sources[row] for row in rows]
         return collate(
             [
-                Example(item.id, self.targets[row], source, image)
+                Example(item.id, self.targets[row], source, image, self._regions(item))
                 for row, item, source, image in zip(rows, items, sources, images, strict=True)
             ]
         )
+
+    @cached_property
+    def _rows_of_images(self) -> dict[str, list[int]]:
+        """Rows of all regions of each image, by the id of the image."""
+        rows: dict[str, list[int]] = {}
+        for row, owner in enumerate(self.owners):
+            item = self.items[owner]
+            rows.setdefault(item.image_id if isinstance(item, RegionItem) else item.id, []).append(row)
+        return rows
+
+    def _regions(self, item: Item) -> list[RegionTarget] | None:
+        """Return all annotated regions of the image of a region, None for other items."""
+        if not isinstance(item, RegionItem) or not isinstance(self.features, RegionSource):
+            return None
+        regions = []
+        for row in self._rows_of_images[item.image_id]:
+            region = self.items[self.owners[row]]
+            assert isinstance(region, RegionItem)
+            regions.append(RegionTarget(self.features.relative_box(region).tolist(), self.targets[row]))
+        return [region for region in regions if min(region.box[2:]) > 0]
 
     def batches_by_length(self, batch_size: int) -> list[list[int]]:
         """All rows sorted by length, in batches of bounded memory (`bounded_batches`)."""

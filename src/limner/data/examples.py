@@ -142,8 +142,10 @@ class Item:
         return [Sentence(lang, " ".join(map(label_token, labels)))] if labels else []
 
 
-StoredFeatures = Mapping[str, NDArray[np.float16] | None]
-"""Features of one image or audio file by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W)."""
+StoredFeatures = Mapping[str, NDArray[Any] | None]
+"""Features of one image or audio file by kind: 'pooled' (D,), 'grid' (L, D), 'maps' (C, H, W).
+
+Those of a region of an image have its 'box' as well: centre, width and height in fractions of the image, (4,)."""
 
 
 class ImageFeatures(NamedTuple):
@@ -153,6 +155,7 @@ class ImageFeatures(NamedTuple):
     pooled: Tensor | None = None  # (B, D)
     grid: Tensor | None = None  # (B, L, D)
     maps: Tensor | None = None  # (B, C, H, W): pixels, or feature maps for a convnet that is trained
+    box: Tensor | None = None  # (B, 4): region of the image, centre, width and height in fractions; 0 for the whole
 
     def to(self, device: torch.device) -> ImageFeatures:
         """Copy of the features on a device."""
@@ -163,8 +166,18 @@ class ImageFeatures(NamedTuple):
         return self._map(lambda values: values[rows])
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> ImageFeatures:
-        pooled, grid, maps = (None if values is None else function(values) for values in self[1:])
-        return ImageFeatures(function(self.present), pooled, grid, maps)
+        return ImageFeatures(
+            function(self.present), *(None if values is None else function(values) for values in self[1:])
+        )
+
+
+class RegionTarget(NamedTuple):
+    """Annotated region of a training image."""
+
+    box: Sequence[float]
+    """Centre, width and height in fractions of the image."""
+    target: Sequence[int]
+    """Token ids of its description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +191,18 @@ class Example:
     target: Sequence[int] = ()
     source: Sequence[int] | None = None
     image: StoredFeatures | None = None
+    regions: Sequence[RegionTarget] | None = None
+    """All annotated regions of the image, for the training of a model that localises regions."""
+
+
+class RegionBatch(NamedTuple):
+    """Annotated regions of all images of a batch: N regions."""
+
+    row: Tensor  # (N,): row of the image in the batch
+    box: Tensor  # (N, 4): centre, width and height in fractions of the image
+    target_in: Tensor  # (N, T)
+    target_out: Tensor  # (N, T)
+    target_mask: Tensor  # (N, T) bool
 
 
 @dataclass(slots=True)
@@ -191,6 +216,7 @@ class Batch:
     target_mask: Tensor  # (B, T) bool: true for tokens of target_out that are not padding
     source: Tensor | None = None  # (B, S)
     source_mask: Tensor | None = None  # (B, S) bool: true for tokens that are not padding
+    regions: RegionBatch | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -205,6 +231,7 @@ class Batch:
             target_mask=self.target_mask.to(device),
             source=None if self.source is None else self.source.to(device),
             source_mask=None if self.source_mask is None else self.source_mask.to(device),
+            regions=None if self.regions is None else RegionBatch(*(part.to(device) for part in self.regions)),
         )
 
 
@@ -220,6 +247,7 @@ def collate(examples: Sequence[Example]) -> Batch:
         target_mask=mask,
         source=source,
         source_mask=source_mask,
+        regions=_collate_regions(examples),
     )
 
 
@@ -254,6 +282,14 @@ def _shift(targets: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
     return target_in, target_out, torch.arange(target_in.shape[1]) <= lengths
 
 
+def _collate_regions(examples: Sequence[Example]) -> RegionBatch | None:
+    rows = [(row, region) for row, example in enumerate(examples) for region in example.regions or ()]
+    if not rows:
+        return None
+    boxes = torch.tensor([list(region.box) for _, region in rows], dtype=torch.float32)
+    return RegionBatch(torch.tensor([row for row, _ in rows]), boxes, *_shift([region.target for _, region in rows]))
+
+
 def _collate_sources(examples: Sequence[Example]) -> tuple[Tensor | None, Tensor | None]:
     if all(example.source is None for example in examples):
         return None, None
@@ -273,7 +309,7 @@ def collate_features(images: Sequence[StoredFeatures | None]) -> ImageFeatures:
     """Stack the features of a batch; missing features are zero, and `present` marks the images that exist."""
     by_image = [{kind: values for kind, values in (v or {}).items() if values is not None} for v in images]
     stacked: dict[str, Tensor] = {}
-    for kind in ("pooled", "grid", "maps"):
+    for kind in ImageFeatures._fields[1:]:
         first = next((features[kind] for features in by_image if kind in features), None)
         if first is not None:
             zeros = np.zeros_like(first)

@@ -279,7 +279,7 @@ def _training_sentences(model: TrainedModel, collection: Collection) -> list[str
     data = model.recipe.data
     if data.train not in collection.splits():
         return []
-    texts = (text for item in collection.items(data.train) for text in item.texts(data.lang))
+    texts = (text for item in model.target.items(collection.items(data.train)) for text in item.texts(data.lang))
     return [" ".join(model.tokenizer.words(text)) for text in texts]
 
 

@@ -11,6 +11,7 @@ from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import SettingsError
 from limner.features.controls import ControlFeatures, ImageControl, mean_features
+from limner.features.region_store import feature_store
 from limner.features.spec import require_compatible
 from limner.features.store import FeatureStore
 from limner.runs.trained_model import TrainedModel
@@ -33,7 +34,8 @@ def open_features(model: TrainedModel, collection: Collection, cache_mib: int | 
     if not model.config.features:
         return None
     names = [spec.name for spec in model.config.features]
-    features = FeatureStore.open(collection, names, model.recipe.features.cache_mib if cache_mib is None else cache_mib)
+    size = model.recipe.features.cache_mib if cache_mib is None else cache_mib
+    features = feature_store(model.recipe.of_regions).open(collection, names, size)
     for table, spec in zip(features.tables, model.config.features, strict=True):
         require_compatible(table.spec, spec, f"{collection.path}/features/{spec.name}")
     return features

@@ -143,6 +143,31 @@ class GridEncoder(nn.Module):
         return dropout(grid, self.settings.dropout, self.training), mask
 
 
+class MapEncoder(nn.Module):
+    """Encode each image as maps (B, dim, H, W): stored feature maps unchanged, or pixels by a `GridConvnet`."""
+
+    def __init__(self, shape: tuple[int, ...], settings: ImageEncoderSettings) -> None:
+        """Build the encoder.
+
+        Args:
+            shape: shape (C, H, W) of the maps of an image, where maps of three channels are pixels.
+            settings: scaling and dropout of stored maps, width of the convnet.
+        """
+        super().__init__()
+        self.settings = settings
+        self.convnet = GridConvnet(COLOURS, settings.convnet_width) if shape[0] == COLOURS else None
+        self.dim = shape[0] if self.convnet is None else self.convnet.dim
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Compute the maps (B, dim, H', W') of pixels or stored maps (B, C, H, W)."""
+        if self.convnet is not None:
+            rows = -(-maps.shape[2] // 16)
+            encoded = self.convnet(maps).transpose(1, 2).unflatten(2, (rows, -1))
+        else:
+            encoded = scale(maps.movedim(1, -1), self.settings.scaling).movedim(-1, 1)
+        return dropout(encoded, self.settings.dropout, self.training)
+
+
 def scale(features: Tensor, scaling: Scaling) -> Tensor:
     """Scale feature vectors (…, D); see `ImageEncoderSettings.scaling`."""
     scaled = features

@@ -10,6 +10,7 @@ from typing import Annotated, cast
 from pydantic import Field
 
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
+from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 from limner.models.hmm import HMM, HMMSettings
 from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings
 from limner.models.log_bilinear import LBL, LBLSettings
@@ -29,6 +30,7 @@ MODELS: dict[type[Settings], type] = {
     model.Settings: model
     for model in (
         BagOfWords,
+        DenseCaptioner,
         HMM,
         IndependentDescriptions,
         LBL,
@@ -45,6 +47,7 @@ MODELS: dict[type[Settings], type] = {
 
 ModelSettings = Annotated[
     BagOfWordsSettings
+    | DenseCaptionerSettings
     | HMMSettings
     | IndependentSettings
     | LBLSettings

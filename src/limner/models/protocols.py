@@ -107,6 +107,23 @@ class Model(ConditionalLM, Protocol):
     def load_state_dict(self, state: dict[str, Tensor]) -> object: ...
 
 
+class DetectedRegions(NamedTuple):
+    """Regions that a model found in one image, by descending confidence."""
+
+    boxes: Tensor  # (R, 4): centre, width and height in fractions of the image
+    scores: Tensor  # (R,): confidence, 0 to 1
+    codes: Tensor  # (R, D): encoded regions, which `encode` takes as `pooled` features
+
+
+@runtime_checkable
+class RegionDetector(Protocol):
+    """A model that finds the regions of an image that it can describe."""
+
+    def detect(self, image: ImageFeatures, *, count: int | None = None) -> list[DetectedRegions]:
+        """Detect the regions of B images, at most `count` of each."""
+        ...
+
+
 @runtime_checkable
 class WordEmbeddingModel(Protocol):
     """A model with one final vector for each token of its vocabulary."""

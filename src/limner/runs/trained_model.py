@@ -69,7 +69,7 @@ class TrainedModel(NamedTuple):
     @property
     def target(self) -> TargetLanguage:
         """Language and tokenizer of the sentences the model generates."""
-        return TargetLanguage(self.recipe.data.lang, self.tokenizer)
+        return TargetLanguage(self.recipe.data.lang, self.tokenizer, self.recipe.of_regions)
 
     @property
     def source(self) -> SourceLanguage | None:

@@ -1,0 +1,120 @@
+"""Fully convolutional localisation network: region proposals at every location, and their sampling for training.
+
+Johnson et al. (2016), section 3.2. Shapes: B images, C channels, H and W height and width of the maps, k anchors of
+each location, A = H W k proposals of an image, R annotated regions of an image.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from limner.layers.boxes import anchor_grid, anchor_shapes, apply_offsets, iou
+from limner.layers.precision import precise
+from limner.settings import Settings
+
+TIE_NOISE = 1e-6
+"""Largest random addition to an IoU, which decides between annotations of the same box."""
+
+
+class LocalisationSettings(Settings):
+    """Settings of the localisation network; the defaults are those of the paper, where it gives them."""
+
+    filters: int = Field(default=256, ge=1)
+    """Number of filters of the 3x3 convolution."""
+    anchor_scales: tuple[float, ...] = (0.09, 0.18, 0.36, 0.71)
+    """Square roots of the anchors' areas, in fractions of the image: 64, 128, 256 and 512 of 720 pixels."""
+    anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """Ratios of width to height of the anchors; there is one anchor for each scale and ratio."""
+    positive_iou: float = Field(default=0.7, gt=0, le=1)
+    """Smallest IoU with an annotated region of a positive region in training."""
+    negative_iou: float = Field(default=0.3, ge=0, le=1)
+    """A region whose IoU with all annotated regions is smaller is negative in training."""
+    sampled_regions: int = Field(default=256, ge=2)
+    """Number of regions sampled per training image, at most half of them positive."""
+
+
+class Proposals(NamedTuple):
+    """Region proposals of the images of a batch."""
+
+    anchors: Tensor  # (A, 4), the same for all images
+    offsets: Tensor  # (B, A, 4)
+    boxes: Tensor  # (B, A, 4): the anchors moved by the offsets
+    scores: Tensor  # (B, A): logits of the confidence
+
+
+class SampledRegions(NamedTuple):
+    """Proposals of one image that were sampled for training."""
+
+    positive: Tensor  # (P,): indices of proposals
+    matched: Tensor  # (P,): index of the annotated region of each positive proposal
+    negative: Tensor  # (M,): indices of proposals
+
+
+class LocalisationNetwork(nn.Module):
+    """Predict a confidence and four offsets for each of k anchors at every location of feature maps.
+
+    A 3x3 convolution with ReLU is followed by a 1x1 convolution to 5k channels.
+    """
+
+    def __init__(self, channels: int, settings: LocalisationSettings) -> None:
+        """Build the network for maps of `channels` channels."""
+        super().__init__()
+        self.settings = settings
+        self.shapes: Tensor
+        self.register_buffer(
+            "shapes", anchor_shapes(settings.anchor_scales, settings.anchor_ratios), persistent=False
+        )  # (k, 2)
+        self.convolution = nn.Conv2d(channels, settings.filters, 3, padding=1)
+        self.output = nn.Conv2d(settings.filters, 5 * len(self.shapes), 1)
+        nn.init.normal_(self.output.weight, std=0.01)
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
+
+    def forward(self, maps: Tensor) -> Proposals:
+        """Propose regions of the images of feature maps (B, C, H, W)."""
+        hidden = torch.relu(self.convolution(maps))
+        predicted = self.output(hidden).permute(0, 2, 3, 1).unflatten(3, (-1, 5)).flatten(1, 3)  # (B, H W k, 5)
+        anchors = anchor_grid(maps.shape[2], maps.shape[3], self.shapes)
+        offsets, scores = precise(predicted).split_with_sizes((4, 1), -1)
+        return Proposals(anchors, offsets, apply_offsets(anchors, offsets), scores.squeeze(-1))
+
+
+def sample_for_training(boxes: Tensor, annotated: Tensor, settings: LocalisationSettings) -> SampledRegions:
+    """Sample positive and negative proposals of one image, Johnson et al. (2016), section 3.2.3.
+
+    A proposal is positive if its IoU with an annotated region is at least `positive_iou`, or if no other proposal has a
+    larger IoU with an annotated region; it is negative if its IoU with all of them is below `negative_iou`. Both are
+    sampled uniformly without replacement.
+
+    Args:
+        boxes: proposals, (A, 4).
+        annotated: annotated regions, (R, 4); several may have the same box, and one of them is drawn for each proposal.
+        settings: thresholds and number of regions.
+    """
+    if not len(annotated):
+        none = torch.zeros(0, dtype=torch.long, device=boxes.device)
+        everything = torch.ones(len(boxes), dtype=torch.bool, device=boxes.device)
+        return SampledRegions(none, none, _draw(everything, settings.sampled_regions))
+    overlap = iou(boxes, annotated)  # (A, R)
+    best, _ = overlap.max(1)
+    positive = best >= settings.positive_iou
+    nearest = (overlap + TIE_NOISE * torch.rand_like(overlap)).argmax(1)
+    # The proposal of the largest IoU with an annotated region is positive and belongs to this region.
+    largest, nearest_proposal = overlap.max(0)
+    for region, proposal in enumerate(nearest_proposal.tolist()):
+        if not positive[proposal] and largest[region] > 0:
+            positive[proposal] = True
+            nearest[proposal] = region
+    negative = (best < settings.negative_iou) & ~positive
+    chosen = _draw(positive, settings.sampled_regions // 2)
+    return SampledRegions(chosen, nearest[chosen], _draw(negative, settings.sampled_regions - len(chosen)))
+
+
+def _draw(candidates: Tensor, count: int) -> Tensor:
+    """Draw the indices of at most `count` candidates, (A,) bool, without replacement."""
+    indices = candidates.nonzero().squeeze(1)
+    return indices[torch.randperm(len(indices), device=indices.device)[:count]]

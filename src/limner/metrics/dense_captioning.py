@@ -1,0 +1,192 @@
+"""Mean average precision of dense captioning, Johnson et al. (2016), section 4.2, by its evaluation program.
+
+A detection is right if its box overlaps an annotated region enough, no detection of a higher confidence overlaps the
+same region most, and its sentence is similar enough to the region's descriptions. Average precision is computed for
+every pair of a smallest overlap in `OVERLAPS` and a similarity in `SIMILARITIES` that must be exceeded; the score is
+the mean over all pairs, times 100.
+
+Shapes: N detections, R annotated regions. Boxes are left, top, width and height in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.errors import CollectionError
+from limner.metrics.base import References, Score
+from limner.metrics.meteor import METEOR, meteor_statistics, meteor_value
+
+OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
+"""Smallest intersection over union of a detection with an annotated region."""
+SIMILARITIES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
+"""Similarity of the sentences that must be exceeded."""
+MERGED_OVERLAP = 0.7
+"""Annotated regions of at least this overlap are merged to one with several descriptions."""
+RECALL_LEVELS = 100
+"""Number of levels of recall, 0, 0.01, …, 0.99: the loop of the evaluation program ends before 1."""
+
+Floats = NDArray[np.float64]
+Similarity = Callable[[Sequence[str], References], Floats]
+"""Function from N sentences and N lists of references to similarities of 0 to 1, (N,)."""
+
+
+class DenseCaptions(NamedTuple):
+    """Detected and annotated regions of one image."""
+
+    boxes: Floats  # (N, 4)
+    confidences: Floats  # (N,)
+    sentences: Sequence[str]
+    annotated_boxes: Floats  # (R, 4)
+    descriptions: Sequence[str]
+
+
+class Matches(NamedTuple):
+    """All detections of a corpus with the annotated region that each overlaps most, by descending confidence."""
+
+    overlaps: Floats  # (N,)
+    first: NDArray[np.bool_]  # (N,): whether it is the first detection of its region
+    sentences: list[str]
+    references: list[list[str]]
+    """Descriptions of the region; none where nothing overlaps."""
+    annotated: int
+    """Number of annotated regions after merging."""
+
+
+def dense_captioning_scores(images: Sequence[DenseCaptions], similarity: Similarity, signature: str) -> list[Score]:
+    """Compute mean average precision of sentences and boxes, and of the boxes alone.
+
+    Args:
+        images: detected and annotated regions of the images, sentences as tokens joined by spaces.
+        similarity: similarity of sentences and references; METEOR in the paper, see `meteor_similarity`.
+        signature: name and settings of the similarity.
+
+    Returns:
+        The scores `map` and `localisation_map`.
+
+    Raises:
+        CollectionError: there is no annotated region.
+        MetricUnavailable: the similarity cannot be computed on this machine.
+    """
+    matches = match(images)
+    similarities = _similarities(matches, similarity)
+    values = [average_precision(matches, similarities, low, above) for low in OVERLAPS for above in SIMILARITIES]
+    settings = f"iou:{_join(OVERLAPS)}|merged:{MERGED_OVERLAP}|levels:{RECALL_LEVELS}|images:{len(images)}"
+    full = f"{settings}|above:{_join(SIMILARITIES)}|{signature}"
+    return [Score("map", 100 * float(np.mean(values)), full), localisation_score(matches, settings)]
+
+
+def localisation_score(matches: Matches, settings: str) -> Score:
+    """Compute the mean average precision of the boxes, whatever the sentences."""
+    values = [average_precision(matches, np.ones(len(matches.overlaps)), overlap, 0) for overlap in OVERLAPS]
+    return Score("localisation_map", 100 * float(np.mean(values)), settings)
+
+
+def meteor_similarity(lang: str) -> tuple[Similarity, str]:
+    """Return METEOR of single sentences as a similarity, with its signature."""
+
+    def similarity(sentences: Sequence[str], references: References) -> Floats:
+        rows = meteor_statistics(lang, sentences, references)
+        return np.array([meteor_value(lang, row) / 100 for row in rows])
+
+    return similarity, METEOR.settings()
+
+
+def match(images: Sequence[DenseCaptions]) -> Matches:
+    """Assign each detection to the annotated region that it overlaps most.
+
+    In each image, detections are taken by descending confidence; only the first one of a region can be right.
+
+    Raises:
+        CollectionError: there is no annotated region.
+    """
+    rows: list[tuple[float, float, bool, str, list[str]]] = []
+    annotated = 0
+    for image in images:
+        boxes, references = merge_annotations(image.annotated_boxes, image.descriptions)
+        annotated += len(boxes)
+        used: set[int] = set()
+        overlaps = intersection_over_union(image.boxes, boxes) if len(boxes) else np.zeros((len(image.boxes), 1))
+        for n in np.argsort(-image.confidences, kind="stable"):
+            best = int(overlaps[n].argmax())
+            overlap = float(overlaps[n, best])
+            own = references[best] if overlap > 0 else []
+            rows.append((image.confidences[n], overlap, bool(own) and best not in used, image.sentences[n], own))
+            if own:
+                used.add(best)
+    if not annotated:
+        raise CollectionError("dense captioning: expected images with annotated regions, found none")
+    rows.sort(key=lambda row: -row[0])  # stable
+    return Matches(
+        np.array([row[1] for row in rows]),
+        np.array([row[2] for row in rows], dtype=bool),
+        [row[3] for row in rows],
+        [row[4] for row in rows],
+        annotated,
+    )
+
+
+def merge_annotations(boxes: Floats, descriptions: Sequence[str]) -> tuple[Floats, list[list[str]]]:
+    """Merge annotated regions of one image whose boxes overlap by `MERGED_OVERLAP` or more.
+
+    The region that overlaps most others is merged with them first. The merged box is the mean of the corners.
+
+    Returns:
+        Boxes (R', 4), and the descriptions of each.
+    """
+    near = intersection_over_union(boxes, boxes) >= MERGED_OVERLAP
+    np.fill_diagonal(near, True)  # a box without area overlaps nothing, not even itself
+    merged, references = [], []
+    while near.any():
+        group = np.flatnonzero(near[near.sum(axis=1).argmax()])
+        merged.append(boxes[group].mean(axis=0))
+        references.append([descriptions[n] for n in group.tolist()])
+        near[group] = False
+        near[:, group] = False
+    return np.array(merged).reshape(-1, 4), references
+
+
+def average_precision(matches: Matches, similarities: Floats, min_overlap: float, above: float) -> float:
+    """Compute the average precision, 0 to 1, interpolated at `RECALL_LEVELS` levels of recall.
+
+    Args:
+        matches: detections of all images.
+        similarities: similarity of each detection's sentence, (N,).
+        min_overlap: smallest overlap of a right detection.
+        above: similarity that the sentence of a right detection exceeds.
+    """
+    right = matches.first & (matches.overlaps >= min_overlap) & (similarities > above)
+    if not right.any():
+        return 0.0
+    found = np.cumsum(right)
+    precision = found / np.arange(1, len(right) + 1)
+    best_from = np.maximum.accumulate(precision[::-1])[::-1]  # highest precision at this recall or a higher one
+    needed = np.arange(RECALL_LEVELS) * matches.annotated  # whole numbers: recall >= k / 100 without rounding
+    position = np.searchsorted(RECALL_LEVELS * found, needed)
+    return float(np.append(best_from, 0.0)[position].mean())
+
+
+def intersection_over_union(boxes: Floats, others: Floats) -> Floats:
+    """Compute the intersection over union of all pairs of boxes: (N, 4) and (M, 4) to (N, M)."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum((boxes[:, :2] + boxes[:, 2:])[:, None], (others[:, :2] + others[:, 2:])[None])
+    intersection = (high - low).clip(0).prod(axis=2)
+    union = boxes[:, 2:].prod(axis=1)[:, None] + others[:, 2:].prod(axis=1)[None] - intersection
+    overlaps: Floats = np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
+    return overlaps
+
+
+def _similarities(matches: Matches, similarity: Similarity) -> Floats:
+    """Compute the similarity of the detections that can be right, 0 for the others."""
+    values = np.zeros(len(matches.overlaps))
+    rows = np.flatnonzero(matches.first & (matches.overlaps >= min(OVERLAPS)))
+    if len(rows):
+        values[rows] = similarity([matches.sentences[n] for n in rows], [matches.references[n] for n in rows])
+    return values
+
+
+def _join(values: Sequence[float]) -> str:
+    return ",".join(f"{value:g}" for value in values)

@@ -1,0 +1,357 @@
+"""Dense captioning: Johnson, Karpathy and Fei-Fei, DenseCap: Fully Convolutional Localization Networks (2016).
+
+Shapes: B batch, T target length, C channels, H and W height and width of the maps, X and Y columns and rows of a
+sampled region, A proposals of an image, D region code, E embedding, V vocabulary, N regions, P positive regions.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
+
+from limner.data.examples import Batch, ImageFeatures, RegionBatch
+from limner.errors import SettingsError
+from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to
+from limner.layers.cells import CellSettings, CellState, build_cell
+from limner.layers.dropout import dropout
+from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
+from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
+from limner.layers.precision import precise
+from limner.layers.region_sampler import sample_regions
+from limner.models.protocols import DetectedRegions, ModelInputs, Output
+from limner.settings import Settings
+
+WHOLE_IMAGE = (0.5, 0.5, 1.0, 1.0)
+MIN_SIDE = 0.01
+"""Smallest width and height of a proposal within the image, in fractions of the image."""
+
+
+class LossWeights(Settings):
+    """Weights of the five losses; the defaults are those of the paper, section 3.3."""
+
+    proposal_score: float = Field(default=0.1, ge=0)
+    """Weight of the confidences of the localisation network."""
+    proposal_box: float = Field(default=0.1, ge=0)
+    """Weight of the offsets of the localisation network."""
+    final_score: float = Field(default=0.1, ge=0)
+    """Weight of the confidences of the recognition network."""
+    final_box: float = Field(default=0.1, ge=0)
+    """Weight of the offsets of the recognition network."""
+    caption: float = Field(default=1.0, ge=0)
+    """Weight of the descriptions."""
+
+
+class DetectionSettings(Settings):
+    """Settings of the detection of regions at test time."""
+
+    proposals: int = Field(default=300, ge=1)
+    """Number of proposals that the recognition network receives."""
+    proposal_nms: float = Field(default=0.7, gt=0, le=1)
+    """Largest IoU of two proposals."""
+    final_nms: float = Field(default=0.3, gt=0, le=1)
+    """Largest IoU of two detected regions."""
+
+
+class DenseCaptionerSettings(Settings):
+    """Settings of the dense captioner; the default sizes are those of the paper and of its published program."""
+
+    translates: ClassVar[bool] = False
+
+    name: Literal["dense-captioner"] = "dense-captioner"
+    localisation: LocalisationSettings = LocalisationSettings()
+    """Anchors and filters of the localisation network, and the sampling of regions in training."""
+    region_size: int = Field(default=7, ge=1)
+    """Rows Y and columns X of a sampled region."""
+    code_dim: int = Field(default=4096, ge=1)
+    """Number of units of both layers of the recognition network."""
+    embedding_dim: int = Field(default=512, ge=1)
+    """Size of the word embeddings and of the encoded region code."""
+    hidden_dim: int = Field(default=512, ge=1)
+    """Number of units of the recurrent layer."""
+    cell: CellSettings = CellSettings(name="lstm")
+    """Recurrent cell of the language model."""
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """Dropout rate of both layers of the recognition network in training."""
+    loss_weights: LossWeights = LossWeights()
+    """Weights of the five losses."""
+    detection: DetectionSettings = DetectionSettings()
+    """Non-maximum suppression at test time."""
+    image_encoder: ImageEncoderSettings = ImageEncoderSettings(convnet_width=32)
+    """Width of the convnet on pixels."""
+
+
+class RegionMemory(NamedTuple):
+    """Encoded region, constant over the time steps."""
+
+    visual: Tensor  # (B, E): x_{-1}
+
+
+class DenseLosses(NamedTuple):
+    """The five losses of section 3.3, unweighted scalars."""
+
+    proposal_score: Tensor
+    proposal_box: Tensor
+    final_score: Tensor
+    final_box: Tensor
+    caption: Tensor
+
+
+class TrainingRegions(NamedTuple):
+    """Sampled regions of the images of a batch: the P positive ones first, N in all."""
+
+    features: Tensor  # (N, C, Y, X)
+    boxes: Tensor  # (P, 4): positive proposals
+    annotated: Tensor  # (P,): index of the annotated region of each in the batch
+    is_region: Tensor  # (N,): 1 for positive regions, 0 for negative ones
+
+
+class DenseCaptioner(nn.Module):
+    """The dense captioner of Johnson et al. (2016), section 3.
+
+    The localisation network (`LocalisationNetwork`) proposes boxes with a confidence on feature maps U (C, H, W). Every
+    proposal is sampled to (C, Y, X) by bilinear interpolation (`sample_regions`), and the recognition network computes
+
+        code = relu(W_2 relu(W_1 V + b_1) + b_2)               both layers with dropout
+        score = w_s · code + b_s                               final confidence (logit)
+        box = proposal moved by W_b code + b_b                 `apply_offsets`
+
+    The language model reads T + 2 vectors, x_{-1}, x_0, x_1, …, x_T:
+
+        x_{-1} = relu(W_v code + b_v)                          the region
+        x_0 = embedding of START, x_t = embedding of token s_t
+        h_t = cell(x_t, h_{t-1}), logits of s_{t+1} = S h_t + b,  t >= 0
+
+    `encode` reads the region in `batch.image.box`, the whole image where it is zero, or region codes in
+    `batch.image.pooled` that `detect` computed. In training, `forward` of a batch with annotated regions
+    (`batch.regions`) returns the weighted sum of the five losses of section 3.3.
+
+    Departures from the paper and its published program:
+
+    - the CNN is not VGG-16, fine-tuned: the maps are stored features of a frozen backbone, or the output of a small
+      convnet on pixels, which is trained from the start with all five losses; the recognition network is not
+      initialised from VGG-16;
+    - boxes and anchors are fractions of the image; proposals are clipped to the image in training too;
+    - the samples of a region are the centres of its cells, and a location of the maps is the centre of its field;
+    - the box losses add the four coordinates; their targets are constants, as in Faster R-CNN;
+    - negative regions are not drawn twice where there are too few;
+    - several annotations of one box are all used: one is drawn for each positive region;
+    - initialisation: PyTorch's defaults, the last layers of scores and offsets normal with standard deviation 0.01.
+    """
+
+    Settings: ClassVar = DenseCaptionerSettings
+
+    def __init__(self, settings: DenseCaptionerSettings, inputs: ModelInputs) -> None:
+        """Build the model with randomly initialised weights.
+
+        Args:
+            settings: sizes of the layers.
+            inputs: size V of the vocabulary, and the shape of the maps.
+
+        Raises:
+            SettingsError: `inputs` has no maps, or other features as well.
+        """
+        super().__init__()
+        if set(inputs.feature_shapes) != {"maps"}:
+            found = ", ".join(inputs.feature_shapes) or "none"
+            raise SettingsError(
+                f"features.tables: dense captioning expects one table of kind 'maps' (pixels or feature maps), got "
+                f"{found}; name a table such as pixels128, or extract one with 'limner features … --kind maps'"
+            )
+        self.settings, self.vocab_size = settings, inputs.vocab_size
+        self.image_encoder = MapEncoder(inputs.feature_shapes["maps"], settings.image_encoder)
+        channels, side = self.image_encoder.dim, settings.region_size
+        self.localisation = LocalisationNetwork(channels, settings.localisation)
+        self.recognition_1 = nn.Linear(channels * side * side, settings.code_dim)  # W_1, b_1
+        self.recognition_2 = nn.Linear(settings.code_dim, settings.code_dim)  # W_2, b_2
+        self.final_score = nn.Linear(settings.code_dim, 1)  # w_s, b_s
+        self.final_box = nn.Linear(settings.code_dim, 4)  # W_b, b_b
+        self.visual = nn.Linear(settings.code_dim, settings.embedding_dim)  # W_v, b_v
+        self.embedding = nn.Embedding(inputs.vocab_size, settings.embedding_dim)
+        self.cell = build_cell(settings.cell, settings.embedding_dim, settings.hidden_dim)
+        self.softmax = nn.Linear(settings.hidden_dim, inputs.vocab_size)  # S, b
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        for layer in (self.final_score, self.final_box):
+            nn.init.normal_(layer.weight, std=0.01)
+            nn.init.zeros_(layer.bias)
+
+    @property
+    def uses_image(self) -> bool:
+        """Whether the model uses the image: yes."""
+        return True
+
+    def _codes(self, features: Tensor) -> Tensor:
+        """Compute the codes of sampled regions: (N, C, Y, X) to (N, D)."""
+        rate = self.settings.dropout
+        hidden = dropout(torch.relu(self.recognition_1(features.flatten(1))), rate, self.training)
+        return dropout(torch.relu(self.recognition_2(hidden)), rate, self.training)
+
+    def region_codes(self, image: ImageFeatures) -> Tensor:
+        """Compute the code of the region of each image, (B, D): zeros for a missing image.
+
+        Args:
+            image: maps with boxes (no boxes: the whole images), or codes as `pooled` vectors.
+        """
+        if image.pooled is not None:
+            return image.pooled
+        if image.maps is None:
+            return self.final_score.weight.new_zeros(len(image.present), self.settings.code_dim)
+        boxes = image.maps.new_tensor(WHOLE_IMAGE).expand(len(image.present), 4)
+        if image.box is not None:
+            boxes = torch.where(image.box.any(1, keepdim=True), image.box, boxes)
+        side = (self.settings.region_size, self.settings.region_size)
+        features = sample_regions(self.image_encoder(image.maps), boxes, side)
+        return self._codes(features) * image.present[:, None]
+
+    def encode(self, batch: Batch) -> RegionMemory:
+        """Encode the region of each example."""
+        return RegionMemory(torch.relu(self.visual(self.region_codes(batch.image))))  # x_{-1}
+
+    def start(self, memory: RegionMemory) -> CellState:
+        """Return the state after x_{-1}."""
+        return self.cell(self.cell.project(memory.visual), self.cell.start(len(memory.visual)))  # type: ignore[no-any-return]
+
+    def step(self, tokens: Tensor, memory: RegionMemory, state: CellState) -> tuple[Tensor, CellState]:
+        """Compute the logits after one more token of each hypothesis.
+
+        Args:
+            tokens: previous tokens, (N K,).
+            memory: encoded regions; the state has read them already.
+            state: h_{t-1}, (N K, H).
+
+        Returns:
+            Logits of the next token (N K, V), and the state.
+        """
+        state = self.cell(self.cell.project(self.embedding(tokens)), state)
+        return self.softmax(state.hidden), state
+
+    def forward(self, batch: Batch) -> Output:
+        """Compute the logits (B, T, V) of all positions; in training with annotated regions also their loss.
+
+        The logits are then those of the positive regions, (P, T, V).
+        """
+        if self.training and batch.regions is not None:
+            losses, logits = self.losses(batch.image, batch.regions)
+            weights = self.settings.loss_weights.model_dump()
+            total = sum((weights[name] * loss for name, loss in losses._asdict().items()), losses.caption.new_zeros(()))
+            return Output(logits, loss=total)
+        return Output(self._logits(self.encode(batch), batch.target_in))
+
+    def _logits(self, memory: RegionMemory, tokens: Tensor) -> Tensor:
+        """Compute the logits (B, T, V) after each of the tokens (B, T)."""
+        state, hidden = self.start(memory), []
+        for projected in self.cell.project(self.embedding(tokens)).unbind(1):
+            state = self.cell(projected, state)
+            hidden.append(state.hidden)
+        logits: Tensor = self.softmax(torch.stack(hidden, 1))
+        return logits
+
+    def losses(self, image: ImageFeatures, regions: RegionBatch) -> tuple[DenseLosses, Tensor]:
+        """Sample regions of training images and compute the five losses of section 3.3.
+
+        Args:
+            image: maps of the images.
+            regions: all annotated regions of the images.
+
+        Returns:
+            The losses, each a mean over its regions or tokens, and the logits of the P positive regions, (P, T, V).
+        """
+        assert image.maps is not None, "dense captioning needs images to train on"
+        maps = self.image_encoder(image.maps)
+        proposals: Proposals = self.localisation(maps)
+        sampled, score_loss, box_loss = self._sample(maps, proposals, regions)
+        codes = self._codes(sampled.features)
+        positive = codes[: len(sampled.boxes)]
+        targets = regions.box[sampled.annotated]
+        memory = RegionMemory(torch.relu(self.visual(positive)))
+        logits = self._logits(memory, regions.target_in[sampled.annotated])
+        words = regions.target_mask[sampled.annotated]
+        expected = regions.target_out[sampled.annotated]
+        return DenseLosses(
+            proposal_score=score_loss,
+            proposal_box=box_loss,
+            final_score=binary_cross_entropy_with_logits(
+                precise(self.final_score(codes)).squeeze(1), sampled.is_region
+            ),
+            final_box=_box_loss(self.final_box(positive), sampled.boxes, targets),
+            caption=cross_entropy(precise(logits[words]), expected[words]),
+        ), logits
+
+    def _sample(
+        self, maps: Tensor, proposals: Proposals, regions: RegionBatch
+    ) -> tuple[TrainingRegions, Tensor, Tensor]:
+        """Sample positive and negative regions of each image; compute the losses of the localisation network.
+
+        Args:
+            maps: feature maps, (B, C, H, W).
+            proposals: proposals of the images.
+            regions: annotated regions of the images.
+
+        Returns:
+            The regions, the loss of their confidences, and that of the offsets of the positive ones.
+        """
+        settings = self.settings
+        side = (settings.region_size, settings.region_size)
+        positives, negatives = [], []
+        anchors, offsets, boxes, annotated, scores = [], [], [], [], []
+        for row in range(len(maps)):
+            own = (regions.row == row).nonzero().squeeze(1)
+            all_boxes = clip_to_image(proposals.boxes[row])
+            sample = sample_for_training(all_boxes.detach(), regions.box[own], settings.localisation)
+            chosen = torch.cat([sample.positive, sample.negative])
+            features = sample_regions(maps[row], all_boxes[chosen].to(maps.dtype), side)
+            positives.append(features[: len(sample.positive)])
+            negatives.append(features[len(sample.positive) :])
+            anchors.append(proposals.anchors[sample.positive])
+            offsets.append(proposals.offsets[row, sample.positive])
+            boxes.append(all_boxes[sample.positive])
+            annotated.append(own[sample.matched])
+            scores.append((proposals.scores[row, sample.positive], proposals.scores[row, sample.negative]))
+        matched = torch.cat(annotated)
+        logits = torch.cat([positive for positive, _ in scores] + [negative for _, negative in scores])
+        is_region = torch.cat([torch.ones_like(logits[: len(matched)]), torch.zeros_like(logits[len(matched) :])])
+        return (
+            TrainingRegions(torch.cat(positives + negatives), torch.cat(boxes), matched, is_region),
+            binary_cross_entropy_with_logits(logits, is_region),
+            _box_loss(torch.cat(offsets), torch.cat(anchors), regions.box[matched]),
+        )
+
+    @torch.no_grad()
+    def detect(self, image: ImageFeatures, *, count: int | None = None) -> list[DetectedRegions]:
+        """Detect the regions of images, section 3.2.3 and 3.3.
+
+        Args:
+            image: maps of B images.
+            count: largest number of regions of an image; None for all.
+
+        Returns:
+            Regions of each image by descending confidence.
+        """
+        assert image.maps is not None, "regions are detected in images"
+        settings, detected = self.settings.detection, []
+        side = (self.settings.region_size, self.settings.region_size)
+        maps = self.image_encoder(image.maps)
+        proposals: Proposals = self.localisation(maps)
+        for row in range(len(maps)):
+            boxes = clip_to_image(proposals.boxes[row])
+            inside = (boxes[:, 2:].amin(1) >= MIN_SIDE).nonzero().squeeze(1)
+            chosen = inside[
+                nms(boxes[inside], proposals.scores[row, inside], settings.proposal_nms, settings.proposals)
+            ]
+            codes = self._codes(sample_regions(maps[row], boxes[chosen].to(maps.dtype), side))
+            scores = precise(self.final_score(codes)).squeeze(1)
+            final = clip_to_image(apply_offsets(boxes[chosen], precise(self.final_box(codes))))
+            kept = nms(final, scores, settings.final_nms, len(final) if count is None else count)
+            detected.append(DetectedRegions(final[kept], scores[kept].sigmoid(), codes[kept]))
+        return detected
+
+
+def _box_loss(offsets: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
+    """Compute the smooth L1 loss of offsets (P, 4) from boxes to targets, summed over the coordinates."""
+    if not len(offsets):
+        return offsets.sum()
+    expected = offsets_to(boxes.detach(), targets.to(boxes.dtype))
+    return smooth_l1_loss(precise(offsets), expected, reduction="sum") / len(offsets)

@@ -1,0 +1,203 @@
+"""The dense captioner and its layers: sampling of regions, localisation, training, detection."""
+
+import pytest
+import torch
+
+from limner.data.examples import Example, ImageFeatures, RegionBatch, RegionTarget, collate
+from limner.errors import SettingsError
+from limner.layers.boxes import anchor_grid, anchor_shapes, clip_to_image, iou
+from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, sample_for_training
+from limner.layers.region_sampler import sample_regions
+from limner.models import ModelInputs, build_model
+from limner.models.dense_captioner import DenseCaptionerSettings
+from limner.models.protocols import RegionDetector
+
+
+def settings(**changes):
+    sizes = {
+        "localisation": {"filters": 8, "anchor_scales": [0.3, 0.6], "sampled_regions": 16},
+        "region_size": 3,
+        "code_dim": 16,
+        "embedding_dim": 6,
+        "hidden_dim": 12,
+        "dropout": 0.0,
+        "image_encoder": {"convnet_width": 4},
+    }
+    return DenseCaptionerSettings.model_validate({**sizes, **changes})
+
+
+def test_anchors_are_centred_at_the_locations():
+    shapes = anchor_shapes([0.5], [1.0, 4.0])
+    torch.testing.assert_close(shapes, torch.tensor([[0.5, 0.5], [1.0, 0.25]]))
+    grid = anchor_grid(2, 3, shapes)
+    assert grid.shape == (12, 4)
+    torch.testing.assert_close(grid[0], torch.tensor([1 / 6, 1 / 4, 0.5, 0.5]))
+    torch.testing.assert_close(grid[3], torch.tensor([3 / 6, 1 / 4, 1.0, 0.25]))
+    torch.testing.assert_close(grid[-1], torch.tensor([5 / 6, 3 / 4, 1.0, 0.25]))
+
+
+def test_a_region_of_the_size_of_the_maps_is_the_maps():
+    maps = torch.randn(2, 4, 5)
+    whole = torch.tensor([[0.5, 0.5, 1.0, 1.0]])
+    torch.testing.assert_close(sample_regions(maps, whole, (4, 5))[0], maps)
+
+
+def test_sampling_is_differentiable_with_respect_to_maps_and_boxes():
+    torch.manual_seed(0)
+    maps = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    boxes = torch.tensor([[0.41, 0.52, 0.61, 0.43], [0.73, 0.31, 0.3, 0.4]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda m, b: sample_regions(m, b, (3, 2)), (maps, boxes))
+
+
+def test_channels_of_the_localisation_network_belong_to_their_anchor_and_location():
+    """A score of one location changes with the maps near it only, and offsets move its own anchors."""
+    torch.manual_seed(0)
+    network = LocalisationNetwork(2, LocalisationSettings(filters=4, anchor_scales=(0.2,), anchor_ratios=(1.0, 2.0)))
+    with torch.no_grad():
+        network.output.weight.normal_()
+    maps = torch.randn(1, 2, 6, 5)
+    changed = maps.clone()
+    changed[0, :, 5, 4] += 1
+    before, after = network(maps), network(changed)
+    assert before.boxes.shape == (1, 60, 4)
+    touched = (before.scores != after.scores)[0].view(6, 5, 2).any(-1)
+    assert touched[4:, 3:].all() and touched.sum() == 4
+    torch.testing.assert_close(before.boxes[..., 2], before.anchors[:, 2] * before.offsets[..., 2].exp())
+
+
+def test_positive_and_negative_regions():
+    annotated = torch.tensor([[0.3, 0.3, 0.2, 0.2], [0.7, 0.7, 0.4, 0.4]])
+    boxes = torch.tensor(
+        [
+            [0.3, 0.3, 0.2, 0.2],  # the first region
+            [0.31, 0.3, 0.2, 0.2],  # nearly the first region
+            [0.7, 0.8, 0.4, 0.4],  # the best of the second region, though below the threshold
+            [0.7, 0.85, 0.4, 0.4],  # IoU .45: neither
+            [0.1, 0.9, 0.1, 0.1],  # no overlap
+        ]
+    )
+    torch.manual_seed(0)
+    sample = sample_for_training(boxes, annotated, LocalisationSettings(sampled_regions=100))
+    assert dict(zip(sample.positive.tolist(), sample.matched.tolist(), strict=True)) == {0: 0, 1: 0, 2: 1}
+    assert sample.negative.tolist() == [4]
+    few = sample_for_training(boxes, annotated, LocalisationSettings(sampled_regions=2))
+    assert len(few.positive) == 1 and few.negative.tolist() == [4]
+    none = sample_for_training(boxes, annotated[:0], LocalisationSettings(sampled_regions=3))
+    assert len(none.positive) == 0 and len(none.negative) == 3
+
+
+def test_several_descriptions_of_one_box_are_all_drawn():
+    annotated = torch.tensor([[0.3, 0.3, 0.2, 0.2]] * 3)
+    torch.manual_seed(0)
+    drawn = {
+        one
+        for _ in range(20)
+        for one in sample_for_training(annotated[:1], annotated, LocalisationSettings()).matched.tolist()
+    }
+    assert drawn == {0, 1, 2}
+
+
+def scene(seed, square):
+    """Pixels with a bright square of the given left, top and side, in 32 pixels."""
+    torch.manual_seed(seed)
+    left, top, side = square
+    pixels = torch.randint(0, 60, (3, 32, 32)).float()
+    pixels[seed % 3, top : top + side, left : left + side] += 180
+    return pixels
+
+
+def test_learns_to_find_and_describe_a_square():
+    torch.manual_seed(1)
+    squares = [(2, 3, 14), (14, 12, 16), (16, 2, 13), (3, 15, 15), (9, 9, 14), (10, 3, 16)]
+    examples = []
+    for seed, (left, top, side) in enumerate(squares):
+        box = [(left + side / 2) / 32, (top + side / 2) / 32, side / 32, side / 32]
+        pixels = scene(seed, squares[seed]).half().numpy()
+        regions = [RegionTarget(box, [4 + seed % 3])]
+        examples.append(Example(str(seed), [4 + seed % 3], None, {"maps": pixels}, regions))
+    model = build_model(settings(), ModelInputs(8, {"maps": (3, 32, 32)})).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    data = collate(examples)
+    assert data.regions is not None
+    for _ in range(150):
+        optimizer.zero_grad()
+        output = model(data)
+        assert output.loss is not None
+        output.loss.backward()
+        optimizer.step()
+    model.eval()
+    assert isinstance(model, RegionDetector)
+    found = model.detect(data.image, count=1)
+    overlaps = [float(iou(one.boxes, data.regions.box[row : row + 1])) for row, one in enumerate(found)]
+    assert min(overlaps) > 0.5
+    codes = torch.cat([one.codes for one in found])
+    described = collate([Example("", []) for _ in found])
+    described.image = ImageFeatures(torch.ones(len(found), dtype=torch.bool), pooled=codes)
+    assert model(described).logits[:, 0].argmax(1).tolist() == [4 + seed % 3 for seed in range(6)]
+
+
+def test_gradients_of_the_descriptions_reach_the_offsets_through_the_sampled_boxes():
+    torch.manual_seed(0)
+    weights = {"proposal_score": 0, "proposal_box": 0, "final_score": 0, "final_box": 0, "caption": 1}
+    model = build_model(settings(loss_weights=weights), ModelInputs(8, {"maps": (5, 6, 6)})).train()
+    regions = [RegionTarget([0.5, 0.5, 0.4, 0.4], [4, 5])]
+    data = collate([Example("a", [4, 5], None, {"maps": torch.randn(5, 6, 6).half().numpy()}, regions)])
+    loss = model(data).loss
+    assert loss is not None
+    loss.backward()
+    gradient = dict(model.named_parameters())["localisation.output.weight"].grad
+    assert gradient is not None
+    by_anchor = gradient.view(-1, 5, gradient.shape[1])
+    assert by_anchor[:, :4].abs().sum() > 0
+    assert by_anchor[:, 4].abs().sum() == 0
+
+
+def test_codes_of_detected_regions_describe_the_same_as_their_boxes():
+    torch.manual_seed(0)
+    model = build_model(settings(), ModelInputs(8, {"maps": (5, 6, 6)})).eval()
+    maps = torch.randn(1, 5, 6, 6)
+    (found,) = model.detect(ImageFeatures(torch.tensor([True]), maps=maps), count=3)
+    assert (found.scores[:-1] >= found.scores[1:]).all()
+    torch.testing.assert_close(clip_to_image(found.boxes), found.boxes)
+    sentences = collate([Example("", [4, 5])] * len(found.codes))
+    present = torch.ones(len(found.codes), dtype=torch.bool)
+    by_code = sentences.to(torch.device("cpu"))
+    by_code.image = ImageFeatures(present, pooled=found.codes)
+    # The code is that of the proposal, so a model without final offsets has detected boxes equal to the proposals.
+    with torch.no_grad():
+        model.final_box.weight.zero_()
+        (found,) = model.detect(ImageFeatures(torch.tensor([True]), maps=maps), count=3)
+        by_code.image = ImageFeatures(present, pooled=found.codes)
+        by_box = sentences.to(torch.device("cpu"))
+        by_box.image = ImageFeatures(present, maps=maps.expand(3, -1, -1, -1), box=found.boxes)
+        torch.testing.assert_close(model(by_code).logits, model(by_box).logits)
+
+
+def test_an_example_without_a_box_is_the_whole_image():
+    torch.manual_seed(0)
+    model = build_model(settings(), ModelInputs(8, {"maps": (5, 6, 6)})).eval()
+    data = collate([Example("", [4, 5], None, {"maps": torch.randn(5, 6, 6).half().numpy()})])
+    whole = data.image._replace(box=torch.tensor([[0.5, 0.5, 1.0, 1.0]]))
+    part = data.image._replace(box=torch.tensor([[0.4, 0.5, 0.3, 0.3]]))
+    same = [model.encode(collate([Example("", [4])]).to(torch.device("cpu"))) for _ in range(1)]
+    assert same[0].visual.isfinite().all()
+    expected = model.region_codes(data.image)
+    torch.testing.assert_close(model.region_codes(whole), expected)
+    assert not torch.allclose(model.region_codes(part), expected)
+
+
+def test_a_batch_holds_the_regions_of_all_images():
+    first = [RegionTarget([0.1, 0.2, 0.3, 0.4], [4, 5, 6]), RegionTarget([0.5, 0.5, 0.1, 0.1], [7])]
+    batch = collate([Example("a", regions=first), Example("b"), Example("c", regions=first[:1])])
+    assert isinstance(batch.regions, RegionBatch)
+    assert batch.regions.row.tolist() == [0, 0, 2]
+    assert batch.regions.box.shape == (3, 4)
+    assert batch.regions.target_out.tolist() == [[4, 5, 6, 2], [7, 2, 0, 0], [4, 5, 6, 2]]
+    assert batch.regions.target_mask.sum(1).tolist() == [4, 2, 4]
+    assert collate([Example("b")]).regions is None
+
+
+@pytest.mark.parametrize("shapes", [{}, {"pooled": (4,)}, {"maps": (3, 32, 32), "pooled": (4,)}])
+def test_other_features_are_refused(shapes):
+    with pytest.raises(SettingsError, match="one table of kind 'maps'"):
+        build_model(settings(), ModelInputs(8, shapes))

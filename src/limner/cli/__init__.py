@@ -6,6 +6,7 @@ Commands import what they need inside their functions, so that `limner --help` d
 from limner.cli import (  # each module registers its commands with `app`
     collections,
     compare,
+    crossvalidate,
     describe,
     diagnose,
     doctor,
@@ -29,6 +30,7 @@ __all__ = [
     "app",
     "collections",
     "compare",
+    "crossvalidate",
     "describe",
     "diagnose",
     "doctor",

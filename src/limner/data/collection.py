@@ -84,9 +84,15 @@ class Collection:
     Lance does not support forked processes: read in threads, or start processes with the method 'spawn'.
     """
 
-    def __init__(self, path: Path, dataset: Any) -> None:  # noqa: ANN401 (Lance has no types)
+    def __init__(
+        self,
+        path: Path,
+        dataset: Any,  # noqa: ANN401 (Lance has no types)
+        splits: Mapping[str, str] | None = None,
+    ) -> None:
         self.path = path
         self._dataset = dataset
+        self._splits = splits
 
     @classmethod
     def open(cls, path: Path | str) -> Collection:
@@ -107,8 +113,16 @@ class Collection:
             raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
         return cls(path, dataset)
 
+    def with_splits(self, splits: Mapping[str, str]) -> Collection:
+        """View of some items of the collection in other splits; nothing is written.
+
+        Args:
+            splits: split of each item, by item id; the view has no other items.
+        """
+        return Collection(self.path, self._dataset, splits)
+
     def __len__(self) -> int:
-        return int(self._dataset.count_rows())
+        return int(self._dataset.count_rows()) if self._splits is None else len(self._splits)
 
     def items(self, split: str | None = None) -> list[Item]:
         """Items of one split, or of the whole collection, in stored order.
@@ -118,7 +132,10 @@ class Collection:
         """
         condition = None if split is None else "split = '" + split.replace("'", "''") + "'"
         columns = [name for name in SCHEMA.names if name in self._dataset.schema.names]
-        rows = self._read(columns, condition).to_pylist()
+        rows = self._read(columns, None if self._splits else condition).to_pylist()
+        if self._splits is not None:
+            moved = ({**row, "split": self._splits[row["id"]]} for row in rows if row["id"] in self._splits)
+            rows = [row for row in moved if split in (None, row["split"])]
         if split is not None and not rows:
             splits = ", ".join(f"'{name}' ({count})" for name, count in self.splits().items())
             raise CollectionError(
@@ -130,6 +147,8 @@ class Collection:
 
     def splits(self) -> dict[str, int]:
         """Number of items of each split, in stored order."""
+        if self._splits is not None:
+            return dict(Counter(self._splits.values()))
         return dict(Counter(self._read(["split"])["split"].to_pylist()))
 
     def image_path(self, item: Item) -> Path:

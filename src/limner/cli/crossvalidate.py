@@ -1,0 +1,85 @@
+"""The command that trains and evaluates a model on every fold of a collection: crossvalidate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from limner.cli.app import MEASURE, app, command_line
+from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
+from limner.cli.terminal import err, out, print_json, training_bar
+
+if TYPE_CHECKING:
+    from limner.runs.records import Evaluation
+    from limner.training.cross_validation import CrossValidation
+
+SHOWN = 4
+"""Number of metrics that are printed for each fold."""
+
+
+@app.command(rich_help_panel=MEASURE)
+def crossvalidate(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe (lecture/sentiment) or a .yaml file.")],
+    changes: ChangesArgument = None,
+    *,
+    collection: CollectionOption,
+    out_folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the runs of all folds.")],
+    folds: Annotated[int, typer.Option("--folds", help="Number of folds.", min=2)] = 10,
+    validation: Annotated[
+        float, typer.Option("--validation", help="Share of each training part that selects the best weights.")
+    ] = 0.1,
+    split: Annotated[str | None, typer.Option("--split", help="Split to divide; default: all items.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the folds.")] = 1,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also train bag-of-words classifiers on the folds (extra 'words').")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train and evaluate a model on every fold of a collection, and print means and standard deviations.
+
+    An interrupted command continues where it stopped.
+
+    Example: `limner crossvalidate lecture/sentiment --collection collections/reviews --folds 10 --out runs/folds`
+    """
+    from limner.data.collection import Collection
+    from limner.runs.recipe import load_recipe
+    from limner.training.cross_validation import CrossValidationSettings, cross_validate
+
+    chosen = load_recipe(recipe, changes or [])
+    values = {"folds": folds, "validation": validation, "split": split, "seed": seed, "baseline": baseline}
+    with training_bar(chosen.training.metric) as bar:
+        result = cross_validate(
+            chosen,
+            Collection.open(collection),
+            out_folder,
+            settings=CrossValidationSettings.parse(values, "crossvalidate"),
+            command=command_line(),
+            on_progress=bar,
+            on_fold=_print_fold,
+        )
+    if as_json:
+        print_json(result.model_dump(mode="json"))
+        return
+    _print(result)
+
+
+def _print_fold(number: int, evaluation: Evaluation) -> None:
+    scores = ", ".join(f"{score.name} {score.value:.2f}" for score in evaluation.scores[:SHOWN])
+    err.print(f"fold {number}: {scores}", soft_wrap=True)
+
+
+def _print(result: CrossValidation) -> None:
+    """Print the mean and the standard deviation of every metric, and the baselines."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("metric", "mean", "std"):
+        table.add_column(column, justify="left" if column == "metric" else "right", no_wrap=True)
+    for score in result.scores:
+        table.add_row(score.name, f"{score.mean:.2f}", f"{score.std:.2f}")
+    out.print(table)
+    for one in result.baselines:
+        name, accuracy = one.name, one.accuracy
+        typer.echo(f"baseline, {name}: accuracy {accuracy.mean:.2f}, std {accuracy.std:.2f} (p = {one.p:.3g})")

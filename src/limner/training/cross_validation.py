@@ -1,0 +1,181 @@
+"""Cross-validation: a training and an evaluation for every fold of a collection, and mean scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from limner.data.collection import Collection
+from limner.data.examples import Item
+from limner.errors import SettingsError
+from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
+from limner.metrics.classification import ACCURACY, accuracy_statistics
+from limner.metrics.significance import approximate_randomisation
+from limner.runs.recipe import Recipe
+from limner.runs.records import Evaluation, Record
+from limner.runs.trained_model import load_trained_model
+from limner.settings import Settings
+from limner.text.labels import LABEL
+from limner.training.bag_of_words_baseline import LabelledTexts, classify_bags_of_words
+from limner.training.context import TrainProgress
+from limner.training.folds import TEST, TRAIN, VALIDATION, assign_folds
+from limner.training.loop import train
+
+RECORD = "crossvalidation.json"
+
+
+class CrossValidationSettings(Settings):
+    """Folds of a cross-validation."""
+
+    folds: int = Field(default=10, ge=2)
+    """Number of folds; each is the test part once."""
+    validation: float = Field(default=0.1, gt=0, le=0.5)
+    """Share of the training part of each fold that selects the best weights."""
+    split: str | None = None
+    """Split whose items are divided; None for all items of the collection."""
+    seed: int = Field(default=1, ge=0)
+    """Seed of the assignment of items to folds; the training has its own."""
+    baseline: bool = False
+    """Whether to train bag-of-words classifiers of scikit-learn on the same folds."""
+
+
+class MeanScore(Record):
+    """Score of all folds by one metric."""
+
+    name: str
+    mean: float
+    std: float
+    """Standard deviation over the folds, with K - 1 in the denominator."""
+    values: tuple[float, ...]
+    """Score of each fold."""
+
+
+class BaselineScore(Record):
+    """Accuracy of a bag-of-words classifier on the same folds."""
+
+    name: str
+    accuracy: MeanScore
+    p: float
+    """p-value of the difference to the model over the test items of all folds, by approximate randomisation."""
+
+
+class CrossValidation(Record):
+    """Results of a cross-validation."""
+
+    settings: CrossValidationSettings
+    recipe: str
+    """Description of the recipe."""
+    command: str
+    runs: tuple[str, ...]
+    """Run directory of each fold."""
+    scores: tuple[MeanScore, ...]
+    baselines: tuple[BaselineScore, ...] = ()
+
+
+def cross_validate(
+    recipe: Recipe,
+    collection: Collection,
+    out: Path,
+    *,
+    settings: CrossValidationSettings | None = None,
+    command: str = "limner.cross_validate",
+    on_progress: Callable[[TrainProgress], None] | None = None,
+    on_fold: Callable[[int, Evaluation], None] | None = None,
+) -> CrossValidation:
+    """Train and evaluate a model on every fold; folds that are finished in `out` are not trained again.
+
+    Args:
+        recipe: settings of the model and the training; its splits are replaced by those of the folds.
+        collection: collection whose items are divided into folds.
+        out: folder of the runs `fold-1`, `fold-2`, … and of the record `crossvalidation.json`.
+        settings: number of folds, share of validation items, baselines.
+        command: command line, for the records.
+        on_progress: called after every training step.
+        on_fold: called with the number of a fold, from 1, and its evaluation.
+
+    Raises:
+        SettingsError: there are too few items, or baselines are asked for and the model does not classify texts.
+        LimnerError: see `train` and `evaluate`.
+    """
+    settings = settings or CrossValidationSettings()
+    recipe = recipe.model_copy(
+        update={"data": recipe.data.model_copy(update={"train": TRAIN, "val": VALIDATION, "test": TEST})}
+    )
+    if settings.baseline and (recipe.data.lang != LABEL or recipe.data.source_lang is None):
+        raise SettingsError("baselines classify texts: expected data.lang=label and data.source_lang, or no --baseline")
+    items = collection.items(settings.split)
+    folds = assign_folds(items, settings.folds, settings.validation, settings.seed)
+    evaluations: list[Evaluation] = []
+    runs = [out / f"fold-{number}" for number in range(1, len(folds) + 1)]
+    for number, (run, splits) in enumerate(zip(runs, folds, strict=True), start=1):
+        view = collection.with_splits(splits)
+        train(recipe, view, run, resume=run.exists(), command=command, on_progress=on_progress)
+        evaluations.append(_evaluate(run, view, command))
+        if on_fold is not None:
+            on_fold(number, evaluations[-1])
+    result = CrossValidation(
+        settings=settings,
+        recipe=recipe.description,
+        command=command,
+        runs=tuple(str(run) for run in runs),
+        scores=tuple(_mean_scores(evaluations)),
+        baselines=tuple(_baselines(recipe, items, folds, evaluations)) if settings.baseline else (),
+    )
+    result.save(out / RECORD)
+    return result
+
+
+def _evaluate(run: Path, view: Collection, command: str) -> Evaluation:
+    path = run / "evaluation" / f"{TEST}.json"
+    if path.exists() and path.stat().st_mtime >= (run / "model.safetensors").stat().st_mtime:
+        return Evaluation.load(path)
+    options = EvaluationOptions(retrieval=False)
+    evaluation = evaluate([load_trained_model(run)], view, options=options, command=command)
+    save_evaluation(evaluation, run)
+    return evaluation
+
+
+def _mean_scores(evaluations: Sequence[Evaluation]) -> Iterable[MeanScore]:
+    """Average the scores that all folds have."""
+    values: dict[str, list[float]] = {}
+    for evaluation in evaluations:
+        for score in evaluation.scores:
+            values.setdefault(score.name, []).append(score.value)
+    return (mean_score(name, own) for name, own in values.items() if len(own) == len(evaluations))
+
+
+def mean_score(name: str, values: Sequence[float]) -> MeanScore:
+    """Return the mean and the standard deviation of the scores of the folds."""
+    return MeanScore(name=name, mean=float(np.mean(values)), std=float(np.std(values, ddof=1)), values=tuple(values))
+
+
+def _baselines(
+    recipe: Recipe, items: Sequence[Item], folds: Sequence[Mapping[str, str]], evaluations: Sequence[Evaluation]
+) -> Iterable[BaselineScore]:
+    """Train the classifiers of bags of words on every fold and compare their accuracy with that of the model."""
+    assert recipe.source_text is not None and recipe.data.source_lang is not None
+    lang, by_id = recipe.data.source_lang, {item.id: item for item in items}
+    predictions: dict[str, list[list[str]]] = {}
+    for splits, evaluation in zip(folds, evaluations, strict=True):
+        parts = {
+            name: LabelledTexts.of([by_id[id] for id in splits if splits[id] == name], lang, recipe.source_text)
+            for name in (TRAIN, VALIDATION)
+        }
+        texts = [item.source or "" for item in evaluation.items]
+        for name, labels in classify_bags_of_words(parts[TRAIN], parts[VALIDATION], texts, recipe.source_text).items():
+            predictions.setdefault(name, []).append(labels)
+    references = [[list(item.reference_tokens) for item in evaluation.items] for evaluation in evaluations]
+    model = np.concatenate(
+        [
+            accuracy_statistics([item.tokens for item in evaluation.items], own)
+            for evaluation, own in zip(evaluations, references, strict=True)
+        ]
+    )
+    for name, labels_by_fold in predictions.items():
+        statistics = [accuracy_statistics(*pair) for pair in zip(labels_by_fold, references, strict=True)]
+        values = [ACCURACY.value(rows.sum(axis=0)) for rows in statistics]
+        test = approximate_randomisation([model], [np.concatenate(statistics)], ACCURACY.value)
+        yield BaselineScore(name=name, accuracy=mean_score(name, values), p=test.p)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from limner.features.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.inference.back_translation import back_translate
     from limner.inference.captioner import Caption, Captioner
+    from limner.inference.classifier import Classification, Classifier
     from limner.inference.explain import Explanation, explain
     from limner.inference.load import load
     from limner.inference.retriever import RetrievalResult, Retriever
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from limner.runs.trained_model import load_trained_model
     from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
     from limner.synthetic.sounds import SoundSettings, generate_sounds
+    from limner.training.cross_validation import CrossValidation, CrossValidationSettings, cross_validate
     from limner.training.loop import train
 
 _MODULES = {
@@ -42,6 +44,10 @@ _MODULES = {
     "ClipSettings": "synthetic.scenes",
     "Collection": "data.collection",
     "Caption": "inference.captioner",
+    "Classification": "inference.classifier",
+    "Classifier": "inference.classifier",
+    "CrossValidation": "training.cross_validation",
+    "CrossValidationSettings": "training.cross_validation",
     "Explanation": "inference.explain",
     "RetrievalResult": "inference.retriever",
     "Retriever": "inference.retriever",
@@ -55,6 +61,7 @@ _MODULES = {
     "SoundSettings": "synthetic.sounds",
     "Translation": "inference.translator",
     "Translator": "inference.translator",
+    "cross_validate": "training.cross_validation",
     "back_translate": "inference.back_translation",
     "EvaluationOptions": "evaluation.evaluate",
     "evaluate": "evaluation.evaluate",
@@ -82,8 +89,12 @@ _MODULES = {
 __all__ = [
     "Caption",
     "Captioner",
+    "Classification",
+    "Classifier",
     "ClipSettings",
     "Collection",
+    "CrossValidation",
+    "CrossValidationSettings",
     "DecodingSettings",
     "EvaluationOptions",
     "Explanation",
@@ -100,6 +111,7 @@ __all__ = [
     "Translation",
     "Translator",
     "back_translate",
+    "cross_validate",
     "evaluate",
     "explain",
     "extract",

@@ -58,11 +58,12 @@ SCHEMA = pa.schema(
         pa.field("regions", pa.list_(_REGION)),
         pa.field("label", pa.string()),
         pa.field("track", pa.list_(pa.list_(pa.float32(), 4))),
+        pa.field("frame_size", pa.list_(pa.int32())),
         pa.field("frame_labels", pa.list_(pa.string())),
     ]
 )
 """Columns of the items table."""
-OPTIONAL_COLUMNS = {"audio", "track", "frame_labels"}
+OPTIONAL_COLUMNS = {"audio", "track", "frame_size", "frame_labels"}
 """Columns that collections of older versions lack."""
 _LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # raised by Lance and Arrow for invalid files
 
@@ -308,6 +309,7 @@ def _merge(old: Item, new: Item) -> Item:
         audio=new.audio or old.audio,
         label=old.label if new.label is None else new.label,
         track=new.track or old.track,
+        frame_size=new.frame_size or old.frame_size,
         frame_labels=new.frame_labels or old.frame_labels,
         sentences=_merge_sentences(old.sentences + new.sentences),
         regions=tuple(dict.fromkeys(old.regions + new.regions)),
@@ -338,8 +340,14 @@ def _item_of_row(row: dict[str, Any]) -> Item:
         regions=tuple([_region_of_row(region) for region in row["regions"] or ()]),
         label=row["label"],
         track=tuple([tuple(box) for box in row.get("track") or ()]),
+        frame_size=_frame_size_of_row(row),
         frame_labels=tuple(row.get("frame_labels") or ()),
     )
+
+
+def _frame_size_of_row(row: dict[str, Any]) -> tuple[int, int] | None:
+    size = row.get("frame_size")
+    return (size[0], size[1]) if size else None
 
 
 def _sentence_of_row(row: dict[str, Any]) -> Sentence:
@@ -377,6 +385,7 @@ def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
                 "regions": [region._asdict() for region in item.regions],
                 "label": item.label,
                 "track": [list(box) for box in item.track],
+                "frame_size": item.frame_size,
                 "frame_labels": item.frame_labels,
             }
             for item in items

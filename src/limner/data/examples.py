@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from limner.media.modality import MODALITIES, Modality
-from limner.text.labels import FRAME_LABELS, LABEL, LABEL_LANGUAGES, label_token
+from limner.text.labels import FRAME_LABELS, LABEL, LABEL_LANGUAGES, TRACK, Point, cell_token, label_token
 from limner.text.vocab import SPECIAL_TOKENS
 
 
@@ -83,6 +83,8 @@ class Item:
     regions: tuple[Region, ...] = ()
     label: str | None = None
     track: Track = ()
+    frame_size: tuple[int, int] | None = None
+    """Width and height of the frames of a clip in pixels, needed with `track`."""
     frame_labels: tuple[str, ...] = ()
     """Label of each step of the input: of each frame of a clip or a sound, or of each token of a sentence."""
 
@@ -111,6 +113,17 @@ class Item:
         """Human-written sentences in a language, or the sentence of labels for a name in `LABEL_LANGUAGES`."""
         return [sentence.text for sentence in self._written(lang)]
 
+    @property
+    def positions(self) -> list[Point]:
+        """Centre of the tracked object in each frame, as shares of the frame's width and height."""
+        if self.frame_size is None:
+            return []
+        frame_width, frame_height = self.frame_size
+        return [
+            ((left + width / 2) / frame_width, (top + height / 2) / frame_height)
+            for left, top, width, height in self.track
+        ]
+
     def boxes(self, entity: str) -> list[tuple[float, float, float, float]]:
         """Distinct boxes of an entity; none if the entity has no box, such as a whole scene."""
         return list(dict.fromkeys(region.box for region in self.regions if entity and region.entity == entity))
@@ -137,6 +150,8 @@ class Item:
             labels = () if self.label is None else (self.label,)
         elif lang == FRAME_LABELS:
             labels = self.frame_labels
+        elif lang == TRACK:
+            labels = [cell_token(point) for point in self.positions]
         else:
             return [sentence for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
         return [Sentence(lang, " ".join(map(label_token, labels)))] if labels else []

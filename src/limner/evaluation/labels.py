@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.hypotheses import Hypothesis
 from limner.evaluation.hypothesis_statistics import Texts
-from limner.inference.label_probabilities import label_probabilities, predicted_labels
+from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
 from limner.runs.trained_model import TrainedModel
-from limner.text.labels import LABEL_LANGUAGES, write_predictions
+from limner.text.labels import LABEL_LANGUAGES, TRACK, PredictedLabel, position_text, write_predictions
+
+logger = logging.getLogger(__name__)
 
 
 def label_texts(
@@ -29,9 +32,39 @@ def label_texts(
     if models[0].recipe.data.lang not in LABEL_LANGUAGES:
         return None
     entries = models[0].tokenizer.entries
+    if unfinished := sum(not one.ended for one in best):
+        logger.warning(
+            "%d of %d inputs have more labels than decoding.max_length; raise it to the number of steps of the longest "
+            "input",
+            unfinished,
+            len(best),
+        )
     probabilities = label_probabilities(models, inputs, best, features)
+    if models[0].recipe.data.lang == TRACK:
+        return _track_texts(entries, inputs, best, probabilities)
     texts = [
         write_predictions(predicted_labels(entries, hypothesis, values))
         for hypothesis, values in zip(best, probabilities, strict=True)
     ]
     return texts, [one.references for one in inputs]
+
+
+def _track_texts(
+    entries: Sequence[str],
+    inputs: Sequence[GenerationInput],
+    best: Sequence[Hypothesis],
+    probabilities: Sequence[Probabilities],
+) -> Texts:
+    """Write expected and right positions in percent of the frame's width."""
+    texts: list[str] = []
+    references: list[tuple[str, ...]] = []
+    for one, hypothesis, values in zip(inputs, best, probabilities, strict=True):
+        width, height = one.item.frame_size or (1, 1)
+        aspect = height / width
+        predictions = []
+        for token, row in zip(hypothesis.tokens, values, strict=True):
+            x, y = expected_point(entries, row)
+            predictions.append(PredictedLabel(position_text((x, aspect * y)), float(row[token])))
+        texts.append(write_predictions(predictions))
+        references.append((" ".join(position_text((x, aspect * y)) for x, y in one.item.positions),))
+    return texts, references

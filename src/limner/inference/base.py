@@ -18,6 +18,7 @@ from limner.inference.new_images import BackboneFeatures, load_backbone_of
 from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -123,13 +124,24 @@ def require_captioning(model: TrainedModel) -> None:
     """Check that a model generates text without a source sentence.
 
     Raises:
-        RunError: it is a translation model.
+        RunError: it is a model of labels or a translation model.
     """
+    require_sentences(model)
     if model.source is not None:
         raise RunError(
             f"expected a captioning model, got one that translates from '{model.source.lang}': use 'limner translate' "
             "or limner.Translator"
         )
+
+
+def require_sentences(model: TrainedModel) -> None:
+    """Check that a model generates sentences.
+
+    Raises:
+        RunError: it is a model of labels.
+    """
+    if model.recipe.data.lang in LABEL_LANGUAGES:
+        raise RunError("expected a model of sentences, got one of labels: use 'limner classify' or limner.Classifier")
 
 
 def change_decoding(default: DecodingSettings, changes: Mapping[str, Any]) -> DecodingSettings:

@@ -15,7 +15,7 @@ from limner.decoding.beam_search import mean_log_probs
 from limner.decoding.hypotheses import Hypothesis
 from limner.models.protocols import device_of
 from limner.runs.trained_model import TrainedModel
-from limner.text.labels import PredictedLabel, cell_centres, position_text
+from limner.text.labels import Point, PredictedLabel, cell_centres
 
 Probabilities = NDArray[np.float64]
 
@@ -77,28 +77,13 @@ def predicted_labels(
     ]
 
 
-def expected_positions(
-    entries: Sequence[str], hypothesis: Hypothesis, probabilities: Probabilities, aspect: float = 1.0
-) -> list[PredictedLabel]:
-    """Return the expected position of each frame: the mean of the cells' centres, weighted by their probabilities.
-
-    Args:
-        entries: cells by token id.
-        hypothesis: most probable cell of each frame, T tokens.
-        probabilities: probabilities of the cells, (T, V).
-        aspect: height of a frame divided by its width.
-
-    Returns:
-        Position of each frame in percent of the frame's width, with the probability of the most probable cell.
-    """
+def expected_point(entries: Sequence[str], probabilities: Probabilities) -> Point:
+    """Compute the expected position: the mean of the cells' centres, weighted by their probabilities (V,)."""
     centres = cell_centres(entries)
     cells = np.isfinite(centres[:, 0])
-    weights = probabilities[:, cells]
-    points = weights @ centres[cells] / np.maximum(weights.sum(1, keepdims=True), 1e-12)
-    return [
-        PredictedLabel(position_text((x, aspect * y)), float(row[token]))
-        for (x, y), row, token in zip(points.tolist(), probabilities, hypothesis.tokens, strict=True)
-    ]
+    weights = probabilities[cells]
+    x, y = (weights @ centres[cells] / max(weights.sum(), 1e-12)).tolist()
+    return x, y
 
 
 def all_labels(entries: Iterable[str], probabilities: Probabilities) -> list[PredictedLabel]:

@@ -11,7 +11,7 @@ from limner.data.dataset import GenerationInput, SourceLanguage
 from limner.decoding.hypotheses import Hypothesis
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
-from limner.inference.base import TextGenerator, change_decoding, warn_of_unknown_words
+from limner.inference.base import TextGenerator, change_decoding, require_sentences, warn_of_unknown_words
 from limner.inference.explain import Explanation
 from limner.inference.generate import generate
 from limner.inference.new_images import new_item
@@ -213,6 +213,7 @@ def languages(model: TrainedModel) -> tuple[SourceLanguage, str]:
     Raises:
         RunError: it is not a translation model.
     """
+    require_sentences(model)
     if model.source is None:
         raise RunError(
             f"model '{model.recipe.model.name}' does not translate: use 'limner describe', or train a translation "

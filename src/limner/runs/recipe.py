@@ -25,7 +25,8 @@ class DataSettings(Settings):
 
     lang: str = "en"
     """Language of the captions; for translation, the target language. For a model that classifies, `label` (the label
-    of the item) or `frame_labels` (a label of each step of the input)."""
+    of the item), `frame_labels` (a label of each step of the input) or `track` (the position of an object in each frame
+    of a clip)."""
     source_lang: str | None = None
     """Source language, or language of the classified sentences; None for a model that reads no sentences."""
     synthetic: float = Field(default=0.0, ge=0, lt=1)

@@ -46,7 +46,7 @@ def cell_centres(tokens: Sequence[str]) -> NDArray[np.float64]:
 
 
 def position_text(point: Sequence[float]) -> str:
-    """Write a position (x, y) in percent of the frame's width, as `51.23,8.05`."""
+    """Write a position (x, y), in shares of the width of the frame, in percent of it, as `51.23,8.05`."""
     return ",".join(f"{100 * share:.2f}" for share in point)
 
 

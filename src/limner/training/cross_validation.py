@@ -42,7 +42,7 @@ class CrossValidationSettings(Settings):
     """Whether to train bag-of-words classifiers of scikit-learn on the same folds."""
 
 
-class MeanScore(Record):
+class FoldScores(Record):
     """Score of all folds by one metric."""
 
     name: str
@@ -57,7 +57,7 @@ class BaselineScore(Record):
     """Accuracy of a bag-of-words classifier on the same folds."""
 
     name: str
-    accuracy: MeanScore
+    accuracy: FoldScores
     p: float
     """p-value of the difference to the model over the test items of all folds, by approximate randomisation."""
 
@@ -71,7 +71,7 @@ class CrossValidation(Record):
     command: str
     runs: tuple[str, ...]
     """Run directory of each fold."""
-    scores: tuple[MeanScore, ...]
+    scores: tuple[FoldScores, ...]
     baselines: tuple[BaselineScore, ...] = ()
 
 
@@ -138,18 +138,18 @@ def _evaluate(run: Path, view: Collection, command: str) -> Evaluation:
     return evaluation
 
 
-def _mean_scores(evaluations: Sequence[Evaluation]) -> Iterable[MeanScore]:
+def _mean_scores(evaluations: Sequence[Evaluation]) -> Iterable[FoldScores]:
     """Average the scores that all folds have."""
     values: dict[str, list[float]] = {}
     for evaluation in evaluations:
         for score in evaluation.scores:
             values.setdefault(score.name, []).append(score.value)
-    return (mean_score(name, own) for name, own in values.items() if len(own) == len(evaluations))
+    return (fold_scores(name, own) for name, own in values.items() if len(own) == len(evaluations))
 
 
-def mean_score(name: str, values: Sequence[float]) -> MeanScore:
+def fold_scores(name: str, values: Sequence[float]) -> FoldScores:
     """Return the mean and the standard deviation of the scores of the folds."""
-    return MeanScore(name=name, mean=float(np.mean(values)), std=float(np.std(values, ddof=1)), values=tuple(values))
+    return FoldScores(name=name, mean=float(np.mean(values)), std=float(np.std(values, ddof=1)), values=tuple(values))
 
 
 def _baselines(
@@ -178,4 +178,4 @@ def _baselines(
         statistics = [accuracy_statistics(*pair) for pair in zip(labels_by_fold, references, strict=True)]
         values = [ACCURACY.value(rows.sum(axis=0)) for rows in statistics]
         test = approximate_randomisation([model], [np.concatenate(statistics)], ACCURACY.value)
-        yield BaselineScore(name=name, accuracy=mean_score(name, values), p=test.p)
+        yield BaselineScore(name=name, accuracy=fold_scores(name, values), p=test.p)

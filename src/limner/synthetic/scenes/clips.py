@@ -39,7 +39,7 @@ from limner.synthetic.scenes.scene import (
 from limner.synthetic.storage import draw_collection, matches_record
 
 RECORD = "clips.json"
-EDITION = 1
+EDITION = 2
 """Version of the generated files, increased when the same settings give other clips or sentences."""
 
 SHADOW_Y = 0.93
@@ -127,7 +127,15 @@ def _write_item(settings: ClipSettings, split: str, index: int, folder: Path) ->
     name = f"{split}-{index:05d}"
     video = f"videos/{name}.mp4"
     track = write_clip(clip, folder / video, side=settings.size, count=settings.frames, rate=settings.rate)
-    return Item(id=name, split=split, video=video, sentences=describe_scene(clip.scene), label=clip.motion, track=track)
+    return Item(
+        id=name,
+        split=split,
+        video=video,
+        sentences=describe_scene(clip.scene),
+        label=clip.motion,
+        track=track,
+        frame_size=(settings.size, settings.size),
+    )
 
 
 def make_clip(seed: int, split: str, index: int, occluded: float = 0.0) -> Clip:

@@ -1,0 +1,71 @@
+"""The command that labels sentences, images, clips and sounds: classify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from limner.cli.app import USE, app
+from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, require_models
+from limner.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from limner.inference.classifier import Classification, StepLabel
+
+
+@app.command(rich_help_panel=USE)
+def classify(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Sentences; for a model of clips, sounds or images, files."),
+    ],
+    model: ModelsOption = None,
+    n_best: Annotated[int, typer.Option("--n-best", help="Labels to print for each input or step.", min=1)] = 1,
+    backbone: BackboneOption = None,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Label sentences, clips or sounds with a model of labels, and print the probabilities.
+
+    A model with one label of each step prints one line for each token or frame. A model of positions prints the
+    expected position in percent of the width and the height of the frame.
+
+    Example: `limner classify "a gripping film" --model runs/sentiment --n-best 2`
+    """
+    runs = require_models(model)
+    from limner.inference.classifier import Classifier, require_files
+
+    classifier = Classifier.load(*runs, backbone=backbone, device=device)
+    given: Sequence[str | Path] = inputs if classifier.reads_sentences else require_files(inputs)
+    results = classifier.classify(given)
+    if as_json:
+        print_json([_record(text, one, n_best) for text, one in zip(inputs, results, strict=True)])
+        return
+    for text, one in zip(inputs, results, strict=True):
+        for line in _lines(one, n_best):
+            typer.echo(f"{text}\t{line}")
+
+
+def _lines(one: Classification, n_best: int) -> Iterator[str]:
+    """Yield the lines of one input: step (if there are several), position or labels, and probability."""
+    for number, step in enumerate(one.steps):
+        start = f"{number}\t" if len(one.steps) > 1 else ""
+        if step.position is not None:
+            yield start + "\t".join(f"{100 * share:.2f}" for share in step.position)
+            continue
+        for label, probability in step.labels[:n_best]:
+            yield f"{start}{label}\t{probability:.4f}"
+
+
+def _record(text: str, one: Classification, n_best: int) -> dict[str, Any]:
+    steps = [_step(step, n_best) for step in one.steps]
+    return {"input": text, **(steps[0] if len(steps) == 1 else {"steps": steps})}
+
+
+def _step(step: StepLabel, n_best: int) -> dict[str, Any]:
+    labels = [label._asdict() for label in step.labels[:n_best]]
+    position = {} if step.position is None else {"position": step.position}
+    return {"label": step.label, "probability": step.probability, "labels": labels, **position}

@@ -1,0 +1,147 @@
+"""Labels of new sentences, images, clips or sounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from limner.data.dataset import GenerationInput
+from limner.decoding.settings import DecodingSettings
+from limner.errors import RunError, SettingsError
+from limner.features.encoders.base import Backbone
+from limner.inference.base import TextGenerator, warn_of_unknown_words
+from limner.inference.generate import generate
+from limner.inference.label_probabilities import all_labels, expected_point, label_probabilities
+from limner.inference.new_images import new_item
+from limner.media.image import ImageInput
+from limner.runs.trained_model import TrainedModel
+from limner.text.labels import LABEL_LANGUAGES, TRACK, Point, PredictedLabel
+from limner.text.vocab import SPECIAL_TOKENS
+
+CLASSIFICATION_BATCH_SIZE = 64
+MAX_STEPS = 10_000
+"""Maximum number of labels of one input."""
+
+
+class StepLabel(NamedTuple):
+    """Label of one step, or of a whole input."""
+
+    labels: tuple[PredictedLabel, ...]
+    """All labels with their probabilities, the most probable first."""
+    position: Point | None = None
+    """Expected position as shares of the width and height of the frame; None unless the labels are positions."""
+
+    @property
+    def label(self) -> str:
+        """The most probable label."""
+        return self.labels[0].label
+
+    @property
+    def probability(self) -> float:
+        """Probability of the most probable label."""
+        return self.labels[0].probability
+
+
+class Classification(NamedTuple):
+    """Labels of one input."""
+
+    steps: tuple[StepLabel, ...]
+    """One label of the input, or one of each token or frame."""
+
+    @property
+    def label(self) -> str:
+        """The label of the input; of the first step, if every step has one."""
+        return self.steps[0].label
+
+    @property
+    def probability(self) -> float:
+        """Probability of `label`."""
+        return self.steps[0].probability
+
+
+class Classifier(TextGenerator):
+    """A model trained on labels (`data.lang: label`, `frame_labels` or `track`), or an ensemble of several."""
+
+    def __init__(self, models: Sequence[TrainedModel], backbone: Backbone | None = None) -> None:
+        """Combine models that share their labels and inputs.
+
+        Args:
+            models: one model, or several as an ensemble.
+            backbone: computes the features of new files; None for models of sentences.
+
+        Raises:
+            RunError: the vocabularies or features of the models differ, or they generate sentences.
+        """
+        super().__init__(models, backbone)
+        if models[0].recipe.data.lang not in LABEL_LANGUAGES:
+            raise RunError(
+                f"expected a model of labels, got one that generates sentences in '{models[0].recipe.data.lang}': use "
+                "'limner describe' or 'limner translate', or train one with data.lang=label"
+            )
+
+    @property
+    def reads_sentences(self) -> bool:
+        """Whether the inputs are sentences rather than files."""
+        return self.models[0].source is not None
+
+    def classify(
+        self, inputs: Sequence[ImageInput], *, batch_size: int = CLASSIFICATION_BATCH_SIZE
+    ) -> list[Classification]:
+        """Compute the labels of sentences or files.
+
+        Args:
+            inputs: sentences; or paths of images, clips or sounds, whichever the model was trained on.
+            batch_size: number of inputs that are processed together; the labels do not depend on it.
+
+        Raises:
+            SettingsError: a sentence has no words.
+            MediaError: a file cannot be read.
+        """
+        given, features = self._inputs(inputs), None if self.reads_sentences else self.features_of(inputs)
+        settings = DecodingSettings(max_length=self._max_steps(given))
+        hypotheses = [one[0] for one in generate(self.models, given, features, settings, batch_size=batch_size)]
+        entries, special = self.tokenizer.entries, len(SPECIAL_TOKENS)
+        is_track = self.models[0].recipe.data.lang == TRACK
+        results = []
+        for values in label_probabilities(self.models, given, hypotheses, features, batch_size=batch_size):
+            steps = (
+                StepLabel(
+                    tuple(all_labels(entries[special:], row[special:])),
+                    expected_point(entries, row) if is_track else None,
+                )
+                for row in values
+            )
+            results.append(Classification(tuple(steps)))
+        return results
+
+    def _inputs(self, inputs: Sequence[ImageInput]) -> list[GenerationInput]:
+        source = self.models[0].source
+        if source is None:
+            return [GenerationInput(new_item(one), None, ()) for one in inputs]
+        texts = [str(one) for one in inputs]
+        for text in texts:
+            if not source.tokenizer.words(text):
+                raise SettingsError(f"expected a sentence of at least one word, got '{text}'")
+        warn_of_unknown_words(source.tokenizer, texts, "the label does not depend on which words these are")
+        return [GenerationInput(new_item(None, text), text, ()) for text in texts]
+
+    def _max_steps(self, inputs: Sequence[GenerationInput]) -> int:
+        """Return the largest possible number of labels: the tokens of the longest sentence, or the locations."""
+        source = self.models[0].source
+        if source is not None:
+            return max([1, *(len(source.tokenizer.encode(one.source or "")) for one in inputs)])
+        shapes = [spec.shape for spec in self.models[0].config.features]
+        return min(MAX_STEPS, max([1, *(shape[0] for shape in shapes if len(shape) > 1)]))
+
+
+def require_files(inputs: Sequence[str]) -> list[Path]:
+    """Return the paths of files.
+
+    Raises:
+        SettingsError: there is no such file.
+    """
+    for name in inputs:
+        if not Path(name).is_file():
+            raise SettingsError(f"'{name}': no such file; this model classifies files, not sentences")
+    return [Path(name) for name in inputs]

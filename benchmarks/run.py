@@ -39,6 +39,7 @@ from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, real_data, report
+from scst import self_critical
 from translation import translation
 
 VOCAB, FEATURES, LENGTH = 2800, 1280, 11
@@ -379,6 +380,7 @@ BENCHMARKS = {
     "features": features,
     "kmeans": kmeans,
     "training": training,
+    "scst": lambda: self_critical(*load_texts()),
     "translation": translation,
 }
 

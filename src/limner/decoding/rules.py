@@ -24,7 +24,7 @@ class Rules:
             settings: decoding settings.
             prefix: token ids of `pad_prefixes`, (B, P).
         """
-        banned = _banned_tokens(settings)
+        banned = banned_tokens(settings)
         self.banned = torch.tensor(banned, device=prefix.device)
         self.banned_early = torch.tensor([*banned, SPECIAL_TOKENS.eos], device=prefix.device)
         self.min_length = settings.min_length
@@ -46,15 +46,8 @@ class Rules:
         return torch.where(token == SPECIAL_TOKENS.pad, log_probs.index_fill_(-1, banned, -math.inf), only)
 
 
-def mask_banned(logits: Tensor, settings: DecodingSettings) -> Tensor:
-    """Set the logits (B, T, V) of tokens that are never generated at a position to -inf, in a copy."""
-    masked = logits.index_fill(-1, torch.tensor(_banned_tokens(settings), device=logits.device), -math.inf)
-    if settings.min_length:
-        masked[:, : settings.min_length, SPECIAL_TOKENS.eos] = -math.inf
-    return masked
-
-
-def _banned_tokens(settings: DecodingSettings) -> list[int]:
+def banned_tokens(settings: DecodingSettings) -> list[int]:
+    """Return the tokens that are never generated."""
     return [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, *([SPECIAL_TOKENS.unk] if settings.ban_unknown else [])]
 
 

@@ -60,12 +60,13 @@ class CiderD:
 
     def score(self, item: int, hypothesis: Sequence[str]) -> float:
         """Compute the score of a hypothesis, given as tokens, for an item; 1.0 is 100 on the scale of `METRICS`."""
-        references = self._own_references(item)
+        references, all_ngrams = self._own_references(item)
         values, norms, length = self._vector(hypothesis)
+        shared = [(ngram, value) for ngram, value in values.items() if ngram in all_ngrams]
         total = 0.0
         for own_values, own_norms, own_length in references:
             products = [0.0] * MAX_ORDER
-            for ngram, value in values.items():
+            for ngram, value in shared:
                 if ngram in own_values:
                     other = own_values[ngram]
                     products[len(ngram) - 1] += min(value, other) * other
@@ -73,8 +74,10 @@ class CiderD:
             total += penalty * sum(p / (a * b) for p, a, b in zip(products, norms, own_norms, strict=True) if p)
         return 10 * total / MAX_ORDER / len(references)
 
-    def _vectors_of_references(self, item: int) -> list[TfIdfVector]:
-        return [self._vector(tokens) for tokens in self.references[item]]
+    def _vectors_of_references(self, item: int) -> tuple[list[TfIdfVector], frozenset[Ngram]]:
+        """Return the vectors of the references of an item, and their n-grams."""
+        vectors = [self._vector(tokens) for tokens in self.references[item]]
+        return vectors, frozenset(ngram for vector in vectors for ngram in vector.values)
 
     def _vector(self, tokens: Sequence[str]) -> TfIdfVector:
         squares = [0.0] * MAX_ORDER

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,7 +40,9 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
     return loss if output.auxiliary_loss is None else loss + output.auxiliary_loss
 
 
-def weighted_loss(logits: Tensor, batch: Batch, weights: Tensor, label_smoothing: float = 0.0) -> Tensor:
+def weighted_loss(
+    logits: Tensor, batch: Batch, weights: Tensor, label_smoothing: float = 0.0, excluded: Sequence[int] = ()
+) -> Tensor:
     """Compute the weighted sum of the negative log-likelihoods of the target tokens.
 
     Args:
@@ -46,6 +50,7 @@ def weighted_loss(logits: Tensor, batch: Batch, weights: Tensor, label_smoothing
         batch: batch with the targets, (B, T).
         weights: weight of each token, (B, T); ignored for padding.
         label_smoothing: share of the probability spread evenly over the vocabulary.
+        excluded: tokens whose probability is zero, none of which is a target; not with label smoothing.
 
     Returns:
         Scalar.
@@ -54,11 +59,13 @@ def weighted_loss(logits: Tensor, batch: Batch, weights: Tensor, label_smoothing
         ~batch.target_mask, IGNORED
     ).flatten()  # masking avoids a copy of the unpadded rows
     logits = logits.flatten(0, 1)
+    removed = torch.tensor(excluded, device=logits.device, dtype=torch.long)
     if logits.device.type == "cpu":
         loss: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-            logits, targets, weights.flatten(), label_smoothing
+            logits, targets, weights.flatten(), label_smoothing, removed
         )
         return loss
+    logits = logits.index_fill(1, removed, -math.inf)
     losses = cross_entropy(
         precise(logits), targets, ignore_index=IGNORED, label_smoothing=label_smoothing, reduction="none"
     )
@@ -73,7 +80,14 @@ class _CrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, weights: Tensor, smoothing: float) -> Tensor:  # noqa: ANN401
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        logits: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        smoothing: float,
+        excluded: Tensor,
+    ) -> Tensor:
         """Compute the weighted sum over the targets (N,) that are not `IGNORED`, from logits (N, V)."""
         counted = (targets != IGNORED).unsqueeze(1)
         tokens, share = targets.clamp(min=0).unsqueeze(1), smoothing / logits.shape[1]
@@ -82,6 +96,8 @@ class _CrossEntropy(torch.autograd.Function):
         height = max(1, ELEMENTS_PER_CHUNK // logits.shape[1])
         for some in (slice(top, top + height) for top in range(0, len(logits), height)):
             values = precise(logits[some])
+            if len(excluded):
+                values = values.index_fill(1, excluded, -math.inf)
             values = values - values.amax(1, keepdim=True)
             loss = values.gather(1, tokens[some])
             mean = values.sum(1, keepdim=True) if smoothing else None
@@ -102,6 +118,6 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None, None, None]:  # noqa: ANN401
         (gradient,) = ctx.saved_tensors
-        return gradient.mul_(outer), None, None, None  # in place: autograd refuses a second backward pass
+        return gradient.mul_(outer), None, None, None, None  # in place: autograd refuses a second backward pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +14,10 @@ from limner.data.batching import epoch_order
 from limner.data.examples import Batch, Example, collate, with_targets
 from limner.decoding.beam_search import beam_search
 from limner.decoding.hypotheses import Hypothesis
-from limner.decoding.rules import mask_banned
+from limner.decoding.rules import banned_tokens
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.models.protocols import Model
+from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.context import TrainingContext
 from limner.training.epoch import StepLoss
 from limner.training.losses import weighted_loss
@@ -81,7 +83,7 @@ class SelfCritical:
         assert self.run.optimization is not None
         model = self.run.trained.model
         model.eval()
-        settings = self._decoding(epoch)
+        settings = self.decoding(epoch)
         samples = beam_search([model], batch, settings)
         rows = [row for row, own in enumerate(samples) for _ in own]
         drawn = [hypothesis for own in samples for hypothesis in own]
@@ -89,12 +91,13 @@ class SelfCritical:
         baselines = self._baselines(model, batch, settings, samples, rewards)
         advantages = torch.tensor(rewards, dtype=torch.float64) - torch.tensor(baselines, dtype=torch.float64)
         sampled = sampled_batch(batch, rows, drawn)
-        with torch.backends.cudnn.flags(enabled=False):  # cuDNN has no gradient of recurrent layers in evaluation mode
-            logits = self.run.optimization.forward(sampled).logits
+        # cuDNN has no gradient of recurrent layers in evaluation mode. Fabric's `forward` would convert all logits.
+        with torch.backends.cudnn.flags(enabled=False), self.run.optimization.fabric.autocast():
+            logits = model(sampled).logits
         loss = policy_loss(logits, sampled, advantages.float(), settings)
         return StepLoss(loss, -float(np.mean(rewards)), int(sampled.target_mask.sum()))
 
-    def _decoding(self, epoch: int) -> DecodingSettings:
+    def decoding(self, epoch: int) -> DecodingSettings:
         """Return the settings of sampling in an epoch; every epoch has its own random numbers."""
         seed = np.random.SeedSequence([self.run.settings.seed, epoch]).generate_state(1)
         sample = SampleSettings(temperature=self.settings.temperature, seed=int(seed[0]))
@@ -155,8 +158,10 @@ def policy_loss(logits: Tensor, batch: Batch, advantages: Tensor, settings: Deco
     Returns:
         Scalar.
     """
-    allowed = mask_banned(logits, settings)
+    if settings.min_length:
+        logits = logits.clone()
+        logits[:, : settings.min_length, SPECIAL_TOKENS.eos] = -math.inf
     if settings.sample is not None and settings.sample.temperature != 1:
-        allowed = allowed / settings.sample.temperature
+        logits = logits / settings.sample.temperature
     weights = advantages.to(logits.device)[:, None] * batch.target_mask / len(advantages)
-    return weighted_loss(allowed, batch, weights)
+    return weighted_loss(logits, batch, weights, excluded=banned_tokens(settings))

@@ -46,11 +46,12 @@ def theta_of(model: IndependentDescriptions) -> dict[str, np.ndarray]:
         "b_o": ours["target.readout.bias"],
     }
     for language, name in (("source", "enc"), ("target", "rec")):
-        for row, gate in enumerate(("_z", "_r", "")):
+        cell = f"{language}.recurrent.cell"
+        for row, gate in enumerate(("_r", "_z", "")):
             rows = np.s_[row * model.settings.hidden_dim : (row + 1) * model.settings.hidden_dim]
-            theta[f"{name}.W{gate}"] = ours[f"{language}.input.weight"][rows]
-            theta[f"{name}.b{gate}"] = ours[f"{language}.input.bias"][rows]
-            theta[f"{name}.U{gate}"] = ours[f"{language}.recurrent"].T[rows]
+            theta[f"{name}.W{gate}"] = ours[f"{cell}.input.weight"][rows]
+            theta[f"{name}.b{gate}"] = ours[f"{cell}.input.bias"][rows]
+            theta[f"{name}.U{gate}"] = ours[f"{cell}.recurrent"][rows]
     return theta
 
 

@@ -109,22 +109,16 @@ def theta_of(model: NMT, variant: Variant) -> dict[str, np.ndarray]:
     tied = model.settings.tie_embeddings
     theta["L_o"] = theta["E_y"] if tied else parameters["readout.weight"]
     theta["b_o"] = parameters["readout_bias" if tied else "readout.bias"]
-    weights, biases, recurrent = (parameters[f"encoder.{name}"] for name in ("input.weight", "input.bias", "recurrent"))
-    for k, name in enumerate(("enc_fwd", "enc_bwd")):
-        theta |= gates(f"{name}.W", np.split(weights, 2)[k]) | gates(f"{name}.b", np.split(biases, 2)[k])
-        theta |= gates(f"{name}.U", recurrent[k].T)
+    for name, direction in (("enc_fwd", "forwards"), ("enc_bwd", "backwards")):
+        theta |= cell(parameters, f"encoder.{direction}.0.cell", name)
     theta |= attention(parameters, "source", "src") | attention(parameters, "image", "img")
     conditional = model.settings.decoder == "conditional"
-    first, second, word = ("rec1", "rec2", "") if conditional else ("rec", "rec", "_y")
-    theta |= gates(f"{first}.W", parameters["decoder.word.weight"], word) | gates(
-        f"{first}.b", parameters["decoder.word.bias"]
-    )
-    theta |= gates(f"{second}.W", parameters["decoder.source_context.weight"], "_src")
-    theta |= gates(f"{first}.U", parameters["decoder.recurrent_1" if conditional else "decoder.recurrent"])
+    second = "rec2" if conditional else "rec"
     if conditional:
-        theta |= gates("rec2.U", parameters["decoder.recurrent_2"]) | gates(
-            "rec2.b", parameters["decoder.source_context.bias"]
-        )
+        theta |= cell(parameters, "decoder.rec1", "rec1") | cell(parameters, "decoder.rec2", "rec2", "_src")
+    else:
+        theta |= cell(parameters, "decoder.cell", "rec", "_y")
+        theta |= gates("rec.W", parameters["decoder.source_context.weight"], "_src")
     if "decoder.image_context.weight" in parameters:
         theta |= gates(f"{second}.W", parameters["decoder.image_context.weight"], "_img") | {
             "L_ci": parameters["readout_image.weight"]
@@ -137,9 +131,16 @@ def theta_of(model: NMT, variant: Variant) -> dict[str, np.ndarray]:
     return theta
 
 
+def cell(parameters: dict[str, np.ndarray], ours: str, theirs: str, suffix: str = "") -> dict[str, np.ndarray]:
+    """The weights of a GRU; `suffix` names the inputs of its W."""
+    weights = gates(f"{theirs}.W", parameters[f"{ours}.input.weight"], suffix)
+    biases = gates(f"{theirs}.b", parameters[f"{ours}.input.bias"])
+    return weights | biases | gates(f"{theirs}.U", parameters[f"{ours}.recurrent"])
+
+
 def gates(name: str, stacked: np.ndarray, suffix: str = "") -> dict[str, np.ndarray]:
-    """The update gate, the reset gate and the proposal, which we stack in this order."""
-    return {f"{name}{gate}{suffix}": part for gate, part in zip(("_z", "_r", ""), np.split(stacked, 3), strict=True)}
+    """The reset gate, the update gate and the proposal, which we stack in this order."""
+    return {f"{name}{gate}{suffix}": part for gate, part in zip(("_r", "_z", ""), np.split(stacked, 3), strict=True)}
 
 
 def attention(parameters: dict[str, np.ndarray], ours: str, side: str) -> dict[str, np.ndarray]:

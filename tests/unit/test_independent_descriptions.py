@@ -12,7 +12,9 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.features.store import FeatureStore
 from limner.inference.generate import generate
-from limner.models.independent_descriptions import GRULanguageModel, IndependentDescriptions, IndependentSettings
+from limner.layers.cells import CellState
+from limner.layers.stack import LayerState
+from limner.models.independent_descriptions import IndependentDescriptions, IndependentSettings, RecurrentLanguageModel
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
@@ -53,12 +55,12 @@ def test_the_auxiliary_loss_is_the_mean_over_the_source_tokens():
     source, losses = model.source, []
     with torch.no_grad():
         for row, (words, _) in enumerate(PAIRS):
-            hidden = torch.zeros(1, 6, dtype=torch.double)
+            state = source.recurrent.start(1)
             for word, following in zip([SPECIAL_TOKENS.bos, *words], [*words, SPECIAL_TOKENS.eos], strict=True):
                 embedded = source.embedding(torch.tensor([word]))
                 read = embedded + model.image(data.image.pooled[row]) if word == SPECIAL_TOKENS.bos else embedded
-                hidden = source.states(read[None], hidden)[:, 0]
-                losses.append(-source.read_out(hidden, embedded).log_softmax(1)[0, following].item())
+                state = source.recurrent.step(source.recurrent.cell.project(read), state)
+                losses.append(-source.read_out(state.state.hidden, embedded).log_softmax(1)[0, following].item())
     assert len(losses) == 4 + 2 + 1
     assert model(data).auxiliary_loss.item() == pytest.approx(0.5 * np.mean(losses))
     assert model.eval()(data).auxiliary_loss is None
@@ -69,8 +71,12 @@ def test_the_source_model_is_trained_on_translations_only_if_configured(transfer
     model, data = build(transfer=transfer), batch()
     word_loss(model(data)._replace(auxiliary_loss=None), data).backward()
     reached = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
-    assert {"initial.weight", "target.recurrent"} <= reached
-    assert {"source.recurrent", "source.embedding.weight", "image.weight"} <= reached or transfer == "fixed"
+    assert {"initial.weight", "target.recurrent.cell.recurrent"} <= reached
+    assert {
+        "source.recurrent.cell.recurrent",
+        "source.embedding.weight",
+        "image.weight",
+    } <= reached or transfer == "fixed"
     assert transfer == "joint" or not any(name.startswith(("source.", "image.")) for name in reached)
 
 
@@ -106,12 +112,12 @@ def test_the_target_model_reads_the_source_through_its_initial_state_alone():
 
 
 def test_a_masked_token_does_not_change_the_state():
-    model = GRULanguageModel(VOCAB, IndependentSettings(**SIZES)).eval()
-    embedded, hidden = torch.randn(2, 4, 5), torch.randn(2, 6)
+    model = RecurrentLanguageModel(VOCAB, IndependentSettings(**SIZES)).eval()
+    embedded, initial = torch.randn(2, 4, 5), LayerState(CellState(torch.randn(2, 6)))
     mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
-    states = model.states(embedded, hidden, mask)
+    states = model.recurrent(embedded, initial, mask)[0]
     torch.testing.assert_close(states[0, 1:], states[0, 1].expand(3, -1), rtol=0, atol=0)
-    torch.testing.assert_close(states[1], model.states(embedded, hidden)[1])
+    torch.testing.assert_close(states[1], model.recurrent(embedded, initial)[0][1])
     assert torch.isfinite(states).all()
 
 

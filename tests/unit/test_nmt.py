@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from limner.data.examples import Example, ImageFeatures, collate
+from limner.decoding.hypotheses import select
 from limner.decoding.scoring import sentence_log_probs
 from limner.layers.attention import AdditiveAttention
-from limner.layers.recurrent import AttentionGRU, ConditionalGRU, DropoutMasks
+from limner.layers.cells import CellSettings, CellState
+from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks
 from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.trained_model import transfer_weights
@@ -17,6 +19,9 @@ from limner.runs.trained_model import transfer_weights
 WORD, HIDDEN, SOURCE, SIZE, IMAGE = 2, 3, 4, 3, 2
 SOURCE_MASK = torch.tensor([[True, True, True], [True, False, False]])
 IMAGE_MASK = torch.tensor([[True] * 4, [False] * 4])  # the second example has no image
+
+
+GRU = CellSettings(name="gru")
 
 
 def randomised(module, scale=0.7):
@@ -30,19 +35,19 @@ def all_steps(cell, words, hidden, source, image, steps=2, masks=None):
     """Compute the results of all steps as one vector."""
     to = cell.source_attention.annotate(source, SOURCE_MASK)
     image_annotations = None if image is None else cell.image_attention.annotate(image, IMAGE_MASK)
-    result = []
+    result, state = [], CellState(hidden)
     for word in cell.words(words).unbind(1)[:steps]:
-        step = cell(word, hidden, to, image_annotations, masks)
-        hidden = step.hidden
-        result += [part.flatten() for part in step if part is not None]
+        step = cell(word, state, to, image_annotations, masks)
+        state = step.state
+        result += [part.flatten() for part in (state.hidden, *step[1:]) if part is not None]
     return torch.cat(result)
 
 
 @pytest.mark.parametrize("hypotheses", [1, 2])
 @pytest.mark.parametrize("image", ["image", "no image", "text only"])
-@pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
+@pytest.mark.parametrize("kind", [ConditionalDecoder, AttentionDecoder])
 def test_gradients_through_two_steps(kind, image, hypotheses):
-    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, 0 if image == "text only" else IMAGE))
+    cell = randomised(kind(GRU, WORD, HIDDEN, SOURCE, SIZE, 0 if image == "text only" else IMAGE))
     shapes = [(2 * hypotheses, 2, WORD), (2 * hypotheses, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     if image != "image":
@@ -55,32 +60,32 @@ PARTS = ["hidden", "context", "alignment", "image", "attention", "gate"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [(ConditionalGRU, part) for part in PARTS] + [(AttentionGRU, part) for part in PARTS[:-1]]
+    ("kind", "part"), [(ConditionalDecoder, part) for part in PARTS] + [(AttentionDecoder, part) for part in PARTS[:-1]]
 )
 @pytest.mark.parametrize("at", [0, 1])
 def test_the_gradient_of_one_part_of_one_step_alone(kind, part, at):
     """Autograd then traverses only some of the steps and products."""
-    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
+    cell = randomised(kind(GRU, WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 3, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
     def result(*_):
-        words, state, source, image = inputs
+        words, hidden, source, image = inputs
         to = cell.source_attention.annotate(source, SOURCE_MASK)
         image_annotations = cell.image_attention.annotate(image, IMAGE_MASK)
-        steps = []
+        steps, state = [], CellState(hidden)
         for word in cell.words(words).unbind(1):  # the loss reaches the first ones
             steps.append(cell(word, state, to, image_annotations))
-            state = steps[-1].hidden
-        return getattr(steps[at], part)
+            state = steps[-1].state
+        return steps[at].state.hidden if part == "hidden" else getattr(steps[at], part)
 
     assert torch.autograd.gradcheck(result, (*inputs, *cell.parameters()), fast_mode=True)
 
 
-@pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
+@pytest.mark.parametrize("kind", [ConditionalDecoder, AttentionDecoder])
 def test_backward_passes_are_independent(kind):
     """A backward pass for the state alone does not affect later passes."""
-    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
+    cell = randomised(kind(GRU, WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 2, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     words, hidden, source, image = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
     inputs = [words, hidden, source, image, *cell.parameters()]
@@ -93,10 +98,10 @@ def test_backward_passes_are_independent(kind):
             torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", [ConditionalGRU, AttentionGRU])
+@pytest.mark.parametrize("kind", [ConditionalDecoder, AttentionDecoder])
 def test_dropout_masks_apply_to_the_inputs_of_recurrent_products(kind):
     """A masked unit is not read, but the update gate preserves its value."""
-    cell = randomised(kind(WORD, HIDDEN, SOURCE, SIZE, IMAGE))
+    cell = randomised(kind(GRU, WORD, HIDDEN, SOURCE, SIZE, IMAGE))
     shapes = [(2, 1, WORD), (2, HIDDEN), (2, 3, SOURCE), (2, 4, IMAGE)]
     words, hidden, source, image = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
     ones = torch.ones(2, HIDDEN, dtype=torch.float64)
@@ -105,7 +110,7 @@ def test_dropout_masks_apply_to_the_inputs_of_recurrent_products(kind):
         torch.testing.assert_close(all_steps(cell, words, hidden, source, image, 1, DropoutMasks(ones, ones)), free)
         for masks in (
             DropoutMasks(0 * ones, ones),
-            *([DropoutMasks(ones, 0 * ones)] if kind is ConditionalGRU else []),
+            *([DropoutMasks(ones, 0 * ones)] if kind is ConditionalDecoder else []),
         ):
             without = all_steps(cell, words, hidden, source, image, 1, masks)
             assert not torch.allclose(without, free)
@@ -284,7 +289,8 @@ def test_recurrent_dropout_is_one_mask_for_all_steps(decoder):
     model = nmt(decoder=decoder, hidden_dim=16, embedding_dim=16, **SOFT).train()
     read, masks = {}, []
     model.encoder.register_forward_pre_hook(lambda _, given: read.update(source=given[0]))
-    model.decoder.word.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
+    cell = model.decoder.rec1 if decoder == "conditional" else model.decoder.cell
+    cell.input.register_forward_pre_hook(lambda _, given: read.update(target=given[0]))
     model.decoder.register_forward_pre_hook(lambda _, given: masks.append(given[4]))
     batch = batch_of()
     model(batch)
@@ -344,8 +350,7 @@ def test_initial_weights_have_the_published_distribution():
         model = NMT(settings, ModelInputs(200, {"pooled": (50,), "grid": (4, 50)}, 200))
         for name, weight in model.named_parameters():
             if "recurrent" in name:
-                columns = weight.detach().t() if weight.dim() == 2 else torch.cat([*weight.detach()], 1)  # (H, n H)
-                for gate in columns.split(40, 1):
+                for gate in weight.detach().split(40):
                     torch.testing.assert_close(gate @ gate.t(), torch.eye(40), rtol=0, atol=1e-5)
             elif "bias" in name:
                 assert not weight.any(), name
@@ -389,7 +394,7 @@ def test_fused_decoding_equals_unfused_decoding(changes, dtype):
         with torch.no_grad():
             memory = model.encode(batch)
             state = model.start(memory)
-            state = type(state)(state.hidden.repeat_interleave(2, 0))
+            state = select(state, torch.arange(3).repeat_interleave(2))
             steps = []
             for some in tokens:
                 step, state = model.step(some, memory, state)

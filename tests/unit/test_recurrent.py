@@ -1,4 +1,4 @@
-"""Gated recurrent units: torch, hand-computed values and padding."""
+"""The bidirectional GRU encoder and its cell: torch, hand-computed values and padding."""
 
 import math
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from limner.layers.recurrent import BiGRU, gru, unroll
+from limner.layers.cells import CellSettings, CellState, GRUCell
+from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayer, RecurrentSettings
 
 LN2, LN3 = math.log(2), math.log(3)  # tanh(ln 2) = 3/5, sigma(ln 3) = 3/4
 INPUT, HIDDEN = 4, 3
@@ -14,57 +15,72 @@ LENGTHS = torch.tensor([5, 2, 1, 4])
 MASK = torch.arange(5) < LENGTHS[:, None]
 
 
+GRU = RecurrentSettings(cell=CellSettings(name="gru"))
+
+
+def step(inputs, recurrent, hidden):
+    """The next state of a GRU from its projected inputs, its recurrent weights (3H, H) and its state."""
+    cell = GRUCell(1, hidden.shape[1]).to(hidden.dtype)
+    del cell.recurrent
+    cell.recurrent = recurrent
+    return cell(inputs, CellState(hidden)).hidden
+
+
 def test_a_step_of_one_unit_by_hand():
-    # z = sigma(ln 3 + 1 - 1) = 3/4, r = sigma(-ln 3) = 1/4, proposal = tanh(ln 2 - 2 + 1/4 * 8) = 3/5,
+    # r = sigma(-ln 3) = 1/4, z = sigma(ln 3 + 1 - 1) = 3/4, proposal = tanh(ln 2 - 2 + 1/4 * 8) = 3/5,
     # h' = 1/4 * 3/5 + 3/4 * 3 = 2.4
-    inputs, recurrent = torch.tensor([[LN3 + 1, -LN3, LN2 - 2]]), torch.tensor([[-1.0, 0.0, 8.0]])
-    assert gru(inputs, recurrent, torch.tensor([[3.0]])).item() == pytest.approx(2.4)
+    inputs, recurrent = torch.tensor([[-LN3, LN3 + 1, LN2 - 2]]), torch.tensor([[0.0], [-1.0], [8.0]]) / 3
+    assert step(inputs, recurrent, torch.tensor([[3.0]])).item() == pytest.approx(2.4)
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 3)], ids=str)
-def test_the_gradient_of_a_step(shape):
-    sizes = (3 * HIDDEN, 3 * HIDDEN, HIDDEN)
-    parts = [torch.randn(*shape, size, dtype=torch.float64, requires_grad=True) for size in sizes]
-    assert torch.autograd.gradcheck(gru, parts)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_gradient_of_a_step(rows):
+    shapes = (rows, 3 * HIDDEN), (3 * HIDDEN, HIDDEN), (rows, HIDDEN)
+    parts = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(step, parts)
 
 
 def test_a_masked_position_copies_the_state_and_its_gradient():
-    inputs, weight, hidden = torch.randn(2, 1, 3 * HIDDEN), torch.randn(HIDDEN, 3 * HIDDEN), torch.randn(2, HIDDEN)
-    parts = [part.requires_grad_() for part in (inputs, weight, hidden)]
-    states = unroll(*parts, mask=torch.tensor([[False], [True]]))
+    layer, inputs, hidden = RecurrentLayer(2, HIDDEN, GRU), torch.randn(2, 1, 2), torch.randn(2, HIDDEN)
+    parts = [part.requires_grad_() for part in (inputs, hidden)]
+    states, _ = layer(inputs, LayerState(CellState(hidden)), torch.tensor([[False], [True]]))
     assert torch.equal(states[0, 0], hidden[0])
     assert not torch.allclose(states[1, 0], hidden[1])
-    states[0].sum().backward()
-    assert [part.grad[0].abs().max().item() for part in (inputs, weight, hidden)] == [0, 0, 1]
+    gradients = torch.autograd.grad(states[0].sum(), [*parts, *layer.parameters()])
+    assert [gradients[0][0].abs().max().item(), gradients[1][0].abs().max().item()] == [0, 1]
+    assert not any(gradient.any() for gradient in gradients[2:])
 
 
 def test_unrolled_steps_equal_single_steps():
-    inputs, weight, hidden = torch.randn(2, 4, 3 * HIDDEN), torch.randn(HIDDEN, 3 * HIDDEN), torch.randn(2, HIDDEN)
+    layer, inputs, state = RecurrentLayer(2, HIDDEN, GRU), torch.randn(2, 4, 2), CellState(torch.randn(2, HIDDEN))
     kept = torch.tensor([[0.0, 2.0, 2.0], [2.0, 0.0, 2.0]])
-    states = unroll(inputs, weight, hidden, dropout_mask=kept)
+    states, _ = layer(inputs, LayerState(state), dropout_mask=kept)
     for t in range(4):
-        hidden = gru(inputs[:, t], (hidden * kept) @ weight, hidden)
-        torch.testing.assert_close(states[:, t], hidden)
+        state = layer.cell(layer.cell.project(inputs[:, t]), state, state.hidden * kept)
+        torch.testing.assert_close(states[:, t], state.hidden)
 
 
-def bigru(dtype=torch.float64) -> BiGRU:
-    layer = BiGRU(INPUT, HIDDEN).to(dtype)
+def bigru(dtype=torch.float64) -> BidirectionalLayers:
+    layer = BidirectionalLayers(INPUT, HIDDEN, GRU).to(dtype)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.7)
     return layer
 
 
-def torch_s(layer: BiGRU) -> torch.nn.GRU:
-    """Torch's layer of the same weights: its gates are r, z, n, where ours are z, r, n, and U h has no bias."""
+def directions(layer):
+    """The cells of both directions with the names that torch gives their weights."""
+    return ((layer.forwards[0].cell, "l0"), (layer.backwards[0].cell, "l0_reverse"))
+
+
+def torch_s(layer: BidirectionalLayers) -> torch.nn.GRU:
+    """Torch's layer of the same weights; our U h has no bias."""
     theirs = torch.nn.GRU(INPUT, HIDDEN, batch_first=True, bidirectional=True).double()
-    order = torch.arange(3 * HIDDEN).view(3, HIDDEN)[[1, 0, 2]].flatten()
     with torch.no_grad():
-        for direction, suffix in enumerate(("l0", "l0_reverse")):
-            rows = order + 3 * HIDDEN * direction
-            getattr(theirs, f"weight_ih_{suffix}").copy_(layer.input.weight[rows])
-            getattr(theirs, f"bias_ih_{suffix}").copy_(layer.input.bias[rows])
-            getattr(theirs, f"weight_hh_{suffix}").copy_(layer.recurrent[direction].t()[order])
+        for cell, suffix in directions(layer):
+            getattr(theirs, f"weight_ih_{suffix}").copy_(cell.input.weight)
+            getattr(theirs, f"bias_ih_{suffix}").copy_(cell.input.bias)
+            getattr(theirs, f"weight_hh_{suffix}").copy_(cell.recurrent)
             getattr(theirs, f"bias_hh_{suffix}").zero_()
     return theirs
 
@@ -82,14 +98,10 @@ def test_both_directions_equal_torch_on_packed_sequences():
     ((annotations * weights)[MASK].sum() + last.square().sum()).backward()
     ((expected * weights)[MASK].sum() + ends.square().sum()).backward()
     torch.testing.assert_close(sequence.grad, same.grad)
-    order = torch.arange(3 * HIDDEN).view(3, HIDDEN)[[1, 0, 2]].flatten()
-    for direction, suffix in enumerate(("l0", "l0_reverse")):
-        rows = order + 3 * HIDDEN * direction
-        torch.testing.assert_close(layer.input.weight.grad[rows], getattr(theirs, f"weight_ih_{suffix}").grad)
-        torch.testing.assert_close(layer.input.bias.grad[rows], getattr(theirs, f"bias_ih_{suffix}").grad)
-        torch.testing.assert_close(
-            layer.recurrent.grad[direction].t()[order], getattr(theirs, f"weight_hh_{suffix}").grad
-        )
+    for cell, suffix in directions(layer):
+        torch.testing.assert_close(cell.input.weight.grad, getattr(theirs, f"weight_ih_{suffix}").grad)
+        torch.testing.assert_close(cell.input.bias.grad, getattr(theirs, f"bias_ih_{suffix}").grad)
+        torch.testing.assert_close(cell.recurrent.grad, getattr(theirs, f"weight_hh_{suffix}").grad)
 
 
 def test_padding_does_not_change_the_state():
@@ -140,12 +152,13 @@ def test_the_gradient_of_the_encoder():
 
 def test_dropout_of_the_states_is_one_mask_for_all_steps():
     """Units read only themselves and one constant input, so each output shows whether its state was dropped."""
-    layer, steps, rows = BiGRU(1, 8).double().train(), 6, 5
+    layer, steps, rows = BidirectionalLayers(1, 8, GRU).double().train(), 6, 5
     with torch.no_grad():
-        layer.input.weight.zero_()
-        layer.input.bias.copy_(torch.tensor([0.0, 0.0, 0.5]).repeat_interleave(8).repeat(2))
-        layer.recurrent.zero_()
-        layer.recurrent[:, :, 16:] = torch.eye(8)
+        for cell, _ in directions(layer):
+            cell.input.weight.zero_()
+            cell.input.bias.copy_(torch.tensor([0.0, 0.0, 0.5]).repeat_interleave(8))
+            cell.recurrent.zero_()
+            cell.recurrent[16:] = torch.eye(8)
     states, _ = layer(torch.zeros(rows, steps, 1, dtype=torch.float64), torch.ones(rows, steps, dtype=torch.bool), 0.5)
     forward, backward = states.split(8, 2)
     for each in (forward, backward.flip(1)):  # (B, S, H); z = r = 1/2: h_t = (n_t + h_{t-1}) / 2
@@ -164,8 +177,8 @@ def test_dropout_of_the_states_is_one_mask_for_all_steps():
 
 def test_initial_recurrent_weights_are_orthogonal_for_each_gate():
     """Calixto et al. (2017), section 5."""
-    layer = BiGRU(5, 40)
-    gates = [gate for direction in layer.recurrent for gate in direction.split(40, 1)]
+    layer = BidirectionalLayers(5, 40, GRU)
+    gates = [gate for cell, _ in directions(layer) for gate in cell.recurrent.split(40)]
     for gate in gates:
         torch.testing.assert_close(gate.t() @ gate, torch.eye(40), rtol=0, atol=1e-5)
     assert not any(torch.allclose(gate, gates[0]) for gate in gates[1:])

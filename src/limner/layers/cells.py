@@ -79,6 +79,7 @@ class Cell(nn.Module):
     """Base of the cells: the products with the input and with the previous state, for all gates."""
 
     gates: ClassVar[int] = 1
+    forget_gate: ClassVar[int | None] = None  # position of the forget gate of an LSTM among the gates
     has_memory_cell: ClassVar[bool] = False
 
     def __init__(self, input_dim: int, hidden_dim: int) -> None:
@@ -92,8 +93,15 @@ class Cell(nn.Module):
         self.hidden_dim = hidden_dim
         self.input = nn.Linear(input_dim, self.gates * hidden_dim)  # W_x, b
         self.recurrent = nn.Parameter(torch.empty(self.gates * hidden_dim, hidden_dim))  # W_h
-        nn.init.zeros_(self.input.bias)
         orthogonal_gates(self.recurrent)
+        self.reset_bias()
+
+    @torch.no_grad()
+    def reset_bias(self) -> None:
+        """Set the biases to their initial values: 1 for the forget gates of an LSTM, otherwise zero."""
+        self.input.bias.zero_()
+        if self.forget_gate is not None:
+            self.input.bias.view(self.gates, -1)[self.forget_gate] = 1.0
 
     def project(self, inputs: Tensor) -> Tensor:
         """Compute W_x x + b of all gates: inputs (…, E) to (…, G H)."""
@@ -182,13 +190,13 @@ class LSTMCell(Cell):
     """
 
     gates = 4
+    forget_gate = 1
     has_memory_cell = True
 
     def __init__(self, input_dim: int, hidden_dim: int, linear_output: bool = False) -> None:
         """Build the cell for inputs of size E and states of size H, with or without the tanh of the output."""
         super().__init__(input_dim, hidden_dim)
         self.linear_output = linear_output
-        nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
         """Compute one step; see `Cell.forward`."""
@@ -210,12 +218,12 @@ class PeepholeCell(Cell):
     """
 
     gates = 4
+    forget_gate = 1
     has_memory_cell = True
 
     def __init__(self, input_dim: int, hidden_dim: int, peepholes: tuple[Gate, ...] | None = None) -> None:
         """Build the cell for inputs of size E and states of size H, with peepholes of some gates or all (None)."""
         super().__init__(input_dim, hidden_dim)
-        nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])
         names = ("input", "forget", "output") if peepholes is None else peepholes
         self.peepholes = nn.ParameterDict({name: nn.Parameter(0.1 * torch.randn(hidden_dim)) for name in names})
 
@@ -239,12 +247,8 @@ class CoupledCell(Cell):
     """
 
     gates = 3
+    forget_gate = 0
     has_memory_cell = True
-
-    def __init__(self, input_dim: int, hidden_dim: int) -> None:
-        """Build the cell for inputs of size E and states of size H."""
-        super().__init__(input_dim, hidden_dim)
-        nn.init.ones_(self.input.bias[:hidden_dim])
 
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
         """Compute one step; see `Cell.forward`."""

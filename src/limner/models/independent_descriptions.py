@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from limner.data.examples import Batch
+from limner.layers.cells import CellSettings, CellState
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.layers.recurrent import gru, orthogonal_gates, unroll
+from limner.layers.stack import LayerState, RecurrentLayer, RecurrentSettings
 from limner.models.protocols import ModelInputs, Output, precise
 from limner.settings import Settings
 from limner.text.vocab import SPECIAL_TOKENS
@@ -32,6 +33,8 @@ class IndependentSettings(Settings):
     is a fixed feature to the target-language model; 'joint' trains it on the translations too."""
     source_weight: float = Field(default=1.0, gt=0)
     """Weight of the loss of the source sentences, relative to the loss of the translations."""
+    cell: CellSettings = CellSettings(name="gru")
+    """Recurrent cell of both models; GRUs in the systems that Calixto et al. compare."""
     embedding_dim: int = Field(default=256, ge=1)
     """Size E of the word embeddings of both languages."""
     hidden_dim: int = Field(default=256, ge=1)
@@ -49,17 +52,17 @@ class IndependentSettings(Settings):
 class IndependentMemory(NamedTuple):
     """The input of the target-language model, constant while a sentence is generated."""
 
-    hidden: Tensor  # (B, H): s_0
+    initial: LayerState  # (B, H): s_0
 
 
 class IndependentState(NamedTuple):
     """The state s_{t-1} of the target-language model."""
 
-    hidden: Tensor  # (B, H)
+    layer: LayerState  # (B, H)
 
 
-class GRULanguageModel(nn.Module):
-    """Language model of one GRU layer: p(y_t | y_<t) = softmax(L_o tanh(L_s s_t + L_w E[y_{t-1}]))."""
+class RecurrentLanguageModel(nn.Module):
+    """Language model of one recurrent layer: p(y_t | y_<t) = softmax(L_o tanh(L_s s_t + L_w E[y_{t-1}]))."""
 
     def __init__(self, vocab_size: int, settings: IndependentSettings) -> None:
         """Build the language model with randomly initialised weights.
@@ -72,36 +75,18 @@ class GRULanguageModel(nn.Module):
         embedding, hidden, readout = settings.embedding_dim, settings.hidden_dim, settings.readout_dim
         self.settings = settings
         self.embedding = nn.Embedding(vocab_size, embedding)
-        self.input = nn.Linear(embedding, 3 * hidden)  # W, b
-        self.recurrent = nn.Parameter(torch.empty(hidden, 3 * hidden))  # U of the three gates, transposed
+        self.recurrent = RecurrentLayer(embedding, hidden, RecurrentSettings(cell=settings.cell))
         self.readout_hidden = nn.Linear(hidden, readout)  # L_s
         self.readout_word = nn.Linear(embedding, readout, bias=False)  # L_w
         self.readout = nn.Linear(readout, vocab_size)  # L_o
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
-        for layer in (self.input, self.readout_hidden, self.readout_word, self.readout):
+        nn.init.xavier_uniform_(self.recurrent.cell.input.weight)
+        for layer in (self.readout_hidden, self.readout_word, self.readout):
             _initialise(layer)
-        orthogonal_gates(self.recurrent)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Look up word embeddings with dropout: (…) to (…, E)."""
         return dropout(self.embedding(tokens), self.settings.input_dropout, self.training)
-
-    def step(self, projected: Tensor, hidden: Tensor) -> Tensor:
-        """Compute the next state (B, H) from the input's product W x + b (B, 3H) and the previous state (B, H)."""
-        return gru(projected, hidden @ self.recurrent, hidden)
-
-    def states(self, embedded: Tensor, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Compute the states after each token.
-
-        Args:
-            embedded: embeddings of the tokens, (B, T, E).
-            hidden: initial state, (B, H).
-            mask: true where a token exists, (B, T); elsewhere the state does not change.
-
-        Returns:
-            States (B, T, H).
-        """
-        return unroll(self.input(embedded), self.recurrent, hidden, mask)
 
     def read_out(self, hidden: Tensor, embedded: Tensor) -> Tensor:
         """Compute logits (…, V) of the next token from states (…, H) and embeddings of their input tokens (…, E)."""
@@ -119,13 +104,13 @@ class IndependentDescriptions(nn.Module):
         h_0 = GRU_x(E_x[<s>] + W_v v + b_v, 0)      h_i = GRU_x(E_x[x_i], h_{i-1})
         s_0 = tanh(W_init h_N + b_init)             s_t = GRU_y(E_y[y_{t-1}], s_{t-1})
 
-    Both are language models, `GRULanguageModel`. The source-language model is trained on the source sentences, whose
-    loss is the auxiliary loss of the output in training. The target-language model reads source sentence and image
-    through h_N alone: there is no attention.
+    Both are language models, `RecurrentLanguageModel`. The source-language model is trained on the source sentences,
+    whose loss is the auxiliary loss of the output in training. The target-language model reads source sentence and
+    image through h_N alone: there is no attention.
 
     Departures from Elliott et al. (2015):
 
-    - GRUs instead of LSTMs, as in the systems of the comparison;
+    - by default GRUs instead of LSTMs, as in the systems of the comparison;
     - the transferred features initialise the target-language model instead of being added to its first input, as in
       the last version of the authors' program;
     - only the source-language model reads the image; in some of their models the target-language model reads it too;
@@ -155,9 +140,9 @@ class IndependentDescriptions(nn.Module):
         self.settings, self.vocab_size = settings, inputs.vocab_size
         self.image_encoder = ImageEncoder(inputs.feature_shapes, settings.image_encoder)
         self.image = nn.Linear(self.image_encoder.dim, settings.embedding_dim)  # W_v, b_v
-        self.source = GRULanguageModel(inputs.source_vocab_size, settings)
+        self.source = RecurrentLanguageModel(inputs.source_vocab_size, settings)
         self.initial = nn.Linear(settings.hidden_dim, settings.hidden_dim)  # W_init, b_init
-        self.target = GRULanguageModel(inputs.vocab_size, settings)
+        self.target = RecurrentLanguageModel(inputs.vocab_size, settings)
         for layer in (self.image, self.initial):
             _initialise(layer)
 
@@ -173,8 +158,8 @@ class IndependentDescriptions(nn.Module):
         vector = dropout(self.image_encoder(batch.image), self.settings.input_dropout, self.training)
         image = self.image(vector) * batch.image.present[:, None]  # W_v v + b_v
         inputs = torch.cat([words[:, :1] + image[:, None], words[:, 1:]], 1)
-        zeros = self.source.recurrent.new_zeros(len(batch), self.settings.hidden_dim)
-        return self.source.states(inputs, zeros, mask), words, mask
+        states, _ = self.source.recurrent(inputs, self.source.recurrent.start(len(batch)), mask)
+        return states, words, mask
 
     def _transfer(self, states: Tensor) -> IndependentMemory:
         """Compute s_0 = tanh(W_init h_N + b_init) from the states of the source-language model."""
@@ -182,25 +167,28 @@ class IndependentDescriptions(nn.Module):
         if self.settings.transfer == "fixed":
             last = last.detach()
         last = dropout(last, self.settings.input_dropout, self.training)
-        return IndependentMemory(precise(torch.tanh(self.initial(last))))
+        hidden = precise(torch.tanh(self.initial(last)))
+        cell = torch.zeros_like(hidden) if self.target.recurrent.cell.has_memory_cell else None
+        return IndependentMemory(LayerState(CellState(hidden, cell)))
 
     def start(self, memory: IndependentMemory) -> IndependentState:
         """Return the initial state s_0."""
-        return IndependentState(memory.hidden)
+        return IndependentState(memory.initial)
 
     def step(
         self, tokens: Tensor, memory: IndependentMemory, state: IndependentState
     ) -> tuple[Tensor, IndependentState]:
         """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         embedded = self.target.embed(tokens)
-        hidden = self.target.step(self.target.input(embedded), state.hidden)
-        return self.target.read_out(hidden, embedded), IndependentState(hidden)
+        recurrent = self.target.recurrent
+        after = recurrent.step(recurrent.cell.project(embedded), state.layer)
+        return self.target.read_out(after.state.hidden, embedded), IndependentState(after)
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions, and in training the auxiliary loss of the source sentences."""
         states, words, mask = self._encode_source(batch)
         embedded = self.target.embed(batch.target_in)
-        hidden = self.target.states(embedded, self._transfer(states).hidden)
+        hidden, _ = self.target.recurrent(embedded, self._transfer(states).initial)
         auxiliary_loss = self._source_loss(batch, states, words, mask) if self.training else None
         return Output(self.target.read_out(hidden, embedded), auxiliary_loss=auxiliary_loss)
 

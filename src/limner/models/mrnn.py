@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, softmax_log_probs
+from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.models.protocols import ModelInputs, Output, repeat_memory
@@ -40,6 +41,8 @@ class MRNNSettings(Settings):
     name: Literal["mrnn"] = "mrnn"
     variant: Variant = "m-RNN"
     """Architecture: the full model, RNN-base without the image, or a variant of section 7.3 (Figure 3, Table 8)."""
+    cell: CellSettings | None = None
+    """Recurrent cell that reads w(t) in place of eq. 2; None for eq. 2."""
     embedding_dim: int = Field(128, ge=1)
     """Number of units of word embedding layer I."""
     hidden_dim: int = Field(256, ge=1)
@@ -73,7 +76,7 @@ class MRNNMemory(NamedTuple):
 class MRNNState(NamedTuple):
     """Recurrent state r(t-1)."""
 
-    recurrent: Tensor  # (B, H)
+    recurrent: CellState  # (B, H)
 
 
 class MRNN(nn.Module):
@@ -97,6 +100,8 @@ class MRNN(nn.Module):
     - visInRnn: V_I^(1) I is added to w(t), and eq. 3 has no image term;
     - visInRnn-both: V_I^(1) I is added to w(t), V_I I in eq. 3;
     - visInRnn-both-shared: as visInRnn-both, with V_I^(1) = V_I.
+
+    With the setting `cell`, which is not in the paper, r(t) is the state of that cell with w(t) as its input.
 
     Departures from the paper, where it does not specify the model:
 
@@ -127,7 +132,8 @@ class MRNN(nn.Module):
         one_layer = variant == "OneLayerEmb"
         self.embedding_1 = nn.Embedding(inputs.vocab_size, hidden if one_layer else settings.embedding_dim)  # E_1
         self.embedding_2 = None if one_layer else nn.Linear(settings.embedding_dim, hidden)  # E_2, b_w
-        self.recurrent = nn.Linear(hidden, hidden, bias=False)  # U_r
+        self.recurrent = nn.Linear(hidden, hidden, bias=False) if settings.cell is None else None  # U_r
+        self.cell = None if settings.cell is None else build_cell(settings.cell, hidden, hidden)
         word_dim = {"NoEmbInput": 0, "EmbOneInput": settings.embedding_dim}.get(variant, hidden)
         self.multimodal_word = nn.Linear(word_dim, multimodal, bias=False) if word_dim else None  # V_w
         self.multimodal_recurrent = nn.Linear(hidden, multimodal, bias=False)  # V_r
@@ -146,7 +152,8 @@ class MRNN(nn.Module):
     def _initialise(self) -> None:
         """Initialise the weights that differ from PyTorch's defaults."""
         nn.init.normal_(self.embedding_1.weight, std=0.1)
-        nn.init.orthogonal_(self.recurrent.weight)
+        if self.recurrent is not None:
+            nn.init.orthogonal_(self.recurrent.weight)
         nn.init.zeros_(self.softmax.bias)
 
     @property
@@ -192,7 +199,7 @@ class MRNN(nn.Module):
 
     def start(self, memory: MRNNMemory) -> MRNNState:
         """Return the initial state r(0) = 0, (B, H)."""
-        return MRNNState(memory.multimodal.new_zeros(len(memory.multimodal), self.settings.hidden_dim))
+        return MRNNState(self._initial(len(memory.multimodal)))
 
     def step(self, tokens: Tensor, memory: MRNNMemory, state: MRNNState) -> tuple[Tensor, MRNNState]:
         """Compute the logits after one more token of each hypothesis (eqs. 2-4).
@@ -207,8 +214,9 @@ class MRNN(nn.Module):
         """
         memory = repeat_memory(memory, len(tokens))
         first, word = self._embed(tokens, memory.word)  # e(t), w(t)
-        recurrent = torch.relu(word + self.recurrent(state.recurrent))  # r(t), eq. 2
-        multimodal = scaled_tanh(self._language_terms(first, word, recurrent) + memory.multimodal)  # m(t), eqs. 3 and 4
+        recurrent = self._recur(self._project(word), state.recurrent)  # r(t)
+        language = self._language_terms(first, word, recurrent.hidden)
+        multimodal = scaled_tanh(language + memory.multimodal)  # m(t), eqs. 3 and 4
         return self.softmax(multimodal), MRNNState(recurrent)
 
     def forward(self, batch: Batch) -> Output:
@@ -232,13 +240,30 @@ class MRNN(nn.Module):
         rate = self.settings.dropout
         first, word = self._embed(tokens, None if image is None else image.unsqueeze(1))  # e(t), w(t)
         word = dropout(word, rate, self.training)
-        state = word.new_zeros(len(tokens), self.settings.hidden_dim)  # r(0)
-        states = []
-        for word_at_t in word.unbind(1):
-            state = torch.relu(torch.addmm(word_at_t, state, self.recurrent.weight.t()))  # r(t), eq. 2
-            states.append(state)
+        state, states = self._initial(len(tokens)), []
+        for projected in self._project(word).unbind(1):
+            state = self._recur(projected, state)  # r(t)
+            states.append(state.hidden)
         recurrent = dropout(torch.stack(states, 1), rate, self.training)  # (B, T, H)
         return self._language_terms(first, word, recurrent)
+
+    def _initial(self, rows: int) -> CellState:
+        """Return r(0) = 0, (B, H), for B = `rows` sentences."""
+        if self.cell is not None:
+            return self.cell.start(rows)
+        return CellState(self.multimodal_bias.new_zeros(rows, self.settings.hidden_dim))
+
+    def _project(self, word: Tensor) -> Tensor:
+        """Compute the input of the recurrence at every position from w(t), (…, H): w(t) itself in eq. 2."""
+        return word if self.cell is None else self.cell.project(word)
+
+    def _recur(self, projected: Tensor, state: CellState) -> CellState:
+        """Compute r(t) from the input of the recurrence at t and r(t-1): eq. 2, or the step of the cell."""
+        if self.recurrent is None:
+            assert self.cell is not None
+            after: CellState = self.cell(projected, state)
+            return after
+        return CellState(torch.relu(torch.addmm(projected, state.hidden, self.recurrent.weight.t())))
 
     def _embed(self, tokens: Tensor, image: Tensor | None) -> tuple[Tensor, Tensor]:
         """Compute the activations of both word embedding layers (section 3.2).

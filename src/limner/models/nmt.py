@@ -16,9 +16,11 @@ from torch.nn.functional import linear
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.layers.attention import AdditiveAttention, Annotations
+from limner.layers.cells import Cell, CellSettings, CellState
+from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks, decode
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoder, ImageEncoderSettings
-from limner.layers.recurrent import AttentionGRU, BiGRU, ConditionalGRU, DropoutMasks, decode
+from limner.layers.stack import BidirectionalLayers, RecurrentSettings
 from limner.models.protocols import ModelInputs, Output, precise
 from limner.settings import Settings
 
@@ -31,6 +33,8 @@ class NMTSettings(Settings):
     name: Literal["nmt"] = "nmt"
     decoder: Literal["conditional", "plain"] = "conditional"
     """Decoder: the conditional GRU of the 2017 paper, or the decoder of Bahdanau et al. (2015) of the 2016 paper."""
+    cell: CellSettings = CellSettings(name="gru")
+    """Recurrent cell of the encoder and the decoder; GRUs in the papers."""
     image: tuple[Literal["attention", "initial", "prefix"], ...] = ()
     """Uses of the image; none for text-only translation. 'attention': a second attention over the locations of a grid;
     'initial': the image vector is added to the input of the initial decoder state (2016, section 2.1); 'prefix': image
@@ -59,7 +63,8 @@ class NMTSettings(Settings):
     source_word_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of the source tokens whose whole embedding is dropped (2016, section 3)."""
     initial_std: float = Field(default=0.01, gt=0)
-    """Standard deviation of the Gaussian initialisation; recurrent weights are orthogonal, biases zero. Small models
+    """Standard deviation of the Gaussian initialisation; recurrent weights are orthogonal, biases zero
+    (forget gates of an LSTM: 1). Small models
     learn faster with more than the papers' 0.01."""
     tie_embeddings: bool = False
     """Whether the vocabulary weights are the target embeddings; readout_dim must then equal embedding_dim."""
@@ -80,13 +85,13 @@ class NMTMemory(NamedTuple):
 
     source: Annotations
     image: Annotations | None
-    hidden: Tensor  # (B, H): s_0
+    initial: CellState  # (B, H): s_0
 
 
 class NMTState(NamedTuple):
     """The decoder state s_{t-1}."""
 
-    hidden: Tensor  # (B, H)
+    decoder: CellState  # (B, H)
 
 
 class NMT(nn.Module):
@@ -129,15 +134,15 @@ class NMT(nn.Module):
         self.settings, self.vocab_size = settings, inputs.vocab_size
         embedding, hidden, readout = settings.embedding_dim, settings.hidden_dim, settings.readout_dim
         self.source_embedding = nn.Embedding(inputs.source_vocab_size, embedding)  # E_x
-        self.encoder = BiGRU(embedding, hidden)
+        self.encoder = BidirectionalLayers(embedding, hidden, RecurrentSettings(cell=settings.cell))
         self.initial = nn.Linear(2 * hidden, hidden)  # f_init
         self.target_embedding = nn.Embedding(inputs.vocab_size, embedding)  # E_y
         self.grid_encoder = None
         if "attention" in settings.image:
             self.grid_encoder = GridEncoder(_require(inputs, settings, "grid", "maps"), settings.image_encoder)
         image_dim = self.grid_encoder.dim if self.grid_encoder else 0
-        decoder = ConditionalGRU if settings.decoder == "conditional" else AttentionGRU
-        self.decoder = decoder(embedding, hidden, 2 * hidden, settings.attention_dim, image_dim)
+        decoder = ConditionalDecoder if settings.decoder == "conditional" else AttentionDecoder
+        self.decoder = decoder(settings.cell, embedding, hidden, 2 * hidden, settings.attention_dim, image_dim)
         self.readout_hidden = nn.Linear(hidden, readout)  # L_s
         self.readout_word = nn.Linear(embedding, readout, bias=False)  # L_w
         self.readout_context = nn.Linear(2 * hidden, readout, bias=False)  # L_cs
@@ -163,6 +168,9 @@ class NMT(nn.Module):
                 nn.init.zeros_(layer.bias)
             if isinstance(layer, AdditiveAttention):
                 nn.init.normal_(layer.score, std=self.settings.initial_std)
+        for layer in self.modules():
+            if isinstance(layer, Cell):
+                layer.reset_bias()
 
     @property
     def uses_image(self) -> bool:
@@ -181,8 +189,9 @@ class NMT(nn.Module):
             image = self.image_initial(self.initial_encoder(batch.image))  # d = W_I q + b_I (2016, eq. 1)
             initial = initial + image * batch.image.present[:, None]
         hidden = precise(torch.tanh(self.initial(initial)))  # s_0 = f_init (2016, eq. 2)
+        state = CellState(hidden, torch.zeros_like(hidden) if self.decoder.has_memory_cell else None)
         values = dropout(values, settings.annotation_dropout, self.training)
-        return NMTMemory(self.decoder.source_attention.annotate(values, mask), self._annotate_image(batch), hidden)
+        return NMTMemory(self.decoder.source_attention.annotate(values, mask), self._annotate_image(batch), state)
 
     def _embed_source(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Embed image prefix tokens and source tokens: (B, S, E), and a mask (B, S)."""
@@ -208,13 +217,13 @@ class NMT(nn.Module):
 
     def start(self, memory: NMTMemory) -> NMTState:
         """Return the initial state s_0."""
-        return NMTState(memory.hidden)
+        return NMTState(memory.initial)
 
     def step(self, tokens: Tensor, memory: NMTMemory, state: NMTState) -> tuple[Tensor, NMTState]:
         """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
         embedded = self.target_embedding(tokens)
-        step = self.decoder(self.decoder.words(embedded), state.hidden, memory.source, memory.image)
-        return self._read_out(embedded, step.hidden, step.context, step.image), NMTState(step.hidden)
+        step = self.decoder(self.decoder.words(embedded), state.decoder, memory.source, memory.image)
+        return self._read_out(embedded, step.state.hidden, step.context, step.image), NMTState(step.state)
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits of all positions; only the recurrence runs in a loop over time."""
@@ -224,10 +233,10 @@ class NMT(nn.Module):
         if self.training and settings.decoder_dropout:
             rate = settings.decoder_dropout
             embedded = embedded * _dropout_mask((len(embedded), 1, embedded.shape[2]), rate, embedded)
-            states = 2 if settings.decoder == "conditional" else 1  # an `AttentionGRU` has no s'_t
-            masks = DropoutMasks(*(_dropout_mask(memory.hidden.shape, rate, memory.hidden) for _ in range(states)))
-        steps = decode(self.decoder, self.decoder.words(embedded), memory.hidden, memory.source, memory.image, masks)
-        logits = self._read_out(embedded, steps.hidden, steps.context, steps.image)
+            states, hidden = 2 if settings.decoder == "conditional" else 1, memory.initial.hidden
+            masks = DropoutMasks(*(_dropout_mask(hidden.shape, rate, hidden) for _ in range(states)))  # of s_t, s'_t
+        steps = decode(self.decoder, self.decoder.words(embedded), memory.initial, memory.source, memory.image, masks)
+        logits = self._read_out(embedded, steps.state.hidden, steps.context, steps.image)
         return Output(logits, attention=steps.attention, alignment=steps.alignment, gate=steps.gate)
 
     def _read_out(self, word: Tensor, hidden: Tensor, context: Tensor, image: Tensor | None) -> Tensor:

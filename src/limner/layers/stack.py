@@ -208,8 +208,7 @@ class BidirectionalLayers(nn.Module):
 
         Args:
             inputs: x_t of every position, (B, T, E).
-            mask: true where a position exists, (B, T), the positions that exist first; states elsewhere have no
-                meaning. None if all positions exist.
+            mask: true where a position exists, (B, T); elsewhere no state changes. None if all positions exist.
             rate: dropout rate of the states in recurrent products, one mask for all steps (Gal and Ghahramani, 2016).
 
         Returns:
@@ -221,8 +220,8 @@ class BidirectionalLayers(nn.Module):
             if index:
                 inputs = dropout(inputs, self.settings.dropout, self.training)
             there, last = self._run(forward, inputs, mask, rate)
-            reverse, first = self._run(backward, _reverse(inputs, mask), mask, rate)
-            inputs, ends = torch.cat([there, _reverse(reverse, mask)], -1), torch.cat([last, first], -1)
+            back, first = self._run_backward(backward, inputs, mask, rate)
+            inputs, ends = torch.cat([there, back], -1), torch.cat([last, first], -1)
         return inputs, ends
 
     def _run(self, layer: nn.Module, inputs: Tensor, mask: Tensor | None, rate: float) -> tuple[Tensor, Tensor]:
@@ -230,18 +229,33 @@ class BidirectionalLayers(nn.Module):
         assert isinstance(layer, RecurrentLayer)
         start = layer.start(len(inputs))
         dropout_mask = dropout(torch.ones_like(start.state.hidden), rate, True) if rate and self.training else None
-        outputs, last = layer(inputs, start, None, dropout_mask)  # padding does not affect the states before it
-        if mask is None:
+        if mask is None or not _is_padding(mask):
+            outputs, last = layer(inputs, start, mask, dropout_mask)
             return outputs, last.state.hidden
+        outputs, _ = layer(inputs, start, None, dropout_mask)  # padding does not affect the states before it
         lengths = mask.sum(1)
         ends = outputs[torch.arange(len(outputs), device=outputs.device), (lengths - 1).clamp(min=0)]
-        return outputs, ends * (lengths > 0)[:, None]
+        ends = ends * (lengths > 0)[:, None]
+        return torch.where(mask[..., None], outputs, ends[:, None]), ends
+
+    def _run_backward(
+        self, layer: nn.Module, inputs: Tensor, mask: Tensor | None, rate: float
+    ) -> tuple[Tensor, Tensor]:
+        """Run one direction of a layer from the last position to the first; see `_run`."""
+        if mask is not None and _is_padding(mask):
+            outputs, first = self._run(layer, _reverse(inputs, mask), mask, rate)
+            return _reverse(outputs, mask) * mask[..., None], first
+        outputs, first = self._run(layer, inputs.flip(1), None if mask is None else mask.flip(1), rate)
+        return outputs.flip(1), first
 
 
-def _reverse(sequences: Tensor, mask: Tensor | None) -> Tensor:
-    """Reverse each sequence of (B, T, E); the padding after the positions of `mask` (B, T) stays where it is."""
-    if mask is None:
-        return sequences.flip(1)
+def _is_padding(mask: Tensor) -> bool:
+    """Whether the missing positions of a mask (B, T) are all behind the ones that exist."""
+    return bool((mask[:, 1:] <= mask[:, :-1]).all())
+
+
+def _reverse(sequences: Tensor, mask: Tensor) -> Tensor:
+    """Reverse the positions of sequences (B, T, E) that exist; the padding behind them stays where it is."""
     position, lengths = torch.arange(mask.shape[1], device=mask.device), mask.sum(1, keepdim=True)
     index = torch.where(mask, lengths - 1 - position, position)  # (B, T)
     return sequences.gather(1, index[..., None].expand_as(sequences))

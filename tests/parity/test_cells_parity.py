@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from limner.layers.cells import Cell
+from limner.layers.grid_rnn import GridRNN
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer, RecurrentLayers, RecurrentSettings
 
 INPUT, HIDDEN, LENGTH = 4, 5, 7
@@ -126,3 +127,17 @@ def test_long_delay_connections(delay) -> None:
     theta = theta_of(layer.cell, "tanh") | {"W_delay": layer.delayed.detach().numpy()}
     expected = oracle.run_long_delay(theta, inputs().numpy(), delay, np.zeros(HIDDEN))
     np.testing.assert_allclose(layer(inputs()[None], layer.start(1))[0][0].detach(), expected, atol=1e-12)
+
+
+def test_the_four_scans_of_a_grid() -> None:
+    rows, columns = 3, 4
+    model = random(GridRNN(INPUT, HIDDEN))
+    grid = torch.from_numpy(np.random.default_rng(5).normal(size=(2, rows, columns, INPUT)))
+    thetas = []
+    for k in range(4):
+        part = slice(k * HIDDEN, (k + 1) * HIDDEN)
+        theta = {"W_xh": model.input.weight[part], "b_h": model.input.bias[part]}
+        theta |= {"W_row": model.row[k].t(), "W_col": model.column[k].t()}
+        thetas.append({name: value.detach().numpy() for name, value in theta.items()})
+    expected = np.stack([oracle.run_four_directions(thetas, one) for one in grid.numpy()])
+    np.testing.assert_allclose(model(grid).detach(), expected, atol=1e-12)

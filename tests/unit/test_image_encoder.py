@@ -74,3 +74,17 @@ def test_missing_features_are_named():
         GridEncoder({"maps": (5, 9, 9)}, SETTINGS)
     with pytest.raises(SettingsError, match="expected at least 5x5"):
         ImageEncoder({"maps": (5, 4, 4)}, SETTINGS)
+
+
+def test_a_two_dimensional_rnn_needs_a_square_grid():
+    with pytest.raises(SettingsError, match="expected features of a square grid, got 6 locations"):
+        GridEncoder({"grid": (6, 4)}, ImageEncoderSettings(grid_rnn_dim=3))
+
+
+def test_every_location_of_a_scanned_grid_depends_on_the_whole_grid():
+    encoder = GridEncoder({"grid": (9, 4)}, ImageEncoderSettings(grid_rnn_dim=3))
+    grid = torch.randn(1, 9, 4, requires_grad=True)
+    scanned, _ = encoder(ImageFeatures(torch.tensor([True]), grid=grid))
+    assert scanned.shape == (1, 9, 12)
+    for location in range(9):
+        assert torch.autograd.grad(scanned[0, location].sum(), grid, retain_graph=True)[0].any(-1).all()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
 from limner.layers.dropout import dropout
+from limner.layers.grid_rnn import GridRNN
 from limner.settings import Settings
 
 Scaling = Literal["none", "unit", "l2", "layer"]
@@ -36,6 +37,8 @@ class ImageEncoderSettings(Settings):
     """Number of channels of the first layer of the convnet on pixels, for features that are pixels."""
     convnet_dim: int = Field(default=256, ge=1)
     """Size of the image vector that a convnet on pixels or feature maps computes."""
+    grid_rnn_dim: int = Field(default=0, ge=0)
+    """Size of the states of a four-direction two-dimensional RNN over a square grid; 0 for none."""
 
 
 class ImageEncoder(nn.Module):
@@ -59,10 +62,12 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.settings = settings
         self.convnet: PixelConvnet | MapConvnet | None = None
+        self.grid_rnn: GridRNN | None = None
         if "pooled" in feature_shapes:
             self.kind, self.dim = "pooled", feature_shapes["pooled"][0]
         elif "grid" in feature_shapes:
-            self.kind, self.dim = "grid", feature_shapes["grid"][1]
+            self.kind = "grid"
+            self.grid_rnn, self.dim = _grid_rnn(feature_shapes["grid"], settings)
         elif "maps" in feature_shapes:
             self.kind, self.dim, shape = "maps", settings.convnet_dim, feature_shapes["maps"]
             pixels = shape[0] == COLOURS
@@ -81,7 +86,11 @@ class ImageEncoder(nn.Module):
         if image.pooled is not None and self.kind == "pooled":
             vector = scale(image.pooled, self.settings.scaling)
         elif image.grid is not None and self.kind == "grid":
-            vector = scale(mean_over_locations(image.grid), self.settings.scaling)
+            grid = image.grid
+            if self.grid_rnn is None:
+                vector = scale(mean_over_locations(grid), self.settings.scaling)
+            else:
+                vector = scan_grid(self.grid_rnn, scale(grid, self.settings.scaling)).mean(1)
         elif image.maps is not None and self.convnet is not None:
             vector = self.convnet(image.maps)
         else:
@@ -109,9 +118,12 @@ class GridEncoder(nn.Module):
         super().__init__()
         self.settings = settings
         self.convnet: GridConvnet | None = None
+        self.grid_rnn: GridRNN | None = None
         if "pooled" in feature_shapes or "grid" in feature_shapes:
             self.kind = "pooled" if "pooled" in feature_shapes else "grid"
             self.dim = feature_shapes[self.kind][-1]
+            if self.kind == "grid":
+                self.grid_rnn, self.dim = _grid_rnn(feature_shapes["grid"], settings)
         elif feature_shapes.get("maps", (0,))[0] == COLOURS:
             self.kind, self.convnet = "maps", GridConvnet(COLOURS, settings.convnet_width)
             self.dim = self.convnet.dim
@@ -138,8 +150,10 @@ class GridEncoder(nn.Module):
             stored = image.grid if self.kind == "grid" else image.pooled
             if stored is None:
                 return None
-            stored = stored.view(len(stored), -1, self.dim)  # (B, L, D), where L = 1 for a pooled vector
+            stored = stored.view(len(stored), -1, stored.shape[-1])  # (B, L, D), where L = 1 for a pooled vector
             grid, mask = scale(stored, self.settings.scaling), present & location_mask(stored)
+            if self.grid_rnn is not None:
+                grid = scan_grid(self.grid_rnn, grid) * present[..., None]
         return dropout(grid, self.settings.dropout, self.training), mask
 
 
@@ -166,6 +180,31 @@ class MapEncoder(nn.Module):
         else:
             encoded = scale(maps.movedim(1, -1), self.settings.scaling).movedim(-1, 1)
         return dropout(encoded, self.settings.dropout, self.training)
+
+
+def _grid_rnn(shape: tuple[int, ...], settings: ImageEncoderSettings) -> tuple[GridRNN | None, int]:
+    """Build the network of `ImageEncoderSettings.grid_rnn_dim` for grids (L, D); return it and the size of its output.
+
+    Raises:
+        SettingsError: there is such a network and the grid is not a square.
+    """
+    locations, dim = shape
+    if not settings.grid_rnn_dim:
+        return None, dim
+    if math.isqrt(locations) ** 2 != locations:
+        raise SettingsError(
+            f"model.image_encoder.grid_rnn_dim: expected features of a square grid, got {locations} locations; "
+            "set it to 0, or name a table of a square grid"
+        )
+    network = GridRNN(dim, settings.grid_rnn_dim)
+    return network, network.dim
+
+
+def scan_grid(network: GridRNN, grid: Tensor) -> Tensor:
+    """Compute the states of a two-dimensional RNN at the locations of square grids: (B, L, D) to (B, L, 4H)."""
+    side = math.isqrt(grid.shape[1])
+    states: Tensor = network(grid.view(len(grid), side, side, -1))
+    return states.flatten(1, 2)
 
 
 def scale(features: Tensor, scaling: Scaling) -> Tensor:

@@ -39,6 +39,7 @@ from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, real_data, report
+from recurrent import cells, soft_attention
 from scst import self_critical
 from translation import translation
 
@@ -383,6 +384,8 @@ BENCHMARKS = {
     "features": features,
     "kmeans": kmeans,
     "training": training,
+    "cells": cells,
+    "soft_attention": soft_attention,
     "scst": lambda: self_critical(*load_texts()),
     "translation": translation,
 }

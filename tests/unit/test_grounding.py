@@ -17,7 +17,7 @@ from limner.diagnosis import GroundingSettings, grounding_verdict, measure_groun
 from limner.diagnosis.annotated_phrases import NOT_ALIGNED, WITHOUT_BOX, align_phrase, find_phrases
 from limner.diagnosis.grounding import OUTSIDE
 from limner.diagnosis.location_coverage import centre_prior, cover, pointing_hits
-from limner.diagnosis.records import Grounding
+from limner.diagnosis.records import Grounding, GroundingGroup, GroundingScore
 from limner.errors import SettingsError
 from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing, location_cells, preprocess
@@ -245,6 +245,27 @@ def test_significance_exchanges_images(tmp_path):
     assert uniform.mass_p < 0.01
     assert mean.mass_p == 1.0  # one phrase only: the mean attention is the attention
     assert grounding_verdict(result.groups[0]).startswith("The attention prefers the right parts of images, but")
+
+
+@pytest.mark.parametrize(
+    ("masses", "start"),
+    [
+        ((40, 20, 30, 30), "The attention follows the phrase: 40.0 %"),
+        ((40, 20, 45, 30), "The attention follows the phrase, but is not more often inside the boxes than the centre"),
+        ((40, 20, 30, 45), "The attention prefers the right parts of images, but does not follow the phrase"),
+        ((20, 20.1, 30, 19), "No significant agreement"),
+    ],
+)
+def test_the_verdict_names_the_strongest_claim_that_holds(masses, start):
+    names = ("model", "uniform", "centre", "mean")
+    scores = [
+        GroundingScore(attention=name, mass=mass, pointing=0, mass_p=None if name == "model" else 0.001)
+        for name, mass in zip(names, masses, strict=True)
+    ]
+    group = GroundingGroup(type="all", images=1, phrases=1, correctness=0, scores=tuple(scores))
+    assert grounding_verdict(group).startswith(start)
+    weak = [score.model_copy(update={"mass_p": 0.2 if score.mass_p else None}) for score in scores]
+    assert grounding_verdict(group.model_copy(update={"scores": weak})).startswith("No significant agreement")
 
 
 def test_phrases_outside_the_crop_are_counted(dogs, monkeypatch):

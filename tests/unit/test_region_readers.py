@@ -276,3 +276,28 @@ def test_the_size_of_an_image_follows_its_orientation(tmp_path):
     draw(tmp_path / "upright.png", (20, 10))
     assert image_size(tmp_path / "turned.jpg") == (10, 20)
     assert image_size(tmp_path / "upright.png") == (20, 10)
+
+
+@pytest.mark.real
+def test_the_original_files_and_the_json_lines_of_flickr30k_entities_agree(real_data, tmp_path):
+    folder = real_data / "flickr30k_entities"
+    names = {path.stem for path in (folder / "sample").glob("*.xml")}
+    with gzip.open(folder / "flickr8k_images.jsonl.gz", "rt", encoding="utf-8") as file:
+        lines = "".join(line for line in file if json.loads(line)["image"].partition("_")[0] in names)
+    options = ReaderOptions(images=real_data / "flickr8k" / "images", split="train")
+    original = read_source("flickr30k-entities", folder / "sample", options).items
+    by_id = {
+        item.id: item for item in read_source("flickr30k-entities", write(tmp_path / "12.jsonl", lines), options).items
+    }
+    assert len(original) == len(by_id) == 12
+    for item in original:
+        assert item.sentences == by_id[item.id].sentences and set(item.regions) == set(by_id[item.id].regions)
+
+
+@pytest.mark.real
+def test_the_regions_of_an_image_of_visual_genome(real_data, tmp_path):
+    draw(tmp_path / "images" / "1.jpg", (800, 600))
+    options = ReaderOptions(images=tmp_path / "images")
+    (item,) = read_source("visual-genome", real_data / "regions", options).items
+    assert len(item.regions) == 262
+    assert item.regions[0] == Region((421.0, 57.0, 82.0, 139.0), "the clock is green in colour")

@@ -134,18 +134,19 @@ def grounding_verdict(group: GroundingGroup) -> str:
     """Summarise in one sentence whether the attention is on the boxes more than the baselines are."""
     model, *baselines = group.scores
     by_name = {score.attention: score for score in baselines}
-    mean, uniform = by_name["mean"], by_name["uniform"]
+    mean, uniform, centre = by_name["mean"], by_name["uniform"], by_name["centre"]
     evidence = (
         f"{model.mass:.1f} % of the attention is inside the boxes of the phrases, {mean.mass:.1f} % of the model's "
-        f"mean attention (p = {mean.mass_p:.4f}) and {uniform.mass:.1f} % of uniform attention "
-        f"(p = {uniform.mass_p:.4f})."
+        f"mean attention (p = {mean.mass_p:.4f}), {uniform.mass:.1f} % of uniform attention (p = {uniform.mass_p:.4f}) "
+        f"and {centre.mass:.1f} % of a Gaussian around the centre (p = {centre.mass_p:.4f})."
     )
 
     def above(baseline: GroundingScore) -> bool:
         return model.mass > baseline.mass and baseline.mass_p is not None and baseline.mass_p < SIGNIFICANCE_LEVEL
 
     if above(mean) and above(uniform):
-        return f"The attention follows the phrase: {evidence}"
+        short = "" if above(centre) else ", but is not more often inside the boxes than the centre of the image"
+        return f"The attention follows the phrase{short}: {evidence}"
     if above(uniform):
         return f"The attention prefers the right parts of images, but does not follow the phrase: {evidence}"
     return f"No significant agreement of the attention with the phrases: {evidence}"

@@ -1,6 +1,6 @@
 """Recurrent layers by the kernels of torch: one call for all positions of a sequence.
 
-On a GPU these are the kernels of cuDNN. On a CPU they take 0.8 to 1.1 times as long as the equations, GRU 0.8 times.
+On a GPU these are the kernels of cuDNN. On a CPU they take 0.8 to 1.1 times as long as the equations.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,13 @@ from limner.cli.app import DATA, app
 from limner.cli.options import JsonOption, given
 from limner.cli.terminal import activity, err, print_json, print_summary, progress_bar
 from limner.errors import SettingsError
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
+    from limner.progress import Progress
+
+KINDS = ("scenes", "clips", "sounds", "sound-sequences", "reviews")
+"""Kinds of generated collections."""
 
 
 @app.command("import", rich_help_panel=DATA)
@@ -73,12 +80,19 @@ def import_(
 
 @app.command(rich_help_panel=DATA)
 def generate(
-    kind: Annotated[str, typer.Argument(help="scenes (drawn images), clips (videos) or sounds (audio files).")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="scenes (drawn images), clips (videos), sounds or sound-sequences (audio files), or reviews (texts).",
+        ),
+    ],
     collection: Annotated[Path, typer.Argument(help="Collection to create.")],
     seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 0.")] = None,
     train: Annotated[
         int | None,
-        typer.Option("--train", help="Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds."),
+        typer.Option(
+            "--train", help="Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds, 4000 reviews."
+        ),
     ] = None,
     val: Annotated[
         int | None, typer.Option("--val", help="Number of validation items; default: 200 scenes or clips, 100 sounds.")
@@ -102,27 +116,54 @@ def generate(
 
     Example: `limner generate sounds collections/sounds --train 2000`
     """
-    from limner.media.modality import IMAGE
-    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
-    from limner.synthetic.sounds import SoundSettings, generate_sounds
-
     values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
     with progress_bar(f"generating {kind}") as bar:
-        if kind == "scenes":
-            generated = generate_scenes(collection, SceneSettings.parse(values, kind), bar)
-        elif kind == "clips":
-            generated = generate_clips(collection, ClipSettings.parse(values, kind), bar)
-        elif kind == "sounds":
-            generated = generate_sounds(collection, SoundSettings.parse(values, kind), bar)
-        else:
-            raise SettingsError(f"KIND '{kind}': expected scenes, clips or sounds")
-    modality = generated.items()[0].modality or IMAGE
-    next_command = f"limner features {collection} --backbone {modality.default_backbone}"
+        generated = _generate(kind, collection, values, bar)
+    next_command = _next_command(kind, generated)
     if as_json:
         print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
         return
     typer.echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
     typer.echo(f"next: {next_command}")
+
+
+def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progress) -> Collection:
+    """Generate a collection of a kind with settings that are not the default.
+
+    Raises:
+        SettingsError: the kind is unknown.
+    """
+    if kind == "reviews":
+        from limner.synthetic.reviews import ReviewSettings, generate_reviews
+
+        return generate_reviews(path, ReviewSettings.parse(values, kind), on_progress)
+    if kind in ("sounds", "sound-sequences"):
+        from limner.synthetic.sound_sequences import SoundSequenceSettings, generate_sound_sequences
+        from limner.synthetic.sounds import SoundSettings, generate_sounds
+
+        if kind == "sounds":
+            return generate_sounds(path, SoundSettings.parse(values, kind), on_progress)
+        return generate_sound_sequences(path, SoundSequenceSettings.parse(values, kind), on_progress)
+    if kind not in ("scenes", "clips"):
+        raise SettingsError(f"KIND '{kind}': expected {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
+
+    if kind == "scenes":
+        return generate_scenes(path, SceneSettings.parse(values, kind), on_progress)
+    return generate_clips(path, ClipSettings.parse(values, kind), on_progress)
+
+
+def _next_command(kind: str, generated: Collection) -> str:
+    """Return the command that usually follows: features of files, or a training on texts."""
+    if kind == "reviews":
+        return f"limner train lecture/reviews --collection {generated.path} --out runs/reviews"
+    from limner.media.modality import IMAGE
+
+    modality = generated.items()[0].modality or IMAGE
+    backbone = modality.default_backbone
+    if kind == "sound-sequences":
+        backbone = f"{backbone}:{max(len(item.frame_labels) for item in generated.items())}"
+    return f"limner features {generated.path} --backbone {backbone}"
 
 
 @app.command(rich_help_panel=DATA)

@@ -11,7 +11,7 @@ from limner.features.encoders.base import Backbone, BackboneOptions, CombinedBac
 from limner.features.encoders.classic import CLASSIC, load_classic
 from limner.features.encoders.efficientnet import PREFIX, load_efficientnet
 from limner.features.encoders.kmeans import KMeansBackbone
-from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings
+from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, frame_settings
 from limner.features.encoders.network import NetworkBackbone
 from limner.features.encoders.pixels import PixelBackbone
 from limner.features.encoders.transformers import load_pretrained
@@ -31,7 +31,7 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
         name: `efficientnet-lite2`, which is built in (`-lite0` and `-lite1` with extra `backbones`), a hub id
             (`microsoft/resnet-50`), a folder in the format of transformers, `vgg19:FILE` or `alexnet:FILE` with
             torchvision's weights, `kmeans:FILE` with filters of `limner kmeans`, `pixels` or `pixels:SIDE` for the
-            images themselves, or `logmel` for audio files.
+            images themselves, `logmel` for statistics of audio files, or `logmel:FRAMES` for a grid of their frames.
         options: fields of `BackboneOptions` to change, such as layer='res4f', kind='grid'.
 
     Raises:
@@ -43,9 +43,9 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
     if family == "pixels":
         _refuse_options(name, chosen, allowed={"size", "resize"})
         return PixelBackbone(chosen.size or _pixel_size(name, rest), chosen.resize or "squash")
-    if name == "logmel":
+    if family == "logmel":
         _refuse_options(name, chosen)
-        return LogMelBackbone()
+        return LogMelBackbone(LogMelSettings() if name == family else frame_settings(rest))
     if family in ("kmeans", *CLASSIC) and not rest:
         raise BackboneError(f"'{name}': expected a file after the colon, {family}:FILE")
     if family == "kmeans":

@@ -1,4 +1,4 @@
-"""Statistics of log-mel spectrograms as pooled features of audio files.
+"""Log-mel spectrograms of audio files: statistics over time as pooled features, or the frames as a grid.
 
 Bands and windows are given in Hz and seconds, and power is a density per window, so that a recording has nearly the
 same features at every sampling rate that covers its frequencies, without resampling.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ class LogMelSettings(Settings):
     """Distance between frames, in seconds."""
     floor: float = Field(default=1e-8, gt=0)
     """Power per band below which the level is near zero; a full-scale sine has a total power of 0.5."""
+    frames: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of frames L of a grid, the most that a recording may have; None for statistics over all frames."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -53,12 +55,26 @@ class LogMelSettings(Settings):
         return self
 
 
-class LogMelBackbone:
-    """Pooled features of an audio file: statistics of its log-mel spectrogram over time.
+def frame_settings(count: str) -> LogMelSettings:
+    """Return the settings of a grid of frames that do not overlap, each of one window.
 
-    With b bands there are 4 b + 1 values. For the level of each band: mean, standard deviation, slope of the linear
+    Args:
+        count: number of frames as text.
+
+    Raises:
+        SettingsError: it is not a number, or out of range.
+    """
+    values: dict[str, Any] = {"frames": count, "hop": LogMelSettings().window}
+    return LogMelSettings.parse(values, f"logmel:{count}")
+
+
+class LogMelBackbone:
+    """Features of an audio file: statistics of its log-mel spectrogram over time, or a grid of its frames.
+
+    With b bands there are 4 b + 1 statistics. For the level of each band: mean, standard deviation, slope of the linear
     regression on time, and mean absolute difference between consecutive frames. The last value is the natural
-    logarithm of the duration in seconds.
+    logarithm of the duration in seconds. A grid has the levels of each frame and a constant 1, (L, b + 1); recordings
+    of fewer frames are padded with rows of zeros.
 
     Args:
         settings: settings of the features.
@@ -72,34 +88,51 @@ class LogMelBackbone:
     def __init__(self, settings: LogMelSettings | None = None) -> None:
         soundfile_module("reading audio files")
         self.settings = settings or LogMelSettings()
+        bands, frames = self.settings.bands, self.settings.frames
         spec = FeatureSpec(
-            name="logmel",
-            kind="pooled",
-            shape=(_STATISTICS * self.settings.bands + 1,),
+            name="logmel" if frames is None else "logmel_frames",
+            kind="pooled" if frames is None else "grid",
+            shape=(_STATISTICS * bands + 1,) if frames is None else (frames, bands + 1),
             backbone="logmel",
             modality="audio",
-            preprocessing=self.settings.model_dump(mode="json"),
+            preprocessing=self.settings.model_dump(mode="json", exclude_none=True),
             weights_sha256="",
             source="logmel",
         )
         self.specs: tuple[FeatureSpec, ...] = (spec,)
 
     def read(self, source: ImageInput) -> EncoderInput:
-        """Compute the features of one file, (D,) in float32, as recordings of different lengths cannot be stacked.
+        """Compute the features of one file in float32, as recordings of different lengths cannot be stacked.
 
         Raises:
-            MediaError: the file cannot be read, or is shorter than one window or too long.
+            MediaError: the file cannot be read, is shorter than one window or too long, or has too many frames.
         """
         if not isinstance(source, Path | str):
             raise MediaError(f"{describe_input(source)}: not an audio file; expected the path of one")
         with AudioFile(source) as file:
             blocks = [log_mel(block, file.rate, self.settings) for block in _blocks_of_frames(file, self.settings)]
             levels, rate = np.concatenate(blocks), file.rate
+        if self.settings.frames is not None:
+            return _pad_frames(levels, self.settings.frames, source)
         window, hop = frame_sizes(rate, self.settings)
         return np.append(statistics(levels), np.float32(math.log((window + (len(levels) - 1) * hop) / rate)))
 
     def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:
-        return {"pooled": inputs.astype(np.float16)}
+        return {self.specs[0].kind: inputs.astype(np.float16)}
+
+
+def _pad_frames(levels: NDArray[np.float32], frames: int, source: Path | str) -> NDArray[np.float32]:
+    """Append a constant 1 to the levels (N, bands) of each frame, and rows of zeros up to `frames`.
+
+    Raises:
+        MediaError: there are more frames.
+    """
+    if len(levels) > frames:
+        raise MediaError(
+            f"{source}: expected at most {frames} frames, found {len(levels)}; split the recording, or compute "
+            f"features with --backbone logmel:{len(levels)}"
+        )
+    return np.pad(np.pad(levels, ((0, 0), (0, 1)), constant_values=1), ((0, frames - len(levels)), (0, 0)))
 
 
 def log_mel(samples: Samples, rate: int, settings: LogMelSettings) -> NDArray[np.float32]:

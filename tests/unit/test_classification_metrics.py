@@ -1,0 +1,96 @@
+"""Metrics of labels against hand-worked cases and scikit-learn."""
+
+import numpy as np
+import pytest
+
+from limner.metrics import METRICS, default_metrics, label_f1_scores, score_sentences
+from limner.metrics.classification import reliability_bins
+from limner.metrics.significance import approximate_randomisation
+from limner.text.labels import (
+    CELLS,
+    PredictedLabel,
+    cell_centres,
+    cell_token,
+    label_token,
+    position_text,
+    read_predictions,
+    write_predictions,
+)
+
+
+def value(name, hypotheses, references):
+    return METRICS[name].score(hypotheses, [[one] for one in references]).value
+
+
+def test_accuracy_counts_steps_and_missing_labels_are_wrong():
+    assert value("accuracy", ["a", "b", "b"], ["a", "a", "b"]) == pytest.approx(200 / 3)
+    assert value("accuracy", ["a b", "c"], ["a b a", "c"]) == pytest.approx(75)
+    assert value("accuracy", [""], ["a"]) == 0
+
+
+def test_f1_by_hand():
+    """a: 1 right of 2 predictions and 1 occurrence, 2/3; b: 1 right of 1 prediction and 2 occurrences, 2/3."""
+    hypotheses, references = ["a", "a", "b"], ["a", "b", "b"]
+    scores = label_f1_scores(hypotheses, [[one] for one in references])
+    assert {score.name: score.value for score in scores} == pytest.approx({"f1:a": 200 / 3, "f1:b": 200 / 3})
+    assert value("f1", hypotheses, references) == pytest.approx(200 / 3)
+    assert value("f1", ["a", "a", "a"], references) == pytest.approx(50 / 2)
+
+
+def test_f1_equals_that_of_scikit_learn():
+    metrics = pytest.importorskip("sklearn.metrics")
+    random = np.random.default_rng(0)
+    labels = np.array(["one", "two", "three", "four"])
+    right, predicted = (labels[random.integers(0, 4, 200)] for _ in range(2))
+    expected = metrics.f1_score(right, predicted, average="macro")
+    assert value("f1", predicted.tolist(), right.tolist()) == pytest.approx(100 * expected)
+    lines = [[" ".join(part) for part in side.reshape(20, 10)] for side in (predicted, right)]
+    assert value("f1", *lines) == pytest.approx(100 * expected)
+
+
+def test_calibration_error_by_hand():
+    """Two predictions of .95, one right, and one of .65 that is right: (2 |.95 - .5| + |.65 - 1|) / 3."""
+    hypotheses = ["a (0.9500)", "a (0.9500)", "b (0.6500)"]
+    references = ["a", "b", "b"]
+    assert value("calibration_error", hypotheses, references) == pytest.approx(100 * (2 * 0.45 + 0.35) / 3)
+    assert value("calibration_error", ["a (1.0000) b (1.0000)"], ["a b"]) == 0
+    bins = reliability_bins(hypotheses, [[one] for one in references])
+    assert [one.predictions for one in bins] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 2]
+    assert bins[9].confidence == pytest.approx(0.95) and bins[9].accuracy == 0.5
+
+
+def test_position_error_by_hand():
+    """Distances of 5 (3-4-5 triangle) and 0; a missing frame counts as the whole width."""
+    assert value("position_error", ["13.00,24.00 (0.9) 50.00,50.00 (0.8)"], ["10.00,20.00 50.00,50.00"]) == 2.5
+    assert value("position_error", ["13.00,24.00 (0.9)"], ["10.00,20.00 50.00,50.00"]) == 52.5
+
+
+def test_statistics_of_labels_are_tested_for_significance():
+    """A system that is right for 40 of 40 items differs from one that is right for 30."""
+    references = [["a"]] * 40
+    good, poor = ["a"] * 40, ["a"] * 30 + ["b"] * 10
+    metric = METRICS["accuracy"]
+    rows = [metric.statistics(one, references) for one in (good, poor)]
+    result = approximate_randomisation(rows[:1], rows[1:], metric.value, trials=500)
+    assert result.difference == pytest.approx(25) and result.p < 0.01
+
+
+def test_default_metrics_belong_to_the_target():
+    assert default_metrics("label") == ("accuracy", "f1", "calibration_error")
+    assert "position_error" in default_metrics("track")
+    assert "bleu4" in default_metrics("en") and "accuracy" not in default_metrics("en")
+    scores = score_sentences(["a"], [["a"]], ["accuracy", "calibration_error"], texts=(["a (0.75)"], [["a"]]))
+    assert [score.value for score in scores] == [100, 25]
+
+
+def test_tokens_of_labels_and_positions():
+    assert label_token(" very  good ") == "very_good"
+    point = (0.30, 0.99)
+    token = cell_token(point)
+    centre = cell_centres([token, "<unk>"])
+    assert np.abs(centre[0] - point).max() <= 0.5 / CELLS and np.isnan(centre[1]).all()
+    assert cell_token((-1, 2)) == f"c0r{CELLS - 1}"
+    predictions = [PredictedLabel("tone", 0.5), PredictedLabel(position_text((0.5, 0.25)), 1.0)]
+    assert write_predictions(predictions) == "tone (0.5000) 50.00,25.00 (1.0000)"
+    assert read_predictions(write_predictions(predictions)) == predictions
+    assert read_predictions("a sentence") == []

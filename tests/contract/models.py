@@ -19,6 +19,7 @@ from limner.models.rnn import RNNSettings
 from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.models.video_captioner import VideoCaptionerSettings
 
 VOCAB, SOURCE_VOCAB = 11, 9
 
@@ -103,6 +104,16 @@ def _dense(**changes: object) -> DenseCaptionerSettings:
     return DenseCaptionerSettings.model_validate({**sizes, **changes})
 
 
+def _video(**changes: object) -> VideoCaptionerSettings:
+    sizes = {
+        "embedding_dim": 8,
+        "hidden_dim": 10,
+        "attention_dim": 7,
+        "image_encoder": {"convnet_dim": 16, "convnet_width": 4},
+    }
+    return VideoCaptionerSettings.model_validate({**sizes, **changes})
+
+
 SOFT = {f"{part}_dropout": 0.1 for part in ("encoder", "annotation", "decoder", "readout", "source_word")} | {
     "image_encoder": {"dropout": 0.1}
 }  # no effect in evaluation mode
@@ -184,6 +195,14 @@ CASES = [
     Case("show-and-tell-scans", _tell(cell="lstm", image_encoder={"grid_rnn_dim": 3}), {"grid": (4, 4)}, lr=0.02),
     Case("show-attend-tell-pixels", _attend(), {"maps": (3, 32, 32)}, lr=0.02),
     Case("show-attend-tell-hard", _attend(attention="hard"), {"grid": (3, 4)}, lr=0.02),
+    Case("video-mean", _video(), {"grid": (3, 4)}, lr=0.02),
+    Case("video-image", _video(), {"pooled": (4,)}, lr=0.02),
+    Case("video-lrcn-1u", _video(layers=1, cell="peephole"), {"grid": (3, 4)}, lr=0.02),
+    Case("video-lrcn-2f", _video(visual_layer=2), {"grid": (3, 4)}, lr=0.02),
+    Case("video-attention-2f", _video(visual_layer=2, frames="attention"), {"grid": (3, 4)}, lr=0.02),
+    Case("video-last", _video(frames="last", frame_encoder_dim=12), {"grid": (3, 4)}, lr=0.03),
+    Case("video-encoder-attention", _video(frames="attention", frame_encoder_dim=12), {"grid": (3, 4)}, lr=0.03),
+    Case("video-pixels", _video(layers=1), {"maps": (2, 3, 16, 16)}, lr=0.02),
 ]
 
 
@@ -191,7 +210,7 @@ def example(case: Case, seed: int, length: int, with_image: bool = True) -> Exam
     random = np.random.default_rng(seed)
     values = {
         kind: (
-            random.integers(0, 256, shape) if (kind, shape[0]) == ("maps", COLOURS) else random.normal(size=shape)
+            random.integers(0, 256, shape) if (kind, shape[-3:][0]) == ("maps", COLOURS) else random.normal(size=shape)
         ).astype(np.float16)
         for kind, shape in case.image.items()
     }

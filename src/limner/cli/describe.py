@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 def describe(
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE...", help="Image files, or folders of them; audio files for an audio model."),
+        typer.Argument(
+            metavar="IMAGE...",
+            help="Image or video files, or folders of them; audio files for an audio model.",
+        ),
     ],
     model: ModelsOption = None,
     prefix: Annotated[
@@ -62,7 +65,7 @@ def describe(
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Generate captions of images, or of audio files with a model trained on audio features.
+    """Generate captions of images and videos, or of audio files with a model trained on audio features.
 
     Decoding options that are not given come from the `decoding` section of the model's recipe.
 
@@ -121,13 +124,16 @@ def _describe(
 
 
 def _expand_folders(paths: Sequence[Path], modality: Modality) -> list[Path]:
-    """Replace each folder by the files of a modality in it."""
+    """Replace each folder by the files in it that a model of a modality describes."""
+    from limner.media.modality import readable_by
+
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if modality.matches(file))
+            readable = readable_by(modality)
+            inside = sorted(file for file in path.iterdir() if any(one.matches(file) for one in readable))
             if not inside:
-                expected = ", ".join(sorted(modality.suffixes))
+                expected = ", ".join(sorted(suffix for one in readable for suffix in one.suffixes))
                 raise SettingsError(f"{path}: no {modality.plural} in this folder; expected {expected}")
             files += inside
         else:

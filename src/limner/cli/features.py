@@ -1,9 +1,9 @@
-"""Commands that compute image features: features, kmeans."""
+"""Commands that compute features: features, kmeans."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,11 @@ from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, JsonOpti
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
 
+if TYPE_CHECKING:
+    from limner.features.encoders.base import Backbone
+
 # Arguments and options of features.
-EncodedArgument = Annotated[Path, typer.Argument(help="Collection whose images or audio files are encoded.")]
+EncodedArgument = Annotated[Path, typer.Argument(help="Collection whose images, videos or audio files are encoded.")]
 EncoderOption = Annotated[
     str,
     typer.Option(
@@ -27,7 +30,11 @@ LayerOption = Annotated[
     typer.Option("--layer", help="Layer whose output is stored (res4f, conv5_4, layer.12 …); default: the last."),
 ]
 KindOption = Annotated[
-    str, typer.Option("--kind", help="Kind of features: pooled (one vector), grid (one per location) or both.")
+    str,
+    typer.Option(
+        "--kind",
+        help="Kind of features: pooled (one vector), grid (one per location; of a video, one per frame) or both.",
+    ),
 ]
 SizeOption = Annotated[
     int | None, typer.Option("--size", help="Side of the backbone's input in pixels; default: as pre-trained.")
@@ -47,6 +54,14 @@ BoxesOption = Annotated[
 ]
 RegionsOption = Annotated[
     int | None, typer.Option("--regions", help="With --boxes: maximum number of regions per image; default: 4.")
+]
+FramesOption = Annotated[
+    int | None,
+    typer.Option("--frames", help="Frames of a video that are encoded, evenly spaced in time; default: 16."),
+]
+EveryOption = Annotated[
+    int | None,
+    typer.Option("--every", metavar="K", help="Encode every K-th frame of a video, at most --frames of them."),
 ]
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Name of the feature table; default: from the backbone.")
@@ -91,6 +106,8 @@ def features(
     views: ViewsOption = 1,
     boxes: BoxesOption = None,
     regions: RegionsOption = None,
+    frames: FramesOption = None,
+    every: EveryOption = None,
     name: NameOption = None,
     split: SplitsOption = None,
     batch_size: ExtractionBatchSizeOption = 32,
@@ -99,27 +116,25 @@ def features(
     strict: StrictOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute and store the features of every image; an interrupted command continues where it stopped.
+    """Compute and store the features of every image or video; an interrupted command continues where it stopped.
 
     Example: `limner features collections/flickr8k --backbone efficientnet-lite2`
     """
     from limner.data.collection import Collection
-    from limner.features.encoders.load import load_backbone
-    from limner.features.extract import extract
+    from limner.features.encoders.load import load_backbone, load_clip_backbone
+    from limner.features.extract import extract, has_videos
 
     opened = Collection.open(collection)
     if boxes is None and regions is not None:
         raise SettingsError(f"--regions {regions}: needs --boxes; name the file of boxes, or leave --regions out")
-    encoder = load_backbone(
-        backbone,
-        layer=layer,
-        kind=kind,
-        size=size,
-        resize=resize,
-        views=views,
-        precision=precision,
-        device=device,
-    )
+    options = {"layer": layer, "size": size, "resize": resize, "views": views, "precision": precision, "device": device}
+    sampling = given(count=frames, every=every)
+    if sampling or has_videos(opened, split):
+        if boxes is not None:
+            raise SettingsError("--boxes: regions of videos cannot be encoded; leave it out")
+        encoder: Backbone = load_clip_backbone(backbone, kind, sampling, **options)
+    else:
+        encoder = load_backbone(backbone, kind=kind, **options)
     if boxes is not None:
         from limner.features.regions import with_regions
 

@@ -157,8 +157,9 @@ class Collection:
         return self._file_path(item, item.image, "image")
 
     def absolute_image_path(self, item: Item) -> str | None:
-        """Absolute path of the image file of an item as text, None if the item has none."""
-        return None if item.image is None else str(self.image_path(item).resolve())
+        """Absolute path of the image or video file of an item as text, None if the item has none."""
+        path = item.image or item.video
+        return None if path is None else str((self.path / path).resolve())
 
     def video_path(self, item: Item) -> Path:
         """Path of the video file of an item; CollectionError if the item has none."""

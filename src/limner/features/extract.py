@@ -18,6 +18,7 @@ from limner.errors import FeatureError, MediaError
 from limner.features.encoders.base import Backbone, EncoderInput
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable, TableWriter, table_exists, table_path
+from limner.media.modality import VIDEO
 from limner.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -48,17 +49,17 @@ def extract(
     strict: bool = False,
     on_progress: Progress | None = None,
 ) -> Extraction:
-    """Compute and store the features of a collection's images or audio files.
+    """Compute and store the features of a collection's images, videos or audio files.
 
     An interrupted run is continued by calling `extract` again: stored features are kept, missing ones are added. Memory
     holds a few batches of inputs and one chunk of features, whatever the size of the collection.
 
     Args:
-        collection: collection of the items; items without an image or audio file are ignored.
+        collection: collection of the items; items without a file are ignored.
         backbone: encoder of one or several kinds of features.
         name: name of the tables; default: the backbone's. The table of a grid over the image is named `<name>.grid`.
         splits: splits to encode; default: all.
-        batch_size: number of inputs per batch.
+        batch_size: number of inputs per batch; videos are encoded one by one, their frames together.
         strict: raise an error for a file that cannot be read, instead of skipping it.
         on_progress: called with the number of items done and their total.
 
@@ -68,6 +69,8 @@ def extract(
         CollectionError: a split does not exist.
         MediaError: under `strict`, for the first file that cannot be read.
     """
+    if backbone.modality is VIDEO:
+        batch_size = 1
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
     items = [item for item in _select(collection, splits) if item.media_path is not None]
@@ -90,6 +93,11 @@ def extract(
         on_progress(len(items), len(items))
     _check(collection, backbone, len(items), done, skipped)
     return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped)
+
+
+def has_videos(collection: Collection, splits: Sequence[str] | None = None) -> bool:
+    """Whether features of videos are to be computed: the items of a collection, or of some splits, have videos."""
+    return any(item.modality is VIDEO for item in _select(collection, splits))
 
 
 def _check(collection: Collection, backbone: Backbone, total: int, done: int, skipped: dict[str, str]) -> None:
@@ -120,6 +128,8 @@ def _table_name(spec: FeatureSpec, name: str | None) -> str:
             f"'{name}': expected a file name as the name of the features, without '/' and '\\' and without a leading "
             "'.'; use for example 'mobilenet_v2'"
         )
+    if spec.frame_by_frame:
+        return f"{name}.frames"
     return f"{name}.grid" if spec.kind == "grid" and spec.regions is None else name
 
 
@@ -128,8 +138,19 @@ def _stored_ids(path: Path, spec: FeatureSpec) -> set[str]:
     if not table_exists(path):
         return set()
     table = FeatureTable(path, cache_bytes=0)
-    require_compatible(table.spec, spec, str(path), "use the same settings, or another name for the new features")
+    remedy = "use the same settings, or another name for the new features"
+    require_compatible(table.spec, spec, str(path), remedy)
+    if table.spec.frames != spec.frames:
+        raise FeatureError(f"{path}: expected {_describe(spec)}, got {_describe(table.spec)}; {remedy}")
     return set(table.ids())
+
+
+def _describe(spec: FeatureSpec) -> str:
+    """Name the frames of a specification in messages."""
+    if spec.frames is None:
+        return "features of images"
+    every = "" if spec.frames.every is None else f", every {spec.frames.every}"
+    return f"the mean over {spec.frames.count} frames{every}"
 
 
 def _read_batches(

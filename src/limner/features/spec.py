@@ -12,6 +12,7 @@ from pydantic import Field
 
 from limner.errors import FeatureError
 from limner.media.modality import ModalityName
+from limner.media.video import FrameSampling
 from limner.settings import Settings
 
 FeatureKind = Literal["pooled", "grid", "maps"]
@@ -37,7 +38,8 @@ class FeatureSpec(Settings):
     kind: FeatureKind
     """Kind of features: pooled, grid or maps."""
     shape: tuple[int, ...]
-    """Shape of the features of one item: pooled (D,), grid (L, D), maps (C, H, W)."""
+    """Shape of the features of one item: pooled (D,), grid (L, D), maps (C, H, W); frame by frame a grid (L, D) or maps
+    (L, C, H, W)."""
     backbone: str
     """Name of a built-in backbone, base name of the hub id or the folder, or the weight file's architecture."""
     layer: str | None = None
@@ -46,6 +48,9 @@ class FeatureSpec(Settings):
     """Height and width of a grid in locations; L is their product, in row-major order."""
     regions: RegionRows | None = None
     """Layout of a grid whose rows are image regions."""
+    frames: FrameSampling | None = None
+    """Frames of the videos that the features were computed of: one row per frame, zero rows where there are fewer, or
+    the mean of pooled features, which is compatible with the features of images. None for images and audio files."""
     preprocessing: dict[str, Any]
     """Preprocessing of the inputs, as plain values."""
     weights_sha256: str
@@ -61,20 +66,30 @@ class FeatureSpec(Settings):
         content = self.model_dump(mode="json", exclude=_NOT_IN_FINGERPRINT)
         if self.regions is None:
             del content["regions"]
+        if not self.frame_by_frame:
+            del content["frames"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def frame_by_frame(self) -> bool:
+        """Whether each row of the features is a frame."""
+        return self.frames is not None and self.kind != "pooled"
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape))
         layer = f" layer {self.layer}" if self.layer else ""
-        kind = self.kind if self.regions is None else "regions"
+        kind: str = "frames" if self.frame_by_frame else self.kind
+        kind = kind if self.regions is None else "regions"
         return f"{self.backbone}{layer} {kind} {shape} [{self.fingerprint}]"
 
 
 def grid_of(spec: FeatureSpec, locations: int) -> tuple[int, int] | None:
     """Rows and columns of the image locations that a model attends to; None if the features have another number.
 
-    A convnet on feature maps keeps their aspect ratio.
+    Frames of videos are not locations. A convnet on feature maps keeps their aspect ratio.
     """
+    if spec.frame_by_frame:
+        return None
     if spec.kind == "maps":
         height, width = spec.shape[1:]
         size = round((locations * height / width) ** 0.5), round((locations * width / height) ** 0.5)

@@ -1,4 +1,4 @@
-"""Features of images and audio files that belong to no collection."""
+"""Features of images, videos and audio files that belong to no collection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 from PIL import Image
 
 from limner.data.examples import Item, StoredFeatures
-from limner.features.encoders.base import Backbone
+from limner.features.encoders.base import Backbone, EncoderInput
+from limner.features.encoders.clips import ImageOfClipBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.media.image import ImageInput
-from limner.media.modality import modality_of
+from limner.media.modality import IMAGE, modality_of
 from limner.runs.trained_model import TrainedModel
 
 NEW_SPLIT = "new"
@@ -21,7 +22,7 @@ NEW_SPLIT = "new"
 
 
 class BackboneFeatures:
-    """Features of new images or audio files, computed by a backbone when a batch needs them.
+    """Features of new images, videos or audio files, computed by a backbone when a batch needs them.
 
     A `FeatureSource`: an item is read from its file, unless its image is one of those held in memory.
     """
@@ -43,11 +44,15 @@ class BackboneFeatures:
             MediaError: an image or audio file cannot be read.
         """
         names = dict.fromkeys(item.media_path for item in items if item.media_path is not None)
-        inputs = [self.backbone.read(self._in_memory.get(name, Path(name))) for name in names]
-        features = self.backbone(np.stack(inputs)) if inputs else {}
-        by_name: dict[str, StoredFeatures] = {
-            name: {kind: values[row] for kind, values in features.items()} for row, name in enumerate(names)
-        }
+        by_shape: dict[tuple[int, ...], dict[str, EncoderInput]] = {}  # images, and videos by their number of frames
+        for name in names:
+            values = self.backbone.read(self._in_memory.get(name, Path(name)))
+            by_shape.setdefault(values.shape, {})[name] = values
+        by_name: dict[str, StoredFeatures] = {}
+        for inputs in by_shape.values():
+            features = self.backbone(np.stack(list(inputs.values())))
+            for row, name in enumerate(inputs):
+                by_name[name] = {kind: stored[row] for kind, stored in features.items()}
         return [None if item.media_path is None else by_name[item.media_path] for item in items]
 
 
@@ -80,6 +85,8 @@ def image_name(image: ImageInput) -> str:
 def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: str = "cpu") -> Backbone | None:
     """Load the backbone that computed the features a model was trained on; None for a model without features.
 
+    The backbone of a model that was trained on images reads videos as well, see `ImageOfClipBackbone`.
+
     Args:
         model: trained model.
         backbone: where the network is, if it has moved since the training.
@@ -88,4 +95,7 @@ def load_backbone_of(model: TrainedModel, backbone: str | None = None, device: s
     Raises:
         BackboneError: the network cannot be found or loaded.
     """
-    return load_backbone_for(model.config.features, backbone, device=device) if model.config.features else None
+    if not model.config.features:
+        return None
+    loaded = load_backbone_for(model.config.features, backbone, device=device)
+    return ImageOfClipBackbone(loaded) if loaded.modality is IMAGE else loaded

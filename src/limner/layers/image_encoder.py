@@ -70,6 +70,7 @@ class ImageEncoder(nn.Module):
             self.grid_rnn, self.dim = _grid_rnn(feature_shapes["grid"], settings)
         elif "maps" in feature_shapes:
             self.kind, self.dim, shape = "maps", settings.convnet_dim, feature_shapes["maps"]
+            require_image_maps(shape)
             pixels = shape[0] == COLOURS
             self.convnet = PixelConvnet(shape, settings) if pixels else MapConvnet(shape, self.dim)
         else:
@@ -99,6 +100,15 @@ class ImageEncoder(nn.Module):
         return dropout(vector * image.present[:, None], self.settings.dropout, self.training)
 
 
+def require_image_maps(shape: tuple[int, ...]) -> None:
+    """Check that maps are those of an image, (C, H, W); SettingsError for the frames of videos, (L, C, H, W)."""
+    if len(shape) != 3:
+        raise SettingsError(
+            f"features.tables: this model reads the pixels of one image, got those of {shape[0]} frames; use model "
+            "'video_captioner', or a table of pooled features"
+        )
+
+
 class GridEncoder(nn.Module):
     """Encode each image as one vector per location: a stored grid, or pixels by a `GridConvnet`.
 
@@ -124,7 +134,8 @@ class GridEncoder(nn.Module):
             self.dim = feature_shapes[self.kind][-1]
             if self.kind == "grid":
                 self.grid_rnn, self.dim = _grid_rnn(feature_shapes["grid"], settings)
-        elif feature_shapes.get("maps", (0,))[0] == COLOURS:
+        elif feature_shapes.get("maps", (0,))[-3:][0] == COLOURS:
+            require_image_maps(feature_shapes["maps"])
             self.kind, self.convnet = "maps", GridConvnet(COLOURS, settings.convnet_width)
             self.dim = self.convnet.dim
         else:

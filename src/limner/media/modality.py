@@ -54,6 +54,11 @@ def find_modality(name: str | os.PathLike[str]) -> Modality | None:
     return next((modality for modality in MODALITIES.values() if modality.matches(name)), None)
 
 
+def readable_by(modality: Modality) -> tuple[Modality, ...]:
+    """Modalities that a model of one modality describes: an image is a video of one frame, and frames are images."""
+    return (IMAGE, VIDEO) if modality in (IMAGE, VIDEO) else (modality,)
+
+
 def modality_of(source: ImageInput) -> Modality:
     """The modality of an input; an image where it is not a file or the suffix is unknown."""
     return (find_modality(source) if isinstance(source, Path | str) else None) or IMAGE

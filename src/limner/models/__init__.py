@@ -22,6 +22,7 @@ from limner.models.rnn import RNN, RNNSettings
 from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
+from limner.models.video_captioner import VideoCaptioner, VideoCaptionerSettings
 from limner.settings import Settings
 
 __all__ = ["MODELS", "ConditionalLM", "Model", "ModelInputs", "ModelSettings", "Output", "PairScorer", "build_model"]
@@ -41,6 +42,7 @@ MODELS: dict[type[Settings], type] = {
         SequenceLabeller,
         ShowAndTell,
         ShowAttendTell,
+        VideoCaptioner,
     )
 }
 """Model class for each settings class; every model has its settings class as the attribute `Settings`."""
@@ -57,7 +59,8 @@ ModelSettings = Annotated[
     | RNNSettings
     | SequenceLabellerSettings
     | ShowAndTellSettings
-    | ShowAttendTellSettings,
+    | ShowAttendTellSettings
+    | VideoCaptionerSettings,
     Field(discriminator="name"),
 ]
 

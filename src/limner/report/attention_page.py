@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import ArrayLike
+from PIL import Image
 
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.spec import FeatureSpec
@@ -14,9 +17,12 @@ from limner.features.spec import grid_of as grid_of
 from limner.files import write_text
 from limner.inference.explain import Explanation
 from limner.media.image import open_image
+from limner.media.modality import VIDEO
+from limner.media.video import read_frames
 from limner.progress import Progress
 from limner.report import attention_plots, plots
 from limner.report.attention_plots import Box
+from limner.report.film_strip import film_strip, open_stills, pad_weights, strip_grid
 
 PAGE = "index.html"
 
@@ -104,6 +110,45 @@ def _save_plots(
             plots.save_png(figure, folder / f"{number}-image.png").name,
             "attention over the image",
         )
+
+
+def attended_panels(path: Path, weights: ArrayLike, features: Sequence[FeatureSpec], *, side: int) -> list[Image.Image]:
+    """Create an image, or a strip of the frames of a video, and a heat map of the attention over it for each word.
+
+    Args:
+        path: image or video file.
+        weights: attention weights, (T, L).
+        features: specifications of the model's features, which define the grid of image locations or the frames.
+        side: longer side of a heat map in pixels.
+
+    Returns:
+        The image or strip and T heat maps; empty if no features have L locations or frames.
+
+    Raises:
+        MediaError: the file cannot be read.
+        MissingExtraError: the file is a video and PyAV is not installed.
+    """
+    locations = np.shape(weights)[1]
+    for spec in features:
+        if spec.frame_by_frame and locations == spec.shape[0]:
+            grid = strip_grid(locations)
+            strip = film_strip(read_frames_of(path, spec), 2 * side // grid[1], grid[1])
+            cells = pad_weights(weights, grid[0] * grid[1])
+            return attention_plots.panels(strip, cells, grid, side=2 * side, smooth=False)
+    grids = [(spec, grid) for spec in features if (grid := grid_of(spec, locations)) is not None]
+    if not grids:
+        return []
+    spec, grid = grids[0]
+    (image,) = open_stills(path, 1)
+    return attention_plots.panels(image, weights, grid, box=box_of(spec, image.size), side=side)
+
+
+def read_frames_of(path: Path, spec: FeatureSpec) -> list[Image.Image]:
+    """Read the frames that features were computed of, and black ones in place of those that do not exist."""
+    assert spec.frames is not None
+    frames = read_frames(path, spec.frames) if VIDEO.matches(path) else open_stills(path)
+    black = Image.new("RGB", frames[0].size)
+    return frames + [black] * (spec.shape[0] - len(frames))
 
 
 def box_of(spec: FeatureSpec, size: tuple[int, int]) -> Box:

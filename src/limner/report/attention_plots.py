@@ -107,7 +107,13 @@ def _fit(figure: Figure, axes: Axes) -> None:
 
 
 def panels(
-    image: Path | Image.Image, weights: ArrayLike, grid: tuple[int, int], *, box: Box | None = None, side: int = PANEL
+    image: Path | Image.Image,
+    weights: ArrayLike,
+    grid: tuple[int, int],
+    *,
+    box: Box | None = None,
+    side: int = PANEL,
+    smooth: bool = True,
 ) -> list[Image.Image]:
     """Create a heat map of the attention over the image for each word.
 
@@ -122,6 +128,7 @@ def panels(
         box: part of the image that the grid covers, such as the central square of a cropped image; default: the whole
             image. Parts of the box outside the image are ignored.
         side: longer side of a heat map in pixels.
+        smooth: whether weights are upsampled bicubically; false for the frames of a video.
 
     Returns:
         The image and T heat maps of the same size; a smaller image is enlarged.
@@ -140,7 +147,7 @@ def panels(
     dark, light = _shades(small, area)
     heat_maps = [small]
     for cells in maps:
-        strength = _strength(cells.reshape(rows, columns), small.size, area)
+        strength = _strength(cells.reshape(rows, columns), small.size, area, smooth)
         mixed = dark + strength[..., None] * (light - dark)
         heat_maps.append(Image.fromarray(mixed.round().astype(np.uint8)))
     return heat_maps
@@ -156,12 +163,13 @@ def _shades(image: Image.Image, area: tuple[int, int, int, int]) -> tuple[Pixels
     return dark, light
 
 
-def _strength(cells: Floats, size: tuple[int, int], area: tuple[int, int, int, int]) -> Pixels:
+def _strength(cells: Floats, size: tuple[int, int], area: tuple[int, int, int, int], smooth: bool) -> Pixels:
     """The upsampled weights of a word at each pixel (H, W), scaled to a maximum of 1."""
     left, top, right, bottom = area
-    smooth = Image.fromarray(cells.astype(np.float32)).resize((right - left, bottom - top), Image.Resampling.BICUBIC)
+    resample = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    upsampled = Image.fromarray(cells.astype(np.float32)).resize((right - left, bottom - top), resample)
     padded = Image.new("F", size, 0.0)
-    padded.paste(smooth, (left, top))
+    padded.paste(upsampled, (left, top))
     values: Pixels = np.asarray(padded).clip(0)  # bicubic interpolation overshoots below zero
     return values / max(float(values.max()), _EPSILON)
 

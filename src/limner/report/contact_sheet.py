@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from limner.data.collection import Collection
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError, MediaError, SettingsError
-from limner.media.image import open_image
-from limner.media.modality import IMAGE
+from limner.media.modality import IMAGE, VIDEO
+from limner.report.film_strip import open_stills
 
 THUMBNAIL_SIZE = (240, 180)
 """Width and height of a thumbnail in pixels."""
@@ -29,7 +29,7 @@ BOX_COLOURS = ("#e4572e", "#17bebb", "#ffc914", "#6a994e", "#b388eb", "#3a86ff",
 def contact_sheet(
     collection: Collection, split: str | None = None, rows: int = 4, columns: int = 5, *, boxes: bool = False
 ) -> Image.Image:
-    """Draw thumbnails of images at regular intervals of a split, each with its first caption.
+    """Draw thumbnails of images or videos (the middle frame) at regular intervals of a split, each with a caption.
 
     A missing or damaged image is drawn as a grey tile with the name of its file.
 
@@ -45,10 +45,10 @@ def contact_sheet(
     """
     if rows < 1 or columns < 1:
         raise CollectionError(f"contact sheet: expected at least 1 row and 1 column, got {rows} and {columns}")
-    items = [item for item in collection.items(split) if item.image is not None]
+    items = [item for item in collection.items(split) if item.modality in (IMAGE, VIDEO)]
     if not items:
         where = f"split '{split}'" if split else "the collection"
-        raise CollectionError(f"{collection.path}: {where} has no images")
+        raise CollectionError(f"{collection.path}: {where} has no images or videos")
     count = min(len(items), rows * columns)
     chosen = [items[i * len(items) // count] for i in range(count)]
     columns = min(columns, count)
@@ -59,7 +59,7 @@ def contact_sheet(
     font = _font()
     for index, item in enumerate(chosen):
         left, top = MARGIN + index % columns * width, MARGIN + index // columns * height
-        sheet.paste(_thumbnail(collection.image_path(item), font, item.regions if boxes else ()), (left, top))
+        sheet.paste(_thumbnail(collection.media_file(item), font, item.regions if boxes else ()), (left, top))
         for number, line in enumerate(_wrap(_first_caption(item), font, THUMBNAIL_SIZE[0], CAPTION_LINES)):
             draw.text((left, top + THUMBNAIL_SIZE[1] + 8 + number * LINE_HEIGHT), line, TEXT, font)
     return sheet
@@ -89,7 +89,7 @@ def save_sheet(sheet: Image.Image, path: Path) -> None:
 
 def _thumbnail(path: Path, font: ImageFont.FreeTypeFont, regions: Sequence[Region] = ()) -> Image.Image:
     try:
-        image = open_image(path)
+        (image,) = open_stills(path, 1)
         draw_boxes(image, regions)
         return ImageOps.fit(image, THUMBNAIL_SIZE, Image.Resampling.LANCZOS, centering=(0.5, 0.4))
     except (MediaError, OSError):

@@ -13,13 +13,12 @@ from limner.data.collection import Collection
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
 from limner.decoding.hypotheses import Hypothesis
-from limner.errors import CollectionError, MediaError, RunError
-from limner.features.spec import FeatureSpec, grid_of
+from limner.errors import CollectionError, MediaError, MissingExtraError, RunError
+from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
-from limner.media.image import open_image
 from limner.report import attention_plots, plots
-from limner.report.attention_page import box_of
+from limner.report.attention_page import attended_panels
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
 from limner.runs.trained_model import TrainedModel
@@ -108,22 +107,17 @@ def _plot(
 def _heat_maps(
     explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
 ) -> Iterator[tuple[str, str]]:
-    """Yield the image and the attention of each word as data URLs with captions, within the budget."""
+    """Yield the image or the frames of a video, and the attention of each word, as data URLs with captions."""
     if explanation.attention is None or item.image is None:
         return
-    locations = explanation.attention.shape[1]
-    grids = [(spec, grid) for spec in features if (grid := grid_of(spec, locations)) is not None]
-    if not grids:
-        return
-    spec, grid = grids[0]
+    words = explanation.target[:-1][:MAX_HEAT_MAPS]
     try:
-        image = open_image(Path(item.image))
-    except MediaError as error:
+        panels = attended_panels(Path(item.image), explanation.attention[: len(words)], features, side=HEAT_MAP_SIDE)
+    except (MediaError, MissingExtraError) as error:
         logger.info("%s", error)
         return
-    words = explanation.target[:-1][:MAX_HEAT_MAPS]
-    weights = explanation.attention[: len(words)]
-    panels = attention_plots.panels(image, weights, grid, box=box_of(spec, image.size), side=HEAT_MAP_SIDE)
+    if not panels:
+        return
     captions = list(words)
     if explanation.gate is not None:
         captions = [f"{word} ({gate:.2f})" for word, gate in zip(words, explanation.gate, strict=False)]

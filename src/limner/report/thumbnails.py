@@ -9,8 +9,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from limner.errors import MediaError
-from limner.media.image import open_image
+from limner.errors import MediaError, MissingExtraError
+from limner.report.film_strip import film_strip, open_stills
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Thumbnails:
         self._cache: dict[tuple[str, int], str | None] = {}
 
     def __call__(self, path: str | None, side: int) -> str | None:
-        """Return the data URL of an image file whose longer side is at most `side` pixels.
+        """Return the data URL of an image file whose longer side is at most `side` pixels, or of a strip of key frames.
 
         None if the image is missing, damaged or over the budget.
         """
@@ -54,12 +54,14 @@ class Thumbnails:
     @staticmethod
     def _read(path: Path, side: int) -> str | None:
         try:
-            image = open_image(path, min_side=side)
-        except MediaError as error:
+            stills = open_stills(path, min_side=side)
+        except (MediaError, MissingExtraError) as error:
             logger.info("%s", error)
             return None
-        image.thumbnail((side, side), Image.Resampling.LANCZOS)
-        return _data_url(image)
+        if len(stills) > 1:
+            return _data_url(film_strip(stills, side // 2))
+        stills[0].thumbnail((side, side), Image.Resampling.LANCZOS)
+        return _data_url(stills[0])
 
 
 def _data_url(image: Image.Image) -> str:

@@ -22,7 +22,7 @@ from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.visual_genome import read_visual_genome
 from limner.errors import CollectionError
-from limner.media.modality import AUDIO, IMAGE, Modality
+from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
 
 __all__ = ["READERS", "ImportReport", "Reader", "ReaderOptions", "ReaderResult", "import_collection", "read_source"]
@@ -39,7 +39,8 @@ class Reader:
     options: frozenset[str]
     """Names of the supported fields of `ReaderOptions`."""
     modality: Modality = IMAGE
-    """Modality of the files that the function passes as `image`."""
+    """Modality of the files that the function passes as `image`; of a reader of images, videos are recognised by their
+    suffix."""
 
 
 READERS: dict[str, Reader] = {
@@ -81,7 +82,9 @@ READERS: dict[str, Reader] = {
         frozenset({"images", "split", "lang"}),
     ),
     "folder": Reader(
-        "folder of images, sentences in .txt files of the same names", read_image_folder, frozenset({"lang", "split"})
+        "folder of images or videos, sentences in .txt files of the same names",
+        read_image_folder,
+        frozenset({"lang", "split"}),
     ),
     "audio": Reader(
         "folder of audio files, sentences in .txt files of the same names",
@@ -165,10 +168,14 @@ def read_source(
     if not result.items:
         reasons = "; ".join(f"{count} {reason}" for reason, count in result.skipped.items()) or "it is empty"
         raise CollectionError(f"{source}: no items to import as '{kind}' ({reasons})")
-    if reader.modality == IMAGE:
-        return result
-    items = [replace(item, image=None).with_media(reader.modality, item.image) for item in result.items]
-    return replace(result, items=items)
+    return replace(result, items=[_with_modality(item, reader.modality) for item in result.items])
+
+
+def _with_modality(item: Item, modality: Modality) -> Item:
+    """Move the path of an item that a reader passed as `image` to the field of its modality."""
+    if modality is IMAGE and item.image is not None and find_modality(item.image) is VIDEO:
+        modality = VIDEO
+    return item if modality is IMAGE else replace(item, image=None).with_media(modality, item.image)
 
 
 def import_collection(

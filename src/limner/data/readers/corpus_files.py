@@ -8,7 +8,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +138,7 @@ class ImageFolder:
     def __init__(self, folder: Path) -> None:
         self._paths: dict[str, dict[str, Path]] = {}  # by key, then by path relative to the folder
         self._by_number: dict[str, list[Path]] = {}
-        for path in list_media_files(folder, IMAGE, "specify the image folder with --images"):
+        for path in list_media_files(folder, (IMAGE,), "specify the image folder with --images"):
             key = image_key(path.name)
             self._paths.setdefault(key, {})[path.relative_to(folder).as_posix()] = path
             if match := FLICKR_NAME.fullmatch(key):
@@ -176,12 +176,12 @@ class ImageFolder:
         return paths[0] if len(paths) == 1 else None
 
 
-def list_media_files(folder: Path, modality: Modality, remedy: str) -> list[Path]:
-    """Files of a modality below a folder, sorted by path; hidden files and folders are skipped.
+def list_media_files(folder: Path, modalities: Sequence[Modality], remedy: str) -> list[Path]:
+    """Files of some modalities below a folder, sorted by path; hidden files and folders are skipped.
 
     Args:
         folder: folder to search.
-        modality: modality of the files.
+        modalities: modalities of the files.
         remedy: end of the error message if there are no files.
 
     Raises:
@@ -191,18 +191,20 @@ def list_media_files(folder: Path, modality: Modality, remedy: str) -> list[Path
     others: set[Modality] = set()
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        paths += [Path(parent, name) for name in sorted(names) if modality.matches(name) and not name.startswith(".")]
-        others |= {other for name in names if (other := find_modality(name)) not in (None, modality)}
+        found = {name: find_modality(name) for name in sorted(names) if not name.startswith(".")}
+        paths += [Path(parent, name) for name, modality in found.items() if modality in modalities]
+        others |= {modality for modality in found.values() if modality is not None and modality not in modalities}
     if paths:
         return paths
     if not folder.is_dir():
         raise CollectionError(f"{folder}: expected a folder; {remedy}")
+    plural = " and no ".join(modality.plural for modality in modalities)
     for other in others:
         raise CollectionError(
-            f"{folder}: no {modality.plural} below this folder, but {other.plural}; choose a reader of {other.plural}"
+            f"{folder}: no {plural} below this folder, but {other.plural}; choose a reader of {other.plural}"
         )
-    suffixes = ", ".join(sorted(modality.suffixes))
-    raise CollectionError(f"{folder}: no {modality.plural} below this folder ({suffixes}); {remedy}")
+    suffixes = ", ".join(sorted(suffix for modality in modalities for suffix in modality.suffixes))
+    raise CollectionError(f"{folder}: no {plural} below this folder ({suffixes}); {remedy}")
 
 
 class SplitEntry(NamedTuple):

@@ -1,4 +1,4 @@
-"""Folders of images or audio files, with optional text files of sentences."""
+"""Folders of images, videos or audio files, with optional text files of sentences."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from limner.data.readers.corpus_files import (
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
-from limner.media.modality import AUDIO, IMAGE, Modality
+from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality
 
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
 
 
 def read_image_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    """Read all images below a folder; see `read_media_folder`."""
-    read_media_folder(source, options, builder, IMAGE)
+    """Read all images and videos below a folder; see `read_media_folder`."""
+    read_media_folder(source, options, builder, (IMAGE, VIDEO))
 
 
 def read_audio_folder(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
     """Read all audio files below a folder; see `read_media_folder`."""
-    read_media_folder(source, options, builder, AUDIO)
+    read_media_folder(source, options, builder, (AUDIO,))
 
 
-def read_media_folder(source: Path, options: ReaderOptions, builder: ItemBuilder, modality: Modality) -> None:
-    """Read all files of a modality below a folder; a `.txt` file of the same name has its sentences, one per line.
+def read_media_folder(
+    source: Path, options: ReaderOptions, builder: ItemBuilder, modalities: tuple[Modality, ...]
+) -> None:
+    """Read all files of some modalities below a folder; a `.txt` file of the same name has its sentences, one per line.
 
     The item id is the path relative to `source`, without suffix. Media files are not opened.
 
@@ -37,13 +39,14 @@ def read_media_folder(source: Path, options: ReaderOptions, builder: ItemBuilder
         source: folder. Files below its subfolders `train`, `val` and `test` belong to these splits.
         options: `split` of other files, by default `train`; `lang` of the sentences, by default English.
         builder: receives the items in the order of their paths.
-        modality: modality of the files.
+        modalities: modalities of the files.
 
     Raises:
         CollectionError: there are no files, or two files differ in the suffix only.
     """
     paths: dict[str, Path] = {}
-    for path in list_media_files(source, modality, f"specify a folder of {modality.plural}"):
+    plural = " or ".join(modality.plural for modality in modalities)
+    for path in list_media_files(source, modalities, f"specify a folder of {plural}"):
         relative = path.relative_to(source)
         id = relative.with_suffix("").as_posix()
         if (other := paths.setdefault(id, path)) != path:
@@ -53,7 +56,7 @@ def read_media_folder(source: Path, options: ReaderOptions, builder: ItemBuilder
         builder.add_item(id, SourceLocation(path), split=split, image=path)
         text_file = path.with_suffix(".txt")
         if text_file.is_file() and not text_file.read_bytes().strip():
-            builder.skip(f"empty text files (the {modality.plural} are kept)", id, SourceLocation(text_file))
+            builder.skip(f"empty text files (the {plural} are kept)", id, SourceLocation(text_file))
         elif text_file.is_file():
             for number, line in enumerate(read_lines(text_file), start=1):
                 builder.add_sentence(id, SourceLocation(text_file, number), options.lang or "en", line, number - 1)

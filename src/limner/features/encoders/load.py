@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from limner.errors import BackboneError, FeatureError
+from limner.errors import BackboneError, FeatureError, SettingsError
 from limner.features.encoders.base import Backbone, BackboneOptions, CombinedBackbone
 from limner.features.encoders.classic import CLASSIC, load_classic
+from limner.features.encoders.clips import ClipBackbone, frame_spec
 from limner.features.encoders.efficientnet import PREFIX, load_efficientnet
 from limner.features.encoders.kmeans import KMeansBackbone
 from limner.features.encoders.logmel import LogMelBackbone, LogMelSettings, frame_settings
@@ -16,7 +17,9 @@ from limner.features.encoders.network import NetworkBackbone
 from limner.features.encoders.pixels import PixelBackbone
 from limner.features.encoders.transformers import load_pretrained
 from limner.features.preprocessing import Preprocessing
-from limner.features.spec import FeatureSpec, RegionRows, require_compatible
+from limner.features.spec import FeatureKind, FeatureSpec, require_compatible
+from limner.media.modality import IMAGE
+from limner.media.video import FrameSampling
 
 DEFAULT_PIXELS = 64
 MAX_PIXELS_SIDE = 1024
@@ -58,6 +61,31 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
     return NetworkBackbone(network, chosen)
 
 
+def load_clip_backbone(name: str, kind: str, sampling: Mapping[str, Any], **options: Any) -> Backbone:  # noqa: ANN401
+    """Load a backbone of images for the frames of videos.
+
+    Args:
+        name: see `load_backbone`.
+        kind: 'pooled' for the mean over the frames, 'grid' for one row per frame, or 'both'; maps, such as pixels, are
+            stored frame by frame.
+        sampling: fields of `FrameSampling` to change.
+        options: options of `load_backbone` except kind.
+
+    Raises:
+        BackboneError: as `load_backbone`, or the backbone does not read images.
+        SettingsError: an option is unknown or out of range.
+    """
+    kinds: dict[str, tuple[FeatureKind, ...]] = {"pooled": ("pooled",), "grid": ("grid",), "both": ("pooled", "grid")}
+    if kind not in kinds:
+        raise SettingsError(f"kind '{kind}': expected pooled, grid or both")
+    backbone = load_backbone(name, **options)
+    if backbone.modality is not IMAGE:
+        raise BackboneError(
+            f"{name}: encodes {backbone.modality.plural}, not the frames of videos; use another backbone"
+        )
+    return ClipBackbone(backbone, FrameSampling.parse(dict(sampling), "frames"), kinds[kind])
+
+
 def load_backbone_for(
     specs: Sequence[FeatureSpec], name: str | None = None, *, precision: str = "auto", device: str = "cpu"
 ) -> Backbone:
@@ -82,9 +110,9 @@ def load_backbone_for(
                 f"the features '{specs[0].name}' and '{spec.name}' differ in their preprocessing, so they cannot be "
                 "computed of new images together; extract both with the same size, resize and views"
             )
-    groups: dict[tuple[str | None, str | None, RegionRows | None], list[FeatureSpec]] = {}
+    groups: dict[tuple[object, ...], list[FeatureSpec]] = {}
     for spec in specs:
-        groups.setdefault((spec.source, spec.layer, spec.regions), []).append(spec)
+        groups.setdefault((spec.source, spec.layer, spec.regions, spec.frames), []).append(spec)
     backbones = [_load_one(group, name, precision, device) for group in groups.values()]
     return backbones[0] if len(backbones) == 1 else CombinedBackbone(backbones)
 
@@ -92,6 +120,9 @@ def load_backbone_for(
 def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, device: str) -> Backbone:
     """Load one layer of one network, for its pooled features, its grid or both."""
     first = specs[0]
+    if first.frames is not None:
+        inner = _load_one([frame_spec(first)], name, precision, device)
+        return ClipBackbone(inner, first.frames, [spec.kind for spec in specs])
     if first.regions is not None:
         from limner.features.regions import WholeImageBackbone, whole_image_spec
 

@@ -131,10 +131,10 @@ def attended_panels(path: Path, weights: ArrayLike, features: Sequence[FeatureSp
     locations = np.shape(weights)[1]
     for spec in features:
         if spec.frame_by_frame and locations == spec.shape[0]:
-            grid = strip_grid(locations)
-            strip = film_strip(read_frames_of(path, spec), 2 * side // grid[1], grid[1])
-            cells = pad_weights(weights, grid[0] * grid[1])
-            return attention_plots.panels(strip, cells, grid, side=2 * side, smooth=False)
+            rows, columns = strip_grid(locations)
+            strip = film_strip(read_frames_of(path, spec), 2 * side // columns, columns)
+            cells = pad_weights(weights, rows * columns)
+            return attention_plots.panels(strip, cells, (rows, columns), side=2 * side, smooth=False)
     grids = [(spec, grid) for spec in features if (grid := grid_of(spec, locations)) is not None]
     if not grids:
         return []

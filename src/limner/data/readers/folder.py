@@ -13,7 +13,7 @@ from limner.data.readers.corpus_files import (
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
-from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality
+from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
 
@@ -56,7 +56,8 @@ def read_media_folder(
         builder.add_item(id, SourceLocation(path), split=split, image=path)
         text_file = path.with_suffix(".txt")
         if text_file.is_file() and not text_file.read_bytes().strip():
-            builder.skip(f"empty text files (the {plural} are kept)", id, SourceLocation(text_file))
+            kept = (find_modality(path) or modalities[0]).plural
+            builder.skip(f"empty text files (the {kept} are kept)", id, SourceLocation(text_file))
         elif text_file.is_file():
             for number, line in enumerate(read_lines(text_file), start=1):
                 builder.add_sentence(id, SourceLocation(text_file, number), options.lang or "en", line, number - 1)

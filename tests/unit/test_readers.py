@@ -512,12 +512,15 @@ def test_an_empty_text_file_of_an_image_is_skipped(tmp_path):
 
 
 def test_a_folder_without_images_is_an_error_with_a_remedy(tmp_path):
-    with pytest.raises(CollectionError, match=r"no images below this folder .*; specify a folder of images"):
+    with pytest.raises(
+        CollectionError, match=r"no images and no videos below this folder .*; specify a folder of images or videos"
+    ):
         read_source("folder", tmp_path)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "s.wav").write_bytes(b"")
     with pytest.raises(
-        CollectionError, match="no images below this folder, but audio files; choose a reader of audio files"
+        CollectionError,
+        match="no images and no videos below this folder, but audio files; choose a reader of audio files",
     ):
         read_source("folder", tmp_path)
 

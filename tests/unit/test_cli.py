@@ -171,6 +171,22 @@ def test_captions_do_not_depend_on_the_batch_size(trained, tiny, capsys, monkeyp
     assert outputs[0][0] == 0 and len(outputs[0][1].splitlines()) == 10
 
 
+def test_the_beam_of_an_image_is_explained(trained, tiny, capsys, monkeypatch, tmp_path):
+    image, file = tiny.image_path(tiny.items("test")[0]), tmp_path / "tree.json"
+    arguments = ["describe", image, "--model", trained, "--beam-size", 3]
+    _, plain, _ = run(capsys, monkeypatch, *arguments)
+    status, printed, _ = run(capsys, monkeypatch, *arguments, "--explain-beam", file)
+    assert status == 0 and printed.startswith(plain.strip())
+    assert json.loads(file.read_text())["ranking"][0]["text"] == plain.strip().split("\t")[1]
+    _, printed, _ = run(capsys, monkeypatch, *arguments, "--explain-beam", "-")
+    assert printed.startswith("<s>\n") and "#1" in printed
+    for given in (["tree.gif"], [file, "--sample"], [file, "--json"]):
+        status, _, errors = run(capsys, monkeypatch, *arguments, "--explain-beam", *given)
+        assert status == 1 and errors.startswith("error: ")
+    status, _, errors = run(capsys, monkeypatch, "describe", image, image, "--model", trained, "--explain-beam", file)
+    assert status == 1 and "one input" in errors
+
+
 def test_the_default_batch_size_of_captions_is_that_of_the_captioner():
     (default,) = [one.default for one in COMMANDS["describe"].params if one.name == "batch_size"]
     assert default == CAPTION_BATCH_SIZE

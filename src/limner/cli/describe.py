@@ -16,6 +16,7 @@ from limner.cli.options import (
     BeamSizeOption,
     CaptionBatchSizeOption,
     DeviceOption,
+    ExplainBeamOption,
     JsonOption,
     LengthPenaltyOption,
     MaxLengthOption,
@@ -63,6 +64,7 @@ def describe(
     batch_size: CaptionBatchSizeOption = 32,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
+    explain_beam: ExplainBeamOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Generate captions of images and videos, or of audio files with a model trained on audio features.
@@ -80,7 +82,11 @@ def describe(
         max_length=max_length,
         sample=sampling if sample else None,
     )
-    if not _describe(images, require_models(model), prefix, decoding, batch_size, backbone, device, as_json):
+    if explain_beam is not None:
+        if as_json:
+            raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
+        _explain_beam(images, require_models(model), prefix, decoding, backbone, device, explain_beam)
+    elif not _describe(images, require_models(model), prefix, decoding, batch_size, backbone, device, as_json):
         raise typer.Exit(1)
 
 
@@ -121,6 +127,29 @@ def _describe(
     if as_json:
         print_json(records)
     return not unreadable
+
+
+def _explain_beam(
+    images: Sequence[Path],
+    runs: Sequence[Path],
+    prefix: str | None,
+    decoding: dict[str, Any],
+    backbone: str | None,
+    device: str,
+    out: Path,
+) -> None:
+    """Write the tree of the beam of one image, and print its captions unless the tree is printed."""
+    from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
+    from limner.inference.captioner import Captioner
+
+    require_beam_file(out, len(images))
+    captioner = Captioner.load(*runs, backbone=backbone, device=device)
+    (image,) = images
+    explanation = captioner.explain_beam(image, prefix=prefix, **decoding)
+    write_beam(explanation, out)
+    if out != STANDARD_OUTPUT:
+        for one in explanation.hypotheses:
+            typer.echo(f"{image}\t{captioner.tokenizer.decode(one.tokens, detokenise=True)}\t{one.log_prob:.2f}")
 
 
 def _expand_folders(paths: Sequence[Path], modality: Modality) -> list[Path]:

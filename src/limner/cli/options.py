@@ -89,6 +89,15 @@ TopPOption = Annotated[
 ]
 SamplingSeedOption = Annotated[int, typer.Option("--seed", help="With --sample: random seed.")]
 
+ExplainBeamOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--explain-beam",
+        metavar="FILE",
+        help="Write every hypothesis of the beam as a tree: .png, .svg, .json or .txt; - prints it. One input only.",
+    ),
+]
+
 CaptionBatchSizeOption = Annotated[
     int, typer.Option("--batch-size", help="Images captioned together; captions do not depend on it.", min=1)
 ]

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from limner.cli.app import USE, app
+from limner.cli.beam import require_beam_file, write_beam
 from limner.cli.options import (
     BackboneOption,
     BeamSizeOption,
     DeviceOption,
+    ExplainBeamOption,
     JsonOption,
     LengthPenaltyOption,
     MaxLengthOption,
@@ -140,6 +142,7 @@ def translate(
     limit: LimitOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
+    explain_beam: ExplainBeamOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Translate sentences, with an image if the model was trained with images.
@@ -155,7 +158,7 @@ def translate(
     output = OutputOptions(out, attention, scores, tokenised, n_best)
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
     if collection is not None:
-        others = {"--missing": missing == "text", "--backbone": backbone}
+        others = {"--missing": missing == "text", "--backbone": backbone, "--explain-beam": str(explain_beam or "")}
         _refuse({**inputs, **_options(output), **others}, "not possible with --collection")
         _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
@@ -163,18 +166,27 @@ def translate(
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
     _require_writable(out)
-    from limner.inference.translator import Translator
-
-    translator = Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
+    require_beam_file(explain_beam, len(source.texts))
+    translator = _load_translator(runs, images, backbone, device)
+    if explain_beam is not None:
+        write_beam(translator.explain_beam(source.texts[0], image=images[0], missing=missing, **decoding), explain_beam)
     with progress_bar("translating") as bar:
         translations = translator.translate(
             source.texts, images=images, missing=missing, batch_size=batch_size, on_progress=bar, **decoding
         )
     if attention is not None:
         _plot_attention(translator, source.texts, images, translations, missing, attention)
-    n_best = n_best or translator.models[0].recipe.decoding.n_best
-    lines = _format_lines(translations, scores, tokenised, n_best > 1)
+    lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
     _write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out)
+
+
+def _load_translator(
+    runs: Sequence[Path], images: Sequence[Path | None], backbone: str | None, device: str
+) -> Translator:
+    """Load the models, and their backbone if there are images."""
+    from limner.inference.translator import Translator
+
+    return Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
 
 
 def _write(text: str, file: Path | None) -> None:

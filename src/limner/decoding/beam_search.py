@@ -7,7 +7,7 @@ model only; the caller puts the models into evaluation mode.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +16,15 @@ from limner.data.examples import Batch
 from limner.decoding.hypotheses import Beam, Hypothesis, RankedHypotheses, select
 from limner.decoding.rules import Rules, pad_prefixes
 from limner.decoding.sampling import Sampler
-from limner.decoding.selection import BestContinuations, Select
+from limner.decoding.selection import BestContinuations, Choice, Select
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.models.protocols import ConditionalLM, Memory, State, precise
 from limner.text.vocab import SPECIAL_TOKENS
+
+Trace = Callable[[Beam, Choice | None, int], None]
+"""Receives every step of a search: the hypotheses before it, the continuations chosen (None where the hypotheses are
+cut off at `max_length`), and the number of tokens before it."""
 
 
 @torch.no_grad()  # not inference mode, in which autocast converts the weights at every step
@@ -29,6 +33,7 @@ def beam_search(
     batch: Batch,
     settings: DecodingSettings,
     prefixes: Sequence[Sequence[int]] | None = None,
+    trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the `n_best` most probable sentences of every example.
 
@@ -40,6 +45,7 @@ def beam_search(
         batch: images and source sentences; its targets are ignored.
         settings: decoding settings.
         prefixes: token ids that the sentence of each example starts with, without special tokens.
+        trace: called with every step, for example a `BeamRecorder`.
 
     Returns:
         Hypotheses of each example, best first; fewer than `n_best` only if there are no more.
@@ -70,11 +76,15 @@ def beam_search(
             del steps  # frees the logits
             log_probs = rules.apply(log_probs, beam.live, length)
             choice = select_continuations(log_probs, beam.total, beam.live, length)
+            if trace is not None:
+                trace(beam, choice, length)
             keep = results.add(choice, beam, length)
             if not keep:
                 break
             beam = beam.advance(choice, keep, states, length)
         else:
+            if trace is not None:
+                trace(beam, None, settings.max_length)
             results.add_unfinished(beam)
     return results.n_best()
 

@@ -78,6 +78,17 @@ def select(tree: Any, rows: Tensor) -> Any:  # noqa: ANN401
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
+def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:
+    """Compute the score that hypotheses are ranked by: log_prob / length ** length_penalty.
+
+    Args:
+        log_prob: log-probability of the hypothesis.
+        length: number of its tokens, the end-of-sentence token included.
+        settings: settings with the length penalty.
+    """
+    return float(log_prob / max(1, length) ** settings.length_penalty)
+
+
 class RankedHypotheses:
     """Complete hypotheses of every example, best first."""
 
@@ -120,7 +131,7 @@ class RankedHypotheses:
     def _insert(self, examples: list[int], log_probs: Tensor, tokens: Tensor, ended: bool) -> None:
         for example, log_prob, ids in zip(examples, log_probs.tolist(), tokens.tolist(), strict=True):
             if log_prob > -math.inf:
-                score = log_prob / max(1, len(ids) + ended) ** self.settings.length_penalty
+                score = ranking_score(log_prob, len(ids) + ended, self.settings)
                 hypothesis = Hypothesis(tuple(ids), log_prob, score, ended)
                 bisect.insort(self.hypotheses[example], hypothesis, key=lambda other: -other.score)
 

@@ -81,6 +81,11 @@ class TextGenerator:
         return self.models[0].tokenizer
 
     @property
+    def decoding(self) -> DecodingSettings:
+        """Decoding settings of the recipe, the default of all methods."""
+        return self.models[0].recipe.decoding
+
+    @property
     def uses_image(self) -> bool:
         """Whether the generated text depends on the image."""
         return any(model.config.features and model.model.uses_image for model in self.models)

@@ -13,6 +13,7 @@ from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, require_captioning, warn_of_unknown_words
 from limner.inference.explain import Explanation
+from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate
 from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
@@ -164,6 +165,28 @@ class Captioner(TextGenerator):
             SettingsError: the model has no attention.
         """
         return self._explain(self._inputs(images), captions, images, on_progress)
+
+    def explain_beam(
+        self,
+        image: ImageInput,
+        *,
+        prefix: str | None = None,
+        **decoding: Any,  # noqa: ANN401
+    ) -> BeamExplanation:
+        """Caption an image and return every hypothesis that was in the beam, as a tree.
+
+        Args:
+            image: path, encoded bytes, PIL image or array (H, W, 3).
+            prefix: words that the caption starts with.
+            decoding: settings of `DecodingSettings` to change, such as beam_size=5.
+
+        Raises:
+            MediaError: the image cannot be read.
+            SettingsError: a decoding setting is unknown or not allowed, or it samples.
+        """
+        settings = change_decoding(self.models[0].recipe.decoding, decoding)
+        (one,) = self._inputs([image])
+        return explain_beam(self.models, one, self.features_of([image]), settings, prefix)
 
     def _inputs(self, images: Sequence[ImageInput]) -> list[GenerationInput]:
         require_images(self.models[0], images)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from limner.data.batching import bounded_batches, prefetch
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Batch, Example, collate
-from limner.decoding.beam_search import beam_search
+from limner.decoding.beam_search import Trace, beam_search
 from limner.decoding.hypotheses import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
@@ -27,6 +27,7 @@ def generate(
     prefixes: Sequence[str] | None = None,
     batch_size: int = GENERATION_BATCH_SIZE,
     on_progress: Progress | None = None,
+    trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode captions or translations.
 
@@ -38,6 +39,7 @@ def generate(
         prefixes: for each input the words that the generated sentence starts with.
         batch_size: inputs a batch, fewer where source sentences are very long; it changes no result.
         on_progress: called with the number of inputs done and their total.
+        trace: called with every step of the search; see `beam_search`.
 
     Returns:
         The `n_best` hypotheses of each input, best first.
@@ -67,7 +69,7 @@ def generate(
     hypotheses: list[list[Hypothesis]] = [[] for _ in inputs]
     for rows, batch in zip(batches, prefetch(make_batch, batches, 2), strict=True):
         given = None if starts is None else [starts[row] for row in rows]
-        decoded = beam_search([one.model for one in models], batch.to(device), settings, given)
+        decoded = beam_search([one.model for one in models], batch.to(device), settings, given, trace)
         for row, n_best in zip(rows, decoded, strict=True):
             hypotheses[row] = n_best
         done += len(rows)

@@ -13,6 +13,7 @@ from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, require_sentences, warn_of_unknown_words
 from limner.inference.explain import Explanation
+from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate
 from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
@@ -152,6 +153,33 @@ class Translator(TextGenerator):
         for row, one in zip(rows, explained, strict=True):
             explanations[row] = one
         return explanations
+
+    def explain_beam(
+        self,
+        sentence: str,
+        *,
+        image: ImageInput | None = None,
+        missing: MissingImage = "refuse",
+        **decoding: Any,  # noqa: ANN401
+    ) -> BeamExplanation:
+        """Translate a sentence and return every hypothesis that was in the beam, as a tree.
+
+        Args:
+            sentence: plain text in the source language.
+            image: its image, or None.
+            missing: how a model trained with images treats a sentence without one.
+            decoding: settings of `DecodingSettings` to change, such as beam_size=6.
+
+        Raises:
+            SettingsError: the sentence is empty or too long or has no image, or a decoding setting is unknown or not
+                allowed.
+            MediaError: the image cannot be read.
+        """
+        settings = change_decoding(self.models[0].recipe.decoding, decoding)
+        _, inputs, given = self.inputs([sentence], [image], missing)
+        if not inputs:
+            raise SettingsError("expected a sentence to translate, got an empty one")
+        return explain_beam(self.models, inputs[0], self.features_of(given), settings)
 
     def inputs(
         self,

@@ -1,0 +1,126 @@
+"""The hypotheses of a beam search as a tree, recorded while the search runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from limner.decoding.hypotheses import Beam, ranking_score
+from limner.decoding.selection import Choice
+from limner.decoding.settings import DecodingSettings
+from limner.text.vocab import SPECIAL_TOKENS
+
+Fate = Literal["continued", "dropped", "complete", "cut off", "open"]
+"""What became of a hypothesis: it was continued; no continuation of it entered the next beam; it ended; it reached the
+maximum length; or the search stopped while it was in the beam."""
+
+
+@dataclass(slots=True)
+class BeamNode:
+    """A hypothesis that was in the beam, or was completed."""
+
+    parent: int | None
+    """Index of the hypothesis that it continues; None for the root."""
+    token: int
+    """Last token; begin-of-sentence for the root."""
+    log_prob: float
+    """Log-probability of the last token given the tokens before; of the root that of the prefix."""
+    total: float
+    """Log-probability of the hypothesis."""
+    length: int
+    """Number of tokens, the end-of-sentence token included."""
+    fate: Fate
+
+
+class RankedNode(NamedTuple):
+    """A hypothesis of the final ranking."""
+
+    node: int
+    """Index of the hypothesis in the tree."""
+    score: float
+    """Score that hypotheses are ranked by; see `DecodingSettings`."""
+
+
+@dataclass
+class BeamTree:
+    """All hypotheses that were ever in the beam of one example; a parent precedes its children."""
+
+    prefix: tuple[int, ...] = ()
+    """Tokens of the root: the prefix that every hypothesis starts with."""
+    nodes: list[BeamNode] = field(default_factory=list)
+    """Hypotheses in the order in which they were found, the root first."""
+
+    def tokens(self, node: int) -> tuple[int, ...]:
+        """Tokens of a hypothesis, prefix and end-of-sentence token included."""
+        reversed_tokens = [self.nodes[number].token for number in self.path(node)[:0:-1]]
+        return (*self.prefix, *reversed(reversed_tokens))
+
+    def path(self, node: int) -> list[int]:
+        """Indices of the hypotheses from the root to a node."""
+        numbers = [node]
+        while (parent := self.nodes[numbers[-1]].parent) is not None:
+            numbers.append(parent)
+        return numbers[::-1]
+
+    def ranking(self, settings: DecodingSettings) -> list[RankedNode]:
+        """Rank the complete hypotheses, and those cut off at the maximum length, as the search does."""
+        ranked = [
+            RankedNode(number, ranking_score(node.total, node.length, settings))
+            for number, node in enumerate(self.nodes)
+            if node.fate in ("complete", "cut off")
+        ]
+        return sorted(ranked, key=lambda one: -one.score)
+
+
+class BeamRecorder:
+    """Trace of `beam_search` that builds the tree of every example of a batch."""
+
+    def __init__(self, count: int) -> None:
+        """Start with empty trees for `count` examples."""
+        self.trees = [BeamTree() for _ in range(count)]
+        self._rows: list[list[int | None]] = [[] for _ in range(count)]  # node of each row of the current beam
+
+    def __call__(self, beam: Beam, choice: Choice | None, length: int) -> None:
+        """Record one step; arguments are those of `Trace`."""
+        for n, example in enumerate(beam.live):
+            tree = self.trees[example]
+            if not tree.nodes:
+                self._begin(example, beam, n, length)
+            rows = self._rows[example]
+            if choice is None:
+                for row in rows:
+                    if row is not None:
+                        tree.nodes[row].fate = "cut off"
+                continue
+            for row in rows:
+                if row is not None:
+                    tree.nodes[row].fate = "dropped"  # unless a continuation is found below
+            width = choice.token.shape[1]
+            ends = choice.ends[n].tolist()
+            end_parents = range(width) if choice.end_parent is None else choice.end_parent[n].tolist()
+            for end, parent, total in zip(ends, end_parents, choice.end_total[n].tolist(), strict=True):
+                if end:
+                    self._add(example, rows[parent], SPECIAL_TOKENS.eos, total, "complete")
+            parents = range(width) if choice.parent is None else choice.parent[n].tolist()
+            following = zip(parents, choice.token[n].tolist(), choice.total[n].tolist(), strict=True)
+            self._rows[example] = [
+                self._add(example, rows[parent], token, total, "open") for parent, token, total in following
+            ]
+
+    def _begin(self, example: int, beam: Beam, n: int, length: int) -> None:
+        """Create the root: the first hypothesis, which has read the common part of the prefixes."""
+        tree, total = self.trees[example], float(beam.total[n, 0])
+        tree.prefix = tuple(beam.tokens[n, 0, :length].tolist())
+        tree.nodes.append(BeamNode(None, SPECIAL_TOKENS.bos, total, total, length, "open"))
+        self._rows[example] = [0] * beam.total.shape[1]
+
+    def _add(self, example: int, parent: int | None, token: int, total: float, fate: Fate) -> int | None:
+        """Add a hypothesis and return its index; None for an entry without a hypothesis."""
+        if total == -math.inf or parent is None:
+            return None
+        nodes = self.trees[example].nodes
+        before = nodes[parent]
+        before.fate = "continued"
+        nodes.append(BeamNode(parent, token, total - before.total, total, before.length + 1, fate))
+        return len(nodes) - 1

@@ -1,0 +1,221 @@
+"""The tree of a beam search as a plot and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from limner.decoding.beam_tree import BeamNode, BeamTree
+from limner.inference.explain_beam import BeamExplanation
+from limner.report.plots import COLOURS, FAINT, INK, fonts_for
+
+Point = tuple[float, float]
+
+COLUMN, ROW = 1.28, 0.62
+"""Distance of two steps and of two hypotheses of a step, in inches."""
+LEFT = 0.5
+"""Space before the root in inches."""
+LINE = 0.21
+"""Height of a line of the ranking in inches."""
+WORD = 10
+"""Maximum number of characters of a word in a node."""
+RANKED = 8
+"""Number of hypotheses of the ranking that are printed under the tree."""
+_BEST, _COMPLETE, _DROPPED_NUMBER = COLOURS[0], COLOURS[2], "#8b919c"
+
+
+def beam_tree(explanation: BeamExplanation) -> Figure:
+    """Plot the tree of a beam search from left to right, one column for each step.
+
+    As in the usual drawings of beam search, the number on an arrow is the log-probability of the word, and the number
+    above a node that of the whole hypothesis. Grey hypotheses fell out of the beam; green ones are complete, with their
+    final rank; a dashed frame marks hypotheses that were in the beam when the search stopped or that were cut off at
+    the maximum length. The path of the best one is blue.
+    """
+    tree = explanation.tree
+    places = _layout(tree)
+    columns = 1 + max(x for x, _ in places)
+    top, bottom = max(y for _, y in places), min(y for _, y in places)
+    lines = _ranking_lines(explanation)[: RANKED + 1]
+    height = (top - bottom) * ROW + 1.5 + LINE * (len(lines) + 1)
+    figure = Figure(figsize=(max(6.5, columns * COLUMN + LEFT), height))
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_axis_off()
+    axes.set_xlim(0, figure.get_figwidth())
+    axes.set_ylim(0, height)
+    positions = [(LEFT + x * COLUMN, height - 0.85 - (top - y) * ROW) for x, y in places]
+    best = explanation.ranking[0].node if explanation.ranking else 0
+    chosen = set(tree.path(best))
+    for number, node in enumerate(tree.nodes):
+        if node.parent is not None:
+            tail, head = positions[node.parent], positions[number]
+            words = explanation.words[node.parent], explanation.words[number]
+            start, end = (tail[0] + _half_width(words[0]), tail[1]), (head[0] - _half_width(words[1]), head[1])
+            _draw_arrow(axes, node, start, end, number in chosen)
+    for number, place in enumerate(positions):
+        _draw_node(axes, explanation, number, place, number in chosen)
+    _draw_text(axes, explanation, lines, height)
+    return figure
+
+
+def _layout(tree: BeamTree) -> list[tuple[int, float]]:
+    """Place the nodes: column by step; rows in the order of their parents, so that no two arrows cross.
+
+    Returns:
+        Column and row of each node; the rows of a column are centred at 0.
+    """
+    columns: list[list[int]] = [[0]]
+    while True:
+        order = {number: place for place, number in enumerate(columns[-1])}
+        following = [number for number, node in enumerate(tree.nodes) if node.parent in order]
+        if not following:
+            break
+        # Rows count upwards: of the children of a node, the most probable is the highest.
+        following.sort(key=lambda number: (order[tree.nodes[number].parent or 0], tree.nodes[number].total))
+        columns.append(following)
+    places: dict[int, tuple[int, float]] = {}
+    for x, column in enumerate(columns):
+        for row, number in enumerate(column):
+            places[number] = x, row - (len(column) - 1) / 2
+    return [places[number] for number in range(len(tree.nodes))]
+
+
+def _draw_arrow(axes: Axes, node: BeamNode, start: Point, end: Point, best: bool) -> None:
+    """Draw the arrow to a node, with the log-probability of its word."""
+    colour = _BEST if best else FAINT if node.fate == "dropped" else INK
+    style = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "color": colour, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", end, start, arrowprops={**style, "linewidth": 2.0 if best else 0.8})
+    share = 0.5 if start[1] == end[1] else 0.6  # arrows from one node are further apart at their heads
+    middle = (start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1]))
+    axes.text(
+        *middle,
+        _number(node.log_prob),
+        ha="center",
+        va="center",
+        fontsize=7,
+        color=_BEST if best else INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+    )
+
+
+def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Point, best: bool) -> None:
+    """Draw a node with its word, the log-probability of its hypothesis, and its rank."""
+    node, word = explanation.tree.nodes[number], explanation.words[number]
+    colour = _BEST if best else _COMPLETE if node.fate == "complete" else FAINT if node.fate == "dropped" else INK
+    axes.text(
+        *place,
+        _shown(word),
+        ha="center",
+        va="center",
+        fontsize=9,
+        family=fonts_for(word),
+        color=INK if node.fate == "dropped" and not best else "black",
+        bbox={
+            "boxstyle": "round,pad=0.28",
+            "facecolor": "white",
+            "edgecolor": colour,
+            "linewidth": 1.8 if best else 0.9,
+            "linestyle": "--" if node.fate in ("open", "cut off") else "-",
+        },
+        zorder=3,
+    )
+    total = "" if node.parent is None and not explanation.tree.prefix else _number(node.total)
+    number_colour = _DROPPED_NUMBER if colour == FAINT else colour
+    axes.text(place[0], place[1] + 0.19, total, ha="center", va="bottom", fontsize=7.5, color=number_colour, zorder=3)
+    rank = next((rank for rank, one in enumerate(explanation.ranking, 1) if one.node == number), None)
+    if rank is not None:
+        axes.text(
+            place[0] + _half_width(word) + 0.05,
+            place[1],
+            f"#{rank}",
+            ha="left",
+            va="center",
+            fontsize=8.5,
+            color=colour,
+            weight="bold",
+        )
+
+
+def _shown(word: str) -> str:
+    return word if len(word) <= WORD else word[: WORD - 1] + "…"
+
+
+def _half_width(word: str) -> float:
+    """Half of the approximate width of the node of a word in inches."""
+    return 0.08 + 0.037 * len(_shown(word))
+
+
+def _draw_text(axes: Axes, explanation: BeamExplanation, lines: Sequence[str], height: float) -> None:
+    """Draw the explanation of the signs above the tree, and the ranking under it."""
+    settings = explanation.settings
+    heading = (
+        f"Beam search, {settings.beam_size} hypotheses. On an arrow: log P(word); above a node: log P(hypothesis)."
+    )
+    axes.text(0.15, height - 0.14, heading, va="top", fontsize=9.5, color="black", weight="bold")
+    signs = (("best", _BEST), ("complete, with rank", _COMPLETE), ("continued", INK), ("fell out of the beam", FAINT))
+    x = 0.15
+    for name, colour in signs:
+        axes.text(x, height - 0.36, f"▢ {name}", va="top", fontsize=8.5, color=colour)
+        x += 0.35 + 0.075 * len(name)
+    axes.text(
+        x, height - 0.36, "dashed: in the beam when the search stopped, or cut off", va="top", fontsize=8.5, color=INK
+    )
+    for row, line in enumerate(lines):
+        axes.text(
+            0.15,
+            LINE * (len(lines) - row),
+            line,
+            va="center",
+            fontsize=8.5,
+            family="monospace",
+            color=_BEST if row == 1 else INK if row else "black",
+            weight="bold" if row == 0 else "normal",
+        )
+
+
+def _ranking_lines(explanation: BeamExplanation) -> list[str]:
+    """Return the ranking as lines of a table; the first names the columns."""
+    score_name = f"log P / length^{explanation.settings.length_penalty:g}"
+    lines = [f"rank  {score_name}    log P  length  sentence"]
+    for rank, (number, score) in enumerate(explanation.ranking, 1):
+        node = explanation.tree.nodes[number]
+        numbers = f"{f'#{rank}':<5} {score:>{len(score_name)}.2f} {node.total:8.2f} {node.length:7d}"
+        lines.append(f"{numbers}  {explanation.sentence(number)}{' …' if node.fate == 'cut off' else ''}")
+    return lines
+
+
+def beam_text(explanation: BeamExplanation) -> str:
+    """Write the tree of a beam search as text, one hypothesis a line, and the final ranking.
+
+    A line has the word, its log-probability and that of the hypothesis, and what became of the hypothesis.
+    """
+    tree = explanation.tree
+    children: list[list[int]] = [[] for _ in tree.nodes]
+    for number, node in enumerate(tree.nodes):
+        if node.parent is not None:
+            children[node.parent].append(number)
+    ranks = {one.node: rank for rank, one in enumerate(explanation.ranking, 1)}
+    lines: list[str] = []
+    pending = [(0, "", "")]  # a stack: a sentence may be longer than Python's recursion allows
+    while pending:
+        number, lead, branch = pending.pop()
+        node = tree.nodes[number]
+        numbers = f" {_number(node.log_prob)} ({_number(node.total)})" if node.parent is not None or tree.prefix else ""
+        note = f"  #{ranks[number]}" if number in ranks else ""
+        note += "" if node.fate == "continued" else f"  {_FATES[node.fate]}"
+        lines.append(f"{lead}{branch}{explanation.words[number]}{numbers}{note}")
+        # A single continuation stays at the same depth; only branches are indented.
+        below = lead + {"": "", "├ ": "│ ", "└ ": "  "}[branch]
+        own = sorted(children[number], key=lambda child: -tree.nodes[child].total)
+        for place, child in reversed(list(enumerate(own))):
+            pending.append((child, below, "└ " if place == len(own) - 1 else "├ "))
+    return "\n".join([*lines, "", *_ranking_lines(explanation)])
+
+
+_FATES = {"dropped": "fell out", "complete": "complete", "cut off": "cut off", "open": "in the beam at the end"}
+
+
+def _number(log_prob: float) -> str:
+    return f"{log_prob:.2f}".replace("-", "−") if log_prob <= -0.005 else "0"

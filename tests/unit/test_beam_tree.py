@@ -1,0 +1,163 @@
+"""The recorded tree of a beam search against a search by sorted lists."""
+
+import json
+import math
+
+import pytest
+import torch
+from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
+
+from limner.decoding.beam_search import beam_search
+from limner.decoding.beam_tree import BeamRecorder
+from limner.decoding.settings import DecodingSettings, SampleSettings
+
+
+def search_by_lists(image, settings):
+    """Beam search of one example with lists: all hypotheses with their fates, and the ranking.
+
+    Returns:
+        For each hypothesis, by its tokens: total log-probability and fate; and the complete ones, best first.
+    """
+    table = Chain().table(image).log_softmax(dim=-1).tolist()
+    beam, complete, found = [((), 0.0)], [], {(): [0.0, "open"]}
+    score = lambda total, length: total / max(1, length) ** settings.length_penalty  # noqa: E731
+    for _ in range(settings.max_length):
+        continuations = []
+        for tokens, total in beam:
+            before = (PAD, BOS, *tokens)[-2:]
+            row = table[before[0]][before[1]]
+            continuations += [((*tokens, t), total + row[t]) for t in range(EOS, VOCAB) if t != UNK]
+        continuations.sort(key=lambda one: -one[1])
+        best = continuations[: 2 * settings.beam_size if settings.beam_size > 1 else 1]
+        ends = [one for one in best[: settings.beam_size] if one[0][-1] == EOS]
+        following = [one for one in best if one[0][-1] != EOS][: settings.beam_size]
+        for tokens, _ in beam:
+            found[tokens][1] = "dropped"
+        for kind, ones in (("complete", ends), ("open", following)):
+            for tokens, total in ones:
+                found[tokens] = [total, kind]
+                found[tokens[:-1]][1] = "continued"
+        complete = sorted([*complete, *ends], key=lambda one: -score(one[1], len(one[0])))
+        beam = following
+        if not beam:
+            break
+        bound = beam[0][1] / settings.max_length**settings.length_penalty
+        enough = len(complete) >= settings.n_best
+        if len(complete) >= settings.beam_size or (
+            enough and bound <= score(complete[settings.n_best - 1][1], len(complete[settings.n_best - 1][0]))
+        ):
+            break
+    else:
+        for tokens, _ in beam:
+            found[tokens][1] = "cut off"
+        complete = sorted([*complete, *beam], key=lambda one: -score(one[1], len(one[0])))
+    return found, complete
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3])
+@pytest.mark.parametrize("length_penalty", [0.0, 1.2])
+@pytest.mark.parametrize("max_length", [2, 7])
+def test_the_tree_holds_every_hypothesis_that_was_in_the_beam(beam_size, length_penalty, max_length):
+    """Images in one batch finish at different steps; each has its own tree."""
+    settings = DecodingSettings(
+        beam_size=beam_size, length_penalty=length_penalty, max_length=max_length, ban_unknown=True
+    )
+    seeds = range(1, 9)
+    recorder = BeamRecorder(len(seeds))
+    hypotheses = beam_search([Chain()], images(*seeds), settings, trace=recorder)
+    assert hypotheses == beam_search([Chain()], images(*seeds), settings), "recording changes nothing"
+    fates = set()
+    for seed, tree, n_best in zip(seeds, recorder.trees, hypotheses, strict=True):
+        expected, complete = search_by_lists(seed, settings)
+        ours = {tree.tokens(number): node for number, node in enumerate(tree.nodes)}
+        assert len(ours) == len(tree.nodes)
+        assert {tokens: node.fate for tokens, node in ours.items()} == {t: fate for t, (_, fate) in expected.items()}
+        for tokens, node in ours.items():
+            assert node.total == pytest.approx(expected[tokens][0], abs=1e-9)
+            assert node.length == len(tokens)
+            if tokens:
+                assert node.log_prob == pytest.approx(node.total - expected[tokens[:-1]][0], abs=1e-9)
+                assert tree.tokens(node.parent) == tokens[:-1]
+        ranking = tree.ranking(settings)
+        assert [tree.tokens(one.node) for one in ranking] == [tokens for tokens, _ in complete]
+        assert ranking[0].score == n_best[0].score
+        fates |= {node.fate for node in tree.nodes}
+    assert fates >= {"continued", "complete"} | ({"dropped"} if beam_size > 1 else set())
+    assert "cut off" in fates or max_length > 2
+
+
+def test_a_prefix_is_the_root():
+    settings = DecodingSettings(beam_size=2, max_length=5)
+    recorder = BeamRecorder(2)
+    beam_search([Chain()], images(1, 2), settings, [[4, 5], [6]], trace=recorder)
+    first, second = recorder.trees
+    assert (first.prefix, second.prefix) == ((4,), (6,))  # of the length of the shortest prefix
+    assert first.tokens(1)[:2] == (4, 5), "the rest of a longer prefix is forced"
+    assert second.tokens(1)[:1] == (6,)
+    table = Chain().table(1).log_softmax(dim=-1)
+    assert first.nodes[0].total == pytest.approx(float(table[PAD, BOS, 4]), abs=1e-9)
+    assert math.isfinite(first.nodes[1].total)
+
+
+def test_explanations_as_text_json_and_plots(trained, tiny, tmp_path):
+    from limner.inference.captioner import Captioner
+    from limner.report.beam_plot import beam_text, beam_tree
+    from limner.report.plots import save_plot
+
+    captioner = Captioner.load(trained)
+    image = tiny.path / "test0.png"
+    explanation = captioner.explain_beam(image, beam_size=3, n_best=3, length_penalty=0.5)
+    (captions,) = captioner.describe([image], beam_size=3, n_best=3, length_penalty=0.5)
+    assert [explanation.sentence(one.node) for one in explanation.ranking[:3]] == [one.text for one in captions]
+    assert [one.score for one in explanation.ranking[:3]] == pytest.approx([one.score for one in captions], rel=1e-5)
+    stored = json.loads(json.dumps(explanation.to_json()))
+    assert stored["ranking"][0]["text"] == captions[0].text
+    assert len(stored["hypotheses"]) == len(explanation.tree.nodes)
+    text = beam_text(explanation)
+    assert text.startswith("<s>")
+    assert f"  {captions[0].text}" in text.split("rank")[1]
+    assert text.count("</s>") == sum(node.fate == "complete" for node in explanation.tree.nodes)
+    figure = beam_tree(explanation)
+    drawn = [label.get_text() for label in figure.axes[0].texts]
+    assert drawn.count("#1") == 1
+    totals = {f"−{-node.total:.2f}" for node in explanation.tree.nodes[1:] if node.total <= -0.005}
+    assert totals <= set(drawn)
+    for suffix in ("png", "svg"):
+        assert save_plot(figure, tmp_path / f"tree.{suffix}").stat().st_size > 1000
+
+
+def test_no_two_arrows_of_a_plot_cross():
+    from limner.report.beam_plot import _layout
+
+    settings = DecodingSettings(beam_size=4, max_length=8)
+    recorder = BeamRecorder(1)
+    beam_search([Chain(scale=1.0)], images(3), settings, trace=recorder)
+    (tree,) = recorder.trees
+    places = _layout(tree)
+    assert len(set(places)) == len(places)
+    arrows = [
+        (places[node.parent], place) for node, place in zip(tree.nodes, places, strict=True) if node.parent is not None
+    ]
+    for (a, b), (c, d) in ((one, other) for one in arrows for other in arrows):
+        assert b[0] == a[0] + 1
+        if a[0] == c[0] and a[1] < c[1]:
+            assert b[1] < d[1]
+
+
+def test_sampling_has_no_beam(trained, tiny):
+    from limner.errors import SettingsError
+    from limner.inference.captioner import Captioner
+
+    with pytest.raises(SettingsError, match="no beam to explain"):
+        Captioner.load(trained).explain_beam(tiny.path / "test0.png", sample=SampleSettings().model_dump())
+
+
+def test_the_trace_of_a_sample_is_a_bundle_of_paths():
+    """The search calls a trace for every selection; sampled hypotheses continue themselves."""
+    settings = DecodingSettings(beam_size=3, n_best=3, max_length=4, sample=SampleSettings(seed=2))
+    recorder = BeamRecorder(1)
+    torch.manual_seed(0)
+    (drawn,) = beam_search([Chain()], images(5), settings, trace=recorder)
+    (tree,) = recorder.trees
+    found = sorted(tree.tokens(one.node)[: len(tree.tokens(one.node))] for one in tree.ranking(settings))
+    assert found == sorted((*one.tokens, EOS) if one.ended else one.tokens for one in drawn)

@@ -81,7 +81,7 @@ def reproduce(
     table: Annotated[
         str,
         typer.Argument(
-            help="Published table: kiros2014/table1, calixto2016/table1, calixto2017/table1 or calixto2017/table2."
+            help="Table: kiros2014/table1, calixto2016/table1, calixto2017/table1, calixto2017/table2 or lecture/cells."
         ),
     ],
     changes: Annotated[

@@ -79,14 +79,14 @@ def gradients(
 def _measure(run: Path, collection: Path | None, settings: GradientSettings, device: str) -> GradientNorms:
     """Measure the gradients of one run and store them in its folder."""
     from limner.data.collection import Collection
-    from limner.diagnosis.gradients import measure_gradients
+    from limner.diagnosis.gradients import gradient_path, measure_gradients
     from limner.runs.trained_model import load_trained_model
 
     trained = load_trained_model(run, device)
     opened = Collection.open(collection or Path(trained.config.provenance["collection"]))
     with progress_bars() as progress:
         norms = measure_gradients(trained, opened, settings=settings, command=command_line(), on_progress=progress)
-    norms.save(run / "gradients" / f"{norms.split}.json")
+    norms.save(gradient_path(run, norms.split))
     return norms
 
 

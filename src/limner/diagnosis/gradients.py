@@ -9,6 +9,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,6 +90,11 @@ class GradientNorms(Record):
     """Number of random vectors for each tensor of the state."""
     seed: int
     """Random seed of the sentences and the vectors."""
+
+
+def gradient_path(run: Path, split: str) -> Path:
+    """Return the file of the gradients of a run on a split."""
+    return run / "gradients" / f"{split}.json"
 
 
 class SquaredNorms(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from limner.errors import SettingsError
-from limner.reproduce import calixto2016, calixto2017, kiros2014
+from limner.reproduce import calixto2016, calixto2017, kiros2014, lecture
 from limner.reproduce.plan import ReproductionSettings
 from limner.reproduce.run import reproduce_table
 from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
@@ -20,7 +20,8 @@ __all__ = [
 ]
 
 TABLES = {
-    table.name: table for table in (kiros2014.TABLE_1, calixto2016.TABLE_1, calixto2017.TABLE_1, calixto2017.TABLE_2)
+    table.name: table
+    for table in (kiros2014.TABLE_1, calixto2016.TABLE_1, calixto2017.TABLE_1, calixto2017.TABLE_2, lecture.CELLS)
 }
 """Published tables by name."""
 

@@ -55,7 +55,8 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         init = training.init if training.init == job.settings.init else None
         model = prepare(training.recipe, job.collection, job.command, init)[0]
         for row in (row for other, row in pending if row is not None and other.run == training.run):
-            _require_evaluable(model, row, job.collection)
+            retrieval = job.table.retrieval and row.image_control == "right"
+            _require_evaluable(model, row, job.collection, retrieval)
 
 
 def initial_run(init: Path | None) -> InitialRun | None:
@@ -131,7 +132,7 @@ def _require_same_languages(plan: RowPlan) -> None:
             )
 
 
-def _require_evaluable(model: TrainedModel, row: PublishedRow, collection: Collection) -> None:
+def _require_evaluable(model: TrainedModel, row: PublishedRow, collection: Collection, retrieval: bool) -> None:
     """Raise the errors that the evaluation of the row would raise after training."""
     data, evaluation = model.recipe.data, model.recipe.evaluation
     leave_out = model.recipe.features.missing == "leave_out"
@@ -139,7 +140,7 @@ def _require_evaluable(model: TrainedModel, row: PublishedRow, collection: Colle
     examples = Examples.of_split(
         collection, data.test, model.target, features, source=model.source, leave_out=leave_out
     )
-    if row.image_control == "right" and features is not None and model.source is None:
+    if retrieval and features is not None and model.source is None:
         require_shortlist(evaluation.shortlist, examples.items)
     control_features(model, collection, features, row.image_control, examples.items, 1)
     require_counted_words(examples, data.test, evaluation.skip_words)

@@ -36,7 +36,8 @@ def write_table(
     comparison = compare_rows(table, results, out, on_progress)
     write_text(markdown, to_markdown(table, results, comparison))
     write_text(plain, json.dumps(_to_plain(table, results, comparison), indent=1, ensure_ascii=False))
-    return Reproduction(table, tuple(results), markdown, plain, tuple(_plot_curves(results, out)))
+    figures = (*_plot_curves(results, out), *_plot_gradients(results, out))
+    return Reproduction(table, tuple(results), markdown, plain, figures)
 
 
 def to_markdown(table: PublishedTable, results: Sequence[RowResult], comparison: TableComparison) -> str:
@@ -153,7 +154,7 @@ def _plain_results(row: PublishedRow, seeds: Sequence[RowResult], comparison: Ta
         "training_seconds": round(sum(result.seconds for result in seeds), 1),
         "scores": [
             {"name": score.name, "value": mean.value, "std": mean.std, "signature": score.signature}
-            for score in first.evaluation.scores
+            for score in first.scores.values()
             if (mean := mean_score(seeds, score.name)) is not None
         ],
         "seeds": [
@@ -188,3 +189,13 @@ def _plot_curves(results: Iterable[RowResult], out: Path) -> list[Path]:
             with atomic_write(paths[-1]) as beside:
                 plots.recall_curves(title, curves, chance).savefig(beside, format="png", dpi=160, facecolor="white")
     return paths
+
+
+def _plot_gradients(results: Iterable[RowResult], out: Path) -> list[Path]:
+    """Plot the norms of gradients of the first seed of every row that has them."""
+    curves = {
+        row: seeds[0].gradients.curves[0].norms
+        for row, seeds in by_row(results).items()
+        if seeds[0].gradients is not None
+    }
+    return [plots.save_plot(plots.gradient_norms(curves), out / "gradients.png")] if curves else []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limner.data.collection import Collection
+from limner.diagnosis.gradients import GradientNorms, gradient_path, measure_gradients
 from limner.errors import SettingsError
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.progress import StageProgress
@@ -25,7 +26,7 @@ from limner.reproduce.render import write_table
 from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
 from limner.runs.recipe import recipe_names
 from limner.runs.records import RunConfig
-from limner.runs.trained_model import load_trained_model
+from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.loop import train
 
 
@@ -113,7 +114,7 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
             measures=best.recipe.evaluation,
             metrics=tuple(job.table.metrics),
             image_control=row.image_control,
-            retrieval=row.image_control == "right",
+            retrieval=job.table.retrieval and row.image_control == "right",
             marginal_images=0,
         ),
         command=job.command,
@@ -132,9 +133,19 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
         budget=job.settings.budget,
         seconds=round(sum(_recorded_value(run, "seconds") for run in trainings), 1),
         evaluation=evaluation,
+        gradients=_gradients(model, best.run, job),
     )
     plan.result_path.parent.mkdir(parents=True, exist_ok=True)
     result.save(plan.result_path)
+
+
+def _gradients(model: TrainedModel, run: Path, job: ReproductionJob) -> GradientNorms | None:
+    """Measure gradients through time and store them in the run directory, if the table has them."""
+    if not job.table.gradients:
+        return None
+    norms = measure_gradients(model, job.collection, command=job.command, on_progress=job.on_progress)
+    norms.save(gradient_path(run, norms.split))
+    return norms
 
 
 def _train(training: TrainingRun, job: ReproductionJob) -> None:

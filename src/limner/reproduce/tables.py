@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from limner.diagnosis.gradients import GradientNorms
 from limner.features.controls import ImageControl
 from limner.metrics import METRICS, Score
 from limner.runs.records import Evaluation, Record
@@ -66,6 +67,10 @@ class PublishedTable(NamedTuple):
     rows: tuple[PublishedRow, ...]
     notes: str
     """Paragraph printed below the table."""
+    retrieval: bool = True
+    """Whether image-text retrieval is evaluated, which is slow for models without a faster all-pairs scoring."""
+    gradients: bool = False
+    """Whether gradients through time are measured on the validation split."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -108,11 +113,27 @@ class RowResult(Record):
     seconds: float
     """Training time in seconds of all alternatives and preceding stages."""
     evaluation: Evaluation
+    gradients: GradientNorms | None = None
+    """Gradients through time of the trained model, in a table that measures them."""
 
     @property
     def scores(self) -> dict[str, Score]:
-        """Scores by name."""
-        return {score.name: score for score in self.evaluation.scores}
+        """Scores by name: those of the evaluation, the training time and the norms of gradients."""
+        time = Score("training_minutes", self.seconds / 60, "training and validation")
+        return {score.name: score for score in (*self.evaluation.scores, time, *self._gradient_scores())}
+
+    def _gradient_scores(self) -> Iterator[Score]:
+        """Norms of the Jacobian of the whole state by distance, `gradient_1` and so on, and `gradient_factor`."""
+        if self.gradients is None:
+            return
+        whole, signature = (
+            self.gradients.curves[0],
+            f"sentences:{self.gradients.sentences}|split:{self.gradients.split}",
+        )
+        for distance, norm in enumerate(whole.norms):
+            yield Score(f"gradient_{distance}", norm, signature)
+        if whole.factor is not None:
+            yield Score("gradient_factor", whole.factor, signature)
 
     @property
     def seed(self) -> int:

@@ -98,10 +98,27 @@ def test_every_option_has_a_help_text_and_the_reference_names_it(name):
     [
         (
             "--model",
-            {"describe", "diagnose", "evaluate", "gradients", "report", "score", "search", "translate", "words"},
+            {
+                "classify",
+                "describe",
+                "diagnose",
+                "evaluate",
+                "gradients",
+                "report",
+                "score",
+                "search",
+                "translate",
+                "words",
+            },
         ),
-        ("--collection", {"diagnose", "evaluate", "gradients", "reproduce", "search", "train", "translate"}),
-        ("--device", {"describe", "diagnose", "evaluate", "features", "gradients", "score", "search", "translate"}),
+        (
+            "--collection",
+            {"crossvalidate", "diagnose", "evaluate", "gradients", "reproduce", "search", "train", "translate"},
+        ),
+        (
+            "--device",
+            {"classify", "describe", "diagnose", "evaluate", "features", "gradients", "score", "search", "translate"},
+        ),
         ("--json", set(COMMANDS)),
     ],
 )

@@ -24,7 +24,7 @@ DEVELOPMENT_EXTRAS = ("dev", "docs")
 PURPOSES = {
     "coco": "METEOR of captions and translations",
     "tensorboard": "training curves in TensorBoard",
-    "video": "generated video clips",
+    "video": "videos",
     "audio": "audio files",
     "words": "maps of word embeddings",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",

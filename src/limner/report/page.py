@@ -31,6 +31,7 @@ from limner.report.examples import (
 )
 from limner.report.gates import gate_section
 from limner.report.grounding import read_groundings
+from limner.report.labels import is_of_labels, reliability_chart
 from limner.report.score_tables import LABELS, control_tables, generation_rows, retrieval_rows, title_of
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig, read_evaluations, read_log
@@ -196,11 +197,14 @@ def _section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     published = context.published.get("values", {})
     galleries = choose_galleries(evaluation.items, context.seed)
     translated = any(item.source is not None for item in evaluation.items)
+    labels = is_of_labels(evaluation)
     return {
         "evaluation": evaluation,
+        "labels": labels,
+        "reliability": reliability_chart(evaluation) if labels else None,
         "title": title_of(evaluation),
         "units": "sentences" if translated else modality.plural,
-        "task": "Translations" if translated else "Captions",
+        "task": "Labels" if labels else "Translations" if translated else "Captions",
         "translated": translated,
         "collection": _without_folders(evaluation.collection),
         "command": _without_folders(evaluation.command),
@@ -219,6 +223,8 @@ def _section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
 
 def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:
     """Sentences with their attention; for translations, the reason if there are none."""
+    if is_of_labels(evaluation):
+        return {"explained": [], "attention_error": ""}
     try:
         if context.model is None:
             raise RunError("the run directory has no model that can be loaded")

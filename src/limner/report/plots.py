@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from limner.errors import SettingsError
 from limner.files import atomic_write
+from limner.metrics.classification import ReliabilityBin
 from limner.runs.records import LogLine, Point
 
 # Distinguishable with colour vision deficiency, and on a white and a dark background (after Okabe and Ito, 2008).
@@ -151,6 +152,34 @@ def gradient_norms(curves: Mapping[str, Sequence[float]]) -> Figure:
         _line(axes, points, label, COLOURS[position % len(COLOURS)], "-" if position < len(COLOURS) else ":")
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    _finish(axes)
+    return figure
+
+
+def reliability(bins: Sequence[ReliabilityBin]) -> Figure:
+    """Plot the accuracy of labels against their probability, and the number of labels in each bin.
+
+    Args:
+        bins: bins of equal width from 0 to 1.
+    """
+    figure = _figure()
+    axes = _axes(figure, "Reliability", "probability of the label")
+    width = 1 / len(bins)
+    for position, one in enumerate(bins):
+        if one.predictions:
+            axes.bar((position + 0.5) * width, one.accuracy, 0.9 * width, color=COLOURS[0])
+            axes.annotate(
+                f"{one.predictions:,}",
+                ((position + 0.5) * width, one.accuracy),
+                ha="center",
+                va="bottom",
+                color=INK,
+                fontsize=8,
+            )
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--", label="calibrated")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.08)
+    axes.set_ylabel("accuracy")
     _finish(axes)
     return figure
 

@@ -26,7 +26,9 @@ RunsArgument = Annotated[
 SplitOption = Annotated[str | None, typer.Option("--split", help="Split to compare on; default: test.")]
 MetricOption = Annotated[
     list[str] | None,
-    typer.Option("--metric", help="Metric to compare; default: bleu4, meteor, ter and chrf3. Repeatable."),
+    typer.Option(
+        "--metric", help="Metric to compare; default: bleu4, meteor, ter and chrf3, or all of labels. Repeatable."
+    ),
 ]
 LangOption = Annotated[
     str | None, typer.Option("--lang", help="Language code of the sentences; default: that of the first run.")

@@ -18,11 +18,14 @@ from pydantic import Field
 
 from limner.errors import RunError, SettingsError
 from limner.metrics import METRICS, Metric, MetricStatistics, require_metrics, sentence_statistics
+from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.significance import EXCHANGE, SEED, TRIALS, Exchange, Significance, approximate_randomisation
 from limner.progress import offset_progress
 from limner.runs.records import EvaluatedItem, Evaluation, Record, RunConfig
 from limner.settings import Settings
 
+SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
+"""Default metrics of sentences, those of Calixto et al. (2017)."""
 DAGGERS = ("†", "‡")
 """Marks of scores that are significantly better than those of the first and of the second system."""
 
@@ -41,8 +44,8 @@ logger = logging.getLogger(__name__)
 class ComparisonSettings(Settings):
     """Metrics of a comparison and settings of the significance test."""
 
-    metrics: tuple[str, ...] = Field(default=("bleu4", "meteor", "ter", "chrf3"), min_length=1)
-    """Names of sentence metrics; by default those of Calixto et al. (2017)."""
+    metrics: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Names of metrics; None for those of Calixto et al. (2017), or for labels all metrics of their kind."""
     trials: int = Field(default=TRIALS, ge=1)
     """Number of trials of approximate randomisation."""
     seed: int = Field(default=SEED, ge=0)
@@ -203,7 +206,8 @@ def compare_evaluations(
 ) -> Comparison:
     """Compare systems by their evaluations; arguments and errors are those of `compare`."""
     settings = settings or ComparisonSettings()
-    require_metrics(settings.metrics)
+    metrics = settings.metrics or METRICS_OF_LABELS.get(lang, SENTENCE_METRICS)
+    require_metrics(metrics)
     if len(systems) < 2 or not all(systems.values()):
         runs = ", ".join(str(len(evaluations)) for evaluations in systems.values())
         raise SettingsError(
@@ -211,9 +215,9 @@ def compare_evaluations(
             "runs; give them as RUN_A RUN_B, and several seeds of one system as A1,A2"
         )
     _require_same_sentences(systems)
-    _require_same_tokens(systems, settings.metrics)
+    _require_same_tokens(systems, metrics)
     on_progress = on_progress or (lambda part, done, total: None)
-    statistics = _statistics(systems, lang, settings.metrics, on_progress)
+    statistics = _statistics(systems, lang, metrics, on_progress)
     return _comparison(systems, statistics, _test(statistics, settings, on_progress), settings)
 
 

@@ -17,7 +17,8 @@ from limner.data.examples import Batch
 from limner.errors import TrainingError
 from limner.layers.cells import CellSettings
 from limner.layers.dropout import dropout
-from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
+from limner.layers.frame_encoder import FrameEncoder
+from limner.layers.image_encoder import ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayers, RecurrentSettings
 from limner.models.protocols import ModelInputs, Output, precise
 from limner.settings import Settings
@@ -32,8 +33,8 @@ class SequenceLabellerSettings(Settings):
 
     name: Literal["sequence_labeller"] = "sequence_labeller"
     reads: Literal["source", "image"] = "source"
-    """Input sequence: the tokens of a sentence in `data.source_lang`, or the locations of a grid of features, which are
-    the frames of a clip or of a sound."""
+    """Input sequence: the tokens of a sentence in `data.source_lang`, or the frames of a clip or a sound: the rows of
+    a grid of features, or pixels that a convnet encodes frame by frame."""
     outputs: Literal["last", "every"] = "last"
     """One label of the whole sequence, or one label of each step."""
     cell: CellSettings | Literal["none"] = CellSettings()
@@ -51,7 +52,7 @@ class SequenceLabellerSettings(Settings):
     word_dim: int = Field(default=128, ge=1)
     """Size E of the word embeddings."""
     projection_dim: int | None = Field(default=None, ge=1)
-    """Size E of a tanh layer between the features of a location and the recurrent layers; None for no such layer."""
+    """Size E of a tanh layer between the features of a frame and the recurrent layers; None for no such layer."""
     hidden_dim: int = Field(default=128, ge=1)
     """Size H of the states of each layer and direction."""
     label_dim: int = Field(default=32, ge=1)
@@ -63,7 +64,7 @@ class SequenceLabellerSettings(Settings):
     embedding_std: float = Field(default=0.1, gt=0)
     """Standard deviation of the initial word embeddings."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
-    """Scaling and dropout of the features."""
+    """Scaling and dropout of the features, and sizes of the convnet on pixels of frames."""
 
     @property
     def translates(self) -> bool:
@@ -125,15 +126,15 @@ class SequenceLabeller(nn.Module):
         """
         super().__init__()
         self.settings, self.vocab_size = settings, inputs.vocab_size
-        self.embedding = self.grid_encoder = self.projection = None
+        self.embedding = self.frame_encoder = self.projection = None
         if settings.reads == "source":
             assert inputs.source_vocab_size is not None, "source sentences have a vocabulary"
             self.embedding = nn.Embedding(inputs.source_vocab_size, settings.word_dim)
             nn.init.normal_(self.embedding.weight, std=settings.embedding_std)
             dim = settings.word_dim
         else:
-            self.grid_encoder = GridEncoder(inputs.feature_shapes, settings.image_encoder)
-            dim = self.grid_encoder.dim
+            self.frame_encoder = FrameEncoder(inputs.feature_shapes, settings.image_encoder)
+            dim = self.frame_encoder.dim
             if settings.projection_dim is not None:
                 self.projection = nn.Linear(dim, settings.projection_dim)
                 dim = settings.projection_dim
@@ -160,8 +161,8 @@ class SequenceLabeller(nn.Module):
 
     @property
     def uses_image(self) -> bool:
-        """Whether the input is a grid of features."""
-        return self.grid_encoder is not None
+        """Whether the input is a sequence of frames."""
+        return self.frame_encoder is not None
 
     @property
     def word_dim(self) -> int:
@@ -170,7 +171,7 @@ class SequenceLabeller(nn.Module):
 
     def init_word_embeddings(self, vectors: Tensor) -> None:
         """Initialise the embeddings of the source tokens from pre-trained vectors, (V, word_dim)."""
-        assert self.embedding is not None, "the input is a grid of features"
+        assert self.embedding is not None, "the input is a sequence of frames"
         with torch.no_grad():
             self.embedding.weight.copy_(vectors)
 
@@ -195,11 +196,11 @@ class SequenceLabeller(nn.Module):
                 kept = dropout(words.new_ones((*words.shape[:2], 1)), self.settings.word_dropout, True)
                 words = words * (kept > 0)
             return words, batch.source_mask
-        assert self.grid_encoder is not None
-        grid = self.grid_encoder(batch.image)
+        assert self.frame_encoder is not None
+        grid = self.frame_encoder(batch.image)
         if grid is None:  # no example of the batch has an image
             vectors = batch.image.present.new_zeros(
-                (len(batch), 1, self.grid_encoder.dim), dtype=self.readout.weight.dtype
+                (len(batch), 1, self.frame_encoder.dim), dtype=self.readout.weight.dtype
             )
             mask = batch.image.present[:, None]
         else:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from limner.runs.recipe import Recipe, load_recipe
     from limner.runs.trained_model import load_trained_model
     from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
+    from limner.synthetic.reviews import ReviewSettings, generate_reviews
+    from limner.synthetic.sound_sequences import SoundSequenceSettings, generate_sound_sequences
     from limner.synthetic.sounds import SoundSettings, generate_sounds
     from limner.training.cross_validation import CrossValidation, CrossValidationSettings, cross_validate
     from limner.training.loop import train
@@ -71,7 +73,11 @@ _MODULES = {
     "gate_statistics": "evaluation.gates",
     "generate_clips": "synthetic.scenes",
     "generate_scenes": "synthetic.scenes",
+    "generate_reviews": "synthetic.reviews",
+    "generate_sound_sequences": "synthetic.sound_sequences",
     "generate_sounds": "synthetic.sounds",
+    "ReviewSettings": "synthetic.reviews",
+    "SoundSequenceSettings": "synthetic.sound_sequences",
     "import_collection": "data.readers",
     "learn_filters": "features.kmeans",
     "load": "inference.load",
@@ -105,8 +111,10 @@ __all__ = [
     "RetrievalResult",
     "Retriever",
     "SceneSettings",
+    "ReviewSettings",
     "Scorer",
     "SentenceScore",
+    "SoundSequenceSettings",
     "SoundSettings",
     "Translation",
     "Translator",
@@ -119,6 +127,8 @@ __all__ = [
     "gate_statistics",
     "generate_clips",
     "generate_scenes",
+    "generate_reviews",
+    "generate_sound_sequences",
     "generate_sounds",
     "import_collection",
     "learn_filters",

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from limner.reproduce import ReproductionSettings, find_table, reproduce_table
     from limner.runs.recipe import Recipe, load_recipe
     from limner.runs.trained_model import load_trained_model
-    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
     from limner.synthetic.reviews import ReviewSettings, generate_reviews
+    from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
     from limner.synthetic.sound_sequences import SoundSequenceSettings, generate_sound_sequences
     from limner.synthetic.sounds import SoundSettings, generate_sounds
     from limner.training.cross_validation import CrossValidation, CrossValidationSettings, cross_validate
@@ -110,8 +110,8 @@ __all__ = [
     "ReproductionSettings",
     "RetrievalResult",
     "Retriever",
-    "SceneSettings",
     "ReviewSettings",
+    "SceneSettings",
     "Scorer",
     "SentenceScore",
     "SoundSequenceSettings",
@@ -126,8 +126,8 @@ __all__ = [
     "find_table",
     "gate_statistics",
     "generate_clips",
-    "generate_scenes",
     "generate_reviews",
+    "generate_scenes",
     "generate_sound_sequences",
     "generate_sounds",
     "import_collection",

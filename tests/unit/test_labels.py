@@ -1,0 +1,204 @@
+"""Labels as targets: items, readers, folds, generated reviews and sequences of sounds, classification of new inputs."""
+
+import json
+
+import numpy as np
+import pytest
+
+import limner
+from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.examples import Item, Sentence
+from limner.data.readers import ReaderOptions, read_source
+from limner.errors import CollectionError, MediaError, RunError, SettingsError, TrainingError
+from limner.features.encoders.load import load_backbone
+from limner.inference.classifier import Classifier
+from limner.runs.recipe import load_recipe
+from limner.synthetic.reviews import ADJECTIVES, write_review
+from limner.synthetic.sound_sequences import SILENCE, SoundSequenceSettings, make_sequence
+from limner.text.labels import CELLS
+from limner.text.tokenizer import Tokenizer
+from limner.training.folds import assign_folds
+
+TINY = [
+    *("model.word_dim=12", "model.hidden_dim=12", "model.dropout=0", "training.epochs=2", "training.batch_size=32"),
+    *("training.schedule={name: constant}", "training.precision=fp32"),
+]
+
+
+def test_labels_are_sentences_of_an_item():
+    item = Item(
+        "a",
+        "train",
+        sentences=(Sentence("en", "good film", 0), Sentence("en", "a film", 1), Sentence("de", "Film", 0)),
+        label="very good",
+        frame_labels=("tone", "no sound"),
+        track=((0.0, 0.0, 10.0, 10.0), (90.0, 40.0, 10.0, 10.0)),
+        frame_size=(100, 50),
+    )
+    assert item.texts("label") == ["very_good"]
+    assert item.texts("frame_labels") == ["tone no_sound"]
+    assert [(source.text, target.text) for source, target in item.pairs("en", "label")] == [
+        ("good film", "very_good"),
+        ("a film", "very_good"),
+    ]
+    assert item.positions == [(0.05, 0.1), (0.95, 0.9)]
+    assert item.texts("track") == [f"c1r2 c{int(0.95 * CELLS)}r{int(0.9 * CELLS)}"]
+    assert Item("b", "train").texts("label") == Item("b", "train").texts("track") == []
+
+
+def test_labels_of_frames_are_stored_with_the_item(tmp_path):
+    item = Item("a", "train", label="x", frame_labels=("b", "c"), track=((1.0, 2.0, 3.0, 4.0),), frame_size=(8, 6))
+    write_items(tmp_path / "c", [item])
+    (stored,) = Collection.open(tmp_path / "c").items()
+    assert stored == item
+    with pytest.raises(CollectionError, match="frame_labels"):
+        write_items(tmp_path / "c", [Item("a", "train", frame_labels=("b", "d"))])
+
+
+def test_a_split_without_labels_is_an_error_that_says_so(tmp_path):
+    write_items(tmp_path / "c", [Item("a", "train", sentences=(Sentence("en", "a film"),))])
+    settings = load_recipe("lecture/reviews", [])
+    tokenizer = Tokenizer.train([], settings.text)
+    assert settings.source_text is not None
+    source = SourceLanguage("en", Tokenizer.train(["a film"], settings.source_text))
+    with pytest.raises(TrainingError, match="no item with a label and a sentence in 'en'"):
+        Examples.of_split(
+            Collection.open(tmp_path / "c"), "train", TargetLanguage("label", tokenizer), None, source=source
+        )
+
+
+def test_tables_of_texts_and_labels(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text('text,label\n"a film, good",pos\na bad film,neg\n')
+    result = read_source("csv", table)
+    assert [(one.id, one.split, one.label, one.texts("en")) for one in result.items] == [
+        ("row-00001", "train", "pos", ["a film, good"]),
+        ("row-00002", "train", "neg", ["a bad film"]),
+    ]
+    lines = tmp_path / "t.jsonl"
+    lines.write_text(json.dumps({"text": "ein Film", "label": "pos", "split": "test"}) + "\n")
+    (item,) = read_source("jsonl", lines, ReaderOptions(lang="de")).items
+    assert (item.split, item.texts("de")) == ("test", ["ein Film"])
+
+
+def test_folders_of_imdb(tmp_path):
+    files = {"train/pos/1_9.txt": "good<br />film", "train/neg/2_1.txt": "bad", "test/pos/3_8.txt": "fine"}
+    for name, text in {**files, "train/unsup/4_0.txt": "no label"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    result = read_source("imdb", tmp_path)
+    items = {item.id: item for item in result.items}
+    assert {(one.split, one.label) for one in result.items} == {("train", "pos"), ("train", "neg"), ("test", "pos")}
+    assert items["train/pos/1_9"].texts("en") == ["good film"]
+    assert result.skipped == {"texts without a label": 1}
+    for split in ("pos", "neg"):
+        (tmp_path / "flat" / split).mkdir(parents=True)
+        (tmp_path / "flat" / split / "1.txt").write_text(split)
+    assert [one.id for one in read_source("imdb", tmp_path / "flat").items] == ["neg/1", "pos/1"]
+
+
+def test_files_of_rt_polarity(tmp_path):
+    (tmp_path / "rt-polarity.pos").write_text("good film\n\nfine film\n")
+    (tmp_path / "rt-polarity.neg").write_text("bad film\n")
+    result = read_source("rt-polarity", tmp_path)
+    assert [(one.id, one.label) for one in result.items] == [
+        ("neg-00001", "neg"),
+        ("pos-00001", "pos"),
+        ("pos-00003", "pos"),
+    ]
+    (tmp_path / "other.neg").write_text("bad\n")
+    with pytest.raises(CollectionError, match="of one name"):
+        read_source("rt-polarity", tmp_path)
+
+
+def test_folds_are_disjoint_and_stratified():
+    items = [Item(f"{label}{n}", "train", label=label) for label, count in (("a", 40), ("b", 20)) for n in range(count)]
+    folds = assign_folds(items, 5, 0.1, seed=1)
+    tested = [id for fold in folds for id in fold if fold[id] == "test"]
+    assert sorted(tested) == sorted(item.id for item in items)
+    for fold in folds:
+        assert set(fold) == {item.id for item in items}
+        counts = {split: [id[0] for id in fold if fold[id] == split] for split in ("train", "val", "test")}
+        assert (counts["test"].count("a"), counts["test"].count("b")) == (8, 4)
+        assert len(counts["val"]) == 5 and 0 < counts["val"].count("b") < 5
+    assert assign_folds(items[::-1], 5, 0.1, seed=1) == folds != assign_folds(items, 5, 0.1, seed=2)
+    with pytest.raises(SettingsError, match="lower --folds"):
+        assign_folds(items[:3], 3, 0.1, seed=1)
+
+
+def test_words_of_reviews_do_not_tell_the_sentiment():
+    """Every adjective is about as frequent in positive as in negative reviews."""
+    counts = np.zeros((2, 2))
+    for index in range(4000):
+        text, label = write_review(0, "train", index)
+        for polarity, adjectives in enumerate(ADJECTIVES):
+            counts[label == "positive", polarity] += sum(word in adjectives for word in text.split())
+    shares = counts[:, 1] / counts.sum(1)
+    assert abs(shares[0] - shares[1]) < 0.03
+    assert write_review(0, "train", 7) == write_review(0, "train", 7) != write_review(1, "train", 7)
+
+
+def test_frames_of_sound_sequences_have_the_label_of_their_middle():
+    settings = SoundSequenceSettings()
+    samples, labels = make_sequence(settings, "train", 3)
+    assert len(samples) == 32000 and len(labels) == 62 and labels[0] == SILENCE
+    power = np.square(samples[: 62 * 512].reshape(62, 512)).mean(1)
+    tones = [row for row, label in zip(power, labels, strict=True) if label in ("tone", "noise", "rising", "falling")]
+    silent = [row for row, label in zip(power, labels, strict=True) if label == SILENCE]
+    assert np.median(silent) < 1e-3 * np.median(tones)
+
+
+def test_frames_of_sounds_as_a_grid(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", np.zeros(5 * 512), 16000)
+    backbone = load_backbone("logmel:7")
+    (spec,) = backbone.specs
+    assert (spec.kind, spec.shape, spec.name) == ("grid", (7, 41), "logmel_frames")
+    grid = backbone.read(tmp_path / "a.wav")
+    assert (grid[:5, -1] == 1).all() and (grid[5:] == 0).all()
+    with pytest.raises(MediaError, match="at most 4 frames, found 5"):
+        load_backbone("logmel:4").read(tmp_path / "a.wav")
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory):
+    """Result of a cross-validation with two folds of generated reviews, and its folder."""
+    folder = tmp_path_factory.mktemp("reviews")
+    settings = limner.ReviewSettings(train=120, val=0, test=0)
+    reviews = limner.generate_reviews(folder / "c", settings)
+    recipe = load_recipe("lecture/reviews", TINY)
+    chosen = limner.CrossValidationSettings(folds=2)
+    return limner.cross_validate(recipe, reviews, folder / "folds", settings=chosen), folder
+
+
+def test_cross_validation_evaluates_every_item_once(validated):
+    result, folder = validated
+    (accuracy,) = [score for score in result.scores if score.name == "accuracy"]
+    assert accuracy.mean == pytest.approx(np.mean(accuracy.values)) and len(accuracy.values) == 2
+    assert accuracy.std == pytest.approx(np.std(accuracy.values, ddof=1))
+    tested = [
+        item["id"]
+        for run in ("fold-1", "fold-2")
+        for item in json.loads((folder / "folds" / run / "evaluation" / "test.json").read_text())["items"]
+    ]
+    assert len(set(tested)) == len(tested) == 120
+    again = limner.cross_validate(
+        load_recipe("lecture/reviews", TINY), Collection.open(folder / "c"), folder / "folds", settings=result.settings
+    )
+    assert again.scores == result.scores
+
+
+def test_classification_of_new_sentences(validated):
+    _, folder = validated
+    classifier = limner.load(folder / "folds" / "fold-1")
+    assert isinstance(classifier, Classifier)
+    one, two = classifier.classify(["the plot is not dull .", "the cast is good ."])
+    assert {label for label, _ in one.steps[0].labels} == {"negative", "positive"}
+    assert sum(probability for _, probability in two.steps[0].labels) == pytest.approx(1)
+    assert one.probability == one.steps[0].labels[0].probability >= 0.5
+    assert classifier.classify(["the plot is not dull ."])[0].probability == pytest.approx(one.probability, abs=1e-5)
+    with pytest.raises(SettingsError, match="at least one word"):
+        classifier.classify([" "])
+    with pytest.raises(RunError, match="limner classify"):
+        limner.Translator.load(folder / "folds" / "fold-1")

@@ -178,7 +178,7 @@ CASES = [
     Case("nmt-m1-first", _nmt(decoder="plain", image=["prefix"], initial_state="first"), {"pooled": (4,)}, lr=0.03),
     _labeller("final"),
     _labeller("mean", pooling="mean", cell="gru", layers=2),
-    _labeller("max", pooling="max", cell="tanh", bidirectional=True, input_skip=True),
+    _labeller("max", pooling="max", cell="tanh", bidirectional=True),
     _labeller("every", uses_image=True, outputs="every", cell="gru"),
     _labeller("every-bidirectional", outputs="every", bidirectional=True, dropout=0.1, word_dropout=0.1),
     _labeller("output-recurrence", uses_image=True, outputs="every", previous_label=True, cell="none"),

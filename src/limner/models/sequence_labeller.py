@@ -46,9 +46,6 @@ class SequenceLabellerSettings(Settings):
     pooling: Literal["final", "mean", "max"] = "final"
     """Summary of the outputs for `outputs: last`: the final states (of each direction), or the mean or the maximum over
     the steps."""
-    input_skip: bool = False
-    """Whether the output of a step is its state together with its input, [h_t; x_t] (a skip connection around the
-    recurrent layers); not with `pooling: final`."""
     previous_label: bool = False
     """Whether each label depends on the labels before it (`outputs: every`): a further recurrent layer reads the
     outputs and the embedding of the previous label."""
@@ -78,8 +75,6 @@ class SequenceLabellerSettings(Settings):
     def _consistent(self) -> Self:
         if self.previous_label and self.outputs == "last":
             raise ValueError("previous_label needs outputs 'every': a single label has no label before it")
-        if self.input_skip and self.outputs == "last" and self.pooling == "final":
-            raise ValueError("input_skip needs pooling 'mean' or 'max': the final state belongs to no single input")
         if self.cell == "none" and (self.bidirectional or self.layers > 1):
             raise ValueError("cell 'none' has no recurrence: leave out bidirectional and layers")
         return self
@@ -145,7 +140,7 @@ class SequenceLabeller(nn.Module):
                 dim = settings.projection_dim
         hidden = settings.hidden_dim
         self.layers = self._build(dim)
-        self.output_dim = (2 * hidden if settings.bidirectional else hidden) + (dim if settings.input_skip else 0)
+        self.output_dim = 2 * hidden if settings.bidirectional else hidden
         self.label_embedding = self.label_layers = None
         if settings.previous_label:
             self.label_embedding = nn.Embedding(inputs.vocab_size, settings.label_dim)
@@ -187,8 +182,6 @@ class SequenceLabeller(nn.Module):
         inputs = dropout(inputs, settings.dropout, self.training)
         lengths = mask.sum(1)
         outputs, final = self._run(inputs, mask, lengths)
-        if settings.input_skip:
-            outputs = torch.cat([outputs, inputs], -1)
         if settings.outputs == "last":
             pooled = final if settings.pooling == "final" else _pool(outputs, mask, settings.pooling)
             outputs, lengths = pooled.unsqueeze(1), torch.ones_like(lengths)

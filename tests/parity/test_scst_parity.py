@@ -147,7 +147,9 @@ def test_the_mean_of_many_estimates_converges_to_the_oracle(case, baseline):
 
 def test_the_greedy_baseline_is_the_reward_of_the_oracles_greedy_sentence(case):
     model, rewards, _, training = case
-    objective = training()
-    baselines = objective._baselines(model, collate([Example("image")]), objective.decoding(0), [[None] * 2], [0, 0])
+    objective, batch = training(samples=3), collate([Example("image")])
+    sentences = objective._decode(model, batch, objective.decoding(0))
+    (values,) = objective._rewards(batch, sentences)
     greedy = oracle.greedy_sentence(oracle.table_policy, model.theta[0], 0, LONGEST)
-    assert baselines == [rewards[greedy]] * 2
+    assert sentences[0][0][::3] == hypothesis(greedy)[::3]
+    assert objective._advantages([values]) == [[value - rewards[greedy] for value in values[1:]]]

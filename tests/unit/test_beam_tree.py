@@ -9,6 +9,7 @@ from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
 
 from limner.decoding.beam_search import beam_search
 from limner.decoding.beam_tree import BeamRecorder
+from limner.decoding.sampling import SampleRecorder
 from limner.decoding.settings import DecodingSettings, SampleSettings
 
 
@@ -161,3 +162,21 @@ def test_the_trace_of_a_sample_is_a_bundle_of_paths():
     (tree,) = recorder.trees
     found = sorted(tree.tokens(one.node)[: len(tree.tokens(one.node))] for one in tree.ranking(settings))
     assert found == sorted((*one.tokens, EOS) if one.ended else one.tokens for one in drawn)
+
+
+@pytest.mark.parametrize("max_length", [2, 9])
+def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length):
+    settings = DecodingSettings(
+        beam_size=4, n_best=4, max_length=max_length, sample=SampleSettings(seed=2, greedy_first=True)
+    )
+    batch, recorder = images(1, 2, 3, 4), SampleRecorder(4, 4)
+    found = beam_search([Chain()], batch, settings, trace=recorder)
+    greedy = beam_search([Chain()], batch, DecodingSettings(max_length=max_length))
+    drawn = DecodingSettings(beam_size=4, n_best=4, max_length=max_length, sample=SampleSettings(seed=2))
+    others = SampleRecorder(4, 4)
+    beam_search([Chain()], batch, drawn, trace=others)
+    cases = zip(recorder.hypotheses(), found, greedy, others.hypotheses(), strict=True)
+    for rows, hypotheses, (best,), plain in cases:
+        assert sorted(rows) == sorted(hypotheses)
+        assert rows[0] == best
+        assert rows[1:] == plain[1:], "the greedy sentence changes no draw"

@@ -132,12 +132,8 @@ def test_the_expected_estimate_is_the_gradient_of_the_expected_reward(monkeypatc
     run = training(translates, scst={"temperature": temperature}, decoding={"min_length": 0})
     objective = scst.SelfCritical(run)
     batch = objective.batch([0, 1])
-    search, chosen = scst.beam_search, []
-
-    def scripted(models, batch, settings):
-        return search(models, batch, settings) if settings.sample is None else [[one] for one in chosen]
-
-    monkeypatch.setattr(scst, "beam_search", scripted)
+    decode, chosen = objective._decode, []
+    monkeypatch.setattr(objective, "_decode", lambda *given: [[decode(*given)[0][0], *chosen]])
     model, estimate = run.trained.model, 0.0
     for row, (tokens, ended) in itertools.product(range(2), sentences((4, 5))):
         chosen[:] = [Hypothesis(tokens, 0.0, 0.0, ended)]

@@ -9,8 +9,44 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch
+from limner.decoding.hypotheses import Beam, Hypothesis
 from limner.decoding.selection import Choice, continue_each
 from limner.decoding.settings import DecodingSettings, SampleSettings
+
+
+class SampleRecorder:
+    """Trace of `beam_search` that keeps the samples of each example in the order of the rows of the beam."""
+
+    def __init__(self, count: int, samples: int) -> None:
+        """Start with empty sentences.
+
+        Args:
+            count: number of examples of the batch.
+            samples: number of sentences of each example (`beam_size`).
+        """
+        self._tokens: list[list[list[int]]] = [[[] for _ in range(samples)] for _ in range(count)]
+        self._log_probs = [[0.0] * samples for _ in range(count)]
+        self._ended = [[False] * samples for _ in range(count)]
+
+    def __call__(self, beam: Beam, choice: Choice | None, length: int) -> None:
+        """Append the tokens of one step; arguments are those of `limner.decoding.beam_search.Trace`."""
+        if choice is None:
+            return
+        steps = choice.token.tolist(), choice.ends.tolist(), choice.end_total.tolist()
+        for example, tokens, ends, totals in zip(beam.live, *steps, strict=True):
+            for row, (token, end, total) in enumerate(zip(tokens, ends, totals, strict=True)):
+                if self._ended[example][row] or total == -math.inf:
+                    continue
+                self._log_probs[example][row], self._ended[example][row] = total, end
+                if not end:
+                    self._tokens[example][row].append(token)
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Return the sentences of each example in the order of the rows; their score is the log-probability."""
+        return [
+            [Hypothesis(tuple(ids), total, total, end) for ids, total, end in zip(*rows, strict=True)]
+            for rows in zip(self._tokens, self._log_probs, self._ended, strict=True)
+        ]
 
 
 class Sampler:
@@ -27,6 +63,7 @@ class Sampler:
 
     def __call__(self, log_probs: Tensor, total: Tensor, live: list[int], length: int) -> Choice:
         """Draw continuations; arguments and result as for `selection.Select`."""
+        greedy = log_probs[:, :1].argmax(dim=-1) if self.sample.greedy_first else None  # (N, 1)
         values, tokens = self._restrict(log_probs)
         scaled = values - values.amax(dim=-1, keepdim=True)
         if self.sample.temperature != 1:
@@ -37,6 +74,8 @@ class Sampler:
         draw = draw.minimum(mass * (1 - torch.finfo(mass.dtype).eps))  # a draw close to 1 may be rounded to 1
         token = torch.searchsorted(cumulative, draw, right=True).clamp(max=cumulative.shape[-1] - 1)
         token = token if tokens is None else tokens.gather(-1, token)
+        if greedy is not None:
+            token[:, :1, 0] = greedy
         return continue_each(token.squeeze(-1), total + log_probs.gather(-1, token).squeeze(-1))
 
     def _restrict(self, values: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -20,6 +20,9 @@ class SampleSettings(Settings):
     """Probability mass of the most probable tokens to draw from (Holtzman et al., 2020); null for all."""
     seed: NonNegativeInt = 0
     """Random seed; with the id of an example it determines the draws, whatever the batch."""
+    greedy_first: bool = False
+    """Whether the first sentence of each example is the greedy one and only the others are drawn: the baseline of
+    self-critical training, decoded together with the samples."""
 
 
 class DecodingSettings(Settings):
@@ -60,6 +63,6 @@ class DecodingSettings(Settings):
         others = self.model_dump(exclude_defaults=True, exclude={"beam_size", "length_penalty", "sample"})
         parts += [key if value is True else f"{key}{value}" for key, value in others.items()]
         if self.sample is not None:
-            sampling = self.sample.model_dump(exclude_none=True)
+            sampling = self.sample.model_dump(exclude_none=True, exclude={"greedy_first"})
             parts += ["sample", *(f"{key}{value:g}" for key, value in sampling.items())]
         return ",".join(parts)

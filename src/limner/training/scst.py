@@ -15,6 +15,7 @@ from limner.data.examples import Batch, Example, collate, with_targets
 from limner.decoding.beam_search import beam_search
 from limner.decoding.hypotheses import Hypothesis
 from limner.decoding.rules import banned_tokens
+from limner.decoding.sampling import SampleRecorder
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.models.protocols import Model
 from limner.text.vocab import SPECIAL_TOKENS
@@ -84,52 +85,55 @@ class SelfCritical:
         model = self.run.trained.model
         model.eval()
         settings = self.decoding(epoch)
-        samples = beam_search([model], batch, settings)
-        rows = [row for row, own in enumerate(samples) for _ in own]
-        drawn = [hypothesis for own in samples for hypothesis in own]
-        rewards = self.reward([self.rows[batch.ids[row]] for row in rows], drawn)
-        baselines = self._baselines(model, batch, settings, samples, rewards)
-        advantages = torch.tensor(rewards, dtype=torch.float64) - torch.tensor(baselines, dtype=torch.float64)
+        sentences = self._decode(model, batch, settings)
+        rewards = self._rewards(batch, sentences)
+        advantages = torch.tensor(self._advantages(rewards), dtype=torch.float64).flatten()
+        first = int(self.settings.baseline == "greedy")  # the samples follow the greedy sentence
+        drawn = [hypothesis for own in sentences for hypothesis in own[first:]]
+        rows = [row for row, own in enumerate(sentences) for _ in own[first:]]
         sampled = sampled_batch(batch, rows, drawn)
         # cuDNN has no gradient of recurrent layers in evaluation mode. Fabric's `forward` would convert all logits.
         with torch.backends.cudnn.flags(enabled=False), self.run.optimization.fabric.autocast():
             logits = model(sampled).logits
         loss = policy_loss(logits, sampled, advantages.float(), settings)
-        return StepLoss(loss, -float(np.mean(rewards)), int(sampled.target_mask.sum()))
+        reward = float(np.mean([values[first:] for values in rewards]))
+        return StepLoss(loss, -reward, int(sampled.target_mask.sum()))
 
     def decoding(self, epoch: int) -> DecodingSettings:
-        """Return the settings of sampling in an epoch; every epoch has its own random numbers."""
+        """Return the settings of decoding in an epoch: every epoch has its own random numbers.
+
+        The greedy sentence, if it is the baseline, is decoded with the samples as the first of them, which takes less
+        time than a search of its own.
+        """
         seed = np.random.SeedSequence([self.run.settings.seed, epoch]).generate_state(1)
-        sample = SampleSettings(temperature=self.settings.temperature, seed=int(seed[0]))
-        count = self.settings.samples
+        greedy = self.settings.baseline == "greedy"
+        sample = SampleSettings(temperature=self.settings.temperature, seed=int(seed[0]), greedy_first=greedy)
+        count = self.settings.samples + greedy
         changes = {"beam_size": count, "n_best": count, "sample": sample, "precision": self._precision()}
         return self.run.trained.recipe.decoding.model_copy(update=changes)
 
     def _precision(self) -> str:
-        """Return the precision of `forward`, so that sentences are drawn from the same distribution."""
+        """Return the precision of the training, so that sentences are drawn from the same distribution."""
         assert self.run.optimization is not None
         return "bf16" if self.run.optimization.fabric.strategy.precision.precision == "bf16-mixed" else "fp32"
 
-    def _baselines(
-        self,
-        model: Model,
-        batch: Batch,
-        settings: DecodingSettings,
-        samples: Sequence[Sequence[Hypothesis]],
-        rewards: Sequence[float],
-    ) -> list[float]:
-        """Compute the baseline of each sample."""
-        counts = [len(own) for own in samples]
+    def _decode(self, model: Model, batch: Batch, settings: DecodingSettings) -> list[list[Hypothesis]]:
+        """Decode the greedy sentence, if it is the baseline, and the samples of each example."""
+        recorder = SampleRecorder(len(batch), settings.beam_size)
+        beam_search([model], batch, settings, trace=recorder)
+        return recorder.hypotheses()
+
+    def _rewards(self, batch: Batch, sentences: Sequence[Sequence[Hypothesis]]) -> list[list[float]]:
+        """Compute the reward of each sentence of each example."""
+        items = [self.rows[id_] for id_, own in zip(batch.ids, sentences, strict=True) for _ in own]
+        values = iter(self.reward(items, [hypothesis for own in sentences for hypothesis in own]))
+        return [[next(values) for _ in own] for own in sentences]
+
+    def _advantages(self, rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+        """Subtract the baseline from the rewards of the samples of each example."""
         if self.settings.baseline == "greedy":
-            search = settings.model_copy(update={"beam_size": 1, "n_best": 1, "sample": None})
-            greedy = [own[0] for own in beam_search([model], batch, search)]
-            values = self.reward([self.rows[id_] for id_ in batch.ids], greedy)
-            return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
-        baselines: list[float] = []
-        for count in counts:
-            own = rewards[len(baselines) : len(baselines) + count]
-            baselines += [(sum(own) - reward) / max(1, count - 1) for reward in own]
-        return baselines
+            return [[reward - greedy for reward in own] for greedy, *own in rewards]
+        return [[reward - (sum(own) - reward) / (len(own) - 1) for reward in own] for own in rewards]
 
 
 def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Hypothesis]) -> Batch:

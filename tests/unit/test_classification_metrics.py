@@ -1,5 +1,7 @@
 """Metrics of labels against hand-worked cases and scikit-learn."""
 
+from random import Random
+
 import numpy as np
 import pytest
 
@@ -85,11 +87,11 @@ def test_default_metrics_belong_to_the_target():
 
 def test_tokens_of_labels_and_positions():
     assert label_token(" very  good ") == "very_good"
-    point = (0.30, 0.99)
-    token = cell_token(point)
-    centre = cell_centres([token, "<unk>"])
-    assert np.abs(centre[0] - point).max() <= 0.5 / CELLS and np.isnan(centre[1]).all()
-    assert cell_token((-1, 2)) == f"c0r{CELLS - 1}"
+    point, rng = (0.30, 0.99), Random(1)
+    centres = cell_centres([cell_token(point, rng) for _ in range(2000)])
+    np.testing.assert_allclose(centres.mean(0), (0.30, 1 - 0.5 / CELLS), atol=0.005)  # the outer centre is the limit
+    assert np.abs(centres - point).max() < 1 / CELLS and np.isnan(cell_centres(["<unk>"])).all()
+    assert cell_token((-1, 2), rng) == f"c0r{CELLS - 1}"
     predictions = [PredictedLabel("tone", 0.5), PredictedLabel(position_text((0.5, 0.25)), 1.0)]
     assert write_predictions(predictions) == "tone (0.5000) 50.00,25.00 (1.0000)"
     assert read_predictions(write_predictions(predictions)) == predictions

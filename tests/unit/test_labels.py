@@ -16,7 +16,7 @@ from limner.inference.classifier import Classifier
 from limner.runs.recipe import load_recipe
 from limner.synthetic.reviews import ADJECTIVES, write_review
 from limner.synthetic.sound_sequences import SILENCE, SoundSequenceSettings, make_sequence
-from limner.text.labels import CELLS
+from limner.text.labels import CELLS, cell_centres
 from limner.text.tokenizer import Tokenizer
 from limner.training.folds import assign_folds
 
@@ -43,7 +43,9 @@ def test_labels_are_sentences_of_an_item():
         ("a film", "very_good"),
     ]
     assert item.positions == [(0.05, 0.1), (0.95, 0.9)]
-    assert item.texts("track") == [f"c1r2 c{int(0.95 * CELLS)}r{int(0.9 * CELLS)}"]
+    (track,) = item.texts("track")
+    assert np.abs(cell_centres(track.split()) - item.positions).max() < 1 / CELLS
+    assert item.texts("track") == [track]
     assert Item("b", "train").texts("label") == Item("b", "train").texts("track") == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,7 +152,8 @@ class Item:
         elif lang == FRAME_LABELS:
             labels = self.frame_labels
         elif lang == TRACK:
-            labels = [cell_token(point) for point in self.positions]
+            rng = Random(f"{self.id}/track")
+            labels = [cell_token(point, rng) for point in self.positions]
         else:
             return [sentence for sentence in self.sentences if sentence.lang == lang and not sentence.generated_by]
         return [Sentence(lang, " ".join(map(label_token, labels)))] if labels else []

@@ -161,6 +161,6 @@ LABEL_METRICS = (ACCURACY, MACRO_F1, CALIBRATION_ERROR, POSITION_ERROR)
 METRICS_OF_LABELS: dict[str, tuple[str, ...]] = {
     LABEL: ("accuracy", "f1", "calibration_error"),
     FRAME_LABELS: ("accuracy", "f1", "calibration_error"),
-    TRACK: ("position_error", "accuracy"),
+    TRACK: ("position_error",),
 }
 """Names of the metrics of each kind of labels."""

@@ -1,13 +1,15 @@
 """Labels as sentences of label tokens, so that a model of labels is trained, decoded and scored like any other.
 
 A recipe names them as its target language: `label` (one token for an item), `frame_labels` (one token for each step of
-its input) or `track` (one token for each frame: the cell of a grid over the frame in which the object's centre lies).
+its input) or `track` (one token for each frame: one of the cells of a grid over the frame that are nearest to
+the object's centre).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 LABEL, FRAME_LABELS, TRACK = "label", "frame_labels", "track"
 LABEL_LANGUAGES = (LABEL, FRAME_LABELS, TRACK)
 """Names in place of a language code (`data.lang`) for targets that are labels."""
-CELLS = 24
+CELLS = 12
 """Number of columns and of rows of the grid of positions."""
 Point = tuple[float, float]
 """Position in a frame, as shares of its width and height from its left upper corner."""
@@ -30,10 +32,16 @@ def label_token(label: str) -> str:
     return "_".join(label.split())
 
 
-def cell_token(point: Point) -> str:
-    """Return the token of the cell that a position lies in; positions outside the frame belong to the nearest cell."""
-    column, row = (min(CELLS - 1, max(0, int(CELLS * share))) for share in point)
-    return f"c{column}r{row}"
+def cell_token(point: Point, rng: Random) -> str:
+    """Draw one of the four cells around a position with bilinear weights, so that the expected centre is the position.
+
+    Positions beyond the centres of the outer cells belong to these cells.
+    """
+    names: list[int] = []
+    for share in point:
+        place = min(max(CELLS * share - 0.5, 0.0), CELLS - 1.0)  # in cells, from the centre of the first
+        names.append(int(place) + (rng.random() < place - int(place)))
+    return f"c{names[0]}r{names[1]}"
 
 
 def cell_centres(tokens: Sequence[str]) -> NDArray[np.float64]:

@@ -1,1 +1,1 @@
-"""Opening image and audio files, and the table of modalities."""
+"""Opening image, video and audio files, and the table of modalities."""

@@ -196,8 +196,8 @@ def test_heat_maps_cover_the_encoded_part_of_the_image(tmp_path):
     one = Explanation((), ("left", END_OF_SENTENCE), None, np.array([[0.5, 0, 0.5, 0], [0.25] * 4]), None)
     item = EvaluatedItem(id="x", image=str(tmp_path / "grey.png"), hypothesis="left")
     shown = _plot(one, item, (spec,), Thumbnails(1 << 20))
-    assert [caption for _, caption in shown.heat_maps] == ["original image", "left"]
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.heat_maps[1][0].partition(",")[2]))).convert("L"))
+    assert [one.word for one in shown.heat_maps] == ["original image", "left"]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown.heat_maps[1].url.partition(",")[2]))).convert("L"))
     bright = np.nonzero(pixels.mean(0) > 100)[0] / pixels.shape[1]
     assert bright.min() > 1 / 6 - 0.05 and bright.max() < 2 / 3  # the middle 200 of 300 columns, and their left half
     assert np.argmax(pixels.mean(0)) < pixels.shape[1] / 2

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from limner.cli.app import USE, app
+from limner.cli.attention import AttentionOptions, StripPlotter, attention_options
 from limner.cli.options import (
+    AttentionOption,
     BackboneOption,
     BeamSizeOption,
     CaptionBatchSizeOption,
@@ -65,6 +67,15 @@ def describe(
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     explain_beam: ExplainBeamOption = None,
+    attention: AttentionOption = None,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--compare",
+            metavar="RUN",
+            help="With --attention: plot the attention of this model for the same captions below. Repeatable.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Generate captions of images and videos, or of audio files with a model trained on audio features.
@@ -82,11 +93,14 @@ def describe(
         max_length=max_length,
         sample=sampling if sample else None,
     )
+    plots = attention_options(attention, compare)
     if explain_beam is not None:
+        if plots is not None:
+            raise SettingsError("--attention and --explain-beam: give one or the other")
         if as_json:
             raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
         _explain_beam(images, require_models(model), prefix, decoding, backbone, device, explain_beam)
-    elif not _describe(images, require_models(model), prefix, decoding, batch_size, backbone, device, as_json):
+    elif not _describe(images, require_models(model), prefix, decoding, batch_size, backbone, device, as_json, plots):
         raise typer.Exit(1)
 
 
@@ -99,11 +113,13 @@ def _describe(
     backbone: str | None,
     device: str,
     as_json: bool,
+    attention: AttentionOptions | None,
 ) -> bool:
-    """Print the captions; return whether every file could be read."""
+    """Print the captions, and plot their attention; return whether every file could be read."""
     from limner.inference.captioner import Captioner
 
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
+    strips = None if attention is None else StripPlotter(captioner, runs, attention, backbone=backbone, device=device)
     files = _expand_folders(images, captioner.modality)
     prefixes = [prefix] * len(files) if prefix else None
     records: list[dict[str, Any]] = []
@@ -122,10 +138,14 @@ def _describe(
                 for caption in result:
                     log_prob = f"\t{caption.log_prob:.2f}" if len(result) > 1 else ""
                     typer.echo(f"{file}\t{caption.text}{log_prob}")
+            if strips is not None and not isinstance(result, MediaError):
+                strips.add(file, result[0])
             if bar is not None and len(files) > 1:
                 bar(done, len(files))
     if as_json:
         print_json(records)
+    if strips is not None:
+        strips.save()
     return not unreadable
 
 

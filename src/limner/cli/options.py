@@ -108,6 +108,11 @@ ExtractionBatchSizeOption = Annotated[
     int, typer.Option("--batch-size", help="Images encoded together; results do not depend on it.", min=1)
 ]
 
+AttentionOption = Annotated[
+    Path | None,
+    typer.Option("--attention", metavar="DIR", help="Write plots of the attention for each word, and index.html."),
+]
+
 ImageControlName = Literal["right", "shuffled", "mean", "zero"]
 ImageControlOption = Annotated[
     ImageControlName,

@@ -14,6 +14,7 @@ import typer
 from limner.cli.app import USE, app
 from limner.cli.beam import require_beam_file, write_beam
 from limner.cli.options import (
+    AttentionOption,
     BackboneOption,
     BeamSizeOption,
     DeviceOption,
@@ -90,10 +91,6 @@ ScoresOption = Annotated[
 ]
 TokenisedOption = Annotated[
     bool, typer.Option("--tokenised", help="Print tokens separated by spaces instead of running text.")
-]
-AttentionOption = Annotated[
-    Path | None,
-    typer.Option("--attention", metavar="DIR", help="Write plots of alignment and attention, and index.html."),
 ]
 UntranslatedOption = Annotated[
     Path | None,

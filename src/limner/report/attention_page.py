@@ -1,9 +1,10 @@
-"""Folder of attention plots of translations, with an HTML page."""
+"""Folders of attention plots of translations or captions, with an HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,20 +12,42 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike
 from PIL import Image
 
+from limner.errors import SettingsError
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.spec import FeatureSpec
 from limner.features.spec import grid_of as grid_of
 from limner.files import write_text
-from limner.inference.explain import Explanation
+from limner.inference.explain import Explanation, count_locations
 from limner.media.image import open_image
 from limner.media.modality import VIDEO
 from limner.media.video import read_frames
 from limner.progress import Progress
 from limner.report import attention_plots, plots
 from limner.report.attention_plots import Box
+from limner.report.attention_strips import STRIP_SIDE, AttentionStrip, attention_strips
 from limner.report.film_strip import film_strip, open_stills, pad_weights, strip_grid
+from limner.runs.trained_model import TrainedModel
 
 PAGE = "index.html"
+
+
+class ModelAttention(NamedTuple):
+    """Attention of one model for a caption."""
+
+    explanation: Explanation
+    features: Sequence[FeatureSpec]
+    """Specifications of the model's features, which define the grid of image locations or the frames."""
+    name: str = ""
+    """Name of the model, printed beside its strip; empty for none."""
+
+
+class ExplainedCaption(NamedTuple):
+    """A caption with its attention by one or several models."""
+
+    image: Path | str
+    text: str
+    attention: Sequence[ModelAttention]
+    """Attention of each model, from top to bottom; the words are those of the first."""
 
 
 def save_explanations(
@@ -62,9 +85,55 @@ def save_explanations(
             entries.append({"number": number, "source": source, "target": _target(explanation), "plots": files})
         if on_progress is not None:
             on_progress(number, len(sentences))
-    explained = [explanation for explanation in explanations if explanation is not None]
+    return _write_page(folder, "translations", entries, [one for one in explanations if one is not None])
+
+
+def save_strips(captions: Sequence[ExplainedCaption], folder: Path, *, on_progress: Progress | None = None) -> Path:
+    """Plot the attention over the image for each word of captions as film strips, Xu et al. (2015), Figure 2.
+
+    Args:
+        captions: captions with their images and their attention by one or several models.
+        folder: output folder, created if missing. Existing files of the same names are replaced.
+        on_progress: called with the number of plotted captions and their total.
+
+    Returns:
+        The page `index.html`. The plots beside it are named by the number of the caption: 1-strips.png.
+
+    Raises:
+        RunError: a file cannot be written.
+        SettingsError: a model has no attention that can be plotted, or explains other words than the first model.
+        MediaError: an image cannot be read.
+        MissingExtraError: a file is a video and PyAV is not installed.
+    """
+    entries = []
+    for number, caption in enumerate(captions, start=1):
+        words = caption.attention[0].explanation.target[:-1]
+        strips = [_strip(Path(caption.image), len(words), one) for one in caption.attention]
+        file = plots.save_png(attention_strips(words, strips), folder / f"{number}-strips.png").name
+        target = _target(caption.attention[0].explanation)
+        plot = (file, f"attention over the image for each word of '{caption.text}'")
+        entries.append({"number": number, "source": Path(caption.image).name, "target": target, "plots": [plot]})
+        if on_progress is not None:
+            on_progress(number, len(captions))
+    return _write_page(folder, "captions", entries, [one.explanation for each in captions for one in each.attention])
+
+
+def _strip(image: Path, words: int, one: ModelAttention) -> AttentionStrip:
+    """Create the strip of a model for the first `words` words of its explanation, all but the end of the sentence."""
+    weights, gate = one.explanation.attention, one.explanation.gate
+    shown = [] if weights is None else attended_panels(image, weights[:words], one.features, side=STRIP_SIDE, film=True)
+    if not shown:
+        raise SettingsError(f"{image}: the model {one.name} has no attention over image locations or frames to plot")
+    return AttentionStrip(shown, None if gate is None else gate[:words], one.name)
+
+
+def _write_page(
+    folder: Path, sentences: str, entries: Sequence[Mapping[str, object]], explained: Sequence[Explanation]
+) -> Path:
+    """Write the page with the plots of sentences, called `sentences` in its title."""
     pages = Environment(loader=PackageLoader("limner"), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page = pages.get_template("attention.html").render(
+        sentences=sentences,
         entries=entries,
         has_alignment=any(one.alignment is not None for one in explained),
         has_attention=any(one.attention is not None for one in explained),
@@ -112,14 +181,17 @@ def _save_plots(
         )
 
 
-def attended_panels(path: Path, weights: ArrayLike, features: Sequence[FeatureSpec], *, side: int) -> list[Image.Image]:
+def attended_panels(
+    path: Path, weights: ArrayLike, features: Sequence[FeatureSpec], *, side: int, film: bool = False
+) -> list[Image.Image]:
     """Create an image, or a strip of the frames of a video, and a heat map of the attention over it for each word.
 
     Args:
         path: image or video file.
         weights: attention weights, (T, L).
         features: specifications of the model's features, which define the grid of image locations or the frames.
-        side: longer side of a heat map in pixels.
+        side: longer side of a heat map in pixels; twice as long for a strip of frames.
+        film: whether the heat maps are grey with white highlights, as in Xu et al. (2015).
 
     Returns:
         The image or strip and T heat maps; empty if no features have L locations or frames.
@@ -130,17 +202,41 @@ def attended_panels(path: Path, weights: ArrayLike, features: Sequence[FeatureSp
     """
     locations = np.shape(weights)[1]
     for spec in features:
-        if spec.frame_by_frame and locations == spec.shape[0]:
+        if _has_frames(spec, locations):
             rows, columns = strip_grid(locations)
             strip = film_strip(read_frames_of(path, spec), 2 * side // columns, columns)
             cells = pad_weights(weights, rows * columns)
-            return attention_plots.panels(strip, cells, (rows, columns), side=2 * side, smooth=False)
+            return attention_plots.panels(strip, cells, (rows, columns), side=2 * side, smooth=False, colour=not film)
     grids = [(spec, grid) for spec in features if (grid := grid_of(spec, locations)) is not None]
     if not grids:
         return []
     spec, grid = grids[0]
     (image,) = open_stills(path, 1)
-    return attention_plots.panels(image, weights, grid, box=box_of(spec, image.size), side=side)
+    return attention_plots.panels(image, weights, grid, box=box_of(spec, image.size), side=side, colour=not film)
+
+
+def require_attention(model: TrainedModel, where: Path | str) -> None:
+    """Check that the attention of a captioning model can be plotted by `attended_panels`.
+
+    Args:
+        model: captioning model.
+        where: its run directory, named in the error.
+
+    Raises:
+        SettingsError: it has no attention over image locations or frames.
+    """
+    locations = count_locations(model)
+    specs = model.config.features
+    if locations is None or not any(_has_frames(one, locations) or grid_of(one, locations) for one in specs):
+        raise SettingsError(
+            f"{where}: model '{model.recipe.model.name}' has no attention over image locations or frames to plot; use "
+            "one that has, such as 'show_attend_tell' trained on features of kind grid"
+        )
+
+
+def _has_frames(spec: FeatureSpec, locations: int) -> bool:
+    """Whether the rows of features are this number of frames."""
+    return spec.frame_by_frame and spec.shape[0] == locations
 
 
 def read_frames_of(path: Path, spec: FeatureSpec) -> list[Image.Image]:

@@ -42,6 +42,8 @@ _MARGIN = 0.08  # inches around a plot
 # Brightness from 0 to 1: the image is grey between _DARK[0] and _DARK[1] at a weight of zero, and coloured from _LIGHT
 # up at the largest weight. A brighter pixel has a larger weight, whatever the image shows.
 _DARK, _LIGHT = (0.08, 0.38), 0.42
+_GREY, _WHITE = (0.08, 0.48), 0.66  # _DARK and _LIGHT of grey images with white highlights
+_SIGMA = 0.5  # standard deviation of the Gaussian that smooths weights, in cells of the grid
 _OUTSIDE = 0.4  # factor of the brightness outside the grid
 _EPSILON = 1e-12  # a heat map whose largest weight is smaller is dark
 
@@ -114,12 +116,13 @@ def panels(
     box: Box | None = None,
     side: int = PANEL,
     smooth: bool = True,
+    colour: bool = True,
 ) -> list[Image.Image]:
     """Create a heat map of the attention over the image for each word.
 
     The brightness is scaled by the largest weight of the word: uniform attention lights the whole grid, and weights of
-    zero (a sentence without an image) light none of it. Weights are upsampled bicubically from the centres of the
-    grid's cells.
+    zero (a sentence without an image) light none of it. Weights are upsampled and smoothed by a Gaussian, as in Xu et
+    al. (2015), section 5.4.
 
     Args:
         image: an image or an image file.
@@ -128,7 +131,8 @@ def panels(
         box: part of the image that the grid covers, such as the central square of a cropped image; default: the whole
             image. Parts of the box outside the image are ignored.
         side: longer side of a heat map in pixels.
-        smooth: whether weights are upsampled bicubically; false for the frames of a video.
+        smooth: whether weights are smoothed; false for the frames of a video.
+        colour: whether the image is coloured where it is attended to; if false, it is grey with white highlights.
 
     Returns:
         The image and T heat maps of the same size; a smaller image is enlarged.
@@ -144,7 +148,7 @@ def panels(
     scale = side / max(original.size)
     small = original.resize([max(1, round(length * scale)) for length in original.size], Image.Resampling.LANCZOS)
     area = _scaled_box(box, original.size, scale)
-    dark, light = _shades(small, area)
+    dark, light = _shades(small, area, colour)
     heat_maps = [small]
     for cells in maps:
         strength = _strength(cells.reshape(rows, columns), small.size, area, smooth)
@@ -153,25 +157,40 @@ def panels(
     return heat_maps
 
 
-def _shades(image: Image.Image, area: tuple[int, int, int, int]) -> tuple[Pixels, Pixels]:
+def _shades(image: Image.Image, area: tuple[int, int, int, int], colour: bool) -> tuple[Pixels, Pixels]:
     """The image at zero weight (H, W, 1) and at the largest weight (H, W, 3), from 0 to 255."""
     grey = np.asarray(image.convert("L"), dtype=np.float32)[..., None]
     brightness = Image.new("F", image.size, _OUTSIDE)
     brightness.paste(1.0, area)
-    dark = (_DARK[0] * 255 + (_DARK[1] - _DARK[0]) * grey) * np.asarray(brightness)[..., None]
-    light = _LIGHT * 255 + (1 - _LIGHT) * np.asarray(image, dtype=np.float32)
-    return dark, light
+    (low, high), lowest_lit = (_DARK, _LIGHT) if colour else (_GREY, _WHITE)
+    dark = (low * 255 + (high - low) * grey) * np.asarray(brightness)[..., None]
+    lit = np.asarray(image, dtype=np.float32) if colour else np.repeat(grey, 3, axis=2)
+    return dark, lowest_lit * 255 + (1 - lowest_lit) * lit
 
 
 def _strength(cells: Floats, size: tuple[int, int], area: tuple[int, int, int, int], smooth: bool) -> Pixels:
     """The upsampled weights of a word at each pixel (H, W), scaled to a maximum of 1."""
     left, top, right, bottom = area
-    resample = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
-    upsampled = Image.fromarray(cells.astype(np.float32)).resize((right - left, bottom - top), resample)
+    down, across = (
+        _upsampling(count, length, smooth)
+        for count, length in zip(cells.shape, (bottom - top, right - left), strict=True)
+    )
     padded = Image.new("F", size, 0.0)
-    padded.paste(upsampled, (left, top))
-    values: Pixels = np.asarray(padded).clip(0)  # bicubic interpolation overshoots below zero
+    padded.paste(Image.fromarray((down @ cells @ across.T).astype(np.float32)), (left, top))
+    values: Pixels = np.asarray(padded)
     return values / max(float(values.max()), _EPSILON)
+
+
+def _upsampling(count: int, length: int, smooth: bool) -> Floats:
+    """Matrix (length, count) from the weights of cells to those of pixels; rows sum to 1."""
+    pixels = (np.arange(length) + 0.5) * count / length  # centres of the pixels, in cells
+    if not smooth:
+        nearest: Floats = np.eye(count)[pixels.astype(int)]
+        return nearest
+    edges = (np.arange(count + 1) - pixels[:, None]) / (_SIGMA * math.sqrt(2))
+    covered: Floats = np.diff(np.vectorize(math.erf, otypes=[float])(edges))  # integrals of the Gaussian over the cells
+    smoothed: Floats = covered / covered.sum(1, keepdims=True)
+    return smoothed
 
 
 def _scaled_box(box: Box | None, size: tuple[int, int], scale: float) -> tuple[int, int, int, int]:

@@ -31,6 +31,14 @@ HEAT_MAP_SIDE = 168
 logger = logging.getLogger(__name__)
 
 
+class HeatMap(NamedTuple):
+    """A panel of the attention over an image, as data URL."""
+
+    url: str
+    word: str
+    gate: float | None = None
+
+
 class ExplainedSentence(NamedTuple):
     """A generated sentence with its attention plots."""
 
@@ -43,8 +51,8 @@ class ExplainedSentence(NamedTuple):
     """Plot of the alignment with the source words."""
     width: float
     """Width of the alignment plot in inches."""
-    heat_maps: list[tuple[str, str]]
-    """Data URLs with captions: the image, then the attention of each word."""
+    heat_maps: list[HeatMap]
+    """The image, then the attention of each word; of a caption, the panels of a film strip."""
 
 
 def explain_items(
@@ -106,21 +114,25 @@ def _plot(
 
 def _heat_maps(
     explanation: Explanation, item: EvaluatedItem, features: Sequence[FeatureSpec], thumbnails: Thumbnails
-) -> Iterator[tuple[str, str]]:
-    """Yield the image or the frames of a video, and the attention of each word, as data URLs with captions."""
+) -> Iterator[HeatMap]:
+    """Yield the image or the frames of a video, and the attention of each word, as data URLs.
+
+    The heat maps of captions are those of Xu et al. (2015).
+    """
     if explanation.attention is None or item.image is None:
         return
     words = explanation.target[:-1][:MAX_HEAT_MAPS]
     try:
-        panels = attended_panels(Path(item.image), explanation.attention[: len(words)], features, side=HEAT_MAP_SIDE)
+        weights, film = explanation.attention[: len(words)], item.source is None
+        panels = attended_panels(Path(item.image), weights, features, side=HEAT_MAP_SIDE, film=film)
     except (MediaError, MissingExtraError) as error:
         logger.info("%s", error)
         return
     if not panels:
         return
-    captions = list(words)
-    if explanation.gate is not None:
-        captions = [f"{word} ({gate:.2f})" for word, gate in zip(words, explanation.gate, strict=False)]
-    for panel, caption in zip(panels, ["original image", *captions], strict=True):
+    gates = (
+        [None] * len(words) if explanation.gate is None else [float(gate) for gate in explanation.gate[: len(words)]]
+    )
+    for panel, word, gate in zip(panels, ["original image", *words], [None, *gates], strict=True):
         if (url := thumbnails.of_image(panel)) is not None:
-            yield url, caption
+            yield HeatMap(url, word, gate)

@@ -1,0 +1,105 @@
+"""Film strips of the attention of captions, for the command that captions images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from limner.cli.terminal import err, progress_bar
+from limner.errors import RunError, SettingsError
+
+if TYPE_CHECKING:
+    from limner.inference.captioner import Caption, Captioner
+
+
+class AttentionOptions(NamedTuple):
+    """Options of the attention plots; the names of the attributes are those of the options."""
+
+    attention: Path
+    compare: Sequence[Path] = ()
+
+
+def attention_options(attention: Path | None, compare: Sequence[Path] | None) -> AttentionOptions | None:
+    """Check the options of the attention plots before a model is loaded; None without --attention.
+
+    Raises:
+        SettingsError: --compare has no effect, or the folder is a file.
+    """
+    if attention is None:
+        if compare:
+            raise SettingsError("--compare adds models to the plots of --attention DIR; give both")
+        return None
+    if attention.exists() and not attention.is_dir():
+        raise SettingsError(f"--attention {attention}: expected a folder for the plots, found a file")
+    return AttentionOptions(attention, tuple(compare or ()))
+
+
+class StripPlotter:
+    """Plots the attention of a captioner, and of models that are compared with it, for its captions."""
+
+    def __init__(
+        self,
+        captioner: Captioner,
+        runs: Sequence[Path],
+        options: AttentionOptions,
+        *,
+        backbone: str | None,
+        device: str,
+    ) -> None:
+        """Load the compared models, and check all models before anything is described.
+
+        Args:
+            captioner: model that describes the images.
+            runs: its run directories, the first of which is explained.
+            options: folder of the plots, and run directories to compare.
+            backbone: where the network is that computed the features, if it has moved since the training.
+            device: device of the compared models.
+
+        Raises:
+            SettingsError: a model has no attention over image locations or frames.
+            RunError: a compared model has another vocabulary, or cannot be loaded.
+        """
+        from limner.inference.captioner import Captioner
+        from limner.report.attention_page import require_attention
+
+        self.folder = options.attention
+        self.images: list[Path] = []
+        self.captions: list[Caption] = []
+        paths = [runs[0], *options.compare]
+        require_attention(captioner.models[0], paths[0])
+        self.captioners = [captioner]
+        for path in options.compare:
+            other = Captioner.load(path, backbone=backbone, device=device)
+            if other.models[0].config.tokenizer_sha256 != captioner.models[0].config.tokenizer_sha256:
+                raise RunError(
+                    f"--compare {path}: expected the vocabulary of {runs[0]}, got another; train both models on the "
+                    "same collection with the same text settings"
+                )
+            require_attention(other.models[0], path)
+            self.captioners.append(other)
+        names = [path.resolve().name for path in paths]
+        self.names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+        if not options.compare:
+            self.names = [""]
+
+    def add(self, image: Path, caption: Caption) -> None:
+        """Add a caption to be plotted."""
+        self.images.append(image)
+        self.captions.append(caption)
+
+    def save(self) -> None:
+        """Write the plots and the page of the added captions."""
+        from limner.report.attention_page import ExplainedCaption, ModelAttention, save_strips
+
+        if not self.captions:
+            return
+        explained = [captioner.explain(self.images, self.captions) for captioner in self.captioners]
+        features = [captioner.models[0].config.features for captioner in self.captioners]
+        captions = [
+            ExplainedCaption(image, caption.text, list(map(ModelAttention, explanations, features, self.names)))
+            for image, caption, *explanations in zip(self.images, self.captions, *explained, strict=True)
+        ]
+        with progress_bar("plotting attention") as bar:
+            page = save_strips(captions, self.folder, on_progress=bar)
+        err.print(f"plots: {page}", soft_wrap=True)

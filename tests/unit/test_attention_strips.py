@@ -1,0 +1,210 @@
+"""Film strips of attention: their geometry, and the commands that draw them."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import limner
+from limner.cli import main
+from limner.errors import SettingsError
+from limner.features.encoders.load import load_backbone
+from limner.features.extract import extract
+from limner.report import attention_plots, plots
+from limner.report.attention_strips import AttentionStrip, arrange, attention_strips
+from limner.report.page import write_report
+from limner.runs.recipe import Recipe
+from limner.runs.records import read_evaluations
+from limner.runs.trained_model import load_trained_model
+from limner.training.loop import train
+
+
+def strip(words, size=(120, 80), gates=None, name=""):
+    return AttentionStrip([Image.new("RGB", size, "gray")] * (words + 1), gates, name)
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def boxes(figure):
+    """Left, right, top and bottom of each panel in inches, the image first."""
+    return np.array([image.get_extent() for image in figure.axes[0].images])[:, [0, 1, 3, 2]]
+
+
+@pytest.mark.parametrize(
+    ("words", "columns", "expected"), [(3, 8, (4, 1)), (7, 8, (8, 1)), (8, 8, (5, 2)), (12, 5, (5, 3)), (0, 8, (1, 1))]
+)
+def test_rows_are_about_equally_long(words, columns, expected):
+    layout = arrange([strip(words)], columns)
+    assert (layout.columns, layout.lines) == expected
+
+
+def test_one_panel_for_the_image_and_each_word_from_left_to_right():
+    words = ["a", "dog", "runs", "fast", "<b>", "$x$"]
+    figure = attention_strips(words, [strip(6, gates=np.linspace(0, 1, 6))], columns=4)
+    panels = boxes(figure)
+    assert len(panels) == 7
+    assert (np.diff(panels[:4, 0]) > 0).all() and np.ptp(panels[:4, 2]) == 0
+    assert panels[4, 0] == panels[0, 0] and panels[4, 2] > panels[3, 3]
+    assert texts(figure) == [*words, "β 0.00", "β 0.20", "β 0.40", "β 0.60", "β 0.80", "β 1.00"]
+    figure.draw_without_rendering()
+    for panel, word, gate in zip(panels[1:], figure.axes[0].texts, figure.axes[0].texts[6:], strict=False):
+        (x, above), (same, below) = word.get_position(), gate.get_position()
+        assert x == pytest.approx(same) == pytest.approx(panel[:2].mean())
+        assert above < panel[2] and below > panel[3]
+
+
+@pytest.mark.parametrize("size", [(200, 130), (40, 200), (200, 20)])
+def test_nothing_overlaps_or_leaves_the_figure(size):
+    words = ["Donaudampfschifffahrtsgesellschaft" if k % 4 == 1 else f"word{k}" for k in range(17)]
+    names = {"name": "a model with a very long name"}
+    strips = [strip(17, size, np.full(17, 0.5), **names), strip(17, size, **names)]
+    figure = attention_strips(words, strips)
+    figure.draw_without_rendering()
+    drawn = [*figure.axes[0].images, *(text for text in figure.axes[0].texts if text.get_rotation() == 0)]
+    found = np.array([[e.x0, e.y0, e.x1, e.y1] for e in (one.get_window_extent() for one in drawn)])
+    over = (found[:, None, :2] < found[None, :, 2:] - 0.5) & (found[None, :, :2] < found[:, None, 2:] - 0.5)
+    assert over.all(2).sum() == len(found)  # each overlaps itself
+    assert found[:, :2].min() >= -0.5
+    assert (found[:, 2:] <= np.array([figure.bbox.x1, figure.bbox.y1]) + 0.5).all()
+
+
+def test_the_strips_of_two_models_are_below_each_other():
+    soft, hard = strip(9, gates=np.full(9, 0.5), name="soft"), strip(9, name="hard")
+    figure = attention_strips([f"w{k}" for k in range(9)], [soft, hard], columns=5)
+    panels = boxes(figure)
+    assert len(panels) == 1 + 2 * 9  # the image once
+    above, below = panels[1:10], panels[10:]
+    assert (above[:, :2] == below[:, :2]).all() and (above[:, 3] < below[:, 2]).all()
+    assert (below[:4, 3] < above[4:, 2].min()).all()  # both rows of the first words, then those of the others
+    assert panels[0, 2:].mean() == pytest.approx((above[0, 2] + below[0, 3]) / 2, abs=0.11)
+    assert [text for text in texts(figure) if text in ("soft", "hard")] == ["soft", "soft", "hard", "hard"]
+    assert texts(figure).count("β 0.50") == 9
+
+
+def test_a_long_caption_is_truncated():
+    limit = attention_plots.MAX_WORDS
+    figure = attention_strips(["w"] * (limit + 30), [strip(limit + 30, (8, 8))])
+    assert len(figure.axes[0].images) == limit + 1
+    assert f"the first {limit} of {limit + 30} words" in texts(figure)
+
+
+@pytest.mark.parametrize("strips", [[], [strip(2)], [strip(3), strip(3, gates=np.zeros(2))]])
+def test_strips_of_another_length_are_rejected(strips):
+    with pytest.raises(SettingsError, match="expected"):
+        attention_strips(["a", "b", "c"], strips)
+
+
+def test_panels_of_a_strip_are_grey_with_white_highlights():
+    image = Image.new("RGB", (80, 80), (200, 40, 40))
+    (first, panel) = attention_plots.panels(image, [[0, 1, 0, 0]], (2, 2), colour=False)
+    pixels = np.asarray(panel).astype(int)
+    assert np.asarray(first)[0, 0].tolist() == [200, 40, 40]
+    assert (np.ptp(pixels, axis=2) == 0).all()
+    assert pixels[0, -1, 0] == pixels.max() > 170 and pixels[-1, 0, 0] < 70
+
+
+def test_smoothed_weights_keep_their_mass_and_their_place():
+    one = attention_plots._upsampling(7, 700, True)
+    assert one.sum(1) == pytest.approx(np.ones(700))
+    assert (one.argmax(1) == np.arange(700) // 100).all()
+    middle = one[:, 3]
+    assert middle == pytest.approx(middle[::-1])
+    # The integral of a Gaussian of half a cell over a cell: erf(sqrt(2)) / 2 at 1 cell / sigma from the edge …
+    assert middle[350] == pytest.approx(0.6827, abs=1e-3) and middle[300] == pytest.approx(0.4772, abs=5e-3)
+
+
+# With trained models
+
+
+@pytest.fixture(scope="module")
+def runs(tiny, tmp_path_factory):
+    """A collection with grids of 2 x 2 locations, and soft and hard attention trained on it."""
+    folder = tmp_path_factory.mktemp("strips")
+    extract(tiny, load_backbone("pixels:32"))
+    sizes = {"embedding_dim": 8, "hidden_dim": 12, "attention_dim": 8, "image_encoder": {"convnet_width": 4}}
+    for name, kind, min_count in (("soft", "soft", 1), ("hard", "hard", 1), ("fewer words", "soft", 20)):
+        recipe = Recipe.parse(
+            {
+                "text": {"min_count": min_count},
+                "features": {"tables": ["pixels32"]},
+                "model": {"name": "show_attend_tell", "attention": kind, **sizes},
+                "training": {"epochs": 2, "batch_size": 16, "precision": "fp32"},
+                "decoding": {"max_length": 8, "min_length": 3},
+            }
+        )
+        train(recipe, tiny, folder / name)
+    return folder
+
+
+@pytest.fixture
+def image(tiny):
+    return tiny.image_path(tiny.items("test")[0])
+
+
+def run_command(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["limner", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    return exit_.value.code
+
+
+def test_soft_above_hard_through_the_command(runs, image, tmp_path, monkeypatch, capsys):
+    drawn = []
+    save = plots.save_png
+    monkeypatch.setattr(plots, "save_png", lambda figure, out: drawn.append(figure) or save(figure, out))
+    options = ["--attention", tmp_path / "out", "--compare", runs / "hard"]
+    assert not run_command(monkeypatch, "describe", image, image, "--model", runs / "soft", *options)
+    lines, tokenizer = capsys.readouterr().out.splitlines(), load_trained_model(runs / "soft").tokenizer
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "Attention of the captions" in page and re.findall(r'src="([^"]+)', page) == ["1-strips.png", "2-strips.png"]
+    for line, figure, name in zip(lines, drawn, ("1-strips.png", "2-strips.png"), strict=True):
+        words = tokenizer.words(line.split("\t")[1])
+        assert texts(figure)[: len(words)] == words
+        assert len(figure.axes[0].images) == 1 + 2 * len(words)
+        assert {"soft", "hard"} < set(texts(figure)) and sum("β" in text for text in texts(figure)) == len(words)
+        assert Image.open(tmp_path / "out" / name).size[0] > 300
+
+
+def test_hard_attention_is_at_one_location(runs, image):
+    captioner = limner.Captioner.load(runs / "hard")
+    captions = [captions[0] for captions in captioner.describe([image])]
+    (explanation,) = captioner.explain([image], captions)
+    assert explanation.gate is None and explanation.attention.shape == (len(explanation.target), 4)
+    assert (np.sort(explanation.attention) == [0, 0, 0, 1]).all()
+
+
+def test_a_model_without_attention_is_refused_before_images_are_read(trained, tmp_path, monkeypatch, capsys):
+    options = ["--attention", tmp_path / "out"]
+    assert run_command(monkeypatch, "describe", tmp_path / "none.png", "--model", trained, *options) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "model 'mrnn' has no attention over image locations" in line and "show_attend_tell" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_compared_models_need_attention_and_the_same_vocabulary(runs, trained, image, tmp_path, monkeypatch, capsys):
+    command = ["describe", image, "--model", runs / "soft"]
+    for other, message in ((trained, "no attention"), (runs / "fewer words", "expected the vocabulary of")):
+        assert run_command(monkeypatch, *command, "--attention", tmp_path / "out", "--compare", other) == 1
+        assert message in (error := capsys.readouterr().err) and str(other) in error
+    assert run_command(monkeypatch, *command, "--compare", runs / "hard") == 1
+    assert "--attention DIR" in capsys.readouterr().err
+    assert run_command(monkeypatch, *command, "--attention", image) == 1
+    assert "expected a folder" in capsys.readouterr().err
+
+
+def test_the_report_shows_film_strips_of_captions(runs, tiny, tmp_path, monkeypatch):
+    options = ["--collection", tiny.path, "--metric", "bleu4"]
+    assert not run_command(monkeypatch, "evaluate", "--model", runs / "soft", *options)
+    (evaluation,) = read_evaluations(runs / "soft")
+    page = write_report(runs / "soft", tmp_path / "report.html").read_text(encoding="utf-8")
+    shown = re.findall(r'<div class="heat-maps film">(.*?)</div>', page)
+    assert 0 < len(shown) <= 6
+    tokenizer = load_trained_model(runs / "soft").tokenizer
+    captions = {" ".join(tokenizer.words(item.hypothesis)) for item in evaluation.items}
+    for one in shown:
+        first, *words = re.findall(r"<figcaption>(.*?)</figcaption>", one)
+        assert first == "" and " ".join(words) in captions
+        assert one.count("<img") == 1 + len(words) and one.count("β") == len(words)

@@ -39,6 +39,15 @@ from limner.errors import MediaError, SettingsError
 if TYPE_CHECKING:
     from limner.media.modality import Modality
 
+CompareOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--compare",
+        metavar="RUN",
+        help="With --attention: plot the attention of this model for the same captions below. Repeatable.",
+    ),
+]
+
 
 @app.command(rich_help_panel=USE)
 def describe(
@@ -68,14 +77,7 @@ def describe(
     device: DeviceOption = "cpu",
     explain_beam: ExplainBeamOption = None,
     attention: AttentionOption = None,
-    compare: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--compare",
-            metavar="RUN",
-            help="With --attention: plot the attention of this model for the same captions below. Repeatable.",
-        ),
-    ] = None,
+    compare: CompareOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Generate captions of images and videos, or of audio files with a model trained on audio features.

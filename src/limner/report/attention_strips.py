@@ -21,8 +21,8 @@ COLUMNS = 8
 STRIP_SIDE = 200
 """Longer side of a panel in pixels."""
 
-# Inches: between panels, lines of words and of gates, the column of names, and below the rows of a line of words.
-_GAP, _WORD, _GATE, _NAME, _BELOW = 0.06, 0.24, 0.2, 0.3, 0.14
+# Inches: between panels, lines of words and of gates, the column of names, and between lines of words.
+_GAP, _WORD, _GATE, _NAME, _BELOW = 0.06, 0.24, 0.2, 0.3, 0.1
 _NARROWEST = 0.85  # width of a column, which leaves space for words above panels of high images
 
 
@@ -65,7 +65,7 @@ class StripLayout(NamedTuple):
     @property
     def size(self) -> tuple[float, float]:
         """Width and height of the figure."""
-        return self.margin + self.columns * self.pitch, self.lines * self.line_height
+        return self.margin + self.columns * self.pitch, self.lines * self.line_height - _BELOW
 
     def centre(self, position: int) -> float:
         """Horizontal centre of the panel at a position."""

@@ -6,6 +6,7 @@ import torch
 from limner.data.examples import Example, ImageFeatures, RegionBatch, RegionTarget, collate
 from limner.errors import SettingsError
 from limner.layers.boxes import anchor_grid, anchor_shapes, clip_to_image, iou
+from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, sample_for_training
 from limner.layers.region_sampler import sample_regions
 from limner.models import ModelInputs, build_model
@@ -197,7 +198,17 @@ def test_a_batch_holds_the_regions_of_all_images():
     assert collate([Example("b")]).regions is None
 
 
-@pytest.mark.parametrize("shapes", [{}, {"pooled": (4,)}, {"maps": (3, 32, 32), "pooled": (4,)}])
+def test_a_square_grid_is_read_as_maps_row_by_row():
+    grid = torch.arange(18.0).view(1, 9, 2)
+    encoder = MapEncoder({"grid": (9, 2)}, ImageEncoderSettings())
+    maps = encoder(ImageFeatures(torch.tensor([True]), grid=grid))
+    assert maps is not None
+    torch.testing.assert_close(maps[0, 1], grid[0, :, 1].view(3, 3))
+    flat = MapEncoder({"maps": (2, 3, 3)}, ImageEncoderSettings())(ImageFeatures(torch.tensor([True]), maps=maps))
+    torch.testing.assert_close(flat, maps)
+
+
+@pytest.mark.parametrize("shapes", [{}, {"pooled": (4,)}, {"grid": (5, 4)}, {"maps": (3, 32, 32), "pooled": (4,)}])
 def test_other_features_are_refused(shapes):
-    with pytest.raises(SettingsError, match="one table of kind 'maps'"):
+    with pytest.raises(SettingsError, match="one table of a square grid"):
         build_model(settings(), ModelInputs(8, shapes))

@@ -169,28 +169,45 @@ class GridEncoder(nn.Module):
 
 
 class MapEncoder(nn.Module):
-    """Encode each image as maps (B, dim, H, W): stored feature maps unchanged, or pixels by a `GridConvnet`."""
+    """Encode each image as maps (B, dim, H, W): stored feature maps or a square grid, or pixels by a `GridConvnet`."""
 
-    def __init__(self, shape: tuple[int, ...], settings: ImageEncoderSettings) -> None:
-        """Build the encoder.
+    def __init__(self, feature_shapes: Mapping[str, tuple[int, ...]], settings: ImageEncoderSettings) -> None:
+        """Select the only kind of features.
 
         Args:
-            shape: shape (C, H, W) of the maps of an image, where maps of three channels are pixels.
-            settings: scaling and dropout of stored maps, width of the convnet.
+            feature_shapes: shape of each kind of features in the batches; see `ImageEncoder`.
+            settings: scaling and dropout of stored features, width of the convnet on pixels.
+
+        Raises:
+            SettingsError: the features are pooled vectors, a grid that is not square, or of several kinds.
         """
         super().__init__()
-        self.settings = settings
-        self.convnet = GridConvnet(COLOURS, settings.convnet_width) if shape[0] == COLOURS else None
-        self.dim = shape[0] if self.convnet is None else self.convnet.dim
+        self.settings, self.convnet = settings, None
+        (kind, shape), *others = [*feature_shapes.items(), ("none", ())][: max(1, len(feature_shapes))]
+        if others or kind not in ("grid", "maps") or (kind == "grid" and math.isqrt(shape[0]) ** 2 != shape[0]):
+            found = ", ".join(f"'{kind}' {'x'.join(map(str, shape))}" for kind, shape in feature_shapes.items())
+            raise SettingsError(
+                f"features.tables: expected one table of a square grid, of maps or of pixels, got {found or 'none'}; "
+                "name a table such as pixels128, or one made by 'limner features … --kind grid'"
+            )
+        self.kind, self.dim = kind, shape[1] if kind == "grid" else shape[0]
+        if kind == "maps" and shape[0] == COLOURS:
+            self.convnet = GridConvnet(COLOURS, settings.convnet_width)
+            self.dim = self.convnet.dim
 
-    def forward(self, maps: Tensor) -> Tensor:
-        """Compute the maps (B, dim, H', W') of pixels or stored maps (B, C, H, W)."""
+    def forward(self, image: ImageFeatures) -> Tensor | None:
+        """Compute the maps of the images of a batch, (B, dim, H, W); None if no example of the batch has an image."""
+        stored = image.grid if self.kind == "grid" else image.maps
+        if stored is None:
+            return None
         if self.convnet is not None:
-            rows = -(-maps.shape[2] // 16)
-            encoded = self.convnet(maps).transpose(1, 2).unflatten(2, (rows, -1))
+            grid, rows = self.convnet(stored), -(-stored.shape[2] // 16)
         else:
-            encoded = scale(maps.movedim(1, -1), self.settings.scaling).movedim(-1, 1)
-        return dropout(encoded, self.settings.dropout, self.training)
+            grid = stored if self.kind == "grid" else stored.flatten(2).transpose(1, 2)
+            grid = scale(grid, self.settings.scaling)
+            rows = math.isqrt(grid.shape[1]) if self.kind == "grid" else stored.shape[2]
+        grid = dropout(grid, self.settings.dropout, self.training)
+        return grid.transpose(1, 2).reshape(len(grid), self.dim, rows, -1)  # (B, L, dim) to (B, dim, H, W)
 
 
 def _grid_rnn(shape: tuple[int, ...], settings: ImageEncoderSettings) -> tuple[GridRNN | None, int]:

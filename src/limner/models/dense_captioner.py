@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
 
 from limner.data.examples import Batch, ImageFeatures, RegionBatch
-from limner.errors import SettingsError
 from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
@@ -149,20 +148,14 @@ class DenseCaptioner(nn.Module):
 
         Args:
             settings: sizes of the layers.
-            inputs: size V of the vocabulary, and the shape of the maps.
+            inputs: size V of the vocabulary, and the shape of the maps, the square grid or the pixels.
 
         Raises:
-            SettingsError: `inputs` has no maps, or other features as well.
+            SettingsError: `inputs` has other features, or several kinds.
         """
         super().__init__()
-        if set(inputs.feature_shapes) != {"maps"}:
-            found = ", ".join(inputs.feature_shapes) or "none"
-            raise SettingsError(
-                f"features.tables: dense captioning expects one table of kind 'maps' (pixels or feature maps), got "
-                f"{found}; name a table such as pixels128, or extract one with 'limner features … --kind maps'"
-            )
         self.settings, self.vocab_size = settings, inputs.vocab_size
-        self.image_encoder = MapEncoder(inputs.feature_shapes["maps"], settings.image_encoder)
+        self.image_encoder = MapEncoder(inputs.feature_shapes, settings.image_encoder)
         channels, side = self.image_encoder.dim, settings.region_size
         self.localisation = LocalisationNetwork(channels, settings.localisation)
         self.recognition_1 = nn.Linear(channels * side * side, settings.code_dim)  # W_1, b_1
@@ -193,17 +186,18 @@ class DenseCaptioner(nn.Module):
         """Compute the code of the region of each image, (B, D): zeros for a missing image.
 
         Args:
-            image: maps with boxes (no boxes: the whole images), or codes as `pooled` vectors.
+            image: images with boxes (no boxes: the whole images), or codes as `pooled` vectors.
         """
         if image.pooled is not None:
             return image.pooled
-        if image.maps is None:
+        maps = self.image_encoder(image)
+        if maps is None:
             return self.final_score.weight.new_zeros(len(image.present), self.settings.code_dim)
-        boxes = image.maps.new_tensor(WHOLE_IMAGE).expand(len(image.present), 4)
+        boxes = maps.new_tensor(WHOLE_IMAGE).expand(len(image.present), 4)
         if image.box is not None:
             boxes = torch.where(image.box.any(1, keepdim=True), image.box, boxes)
         side = (self.settings.region_size, self.settings.region_size)
-        features = sample_regions(self.image_encoder(image.maps), boxes, side)
+        features = sample_regions(maps, boxes, side)
         return self._codes(features) * image.present[:, None]
 
     def encode(self, batch: Batch) -> RegionMemory:
@@ -253,14 +247,14 @@ class DenseCaptioner(nn.Module):
         """Sample regions of training images and compute the five losses of section 3.3.
 
         Args:
-            image: maps of the images.
+            image: features of the images.
             regions: all annotated regions of the images.
 
         Returns:
             The losses, each a mean over its regions or tokens, and the logits of the P positive regions, (P, T, V).
         """
-        assert image.maps is not None, "dense captioning needs images to train on"
-        maps = self.image_encoder(image.maps)
+        maps = self.image_encoder(image)
+        assert maps is not None, "dense captioning needs images to train on"
         proposals: Proposals = self.localisation(maps)
         sampled, score_loss, box_loss = self._sample(maps, proposals, regions)
         codes = self._codes(sampled.features)
@@ -324,16 +318,16 @@ class DenseCaptioner(nn.Module):
         """Detect the regions of images, section 3.2.3 and 3.3.
 
         Args:
-            image: maps of B images.
+            image: features of B images.
             count: largest number of regions of an image; None for all.
 
         Returns:
             Regions of each image by descending confidence.
         """
-        assert image.maps is not None, "regions are detected in images"
         settings, detected = self.settings.detection, []
         side = (self.settings.region_size, self.settings.region_size)
-        maps = self.image_encoder(image.maps)
+        maps = self.image_encoder(image)
+        assert maps is not None, "regions are detected in images"
         proposals: Proposals = self.localisation(maps)
         for row in range(len(maps)):
             boxes = clip_to_image(proposals.boxes[row])

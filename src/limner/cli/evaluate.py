@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,8 +26,6 @@ from limner.cli.terminal import print_json, print_scores, progress_bars
 from limner.errors import SettingsError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from limner.runs.recipe import Published, Recipe
     from limner.runs.records import Evaluation
 
@@ -47,6 +46,17 @@ MarginalOption = Annotated[
         min=0,
     ),
 ]
+RegionBaselineOption = Annotated[
+    Literal["frequent", "nearest", "caption"] | None,
+    typer.Option(
+        "--region-baseline",
+        help="Sentences for the boxes that a dense captioner detects, in place of its own: the most frequent "
+        "description, that of the nearest training region, or the caption of the whole image.",
+    ),
+]
+RegionCaptionerOption = Annotated[
+    Path | None, typer.Option("--region-captioner", metavar="RUN", help="Captioner of --region-baseline caption.")
+]
 MemoryOption = Annotated[int, typer.Option("--memory", help="Working memory of retrieval in MiB.", min=1)]
 
 
@@ -64,6 +74,8 @@ def evaluate(
     marginal: MarginalOption = 1000,
     image_control: ImageControlOption = "right",
     memory: MemoryOption = 128,
+    region_baseline: RegionBaselineOption = None,
+    region_captioner: RegionCaptionerOption = None,
     skip_missing: SkipMissingOption = False,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -78,6 +90,7 @@ def evaluate(
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions, save_evaluation
     from limner.evaluation.evaluate import evaluate as evaluate_models
+    from limner.evaluation.regions import RegionOptions
     from limner.runs.trained_model import load_trained_model
 
     models = [load_trained_model(run, device) for run in runs]
@@ -98,6 +111,7 @@ def evaluate(
                 image_control=image_control,
                 skip_missing=skip_missing,
                 budget=memory << 20,
+                regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
             ),
             command=command_line(),
             on_progress=progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from limner.cli.options import (
     SearchedSplitOption,
     require_one_model,
 )
-from limner.cli.terminal import activity, print_json
+from limner.cli.terminal import activity, print_json, progress_bar
 
 
 @app.command(rich_help_panel=USE)
@@ -29,15 +30,21 @@ def search(
     collection: CollectionOption,
     split: SearchedSplitOption = None,
     count: Annotated[int, typer.Option("--count", help="Number of results.", min=1)] = 5,
+    regions: Annotated[
+        bool, typer.Option("--regions", help="Retrieve regions of the images, with a dense captioner.")
+    ] = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Retrieve images of a collection by a sentence, or sentences by an image.
+    """Retrieve images of a collection by a sentence, or sentences by an image; with --regions, regions by a sentence.
 
     Example: `limner search "a dog in the snow" --model runs/mrnn --collection collections/flickr8k`
     """
     run = require_one_model(model, "search")
+    if regions:
+        _search_regions(query, run, collection, split, count, device, as_json)
+        return
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
     from limner.media.modality import find_modality
@@ -53,3 +60,28 @@ def search(
         return
     for result in results:
         typer.echo(f"{result.score:.2f}\t{result.image or ''}\t{result.text}")
+
+
+def _search_regions(
+    query: str, run: Path, collection: Path, split: str | None, count: int, device: str, as_json: bool
+) -> None:
+    """Print the regions of a collection that a sentence describes best."""
+    from limner.data.collection import Collection
+    from limner.inference.region_retriever import retrieve_regions
+    from limner.runs.trained_model import load_trained_model
+
+    with progress_bar("searching") as progress:
+        results = retrieve_regions(
+            load_trained_model(run, device),
+            query,
+            Collection.open(collection),
+            split=split,
+            count=count,
+            on_progress=progress,
+        )
+    if as_json:
+        print_json([result._asdict() for result in results])
+        return
+    for result in results:
+        box = " ".join(f"{value:.0f}" for value in result.box)
+        typer.echo(f"{result.score:.2f}\t{result.image}\t{box}")

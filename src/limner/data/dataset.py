@@ -223,7 +223,18 @@ class Examples:
         return sorted([*human, *drawn.tolist()])
 
     def generation_inputs(self) -> list[GenerationInput]:
-        """One input per item for captioning, one per human-written source sentence for translation."""
+        """One input per item for captioning, one per human-written source sentence for translation.
+
+        For descriptions of regions one per box, whose descriptions are its references.
+        """
+        if self.target.of_regions:
+            by_box: dict[tuple[str, tuple[float, ...]], list[Item]] = {}
+            for item in self.items:
+                assert isinstance(item, RegionItem)
+                by_box.setdefault((item.image_id, item.regions[0].box), []).append(item)
+            return [
+                GenerationInput(same[0], None, tuple(item.regions[0].text for item in same)) for same in by_box.values()
+            ]
         if self.source is None:
             return [GenerationInput(item, None, tuple(item.texts(self.target.lang))) for item in self.items]
         inputs: list[GenerationInput] = []

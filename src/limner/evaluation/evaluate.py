@@ -18,6 +18,7 @@ from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.hypothesis_statistics import Texts, hypothesis_statistics
 from limner.evaluation.labels import label_texts
+from limner.evaluation.regions import RegionEvaluation, RegionOptions, evaluate_regions
 from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.features.controls import ImageControl
@@ -64,6 +65,8 @@ class EvaluationOptions(Settings):
     """Seed of sampled images and sentences, of shuffled images, and of the example queries."""
     budget: int = MEMORY_BUDGET
     """Working memory of retrieval in bytes."""
+    regions: RegionOptions = RegionOptions()
+    """Options of a dense captioner."""
 
 
 class _Task(NamedTuple):
@@ -137,21 +140,23 @@ def evaluate(
     retrieval = RetrievalEvaluation((), None)
     if retrieval_features is not None:
         retrieval = _evaluate_retrieval(task, retrieval_features)
+    regions = _evaluate_regions(task)
     recipe = task.first.recipe
     return Evaluation(
         split=task.split,
         decoding="" if task.decoding == recipe.decoding and len(models) == 1 else task.decoding_signature,
         image_control=options.image_control,
-        measured=_changed_settings(task.measures, recipe.evaluation),
+        measured=_measured(task),
         collection=str(collection.path.resolve()),
         fingerprint=collection.fingerprint(),
         command=command,
         seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
-        scores=tuple(_with_control_signature((*scores, *retrieval.scores), options)),
+        scores=tuple(_with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
         items=tuple(_evaluated_items(task, decoded)),
         retrieval=retrieval.shown,
         gates=gates,
+        regions=regions.shown,
     )
 
 
@@ -260,6 +265,29 @@ def _evaluate_retrieval(task: _Task, features: FeatureStore) -> RetrievalEvaluat
         mean=mean_training_features(task.first, task.collection, features) if task.measures.shortlist else None,
         on_progress=partial(task.on_progress, "retrieval"),
     )
+
+
+def _evaluate_regions(task: _Task) -> RegionEvaluation:
+    """Evaluate the regions that a dense captioner detects; nothing for other models and for image controls."""
+    if not task.first.recipe.of_regions or task.options.image_control != "right":
+        return RegionEvaluation([], ())
+    changes = {} if task.options.retrieval else {"retrieval_images": 0}
+    return evaluate_regions(
+        task.first,
+        task.collection,
+        task.split,
+        task.decoding,
+        task.options.regions.model_copy(update=changes),
+        seed=task.options.seed,
+        on_progress=partial(task.on_progress, "regions"),
+    )
+
+
+def _measured(task: _Task) -> str:
+    """Signature of the settings that differ from the recipe's, and of the baseline of regions."""
+    baseline = task.options.regions.baseline
+    changed = _changed_settings(task.measures, task.first.recipe.evaluation)
+    return ",".join(part for part in (changed, f"region_{baseline}" if baseline else "") if part)
 
 
 def _changed_settings(measures: EvaluationSettings, default: EvaluationSettings) -> str:

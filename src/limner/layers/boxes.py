@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 MAX_LOG_SCALE = math.log(1000 / 16)
 """Largest t_w and t_h that `apply_offsets` uses: the exponential of larger ones could overflow."""
+
+NMS_BLOCK = 256
+"""Number of boxes whose mutual IoU `nms` computes at once."""
 
 
 def to_corners(boxes: Tensor) -> Tensor:
@@ -116,11 +120,16 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float, count: int) -> Tensor:
     Returns:
         Indices of the selected boxes, by descending score.
     """
-    order = scores.argsort(descending=True, stable=True)
-    candidates = boxes[order]
-    selected: list[Tensor] = []
-    while len(order) and len(selected) < count:
-        selected.append(order[0])
-        keep = iou(candidates[:1], candidates[1:])[0] <= threshold
-        order, candidates = order[1:][keep], candidates[1:][keep]
-    return torch.stack(selected) if selected else order
+    selected = torch.zeros(0, dtype=torch.long, device=boxes.device)
+    for block in torch.split(scores.argsort(descending=True, stable=True), NMS_BLOCK):
+        if len(selected) >= count:
+            break
+        block = block[(iou(boxes[block], boxes[selected]) <= threshold).all(1)]
+        near = (iou(boxes[block], boxes[block]) > threshold).cpu().numpy()
+        kept, free = [], np.ones(len(block), dtype=bool)
+        for candidate in range(len(block)):
+            if free[candidate]:
+                kept.append(candidate)
+                free &= ~near[candidate]
+        selected = torch.cat([selected, block[kept]])
+    return selected[:count]

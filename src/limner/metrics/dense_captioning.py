@@ -74,14 +74,15 @@ def dense_captioning_scores(images: Sequence[DenseCaptions], similarity: Similar
     matches = match(images)
     similarities = _similarities(matches, similarity)
     values = [average_precision(matches, similarities, low, above) for low in OVERLAPS for above in SIMILARITIES]
-    settings = f"iou:{_join(OVERLAPS)}|merged:{MERGED_OVERLAP}|levels:{RECALL_LEVELS}|images:{len(images)}"
-    full = f"{settings}|above:{_join(SIMILARITIES)}|{signature}"
-    return [Score("map", 100 * float(np.mean(values)), full), localisation_score(matches, settings)]
+    boxes_alone = localisation_score(matches, len(images))
+    full = f"{boxes_alone.signature}|above:{_join(SIMILARITIES)}|{signature}"
+    return [Score("map", 100 * float(np.mean(values)), full), boxes_alone]
 
 
-def localisation_score(matches: Matches, settings: str) -> Score:
-    """Compute the mean average precision of the boxes, whatever the sentences."""
+def localisation_score(matches: Matches, images: int) -> Score:
+    """Compute the mean average precision of the boxes of a number of images, whatever the sentences."""
     values = [average_precision(matches, np.ones(len(matches.overlaps)), overlap, 0) for overlap in OVERLAPS]
+    settings = f"iou:{_join(OVERLAPS)}|merged:{MERGED_OVERLAP}|levels:{RECALL_LEVELS}|images:{images}|scale:x100"
     return Score("localisation_map", 100 * float(np.mean(values)), settings)
 
 

@@ -123,6 +123,10 @@ class RegionDetector(Protocol):
         """Detect the regions of B images, at most `count` of each."""
         ...
 
+    def region_codes(self, image: ImageFeatures) -> Tensor:
+        """Encode the region `image.box` of each of B images, (B, D)."""
+        ...
+
 
 @runtime_checkable
 class WordEmbeddingModel(Protocol):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from limner.errors import MediaError
+from limner.media.image import open_image
 from limner.media.modality import Modality
 from limner.report import plots
+from limner.report.region_drawing import draw_regions
 from limner.report.score_tables import retrieval_titles
 from limner.report.thumbnails import Thumbnails
-from limner.runs.records import EvaluatedItem, Evaluation
+from limner.runs.records import EvaluatedItem, Evaluation, ImageRegions
+
+logger = logging.getLogger(__name__)
 
 BEST_AND_WORST = 8
 """Number of items in the galleries of the best and of the worst sentences."""
@@ -86,6 +93,21 @@ def image_query_cards(evaluation: Evaluation, thumbnails: Thumbnails) -> list[di
     """Image queries with their thumbnails."""
     queries = evaluation.retrieval.image_to_text[:QUERIES] if evaluation.retrieval else ()
     return [{"query": query, "thumbnail": thumbnails(query.image, LARGE)} for query in queries]
+
+
+def region_cards(images: Sequence[ImageRegions], thumbnails: Thumbnails) -> list[dict[str, Any]]:
+    """Images of a dense captioner: a drawing of the detected regions, and their descriptions with the colours."""
+    cards = []
+    for one in images:
+        url = None
+        try:
+            if one.image is not None:
+                regions = [(region.box, region.text) for region in one.detected]
+                url = thumbnails.of_image(draw_regions(open_image(Path(one.image)), regions))
+        except MediaError as error:
+            logger.info("%s", error)
+        cards.append({"regions": one, "thumbnail": url})
+    return cards
 
 
 def sentence_query_cards(evaluation: Evaluation, thumbnails: Thumbnails) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from limner.report.examples import (
     gallery_cards,
     image_query_cards,
     recall_charts,
+    region_cards,
     sentence_query_cards,
 )
 from limner.report.gates import gate_section
@@ -216,6 +217,7 @@ def _section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
         "curves": recall_charts(evaluation, modality),
         "image_queries": image_query_cards(evaluation, thumbnails),
         "sentence_queries": sentence_query_cards(evaluation, thumbnails),
+        "regions": region_cards(evaluation.regions, thumbnails),
         "gates": None if evaluation.gates is None else gate_section(evaluation.gates),
         **_attention(evaluation, choose_to_explain(galleries), context),
     }

@@ -251,6 +251,30 @@ class GateStatistics(Record):
     """Each word with its mean gate value and its number of occurrences, in descending order of the mean."""
 
 
+class RegionRecord(Record):
+    """A region of an image."""
+
+    box: tuple[float, float, float, float]
+    """Left, top, width and height in pixels."""
+    text: str
+    """Description of the region."""
+    score: float | None = None
+    """Confidence of a detected region, 0 to 1."""
+
+
+class ImageRegions(Record):
+    """Detected and annotated regions of one image."""
+
+    id: str
+    """Id of the item."""
+    image: str | None = None
+    """Absolute path of the image."""
+    detected: tuple[RegionRecord, ...]
+    """Regions that the model found, by descending confidence."""
+    annotated: tuple[RegionRecord, ...]
+    """Regions of the collection."""
+
+
 class Evaluation(Record):
     """Results of the evaluation of one split."""
 
@@ -279,6 +303,8 @@ class Evaluation(Record):
     """Results of image-text retrieval, if it was evaluated."""
     gates: GateStatistics | None = None
     """Gate values of a model with a gated image context."""
+    regions: tuple[ImageRegions, ...] = ()
+    """Some images with the regions that a dense captioner found."""
 
     @property
     def name(self) -> str:

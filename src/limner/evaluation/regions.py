@@ -1,0 +1,259 @@
+"""Evaluation of dense captioning: mean average precision of detected regions, and retrieval of regions by sentences."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from limner.data.collection import Collection
+from limner.data.dataset import GenerationInput
+from limner.data.examples import Example, ImageFeatures, Item, Region, collate, collate_features
+from limner.data.region_items import RegionItem
+from limner.decoding.settings import DecodingSettings
+from limner.errors import SettingsError
+from limner.features.region_store import RegionStore, pixel_box
+from limner.inference.base import require_captioning
+from limner.inference.collection_features import open_features
+from limner.inference.generate import generate
+from limner.inference.region_captioner import RegionText, describe_regions, detect_regions, require_detector
+from limner.metrics.base import MetricUnavailable, Score
+from limner.metrics.dense_captioning import (
+    DenseCaptions,
+    dense_captioning_scores,
+    intersection_over_union,
+    localisation_score,
+    match,
+    meteor_similarity,
+)
+from limner.metrics.ranks import median_rank, recall_at
+from limner.models.protocols import DetectedRegions, device_of
+from limner.progress import Progress
+from limner.retrieval.all_pairs import MEMORY_BUDGET, tiled_log_probs
+from limner.runs.records import ImageRegions, RegionRecord
+from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.settings import Settings
+
+RegionBaseline = Literal["frequent", "nearest", "caption"]
+SHOWN_IMAGES, SHOWN_REGIONS = 12, 10
+"""Number of images, and of detected regions of each, that are recorded for the report."""
+RETRIEVED_REGIONS = 100
+"""Number of detected regions of an image that are candidates of retrieval, Johnson et al. (2016), section 4.3."""
+MIN_OVERLAP = 0.5
+"""Smallest IoU of a retrieved region with the region that the query describes."""
+CODES_PER_BATCH = 256
+
+logger = logging.getLogger(__name__)
+
+
+class RegionOptions(Settings):
+    """Options of the evaluation of regions."""
+
+    baseline: RegionBaseline | None = None
+    """Sentences given to the detected boxes in place of the model's: the most `frequent` description of the training
+    split, that of the `nearest` training region by the cosine of the region codes, or the `caption` of the image."""
+    captioner: Path | None = None
+    """Run directory of the model that captions the images for the baseline `caption`."""
+    retrieval_images: int = 100
+    """Number of images whose regions are searched; one description of each is a query. 0 for no retrieval."""
+
+
+class RegionEvaluation(NamedTuple):
+    """Scores of the regions of a split, and some images for the report."""
+
+    scores: list[Score]
+    shown: tuple[ImageRegions, ...]
+
+
+class _DescribedImage(NamedTuple):
+    """An image with its detected regions and their sentences."""
+
+    item: Item
+    detected: DetectedRegions
+    boxes: np.ndarray  # (N, 4): left, top, width and height in pixels
+    texts: list[RegionText]
+
+
+def evaluate_regions(
+    model: TrainedModel,
+    collection: Collection,
+    split: str,
+    decoding: DecodingSettings,
+    options: RegionOptions,
+    *,
+    seed: int = 1,
+    on_progress: Progress | None = None,
+) -> RegionEvaluation:
+    """Detect and describe the regions of a split and compare them with the annotated ones.
+
+    Args:
+        model: dense captioner.
+        collection: collection with the split and the features of the model.
+        split: name of the split; images without annotated regions or without features are left out.
+        decoding: decoding settings.
+        options: baseline and size of the retrieval.
+        seed: seed of the queries.
+        on_progress: called with the number of images done and their total.
+
+    Raises:
+        SettingsError: the baseline `caption` without a captioner.
+        CollectionError: there is no such split, or no annotated region.
+    """
+    features = open_features(model, collection)
+    assert isinstance(features, RegionStore), "a dense captioner reads features of regions"
+    items = [item for item in collection.items(split) if item.image and item.regions and features.covers(item)]
+    describe = _baseline(model, collection, features, items, options) or partial(_describe, model, decoding)
+    images: list[_DescribedImage] = []
+    for item, detected in zip(items, detect_regions(model, items, features), strict=True):
+        encoded = features.encoded_part(item)
+        boxes = np.array([pixel_box(box, encoded) for box in detected.boxes.tolist()]).reshape(-1, 4)
+        images.append(_DescribedImage(item, detected, boxes, describe(item, detected)))
+        if on_progress is not None:
+            on_progress(len(images), len(items))
+    scores = _precision(model, images, options)
+    if options.baseline is None and options.retrieval_images:
+        scores += _retrieval(model, images[:: max(1, len(images) // options.retrieval_images)], options, seed)
+    return RegionEvaluation(scores, tuple(_shown(images, collection)))
+
+
+def _describe(
+    model: TrainedModel, decoding: DecodingSettings, item: Item, detected: DetectedRegions
+) -> list[RegionText]:
+    return describe_regions(model, detected.codes, decoding)
+
+
+def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: RegionOptions) -> list[Score]:
+    """Compute mean average precision; without METEOR on this machine, that of the boxes alone."""
+    words, lang = model.tokenizer.words, model.recipe.data.lang
+    corpus = [
+        DenseCaptions(
+            one.boxes,
+            one.detected.scores.double().cpu().numpy(),
+            [text.tokens for text in one.texts],
+            np.array([region.box for region in one.item.regions]),
+            [" ".join(words(region.text)) for region in one.item.regions],
+        )
+        for one in images
+    ]
+    detection = model.recipe.model_dump()["model"]["detection"]
+    suffix = "|" + ",".join(f"{key}:{value}" for key, value in detection.items())
+    suffix += "" if options.baseline is None else f"|baseline:{options.baseline}"
+    try:
+        scores = dense_captioning_scores(corpus, *meteor_similarity(lang))
+    except MetricUnavailable as error:
+        logger.warning("%s (left out: map)", error)
+        scores = [localisation_score(match(corpus), len(corpus))]
+    return [score._replace(signature=score.signature + suffix) for score in scores]
+
+
+def _baseline(
+    model: TrainedModel, collection: Collection, features: RegionStore, items: Sequence[Item], options: RegionOptions
+) -> partial[list[RegionText]] | None:
+    """Return the function that gives sentences to detected regions in place of the model; None for the model."""
+    if options.baseline is None:
+        return None
+    if options.baseline == "caption":
+        return partial(_constant, _captions(model, collection, items, options))
+    train = model.target.items(collection.items(model.recipe.data.train))
+    if options.baseline == "frequent":
+        counts = Counter(" ".join(model.tokenizer.words(item.regions[0].text)) for item in train)
+        (text, _), *_ = counts.most_common(1)
+        return partial(_constant, dict.fromkeys((item.id for item in items), text))
+    regions = [item for item in train if isinstance(item, RegionItem) and features.covers(item)]
+    codes = _codes(model, features, regions)
+    return partial(_nearest, codes, [" ".join(model.tokenizer.words(item.regions[0].text)) for item in regions])
+
+
+def _constant(texts: dict[str, str], item: Item, detected: DetectedRegions) -> list[RegionText]:
+    """Give one sentence to all regions of an image."""
+    return [RegionText(texts[item.id], texts[item.id], 0.0)] * len(detected.boxes)
+
+
+def _nearest(codes: torch.Tensor, texts: Sequence[str], item: Item, detected: DetectedRegions) -> list[RegionText]:
+    """Give each region the description of the training region of the largest cosine."""
+    rows = (normalize(detected.codes, dim=1) @ codes.T).argmax(1).tolist() if len(detected.codes) else []
+    return [RegionText(texts[row], texts[row], 0.0) for row in rows]
+
+
+@torch.no_grad()
+def _codes(model: TrainedModel, features: RegionStore, regions: Sequence[RegionItem]) -> torch.Tensor:
+    """Compute the codes of annotated regions, of unit length, (N, D)."""
+    detector, device, codes = require_detector(model), device_of(model.model), []
+    for begin in range(0, len(regions), CODES_PER_BATCH):
+        image = collate_features(features.take(regions[begin : begin + CODES_PER_BATCH])).to(device)
+        codes.append(normalize(detector.region_codes(image), dim=1))
+    return torch.cat(codes)
+
+
+def _captions(
+    model: TrainedModel, collection: Collection, items: Sequence[Item], options: RegionOptions
+) -> dict[str, str]:
+    """Caption whole images with another model; return the sentences in the tokens of the dense captioner."""
+    if options.captioner is None:
+        raise SettingsError("region baseline 'caption': expected a captioning model, got none; use --region-captioner")
+    captioner = load_trained_model(options.captioner)
+    require_captioning(captioner)
+    inputs = [GenerationInput(item, None, ()) for item in items]
+    n_best = generate([captioner], inputs, open_features(captioner, collection), captioner.recipe.decoding)
+    texts = (captioner.tokenizer.decode(hypotheses[0].tokens, detokenise=True) for hypotheses in n_best)
+    return {item.id: " ".join(model.tokenizer.words(text)) for item, text in zip(items, texts, strict=True)}
+
+
+@torch.inference_mode()
+def _retrieval(
+    model: TrainedModel, images: Sequence[_DescribedImage], options: RegionOptions, seed: int
+) -> list[Score]:
+    """Retrieve regions by sentences: a simplified form of Johnson et al. (2016), section 4.3.
+
+    One description of each image, drawn at random, is a query; the paper draws four of an image and averages their
+    ranks of images. The candidates are the `RETRIEVED_REGIONS` most confident regions of all images, ranked by
+    log P(sentence | region). A candidate is right if it lies in the image of the query and overlaps the described box
+    by `MIN_OVERLAP`; a query whose region was not detected counts as not found.
+    """
+    images = images[: options.retrieval_images]
+    random, queries = np.random.default_rng(seed), []
+    for one in images:
+        region: Region = one.item.regions[int(random.integers(len(one.item.regions)))]
+        queries.append((model.tokenizer.encode(region.text), np.array([region.box])))
+    codes = torch.cat([one.detected.codes[:RETRIEVED_REGIONS] for one in images])
+    owner = np.concatenate([[row] * len(one.boxes[:RETRIEVED_REGIONS]) for row, one in enumerate(images)])
+    boxes = np.concatenate([one.boxes[:RETRIEVED_REGIONS] for one in images])
+    sentences = collate([Example("", tokens) for tokens, _ in queries]).to(codes.device)
+    candidates = ImageFeatures(torch.ones(len(codes), dtype=torch.bool, device=codes.device), pooled=codes)
+    log_probs = tiled_log_probs(model.model, candidates, sentences, MEMORY_BUDGET // 2)
+    ranks = []
+    for row, (_, box) in enumerate(queries):
+        order = log_probs[row].argsort(descending=True, stable=True).cpu().numpy()
+        right = (owner == row) & (intersection_over_union(boxes, box)[:, 0] >= MIN_OVERLAP)
+        found = np.flatnonzero(right[order])
+        ranks.append(int(found[0]) + 1 if len(found) else len(order) + 1)
+    signature = f"queries:{len(queries)}|regions:{len(codes)}|iou:{MIN_OVERLAP}|seed:{seed}"
+    scores = [Score(f"region_r{k}", recall_at(np.array(ranks), k), signature) for k in (1, 5, 10)]
+    return [*scores, Score("region_median_rank", median_rank(np.array(ranks)), signature)]
+
+
+def _shown(images: Sequence[_DescribedImage], collection: Collection) -> list[ImageRegions]:
+    """Record some images at regular intervals for the report."""
+    count = min(SHOWN_IMAGES, len(images))
+    chosen = [images[number * len(images) // count] for number in range(count)]
+    return [
+        ImageRegions(
+            id=one.item.id,
+            image=collection.absolute_image_path(one.item),
+            detected=tuple(
+                RegionRecord(box=tuple(box), text=text.text, score=score)
+                for box, text, score in zip(
+                    one.boxes.tolist()[:SHOWN_REGIONS], one.texts, one.detected.scores.tolist(), strict=False
+                )
+            ),
+            annotated=tuple(RegionRecord(box=region.box, text=region.text) for region in one.item.regions),
+        )
+        for one in chosen
+    ]

@@ -1,0 +1,90 @@
+"""Retrieval of regions by a sentence."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from limner.data.collection import Collection
+from limner.data.examples import Example, ImageFeatures, collate
+from limner.errors import CollectionError
+from limner.features.region_store import RegionStore, pixel_box
+from limner.inference.collection_features import open_features
+from limner.inference.region_captioner import detect_regions, require_detector
+from limner.inference.scorer import require_words
+from limner.models.protocols import device_of
+from limner.progress import Progress
+from limner.retrieval.all_pairs import MEMORY_BUDGET, tiled_log_probs
+from limner.runs.trained_model import TrainedModel
+
+REGIONS_PER_IMAGE = 100
+"""Number of detected regions of an image that are searched, Johnson et al. (2016), section 4.3."""
+
+
+class RetrievedRegion(NamedTuple):
+    """A region retrieved for a sentence."""
+
+    id: str
+    """Id of the item."""
+    image: str
+    """Path of the image file."""
+    box: tuple[float, float, float, float]
+    """Left, top, width and height in pixels."""
+    text: str
+    """The query."""
+    score: float
+    """log P(sentence | region)."""
+
+
+@torch.inference_mode()
+def retrieve_regions(
+    model: TrainedModel,
+    sentence: str,
+    collection: Collection,
+    *,
+    split: str | None = None,
+    count: int = 5,
+    on_progress: Progress | None = None,
+) -> list[RetrievedRegion]:
+    """Rank the detected regions of a collection for a sentence by log P(sentence | region).
+
+    Args:
+        model: dense captioner.
+        sentence: query.
+        collection: images to search and their features; images without features are left out.
+        split: split to search; None for all.
+        count: number of results.
+        on_progress: called with the number of images searched and their total.
+
+    Raises:
+        RunError: the model does not detect regions.
+        SettingsError: the sentence has no words.
+        CollectionError: there is no image with features to search.
+    """
+    require_detector(model)
+    require_words(model, [sentence])
+    features = open_features(model, collection)
+    assert isinstance(features, RegionStore), "a dense captioner reads features of regions"
+    items = [item for item in collection.items(split) if item.image and features.covers(item)]
+    if not items:
+        raise CollectionError(
+            f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
+        )
+    query = collate([Example("", model.tokenizer.encode(sentence))]).to(device_of(model.model))
+    best: list[RetrievedRegion] = []
+    for done, (item, found) in enumerate(
+        zip(items, detect_regions(model, items, features, count=REGIONS_PER_IMAGE), strict=True), 1
+    ):
+        present = torch.ones(len(found.codes), dtype=torch.bool, device=found.codes.device)
+        candidates, encoded = ImageFeatures(present, pooled=found.codes), features.encoded_part(item)
+        scores = tiled_log_probs(model.model, candidates, query, MEMORY_BUDGET)[0].tolist() if len(present) else []
+        path = str(collection.image_path(item))
+        best += [
+            RetrievedRegion(item.id, path, pixel_box(box, encoded), sentence, score)
+            for box, score in zip(found.boxes.tolist(), scores, strict=True)
+        ]
+        best = sorted(best, key=lambda one: -one.score)[:count]
+        if on_progress is not None:
+            on_progress(done, len(items))
+    return best

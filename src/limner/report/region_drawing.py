@@ -1,0 +1,56 @@
+"""Drawings of images with boxes and descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import matplotlib
+from PIL import Image, ImageDraw, ImageFont
+
+Box = tuple[float, float, float, float]
+
+COLOURS = ("#e6194b", "#3cb44b", "#0082c8", "#f58231", "#911eb4", "#008080", "#aa6e28", "#800000", "#000080", "#808000")
+"""Colours of the boxes, in turn."""
+MIN_SIDE = 640
+"""Longer side of a drawing in pixels, at least; smaller images are enlarged so that the text can be read."""
+FONT_SIZE, PADDING, LINE = 14, 3, 3
+
+
+def draw_regions(image: Image.Image, regions: Sequence[tuple[Box, str]]) -> Image.Image:
+    """Draw the boxes of regions on an image, each with its description at its upper left corner.
+
+    Args:
+        image: RGB image.
+        regions: boxes (left, top, width and height in pixels of the image) with their descriptions; the first is drawn
+            last, on top of the others.
+    """
+    factor = max(1.0, MIN_SIDE / max(image.size))
+    drawing = image.resize((round(image.width * factor), round(image.height * factor)), Image.Resampling.LANCZOS)
+    pen, font = ImageDraw.Draw(drawing), _font()
+    for number, (box, text) in reversed(list(enumerate(regions))):
+        colour = COLOURS[number % len(COLOURS)]
+        left, top, width, height = (value * factor for value in box)
+        pen.rectangle((left, top, left + max(1, width), top + max(1, height)), outline=colour, width=LINE)
+        _label(pen, text, (left, top), drawing.size, font, colour)
+    return drawing
+
+
+def _label(
+    pen: ImageDraw.ImageDraw,
+    text: str,
+    corner: tuple[float, float],
+    size: tuple[int, int],
+    font: ImageFont.FreeTypeFont,
+    colour: str,
+) -> None:
+    """Write a text on a filled background, moved so that it lies inside the drawing."""
+    width, height = pen.textlength(text, font=font) + 2 * PADDING, FONT_SIZE + 2 * PADDING
+    left, top = (max(0.0, min(corner[axis], size[axis] - (width, height)[axis])) for axis in (0, 1))
+    pen.rectangle((left, top, left + width, top + height), fill=colour)
+    pen.text((left + PADDING, top + PADDING), text, "white", font, anchor="lt")
+
+
+@cache
+def _font() -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", FONT_SIZE)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from limner.data.examples import Batch, Example, collate
+from limner.data.examples import Batch, Example, collate, collate_features
 from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings
 from limner.device import native_bf16
@@ -30,6 +30,7 @@ from limner.layers.all_pairs import PrefixTree
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
+from limner.models import build_model
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.mrnn import MRNN, MRNNSettings
 from limner.models.protocols import ModelInputs
@@ -377,6 +378,32 @@ def _weights_per_token(model: TrainedModel) -> int:
     return sum(p.numel() for name, p in named if p.ndim == 2 and "embedding_1" not in name and "image" not in name)
 
 
+def dense_captions() -> None:
+    """Measure the dense captions of one image of 224 pixels: features by EfficientNet-Lite2, regions, sentences."""
+    from limner.features.encoders.load import load_backbone
+    from limner.runs.recipe import load_recipe
+
+    backbone = load_backbone("efficientnet-lite2", layer="stage5", kind="grid", size=224, resize="squash")
+    settings = load_recipe("johnson2016/flickr30k-entities", []).model
+    torch.manual_seed(0)
+    model = build_model(settings, ModelInputs(VOCAB, {"grid": backbone.specs[0].shape})).eval()
+    decoding = DecodingSettings(min_length=6, max_length=6)
+    image = np.random.default_rng(0).integers(0, 256, (224, 224, 3)).astype(np.uint8)
+    counts = []
+
+    def describe() -> None:
+        features = collate_features(
+            [{kind: values[0] for kind, values in backbone(backbone.read(image)[None]).items()}]
+        )
+        (regions,) = model.detect(features)
+        batch = collate([Example(str(row), image={"pooled": code.numpy()}) for row, code in enumerate(regions.codes)])
+        beam_search([model], batch, decoding)
+        counts.append(len(regions.codes))
+
+    seconds = median_time(describe, 10)
+    report("dense_captions", seconds, f"s for the {counts[-1]} regions of an image at 224 pixels", "<= 1")
+
+
 BENCHMARKS = {
     "captions": captions,
     "all_pairs": all_pairs,
@@ -386,6 +413,7 @@ BENCHMARKS = {
     "training": training,
     "cells": cells,
     "soft_attention": soft_attention,
+    "dense_captions": dense_captions,
     "scst": lambda: self_critical(*load_texts()),
     "translation": translation,
 }

@@ -1,0 +1,206 @@
+"""Dense captioning from a collection to boxes with sentences: training, evaluation, retrieval, commands, report."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from limner.cli import app
+from limner.data.collection import Collection, write_items
+from limner.data.dataset import Examples, TargetLanguage
+from limner.data.examples import Item, Region, Sentence
+from limner.data.region_items import RegionItem, region_items
+from limner.errors import RunError, SettingsError
+from limner.evaluation import regions as evaluation
+from limner.evaluation.evaluate import EvaluationOptions, evaluate
+from limner.evaluation.regions import RegionOptions
+from limner.features.encoders.load import load_backbone
+from limner.features.extract import extract
+from limner.features.region_store import RegionStore, pixel_box, relative_box
+from limner.inference.region_captioner import RegionCaptioner
+from limner.inference.region_retriever import retrieve_regions
+from limner.metrics.base import MetricUnavailable
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import load_trained_model
+from limner.text.tokenizer import TextSettings, Tokenizer
+from limner.training.loop import train
+
+MODEL = {
+    "name": "dense-captioner",
+    "localisation": {"filters": 6, "anchor_scales": [0.4], "sampled_regions": 8},
+    "region_size": 2,
+    "code_dim": 8,
+    "embedding_dim": 5,
+    "hidden_dim": 6,
+    "image_encoder": {"convnet_width": 4},
+}
+RECIPE = {
+    "features": {"tables": ["pixels32"]},
+    "model": MODEL,
+    "training": {"epochs": 1, "batch_size": 2, "metrics": [], "precision": "fp32"},
+    "decoding": {"max_length": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """Six images of 60 x 40 pixels with two described boxes; the first box has two descriptions."""
+    folder = tmp_path_factory.mktemp("regions")
+    items = []
+    for number in range(6):
+        pixels = np.random.default_rng(number).integers(0, 255, (40, 60, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+        left = (6.0 + number, 4.0, 30.0, 20.0)
+        regions = (Region(left, "a red ball"), Region(left, "the ball"), Region((30.0, 10.0, 24.0, 28.0), "a tree"))
+        split = "train" if number < 4 else "test" if number == 4 else "val"
+        sentences = (Sentence("en", "a red ball and a tree"),)
+        items.append(Item(f"{number}", split, f"../{number}.png", sentences=sentences, regions=regions))
+    write_items(folder / "collection", items)
+    opened = Collection.open(folder / "collection")
+    extract(opened, load_backbone("pixels:32"))
+    return opened
+
+
+@pytest.fixture(scope="module")
+def run(collection, tmp_path_factory):
+    return train(Recipe.model_validate(RECIPE), collection, tmp_path_factory.mktemp("runs") / "dense")
+
+
+def words_in_common(sentences, references):
+    """A similarity that needs no Java: the largest share of common words."""
+    return np.array(
+        [
+            max(len(set(s.split()) & set(r.split())) / max(1, len(set(s.split()) | set(r.split()))) for r in own)
+            for s, own in zip(sentences, references, strict=True)
+        ]
+    )
+
+
+@pytest.fixture
+def without_java(monkeypatch):
+    monkeypatch.setattr(evaluation, "meteor_similarity", lambda lang: (words_in_common, "common words"))
+
+
+def test_every_described_region_is_an_item():
+    box = (1.0, 2.0, 3.0, 4.0)
+    regions = (Region(box, "a dog"), Region(box, " "), Region((1.0, 2.0, 0.0, 4.0), "a line"), Region(box, "a cat"))
+    found = region_items([Item("x", "train", "x.jpg", regions=regions), Item("y", "train", regions=regions)], "en")
+    assert [(item.id, item.texts("en")) for item in found] == [("x#0", ["a dog"]), ("x#3", ["a cat"])]
+    assert all(isinstance(item, RegionItem) and item.whole == Item("x", "train", "x.jpg") for item in found)
+
+
+@pytest.mark.parametrize("encoded", [(0.0, 0.0, 60.0, 40.0), (10.0, 0.0, 50.0, 40.0)])
+def test_boxes_are_fractions_of_the_encoded_part(encoded):
+    box = (15.0, 4.0, 30.0, 20.0)
+    relative = relative_box(box, encoded)
+    np.testing.assert_allclose(pixel_box(relative.tolist(), encoded), box, atol=1e-5)
+    width = encoded[2] - encoded[0]
+    np.testing.assert_allclose(relative, [(30 - encoded[0]) / width, 14 / 40, 30 / width, 0.5], rtol=1e-6)
+    left_of_it = relative_box((0.0, 0.0, 20.0, 40.0), (10.0, 0.0, 50.0, 40.0))
+    np.testing.assert_allclose(left_of_it, [0.125, 0.5, 0.25, 1.0])
+
+
+def test_an_epoch_has_one_example_of_each_image_with_all_its_regions(collection):
+    tokenizer = Tokenizer.train(["a red ball", "the ball", "a tree"], TextSettings())
+    features = RegionStore.open(collection, ["pixels32"], 10)
+    target = TargetLanguage("en", tokenizer, of_regions=True)
+    examples = Examples.of_split(collection, "train", target, features)
+    assert len(examples) == 12
+    rows = examples.epoch_rows(1, 0)
+    assert len(rows) == 4
+    batch = examples.batch(rows[:2])
+    assert batch.regions is not None and batch.image.box is not None
+    assert batch.regions.row.tolist() == [0, 0, 0, 1, 1, 1]
+    np.testing.assert_allclose(batch.regions.box[2], [42 / 60, 24 / 40, 24 / 60, 28 / 40])
+    np.testing.assert_allclose(batch.image.box[1], [22 / 60, 14 / 40, 30 / 60, 20 / 40])
+    inputs = examples.generation_inputs()
+    assert [one.references for one in inputs[:2]] == [("a red ball", "the ball"), ("a tree",)]
+
+
+def test_evaluation(collection, run, without_java):
+    result = evaluate([load_trained_model(run)], collection, options=EvaluationOptions(metrics=("bleu1",)))
+    scores = {score.name: score for score in result.scores}
+    assert {"map", "localisation_map", "region_r1", "region_median_rank", "bleu1", "perplexity"} <= set(scores)
+    assert "common words" in scores["map"].signature and "final_nms:0.3" in scores["map"].signature
+    assert 0 <= scores["map"].value <= scores["localisation_map"].value
+    assert [image.id for image in result.regions] == ["4"]
+    assert len(result.regions[0].annotated) == 3
+
+
+@pytest.mark.parametrize("baseline", ["frequent", "nearest", "caption"])
+def test_baselines_share_the_boxes(collection, run, without_java, baseline, tmp_path):
+    own = RegionOptions(retrieval_images=0)
+    captioner = tmp_path / "captioner"
+    if baseline == "caption":
+        recipe = {**RECIPE, "model": {"name": "mrnn", "embedding_dim": 4, "hidden_dim": 4, "multimodal_dim": 4}}
+        train(Recipe.model_validate(recipe), collection, captioner)
+    options = own.model_copy(update={"baseline": baseline, "captioner": captioner})
+    model = load_trained_model(run)
+    found, other = (
+        evaluation.evaluate_regions(model, collection, "test", model.recipe.decoding, one) for one in (own, options)
+    )
+    assert found.scores[1].value == other.scores[1].value
+    assert [one.box for one in found.shown[0].detected] == [one.box for one in other.shown[0].detected]
+    texts = {one.text for one in other.shown[0].detected}
+    if baseline == "nearest":
+        assert texts <= {"a red ball", "the ball", "a tree"}
+    else:
+        assert len(texts) == 1
+    assert f"baseline:{baseline}" in other.scores[0].signature
+
+
+def test_the_caption_baseline_needs_a_captioner(collection, run):
+    model = load_trained_model(run)
+    with pytest.raises(SettingsError, match="use --region-captioner"):
+        evaluation.evaluate_regions(model, collection, "test", model.recipe.decoding, RegionOptions(baseline="caption"))
+
+
+def test_without_meteor_the_boxes_are_evaluated(collection, run, monkeypatch, caplog):
+    def unavailable(lang):
+        def similarity(sentences, references):
+            raise MetricUnavailable("METEOR needs Java")
+
+        return similarity, ""
+
+    monkeypatch.setattr(evaluation, "meteor_similarity", unavailable)
+    monkeypatch.setattr("limner.metrics.dense_captioning.OVERLAPS", (0.01,))
+    model = load_trained_model(run)
+    found = evaluation.evaluate_regions(
+        model, collection, "test", model.recipe.decoding, RegionOptions(retrieval_images=0)
+    )
+    assert [score.name for score in found.scores] == ["localisation_map"]
+    assert "METEOR needs Java (left out: map)" in caplog.text
+
+
+def test_retrieved_regions_are_ranked_by_log_probability(collection, run):
+    found = retrieve_regions(load_trained_model(run), "a red ball", collection, split="train", count=3)
+    assert len(found) == 3
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert all(one.score < 0 and one.image.endswith(f"{one.id}.png") for one in found)
+
+
+def test_a_model_without_regions_is_refused(collection, tmp_path):
+    recipe = {**RECIPE, "model": {"name": "mrnn", "embedding_dim": 4, "hidden_dim": 4, "multimodal_dim": 4}}
+    model = load_trained_model(train(Recipe.model_validate(recipe), collection, tmp_path / "run"))
+    with pytest.raises(RunError, match="expected a model that detects regions, got 'mrnn'"):
+        RegionCaptioner(model)
+
+
+def test_commands(collection, run, tmp_path):
+    image = str(collection.image_path(collection.items("test")[0]))
+    runner, out = CliRunner(), tmp_path / "boxes.png"
+    result = runner.invoke(app, ["regions", image, "--model", str(run), "--out", str(out), "--count", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert len(found) == 2 and set(found[0]) == {"box", "text", "score", "log_prob"}
+    assert found[0]["score"] >= found[1]["score"]
+    left, top, width, height = found[0]["box"]
+    assert left >= -1e-3 and top >= -1e-3 and left + width <= 60.001 and top + height <= 40.001
+    with Image.open(out) as drawing:
+        assert max(drawing.size) == 640
+    command = ["search", "a tree", "--regions", "--model", str(run), "--collection", str(collection.path)]
+    result = runner.invoke(app, [*command, "--split", "test", "--count", "1"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("\n") == 1

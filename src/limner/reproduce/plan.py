@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from limner.data.collection import Collection
-from limner.errors import SettingsError
+from limner.errors import FeatureError, SettingsError
 from limner.progress import StageProgress
+from limner.reproduce.datasets import recognise
 from limner.reproduce.tables import PublishedRow, PublishedTable
 from limner.runs.recipe import Recipe, load_recipe, recipe_names
 from limner.settings import Settings
@@ -23,6 +24,8 @@ class ReproductionSettings(Settings):
     """Names of the rows to reproduce; empty for all rows with a recipe."""
     seeds: int = Field(default=1, ge=1)
     """Number of training runs of each row, with consecutive random seeds from that of its recipe."""
+    dataset: str | None = None
+    """Key of the data set, for a table whose recipes depend on it; None to recognise it by the ids of the items."""
     recipes: str | None = None
     """Alternative folder of recipes; a row without a recipe there uses the table's own."""
     overrides: tuple[str, ...] = ()
@@ -66,11 +69,13 @@ class RowPlan(NamedTuple):
     """File of the row's result."""
     alternatives: tuple[TrainingSequence, ...]
     """Training runs of each alternative of the row."""
+    recipes: tuple[Recipe, ...]
+    """The row's recipe for each alternative, with the settings of its evaluation."""
 
-    @property
-    def recipes(self) -> list[Recipe]:
-        """The row's recipe for each alternative."""
-        return [sequence[-1].recipe for sequence in self.alternatives]
+    def recipe_of(self, run: Path) -> Recipe:
+        """The recipe of the alternative with this run directory, with the settings of the row's evaluation."""
+        pairs = zip(self.alternatives, self.recipes, strict=True)
+        return next(recipe for sequence, recipe in pairs if sequence[-1].run == run)
 
     @property
     def pretraining(self) -> list[Recipe]:
@@ -80,9 +85,11 @@ class RowPlan(NamedTuple):
 
 def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> RowPlan:
     """Plan the training runs of a row; the random seed is that of the recipe plus `repetition`."""
-    folder = recipe_folder_of(row, job)
-    recipes = [_load_recipe(f"{folder}/{row.recipe}", job, repetition, overrides) for overrides in row.alternatives]
-    seed = f"-seed{recipes[0].training.seed}" if repetition else ""
+    folder, changes = recipe_folder_of(row, job), (*_feature_changes(row, job), *row.changes)
+    overrides = [(*changes, *alternative) for alternative in row.alternatives]
+    trained = [_load_recipe(f"{folder}/{row.recipe}", job, repetition, one) for one in overrides]
+    evaluated = [_load_recipe(f"{folder}/{row.recipe}", job, repetition, (*one, *row.evaluation)) for one in overrides]
+    seed = f"-seed{trained[0].training.seed}" if repetition else ""
     pretraining: list[TrainingRun] = []
     name, init = "", job.settings.init
     for stage in row.pretraining:
@@ -90,13 +97,40 @@ def plan_row(row: PublishedRow, job: ReproductionJob, repetition: int = 0) -> Ro
         run = job.out / "runs" / f"{name}{seed}"
         pretraining.append(TrainingRun(_load_recipe(f"{folder}/{stage}", job, repetition), run, init))
         init = run
-    name = _run_name(str(row.recipe), name)
-    numbers = [f"-{number + 1}" for number in range(len(recipes))] if len(recipes) > 1 else [""]
+    name = _run_name("-".join((str(row.recipe), *map(_change_name, changes))), name)
+    numbers = [f"-{number + 1}" for number in range(len(trained))] if len(trained) > 1 else [""]
     runs = [job.out / "runs" / f"{name}{number}{seed}" for number in numbers]
     return RowPlan(
         row,
         job.out / "rows" / f"{_file_name(row)}{seed}.json",
-        tuple((*pretraining, TrainingRun(recipe, run, init)) for recipe, run in zip(recipes, runs, strict=True)),
+        tuple((*pretraining, TrainingRun(recipe, run, init)) for recipe, run in zip(trained, runs, strict=True)),
+        tuple(evaluated),
+    )
+
+
+def table_of_collection(table: PublishedTable, collection: Collection, key: str | None) -> PublishedTable:
+    """Return the part of a table about the data set of a collection; the table itself if its recipes fit any.
+
+    Args:
+        table: the published table.
+        collection: the collection to train on.
+        key: key of the data set; None to recognise it.
+
+    Raises:
+        SettingsError: the collection is of none of the data sets of the table, or the key is unknown.
+    """
+    if key is not None:
+        return table.on(table.data_set(key))
+    if not table.trained_on:
+        return table
+    recognised = recognise(collection)
+    if recognised in table.trained_on:
+        return table.on(recognised)
+    found = "items with ids of another form" if recognised is None else f"the items of {recognised.name}"
+    keys = " or ".join(f"--dataset {dataset.key}" for dataset in table.trained_on)
+    raise SettingsError(
+        f"{table.name} needs a collection of {table.needs}, but {collection.path} has {found}; to train its rows on "
+        f"this collection nevertheless, add {keys}"
     )
 
 
@@ -131,6 +165,33 @@ def parse_stored_recipe(settings: dict[str, Any]) -> Recipe | None:
 
 def _file_name(row: PublishedRow) -> str:
     return re.sub(r"[^a-z0-9]+", "-", row.name.lower()).strip("-")
+
+
+def _feature_changes(row: PublishedRow, job: ReproductionJob) -> tuple[str, ...]:
+    """Select the feature table of a row: the first one of the paper that the collection has, else that of the recipe.
+
+    Raises:
+        FeatureError: the collection has neither.
+    """
+    if not row.features or any(override.startswith("features.tables=") for override in job.settings.overrides):
+        return ()
+    existing = job.collection.features()
+    for name in row.features:
+        if name in existing:
+            return (f"features.tables=[{name}]",)
+    stand_ins = load_recipe(f"{recipe_folder_of(row, job)}/{row.recipe}", list(row.changes)).features.tables
+    if missing := [name for name in stand_ins if name not in existing]:
+        raise FeatureError(
+            f"{job.collection.path}: row '{row.name}' of {job.table.name} needs the feature table "
+            f"'{row.features[0]}', the backbone of the paper, or '{missing[0]}'; compute one of them with "
+            "'limner features', or name another one with \"features.tables=[NAME]\""
+        )
+    return ()
+
+
+def _change_name(change: str) -> str:
+    """Part of the name of a run directory for a change: 'visinrnn' for 'model.variant=visInRnn'."""
+    return re.sub(r"[^a-z0-9_.]+", "-", change.partition("=")[2].lower()).strip("-") or "none"
 
 
 def _run_name(recipe: str, previous: str) -> str:

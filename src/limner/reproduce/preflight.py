@@ -23,7 +23,7 @@ from limner.reproduce.plan import (
 )
 from limner.reproduce.tables import InitialRun, PublishedRow, RowResult
 from limner.retrieval.shortlist import require_shortlist
-from limner.runs.recipe import Recipe
+from limner.runs.recipe import EvaluationSettings, Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, sha256
 from limner.training.setup import prepare, require_counted_words
 
@@ -36,9 +36,13 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
     """
     fingerprint = job.collection.fingerprint()
     for path in result_paths(job.table, job.out):
-        if RowResult.load(path).evaluation.fingerprint != fingerprint:
+        result = RowResult.load(path)
+        if result.table not in (None, job.table.name):
+            raise RunError(f"{path}: is a row of {result.table}; choose another --out")
+        if result.evaluation.fingerprint != fingerprint:
             raise RunError(f"{path}: made from another collection; choose another --out")
-    pending: list[tuple[TrainingRun, PublishedRow | None]] = []
+    stages: list[TrainingRun] = []
+    pending: list[tuple[TrainingRun, PublishedRow, EvaluationSettings]] = []
     for row in rows:
         for path in result_paths_of_row(row, job.out):
             _check_result(path, row, job)
@@ -46,17 +50,20 @@ def check(rows: Sequence[PublishedRow], job: ReproductionJob) -> None:
         repetitions = range(job.settings.seeds)
         if any(not plan_row(row, job, repetition).result_path.exists() for repetition in repetitions):
             _require_same_languages(first)
-            pending += [(stage, None) for stage in first.alternatives[0][:-1]]
-            pending += [(sequence[-1], row) for sequence in first.alternatives]
-    trainings = list({training.run: training for training, _ in pending}.values())
+            stages += [stage for sequence in first.alternatives for stage in sequence]
+            pending += [
+                (sequence[-1], row, recipe.evaluation)
+                for sequence, recipe in zip(first.alternatives, first.recipes, strict=True)
+            ]
+    trainings = list({training.run: training for training in stages}.values())
     for done, training in enumerate(trainings):
         job.on_progress("checking", done, len(trainings))
         # Runs of the table that initialise others do not exist yet.
         init = training.init if training.init == job.settings.init else None
         model = prepare(training.recipe, job.collection, job.command, init)[0]
-        for row in (row for other, row in pending if row is not None and other.run == training.run):
+        for _, row, measures in (one for one in pending if one[0].run == training.run):
             retrieval = job.table.retrieval and row.image_control == "right"
-            _require_evaluable(model, row, job.collection, retrieval)
+            _require_evaluable(model, row, measures, job.collection, retrieval)
 
 
 def initial_run(init: Path | None) -> InitialRun | None:
@@ -132,9 +139,11 @@ def _require_same_languages(plan: RowPlan) -> None:
             )
 
 
-def _require_evaluable(model: TrainedModel, row: PublishedRow, collection: Collection, retrieval: bool) -> None:
+def _require_evaluable(
+    model: TrainedModel, row: PublishedRow, evaluation: EvaluationSettings, collection: Collection, retrieval: bool
+) -> None:
     """Raise the errors that the evaluation of the row would raise after training."""
-    data, evaluation = model.recipe.data, model.recipe.evaluation
+    data = model.recipe.data
     leave_out = model.recipe.features.missing == "leave_out"
     features = open_features(model, collection)
     examples = Examples.of_split(

@@ -70,6 +70,9 @@ def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: Published
     for override in first.overrides:
         key, _, value = override.partition("=")
         differences.append(f"{key}={value if len(value) <= MAX_OVERRIDE_LENGTH else '…'}".replace("|", "\\|"))
+    tables = first.recipe["features"]["tables"]
+    if row.features and not set(tables) & set(row.features):
+        differences.append(f"features: {', '.join(tables)}")
     if first.initialised_from is not None:
         differences.append(f"initialised from {first.initialised_from.run}")
     if first.budget != 1:

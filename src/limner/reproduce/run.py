@@ -20,10 +20,12 @@ from limner.reproduce.plan import (
     plan_row,
     recipe_folder_of,
     result_paths,
+    table_of_collection,
 )
 from limner.reproduce.preflight import check, initial_run
 from limner.reproduce.render import write_table
 from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
+from limner.retrieval.marginal import MARGINAL_IMAGES
 from limner.runs.recipe import recipe_names
 from limner.runs.records import RunConfig
 from limner.runs.trained_model import TrainedModel, load_trained_model
@@ -54,12 +56,14 @@ def reproduce_table(
         on_progress: called with the stage, the units done and their total.
 
     Raises:
-        SettingsError: a row is unknown or has no recipe, or a recipe does not fit the data.
+        SettingsError: the collection is of another data set than the table, a row is unknown or has no recipe, or a
+            recipe does not fit the data.
         FeatureError: the collection lacks features that a recipe uses.
-        RunError: `out` contains a row of another collection, or one of these rows with other settings, features or
-            initial weights; or `init` is not a run directory.
+        RunError: `out` contains a row of another table or collection, or one of these rows with other settings,
+            features or initial weights; or `init` is not a run directory.
     """
     settings = settings or ReproductionSettings()
+    table = table_of_collection(table, collection, settings.dataset)
     rows = _select_rows(table, settings.rows)
     if settings.recipes is not None and not any(name.startswith(f"{settings.recipes}/") for name in recipe_names()):
         known = ", ".join(recipe_names())
@@ -105,24 +109,25 @@ def _train_and_evaluate(plan: RowPlan, job: ReproductionJob) -> None:
     for training in trainings.values():
         _train(training, job)
     best = _best_alternative(alternatives)[-1]
-    model = load_trained_model(best.run)
+    model, recipe = load_trained_model(best.run), plan.recipe_of(best.run)
     evaluation = evaluate(
         [model],
         job.collection,
         options=EvaluationOptions(
-            decoding=best.recipe.decoding,  # the run may have been trained with other decoding and evaluation settings
-            measures=best.recipe.evaluation,
+            decoding=recipe.decoding,  # the run may have been trained with other decoding and evaluation settings
+            measures=recipe.evaluation,
             metrics=tuple(job.table.metrics),
             image_control=row.image_control,
             retrieval=job.table.retrieval and row.image_control == "right",
-            marginal_images=0,
+            marginal_images=MARGINAL_IMAGES if job.table.has_normalised_retrieval else 0,
         ),
         command=job.command,
         on_progress=lambda stage, done, total: job.on_progress(f"{stage} {row.name}", done, total),
     )
     result = RowResult(
+        table=job.table.name,
         row=row.name,
-        recipe=best.recipe.model_dump(mode="json"),
+        recipe=recipe.model_dump(mode="json"),
         recipe_folder=recipe_folder_of(row, job),
         overrides=job.settings.overrides,
         pretraining=tuple(recipe.model_dump(mode="json") for recipe in plan.pretraining),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limner.diagnosis.gradients import GradientNorms
+from limner.errors import SettingsError
 from limner.features.controls import ImageControl
 from limner.metrics import METRICS, Score
+from limner.reproduce.datasets import DataSet
 from limner.runs.records import Evaluation, Record
 
 
@@ -34,8 +37,8 @@ class PublishedRow(NamedTuple):
     name: str
     """Name of the system as printed in the paper."""
     recipe: str | None
-    """Name of the recipe in the table's recipe folder; None for a system that Limner does not implement, which is
-    shown with its published figures only."""
+    """Name of the recipe in the table's recipe folder, where '{dataset}' is replaced by the key of the data set; None
+    for a system that Limner does not implement, which is shown with its published figures only."""
     image_control: ImageControl = "right"
     """Image control of the evaluation."""
     alternatives: tuple[tuple[str, ...], ...] = ((),)
@@ -51,6 +54,13 @@ class PublishedRow(NamedTuple):
     that is its own baseline is compared with the other one."""
     level: float = 0.05
     """Significance level."""
+    changes: tuple[str, ...] = ()
+    """Recipe changes KEY=VALUE of all alternatives; they are part of the name of the run directory."""
+    evaluation: tuple[str, ...] = ()
+    """Changes KEY=VALUE of `decoding` and `evaluation` after training. Rows that differ in these alone share a run."""
+    features: tuple[str, ...] = ()
+    """Feature tables of the paper's backbone. The row reads the first one that the collection has, or else the tables
+    of its recipe. Empty for those of the recipe."""
 
 
 class PublishedTable(NamedTuple):
@@ -71,11 +81,69 @@ class PublishedTable(NamedTuple):
     """Whether image-text retrieval is evaluated, which is slow for models without a faster all-pairs scoring."""
     gradients: bool = False
     """Whether gradients through time are measured on the validation split."""
+    trained_on: tuple[DataSet, ...] = ()
+    """Data sets of `datasets` that the rows can be trained on; empty if the rows have the same recipe for any
+    collection."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the columns that are sentence metrics."""
         return tuple(column.score for column in self.columns if column.score in METRICS)
+
+    @property
+    def has_normalised_retrieval(self) -> bool:
+        """Whether a column is a score of image-to-text retrieval among all sentences, Mao et al. (2015), eq. 7."""
+        return any(re.fullmatch(r"image_to_text_(r\d+|median_rank)", column.score) for column in self.columns)
+
+    @property
+    def needs(self) -> str:
+        """The collections that the table can be trained on, for messages."""
+        return (
+            " or ".join(str(dataset) for dataset in self.trained_on)
+            or "any collection with the languages and features of its recipes"
+        )
+
+    def on(self, dataset: DataSet) -> PublishedTable:
+        """Return the part of the table about one data set: its rows with the recipes for it, and its figures.
+
+        Figures on data sets that no row can be trained on stay part of it. Rows without figures on the data set are
+        left out, unless they have none at all.
+        """
+        others = {other.name for other in self.trained_on} - {dataset.name}
+        rows = tuple(
+            row._replace(recipe=row.recipe and row.recipe.format(dataset=dataset.key))
+            for row in self.rows
+            if dataset.name in row.published or not row.published
+        )
+        names = {row.name for row in rows}
+        rows = tuple(
+            row._replace(baselines=tuple(baseline for baseline in row.baselines if baseline in names)) for row in rows
+        )
+        datasets = tuple(name for name in self.datasets if name not in others)
+        return self._replace(rows=rows, datasets=datasets, trained_on=(dataset,))
+
+    def data_set(self, key: str) -> DataSet:
+        """Return one of the table's data sets by its key.
+
+        Raises:
+            SettingsError: the table has no figures on a data set of this name.
+        """
+        for dataset in self.trained_on:
+            if dataset.key == key:
+                return dataset
+        known = ", ".join(dataset.key for dataset in self.trained_on)
+        expected = f"expected one of {known}" if known else "its rows are the same for every collection; leave it out"
+        raise SettingsError(f"data set '{key}' of {self.name}: {expected}")
+
+
+def read_figures(columns: Sequence[TableColumn], printed: str) -> dict[str, float]:
+    """Read published figures, in the order of the columns and '-' where there is none, on our scale.
+
+    Raises:
+        ValueError: the number of figures is not that of the columns, or one of them is not a number.
+    """
+    cells = zip(columns, printed.split(), strict=True)
+    return {column.score: round(float(cell) / column.scale, 6) for column, cell in cells if cell != "-"}
 
 
 class InitialRun(Record):
@@ -90,6 +158,8 @@ class InitialRun(Record):
 class RowResult(Record):
     """The result of one row with one seed, stored so that the row is not trained and evaluated again."""
 
+    table: str | None = None
+    """Name of the table; None in records of older versions."""
     row: str
     """Name of the row."""
     recipe: dict[str, Any]

@@ -1,0 +1,51 @@
+"""Data sets of published tables, and their recognition in a collection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from limner.data.collection import Collection
+
+RECOGNISED_SHARE = 0.9
+"""Minimum share of the items whose ids have the form of a data set."""
+
+
+class DataSet(NamedTuple):
+    """A data set that rows of a table are trained on."""
+
+    name: str
+    """Name as printed in the paper."""
+    key: str
+    """Name in options, and in the names of recipes in place of '{dataset}'."""
+    ids: str
+    """Regular expression of the item ids, the file names of the images without folders and suffix."""
+    command: str
+    """Command that imports it."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ('limner import {self.command}')"
+
+
+FLICKR8K = DataSet("Flickr8k", "flickr8k", r"\d+_[0-9a-f]{10}", "flickr SOURCE COLLECTION")
+FLICKR30K = DataSet("Flickr30k", "flickr30k", r"\d{8,10}", "karpathy dataset_flickr30k.json COLLECTION")
+COCO = DataSet("MS COCO", "coco", r"(COCO_[a-z]+\d{4}_)?\d{12}", "karpathy dataset_coco.json COLLECTION")
+IAPR = DataSet("IAPR TC-12", "iapr", r"\d{1,5}", "iapr SOURCE COLLECTION")
+VISUAL_GENOME = DataSet("Visual Genome", "visual-genome", r"\d{1,7}", "visual-genome SOURCE COLLECTION")
+DATA_SETS = (FLICKR8K, FLICKR30K, COCO, IAPR, VISUAL_GENOME)
+"""All data sets; a form of ids that contains another one comes after it."""
+
+
+def recognise(collection: Collection) -> DataSet | None:
+    """Return the data set of a collection by the form of its item ids; None if it is none of `DATA_SETS`."""
+    return recognise_ids([item.id for item in collection.items()])
+
+
+def recognise_ids(ids: Sequence[str]) -> DataSet | None:
+    """Return the data set whose form at least `RECOGNISED_SHARE` of the ids have."""
+    for dataset in DATA_SETS:
+        matching = sum(re.fullmatch(dataset.ids, id_) is not None for id_ in ids)
+        if ids and matching >= RECOGNISED_SHARE * len(ids):
+            return dataset
+    return None

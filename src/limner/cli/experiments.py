@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from limner.cli.app import MORE, app, command_line
-from limner.cli.options import CollectionOption, JsonOption, given
+from limner.cli.options import JsonOption, given
 from limner.cli.terminal import err, print_json, print_scores, progress_bars
+from limner.errors import SettingsError
 
 if TYPE_CHECKING:
     from limner.cli.demo import DemoResult
+    from limner.reproduce.listing import TableList
+    from limner.reproduce.properties import PropertyTable
 
 
 @app.command(rich_help_panel=MORE)
@@ -79,18 +82,27 @@ def _print_demo(result: DemoResult) -> None:
 @app.command(rich_help_panel=MORE)
 def reproduce(
     table: Annotated[
-        str,
-        typer.Argument(
-            help="Table: kiros2014/table1, calixto2016/table1, calixto2017/table1, calixto2017/table2 or lecture/cells."
-        ),
-    ],
+        str | None, typer.Argument(help="Published table, such as mao2015/table3; --list shows all.")
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change in the recipe of every row."),
     ] = None,
     *,
-    collection: CollectionOption,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the runs, the rows and the table.")],
+    collection: Annotated[
+        Path | None, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs, the rows and the table.")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            help="Data set whose rows and figures are used: iapr, flickr8k, flickr30k, coco or visual-genome; default: "
+            "recognised by the file names of the images.",
+        ),
+    ] = None,
     recipes: Annotated[
         str | None,
         typer.Option("--recipes", help="Folder of recipes to use, such as calixto2017/small; default: the table's."),
@@ -106,31 +118,44 @@ def reproduce(
     budget: Annotated[
         float, typer.Option("--budget", help="Share of the recipes' epochs and samples to use, above 0, at most 1.")
     ] = 1.0,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List the tables, the data that they need and their rows.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train and evaluate the rows of a published table, and print them beside the published values.
 
-    Rows of translation models are marked where they are significantly better than the baselines. An interrupted
-    command continues where it stopped.
+    `limner reproduce --list` lists the tables. Rows are marked where they are significantly better than their
+    baselines. An interrupted command continues where it stopped.
 
     Example: `limner reproduce kiros2014/table1 --collection collections/flickr8k --out runs/table1 --budget 0.1`
     """
-    from limner.data.collection import Collection
-    from limner.reproduce import ReproductionSettings, find_table, reproduce_table
+    from limner.reproduce import PROPERTY_TABLES, ReproductionSettings, find_table, reproduce_table
+    from limner.reproduce.listing import list_tables, open_collection
 
-    values = given(rows=row, seeds=seeds, recipes=recipes, overrides=changes, init=init, budget=budget)
+    if show_list or table in PROPERTY_TABLES:
+        _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
+        return
+    if table is None or out is None:
+        expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"
+        raise SettingsError(f"expected {expected}; 'limner reproduce --list' lists the tables")
+    published = find_table(table)
+    opened = open_collection(published, collection)
+    values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)
     settings = ReproductionSettings.parse(values)
     with progress_bars() as progress:
         reproduction = reproduce_table(
-            find_table(table),
-            Collection.open(collection),
-            out,
-            settings=settings,
-            command=command_line(),
-            on_progress=progress,
+            published, opened, out, settings=settings, command=command_line(), on_progress=progress
         )
     if as_json:
         typer.echo(reproduction.json.read_text(encoding="utf-8"))
         return
     typer.echo(reproduction.markdown.read_text(encoding="utf-8"))
     typer.echo(", ".join(str(path) for path in (reproduction.markdown, reproduction.json, *reproduction.figures)))
+
+
+def _print_listing(listing: TableList | PropertyTable, as_json: bool) -> None:
+    if as_json:
+        print_json(listing.to_plain())
+    else:
+        typer.echo(listing.to_markdown())

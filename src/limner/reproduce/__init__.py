@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from limner.errors import SettingsError
-from limner.reproduce import calixto2016, calixto2017, kiros2014, lecture
+from limner.reproduce import calixto2016, calixto2017, johnson2016, kiros2014, lecture, mao2015, vinyals2015, xu2015
 from limner.reproduce.plan import ReproductionSettings
+from limner.reproduce.properties import MAO2015_TABLE_6, PropertyTable
 from limner.reproduce.run import reproduce_table
 from limner.reproduce.tables import PublishedRow, PublishedTable, Reproduction, RowResult
 
 __all__ = [
+    "PROPERTY_TABLES",
     "TABLES",
+    "PropertyTable",
     "PublishedRow",
     "PublishedTable",
     "Reproduction",
@@ -21,13 +24,25 @@ __all__ = [
 
 TABLES = {
     table.name: table
-    for table in (kiros2014.TABLE_1, calixto2016.TABLE_1, calixto2017.TABLE_1, calixto2017.TABLE_2, lecture.CELLS)
+    for table in (
+        kiros2014.TABLE_1,
+        *mao2015.TABLES,
+        *vinyals2015.TABLES,
+        xu2015.TABLE_1,
+        calixto2016.TABLE_1,
+        calixto2017.TABLE_1,
+        calixto2017.TABLE_2,
+        johnson2016.TABLE_1,
+        lecture.CELLS,
+    )
 }
-"""Published tables by name."""
+"""Published tables of scores by name."""
+PROPERTY_TABLES = {MAO2015_TABLE_6.name: MAO2015_TABLE_6}
+"""Published tables of properties of models by name."""
 
 
 def find_table(name: str) -> PublishedTable:
-    """Return a published table by its name, 'paper/table'.
+    """Return a published table of scores by its name, 'paper/table'.
 
     Raises:
         SettingsError: there is no such table.

@@ -1,0 +1,283 @@
+"""Published tables of captioning papers: figures, data sets, plans and lists."""
+
+import dataclasses
+import itertools
+
+import pytest
+from typer.testing import CliRunner
+
+from limner.cli import app
+from limner.data.collection import Collection, write_items
+from limner.errors import CollectionError, FeatureError, RunError, SettingsError
+from limner.reproduce import (
+    PROPERTY_TABLES,
+    TABLES,
+    PublishedRow,
+    PublishedTable,
+    ReproductionSettings,
+    find_table,
+    plan,
+    reproduce_table,
+    run,
+)
+from limner.reproduce.datasets import COCO, FLICKR8K, FLICKR30K, IAPR, VISUAL_GENOME, recognise_ids
+from limner.reproduce.listing import list_tables, open_collection
+from limner.reproduce.plan import ReproductionJob, plan_row, table_of_collection
+from limner.reproduce.properties import recurrent_properties
+from limner.reproduce.run import MARGINAL_IMAGES
+from limner.reproduce.tables import TableColumn, read_figures
+from limner.runs.recipe import load_recipe
+
+CAPTIONING = [table for table in TABLES.values() if table.trained_on]
+PARTS = [(table, dataset) for table in CAPTIONING for dataset in table.trained_on]
+NUMBERS = {  # published figures of each row; 0 where the data set has no such row
+    "mao2015/table1": {"iapr": [4, 4, 4, 3, 3, 5, 5]},
+    "mao2015/table2": {"iapr": [8]},
+    "mao2015/table3": {"flickr8k": [8, 8, 8, 8, 8, 8, 13]},
+    "mao2015/table4": {
+        "flickr30k": [8, 8, 8, 8, 8, 8, 6, 4, 8, 0, 8, 8],
+        "coco": [8, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 8],
+    },
+    "mao2015/table5": {"flickr30k": [1, 3, 4, 1, 4, 0, 5, 5], "coco": [1, 3, 4, 1, 4, 1, 0, 5]},
+    "mao2015/table7": {"coco": [7, 7, 7, 7]},
+    "mao2015/table8": {"flickr30k": [4] * 7},
+    "vinyals2015/table1": {"coco": [3, 3, 3, 3]},
+    "vinyals2015/table2": {"flickr30k": [1, 1, 1], "flickr8k": [1, 1, 1]},
+    "vinyals2015/table4": {"flickr8k": [6, 6, 4]},
+    "vinyals2015/table5": {"flickr30k": [6, 6, 6, 6]},
+    "xu2015/table1": {"flickr8k": [3, 0, 5, 5], "flickr30k": [4, 0, 5, 5], "coco": [4, 5, 5, 5]},
+    "johnson2016/table1": {"visual-genome": [1]},
+}
+IDS = {
+    FLICKR8K: ["1000268201_693b08cb0e", "997722733_0cb5439472"],
+    FLICKR30K: ["1000092795", "99804383"],
+    COCO: ["COCO_val2014_000000391895", "000000522418"],
+    IAPR: ["1000", "40011", "25"],
+    VISUAL_GENOME: ["2315351", "1592811", "1"],
+}
+
+
+def job(table, collection, out, **settings):
+    parsed = ReproductionSettings.parse(settings)
+    return ReproductionJob(table, collection, out, parsed, "test", lambda stage, done, total: None)
+
+
+def renamed(tiny, folder, ids):
+    """The sentences of the tiny collection with the ids of a data set."""
+    items = zip(itertools.islice(tiny.items(), len(ids)), ids, strict=True)
+    write_items(folder, [dataclasses.replace(item, id=id_, image=None) for item, id_ in items])
+    return Collection.open(folder)
+
+
+@pytest.mark.parametrize("table", CAPTIONING, ids=lambda table: table.name)
+def test_every_row_has_its_published_figures(table):
+    assert {dataset.key for dataset in table.trained_on} == set(NUMBERS[table.name])
+    for dataset in table.trained_on:
+        assert [len(row.published.get(dataset.name, {})) for row in table.rows] == NUMBERS[table.name][dataset.key]
+        for score, values in itertools.groupby(
+            sorted((s, v) for row in table.rows for s, v in row.published.get(dataset.name, {}).items()),
+            key=lambda pair: pair[0],
+        ):
+            limit = 1000 if score == "perplexity" or score.endswith("rank") else 100
+            assert all(0 < value <= limit for _, value in values), score
+
+
+def test_figures_are_read_in_the_order_of_the_columns_and_on_our_scale():
+    columns = (
+        TableColumn("perplexity", "PPL", 2),
+        TableColumn("bleu1", "B-1", 3, 0.01),
+        TableColumn("bleu2", "B-2", 3),
+    )
+    assert read_figures(columns, "6.92 0.482 -") == {"perplexity": 6.92, "bleu1": 48.2}
+    for wrong in ("6.92 0.482", "6.92 0.482 - 1", "6.92 O.482 -"):
+        with pytest.raises(ValueError):
+            read_figures(columns, wrong)
+
+
+def test_the_same_system_has_the_same_figures_in_two_tables():
+    """Tables 4, 5 and 8 of Mao et al. describe one model on Flickr30k, with two and three digits."""
+    rows = {
+        name: {row.name: row.published for row in find_table(f"mao2015/{name}").rows} for name in ("table5", "table8")
+    }
+    rounded, full = rows["table5"]["Ours-m-RNN-VggNet"]["Flickr30k"], rows["table8"]["m-RNN"]["Flickr30k"]
+    assert all(abs(rounded[score] - value) <= 0.5 for score, value in full.items())
+
+
+@pytest.mark.parametrize(("table", "dataset"), PARTS, ids=lambda one: getattr(one, "key", None) or one.name)
+def test_recipes_have_the_published_figures_of_their_rows(table, dataset):
+    if table.name == "mao2015/table7":
+        return  # other test images than those of the recipe's figures
+    single = table.name in ("mao2015/table1", "mao2015/table2", "mao2015/table3")
+    for row in table.on(dataset).rows:
+        if row.recipe and not row.changes and (single or row.features != ("alexnet",)):
+            published = load_recipe(f"{table.recipes}/{row.recipe}", []).published.values
+            own = {score: value for score, value in row.published[dataset.name].items() if score in published}
+            assert own, row.name
+            tolerance = 0.5 if table.name == "mao2015/table8" else 0
+            assert all(abs(published[score] - value) <= tolerance for score, value in own.items())
+
+
+@pytest.mark.parametrize(("table", "dataset"), PARTS, ids=lambda one: getattr(one, "key", None) or one.name)
+def test_every_row_is_planned(table, dataset, tiny, tmp_path):
+    """Rows that differ in decoding alone share a run; all other rows have their own."""
+    part = table_of_collection(table, tiny, dataset.key)
+    assert part.datasets[0] == dataset.name or dataset.name in part.datasets
+    changes = [] if table.recipes == "kiros2014" else ["features.tables=[colour]"]
+    plans = [plan_row(row, job(part, tiny, tmp_path, overrides=changes)) for row in part.rows if row.recipe]
+    assert plans
+    runs = {one.alternatives[0][-1].run: one.alternatives[0][-1].recipe for one in plans}
+    recipes = {one.alternatives[0][-1].recipe.model_dump_json() for one in plans}
+    assert len(runs) >= len(recipes)
+    assert len({one.result_path for one in plans}) == len(plans)
+
+
+def test_variants_of_the_m_rnn_are_trained_in_runs_of_their_own(tiny, tmp_path):
+    part = find_table("mao2015/table8").on(FLICKR30K)
+    plans = [plan_row(row, job(part, tiny, tmp_path, overrides=["features.tables=[colour]"])) for row in part.rows]
+    assert [one.recipes[0].model.variant for one in plans] == [
+        "m-RNN",
+        *("NoEmbInput", "OneLayerEmb", "EmbOneInput", "visInRnn", "visInRnn-both", "visInRnn-both-shared"),
+    ]
+    assert len({one.alternatives[0][-1].run for one in plans}) == 7
+
+
+def test_rows_that_differ_in_decoding_share_a_run(tiny, tmp_path):
+    part = find_table("mao2015/table7").on(COCO)
+    greedy, beam = (
+        plan_row(row, job(part, tiny, tmp_path, overrides=["features.tables=[colour]"]))
+        for row in part.rows
+        if row.recipe
+    )
+    assert greedy.alternatives == beam.alternatives
+    assert (greedy.recipes[0].decoding.beam_size, beam.recipes[0].decoding.beam_size) == (1, 3)
+    assert beam.recipe_of(greedy.alternatives[0][-1].run) == beam.recipes[0]
+
+
+@pytest.mark.parametrize(("dataset", "ids"), IDS.items(), ids=[one.key for one in IDS])
+def test_a_data_set_is_recognised_by_the_names_of_its_images(dataset, ids):
+    assert recognise_ids(ids) is dataset
+    assert recognise_ids([*ids * 10, "drawing"]) is dataset
+    assert recognise_ids([*ids, "drawing"] if len(ids) < 9 else []) is None
+    assert recognise_ids([]) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "ids", "message"),
+    [
+        ("mao2015/table1", IDS[FLICKR8K], r"needs a collection of IAPR TC-12 .*limner import iapr.*items of Flickr8k"),
+        ("mao2015/table5", IDS[IAPR], r"of Flickr30k .* or MS COCO .*--dataset flickr30k or --dataset coco"),
+        ("johnson2016/table1", ["a", "b"], r"of Visual Genome .*ids of another form"),
+    ],
+)
+def test_a_collection_of_other_data_is_rejected_with_the_data_that_is_needed(table, ids, message, tiny, tmp_path):
+    collection = renamed(tiny, tmp_path / "other", ids)
+    with pytest.raises(SettingsError, match=message):
+        reproduce_table(find_table(table), collection, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_data_set_selects_recipes_and_figures(tiny, tmp_path):
+    table = find_table("mao2015/table4")
+    part = table_of_collection(table, renamed(tiny, tmp_path / "coco", IDS[COCO]), None)
+    assert (part.datasets, [row.name for row in part.rows]) == (
+        ("MS COCO",),
+        ["Random", "DeepVS-RCNN", "Ours-m-RNN-VggNet"],
+    )
+    assert part.rows[-1].recipe == "coco"
+    assert find_table("vinyals2015/table2").on(FLICKR8K).datasets == ("PASCAL (transfer)", "Flickr8k", "SBU")
+    with pytest.raises(SettingsError, match=r"data set 'iapr' of mao2015/table4: expected one of flickr30k, coco"):
+        table_of_collection(table, tiny, "iapr")
+    with pytest.raises(SettingsError, match="the same for every collection"):
+        table_of_collection(find_table("kiros2014/table1"), tiny, "iapr")
+
+
+def test_the_features_of_the_paper_are_preferred(tiny, tmp_path, monkeypatch):
+    part = find_table("mao2015/table3").on(FLICKR8K)
+    (row,) = (row for row in part.rows if row.recipe)
+    with pytest.raises(FeatureError, match=r"mao2015/table3 needs the feature table 'alexnet'.*or 'mobilenet_v2'"):
+        plan_row(row, job(part, tiny, tmp_path))
+    for existing, expected, name in (
+        (("alexnet", "mobilenet_v2"), "alexnet", "flickr8k-alexnet"),
+        (("mobilenet_v2",), "mobilenet_v2", "flickr8k"),
+    ):
+        monkeypatch.setattr(Collection, "features", lambda self, existing=existing: existing)
+        planned = plan_row(row, job(part, tiny, tmp_path))
+        assert planned.recipes[0].features.tables == (expected,)
+        assert planned.alternatives[0][-1].run.name == name
+
+
+SMALL = ("text.min_count=1", "evaluation.skip_words=0", "evaluation.samples=0", "evaluation.shortlist=3")
+SMALL += ("decoding.max_length=8", "training.epochs=1", "training.train_on_val_epochs=0")
+SMALL_TABLE = PublishedTable(
+    name="test/captions",
+    title="Captions",
+    recipes="kiros2014",
+    columns=(TableColumn("bleu1", "B-1", 1), TableColumn("image_to_text_r1", "R@1", 1)),
+    datasets=("Theirs",),
+    rows=(
+        PublishedRow("greedy", "mlbl-b", features=("vgg19",)),
+        PublishedRow("beam", "mlbl-b", features=("vgg19",), evaluation=("decoding.beam_size=2",)),
+        PublishedRow("text", "lbl", changes=("model.word_dim=5",)),
+    ),
+    notes="Notes.",
+)
+
+
+def test_a_table_with_evaluation_settings_is_made(tiny, tmp_path, monkeypatch):
+    overrides = {"kiros2014/mlbl-b": ["features.tables=[colour]", "model.word_dim=6"]}
+    monkeypatch.setattr(
+        plan, "load_recipe", lambda name, changes: load_recipe(name, [*overrides.get(name, []), *changes])
+    )
+    calls = {"train": [], "evaluate": []}
+    for name in calls:
+        real = getattr(run, name)
+
+        def recorded(*given, real=real, name=name, **more):
+            calls[name].append((given, more))
+            return real(*given, **more)
+
+        monkeypatch.setattr(run, name, recorded)
+    settings = ReproductionSettings(overrides=SMALL)
+    made = reproduce_table(SMALL_TABLE, tiny, tmp_path / "out", settings=settings)
+    assert sorted(path.name for path in (tmp_path / "out" / "runs").iterdir()) == ["lbl-5", "mlbl-b"]
+    options = [more["options"] for _, more in calls["evaluate"]]
+    assert [one.decoding.beam_size for one in options][:2] == [1, 2]
+    assert all(one.retrieval and one.marginal_images == MARGINAL_IMAGES for one in options)
+    lines = [line.split("|") for line in made.markdown.read_text().splitlines()[4:7]]
+    assert all("features: colour" in line[1] for line in lines[:2])
+    assert lines[0][3] != " – " and lines[2][3] == " – "
+    assert {result.table for result in made.results} == {"test/captions"}
+    with pytest.raises(RunError, match=r"is a row of test/captions; choose another --out"):
+        reproduce_table(SMALL_TABLE._replace(name="test/other"), tiny, tmp_path / "out", settings=settings)
+
+
+def test_properties_of_our_recipes_are_those_of_the_paper():
+    table = PROPERTY_TABLES["mao2015/table6"]
+    assert all(len(row.published) == len(table.columns) for row in table.rows)
+    for row in table.to_plain()["rows"]:
+        assert row["properties"] in (["–", "–"], row["published"])
+    gru = load_recipe("mao2015/flickr8k", ["model.cell={name: gru}"])
+    assert recurrent_properties(gru) == (256, False)
+
+
+def test_tables_are_listed_with_the_data_that_they_need(tmp_path):
+    text = list_tables(None).to_markdown()
+    assert all(name in text for name in (*TABLES, *PROPERTY_TABLES))
+    assert "data: IAPR TC-12 ('limner import iapr SOURCE COLLECTION')" in text
+    with pytest.raises(SettingsError, match="nothing/table1"):
+        list_tables("nothing/table1")
+    table = find_table("xu2015/table1")
+    with pytest.raises(SettingsError, match=r"expected --collection, the folder of Flickr8k .* or MS COCO"):
+        open_collection(table, None)
+    with pytest.raises(CollectionError, match=r"does not exist.*xu2015/table1 needs Flickr8k"):
+        open_collection(table, tmp_path / "nowhere")
+
+
+def test_lists_and_properties_are_printed_without_a_collection():
+    runner = CliRunner()
+    listed = runner.invoke(app, ["reproduce", "mao2015/table7", "--list"])
+    assert listed.exit_code == 0
+    assert "rows: m-RNN-greedy-c5, m-RNN-beam-c5\n  published only: m-RNN-greedy-c40" in listed.output
+    printed = runner.invoke(app, ["reproduce", "mao2015/table6"])
+    assert "| NIC | 512 | Yes | 512 | Yes |" in printed.output
+    assert '"published"' in runner.invoke(app, ["reproduce", "mao2015/table6", "--json"]).output

@@ -16,8 +16,9 @@ SOFT, HARD = "Soft-Attention", "Hard-Attention"
 
 def _row(name: str, figures: dict[DataSet, str], recipe: str | None = None) -> PublishedRow:
     published = {dataset.name: read_figures(COLUMNS, printed) for dataset, printed in figures.items()}
-    ours = {} if recipe is None else {"features": VGGNET, "baselines": (SOFT, HARD)}
-    return PublishedRow(name, recipe, published=published, **ours)
+    if recipe is None:
+        return PublishedRow(name, None, published=published)
+    return PublishedRow(name, recipe, published=published, features=VGGNET, baselines=(SOFT, HARD))
 
 
 TABLE_1 = PublishedTable(

@@ -17,6 +17,22 @@ if TYPE_CHECKING:
     from limner.reproduce.listing import TableList
     from limner.reproduce.properties import PropertyTable
 
+OptionalCollectionOption = Annotated[
+    Path | None, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
+]
+TableFolderOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs, the rows and the table.")
+]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dataset",
+        help="Data set whose rows and figures are used: iapr, flickr8k, flickr30k, coco or visual-genome; default: "
+        "recognised by the file names of the images.",
+    ),
+]
+ListOption = Annotated[bool, typer.Option("--list", help="List the tables, the data that they need and their rows.")]
+
 
 @app.command(rich_help_panel=MORE)
 def demo(
@@ -89,20 +105,9 @@ def reproduce(
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change in the recipe of every row."),
     ] = None,
     *,
-    collection: Annotated[
-        Path | None, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs, the rows and the table.")
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--dataset",
-            help="Data set whose rows and figures are used: iapr, flickr8k, flickr30k, coco or visual-genome; default: "
-            "recognised by the file names of the images.",
-        ),
-    ] = None,
+    collection: OptionalCollectionOption = None,
+    out: TableFolderOption = None,
+    dataset: DatasetOption = None,
     recipes: Annotated[
         str | None,
         typer.Option("--recipes", help="Folder of recipes to use, such as calixto2017/small; default: the table's."),
@@ -118,9 +123,7 @@ def reproduce(
     budget: Annotated[
         float, typer.Option("--budget", help="Share of the recipes' epochs and samples to use, above 0, at most 1.")
     ] = 1.0,
-    show_list: Annotated[
-        bool, typer.Option("--list", help="List the tables, the data that they need and their rows.")
-    ] = False,
+    show_list: ListOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train and evaluate the rows of a published table, and print them beside the published values.

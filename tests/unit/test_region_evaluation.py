@@ -123,6 +123,7 @@ def test_evaluation(collection, run, without_java):
     result = evaluate([load_trained_model(run)], collection, options=EvaluationOptions(metrics=("bleu1",)))
     scores = {score.name: score for score in result.scores}
     assert {"map", "localisation_map", "region_r1", "region_median_rank", "bleu1", "perplexity"} <= set(scores)
+    assert not any(name.startswith("text_to_image") for name in scores)
     assert "common words" in scores["map"].signature and "final_nms:0.3" in scores["map"].signature
     assert 0 <= scores["map"].value <= scores["localisation_map"].value
     assert [image.id for image in result.regions] == ["4"]

@@ -189,6 +189,8 @@ def _supports_retrieval(task: _Task) -> bool:
     """Whether sentences and images can be ranked for each other."""
     if task.features is None or task.examples.source is not None or task.has_labels:
         return False
+    if task.first.recipe.of_regions:  # `evaluate_regions` retrieves regions by their codes
+        return False
     if task.options.image_control in ("mean", "zero"):
         logger.warning(
             "image control '%s': retrieval is not evaluated, because all images have the same features",

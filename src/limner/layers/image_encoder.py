@@ -188,7 +188,7 @@ class MapEncoder(nn.Module):
             found = ", ".join(f"'{kind}' {'x'.join(map(str, shape))}" for kind, shape in feature_shapes.items())
             raise SettingsError(
                 f"features.tables: expected one table of a square grid, of maps or of pixels, got {found or 'none'}; "
-                "name a table such as pixels128, or one made by 'limner features … --kind grid'"
+                "name a table such as pixels96, or one made by 'limner features … --kind grid'"
             )
         self.kind, self.dim = kind, shape[1] if kind == "grid" else shape[0]
         if kind == "maps" and shape[0] == COLOURS:

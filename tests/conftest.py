@@ -10,6 +10,8 @@ from limner import process
 
 
 def pytest_configure() -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)  # one process for each core
     # A background shell ignores SIGINT for its children; tests that send it need the default handler.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

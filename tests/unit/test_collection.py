@@ -244,8 +244,9 @@ def test_contact_sheet_draws_tiles_for_damaged_images(tmp_path):
 
 
 def test_contact_sheet_without_images(path):
-    with pytest.raises(CollectionError, match="split 'val' has no images"):
-        contact_sheet(Collection.open(path), "val")
+    write_items(path, [replace(TEXT, id="other", split="texts")])
+    with pytest.raises(CollectionError, match="split 'texts' has no images"):
+        contact_sheet(Collection.open(path), "texts")
     with pytest.raises(CollectionError, match="at least 1"):
         contact_sheet(Collection.open(path), "train", rows=0)
 

@@ -9,6 +9,7 @@ from limner.layers.image_encoder import ImageEncoderSettings
 from limner.models import MODELS, ModelInputs, ModelSettings, build_model
 from limner.models.bag_of_words import BagOfWordsSettings
 from limner.models.dense_captioner import DenseCaptionerSettings
+from limner.models.hmm import HMMSettings
 from limner.models.independent_descriptions import IndependentSettings
 from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings
@@ -23,7 +24,11 @@ from limner.models.protocols import (
     RegionDetector,
     WordEmbeddingModel,
 )
+from limner.models.rnn import RNNSettings
 from limner.models.sequence_labeller import SequenceLabellerSettings
+from limner.models.show_and_tell import ShowAndTellSettings
+from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.models.video_captioner import VideoCaptionerSettings
 
 INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
 INPUTS_OF = {DenseCaptionerSettings: ModelInputs(11, {"maps": (5, 4, 4)})}
@@ -31,12 +36,17 @@ INPUTS_OF = {DenseCaptionerSettings: ModelInputs(11, {"maps": (5, 4, 4)})}
 CAPABILITIES = {
     BagOfWordsSettings: {ImageVectorModel, PairRanker, PairScorer},
     DenseCaptionerSettings: {RegionDetector},
+    HMMSettings: {CountBasedModel},
     IndependentSettings: set(),
     LBLSettings: {ImageVectorModel, PairScorer, PretrainedEmbeddingModel, WordEmbeddingModel},
     MRNNSettings: {ImageVectorModel, PairScorer, WordEmbeddingModel},
     NGramSettings: {CountBasedModel},
     NMTSettings: set(),
+    RNNSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
     SequenceLabellerSettings: {PretrainedEmbeddingModel},
+    ShowAndTellSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
+    ShowAttendTellSettings: {PretrainedEmbeddingModel, WordEmbeddingModel},
+    VideoCaptionerSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
 }
 ALL = (
     CountBasedModel,
@@ -79,7 +89,7 @@ def test_word_vectors_are_one_row_a_token(settings):
 
 def test_models_of_features_agree_on_the_settings_of_the_image_encoder():
     """One settings class, nested under one key."""
-    with_images = [settings for settings in CAPABILITIES if settings is not NGramSettings]
+    with_images = [settings for settings in CAPABILITIES if settings not in (HMMSettings, NGramSettings)]
     for settings in with_images:
         assert settings.model_fields["image_encoder"].annotation is ImageEncoderSettings
 

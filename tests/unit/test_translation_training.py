@@ -321,7 +321,7 @@ def test_word_vectors_of_another_size_are_reported(walls, text_only, tmp_path, c
     train(recipe_of(**STILL), walls, tmp_path / "same", init=text_only)
     assert "no weights of the same name and shape" not in caplog.text
     train(recipe_of({"embedding_dim": 5}, **STILL), walls, tmp_path / "run", init=text_only)
-    weights = "source_embedding.weight, encoder.input.weight, target_embedding.weight"
+    weights = "source_embedding.weight, encoder.forwards.0.cell.input.weight"
     assert f"no weights of the same name and shape for {weights}" in caplog.text
 
 

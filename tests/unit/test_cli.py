@@ -349,7 +349,7 @@ def test_doctor_reports_versions_devices_threads_extras_and_folders(capsys, monk
     assert facts["packages"]["torch"] == metadata.version("torch")
     assert facts["devices"][0].startswith("cpu: ")
     assert facts["threads"]["OMP_WAIT_POLICY"] == os.environ["OMP_WAIT_POLICY"]
-    assert set(facts["extras"]) == {"audio", "coco", "tensorboard", "video", "words"}
+    assert set(facts["extras"]) == {"audio", "backbones", "coco", "tensorboard", "video", "words"}
     status, printed, _ = run(capsys, monkeypatch, "doctor")
     assert status == 0 and "packages\n" in printed and "HF_HUB_CACHE" in printed
 

@@ -70,7 +70,7 @@ def _row_heading(row: PublishedRow, seeds: Sequence[RowResult], table: Published
     for override in first.overrides:
         key, _, value = override.partition("=")
         differences.append(f"{key}={value if len(value) <= MAX_OVERRIDE_LENGTH else '…'}".replace("|", "\\|"))
-    tables = first.recipe["features"]["tables"]
+    tables = first.recipe.get("features", {}).get("tables", [])
     if row.features and not set(tables) & set(row.features):
         differences.append(f"features: {', '.join(tables)}")
     if first.initialised_from is not None:

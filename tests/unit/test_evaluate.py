@@ -195,7 +195,7 @@ def test_missing_data_is_an_error_that_names_it(model, tiny, own_tiny):
 
 def test_features_of_another_network_are_refused_by_name(model, own_tiny, backbone_of):
     shutil.rmtree(own_tiny.path / "features" / "colour.lance")
-    with pytest.raises(FeatureError, match=r"colour\.lance: no such feature table \(available: pixels16\)"):
+    with pytest.raises(FeatureError, match=r"colour\.lance: no such feature table \(available: "):
         evaluate([model], own_tiny)
     extract(own_tiny, backbone_of(version="2"))
     with pytest.raises(FeatureError, match=r"features/colour: expected eye .*weights_sha256: 2 / 1"):

@@ -28,7 +28,7 @@ from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.training.loop import train
 
 MODEL = {
-    "name": "dense-captioner",
+    "name": "dense_captioner",
     "localisation": {"filters": 6, "anchor_scales": [0.4], "sampled_regions": 8},
     "region_size": 2,
     "code_dim": 8,

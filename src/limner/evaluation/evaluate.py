@@ -189,7 +189,7 @@ def _supports_retrieval(task: _Task) -> bool:
     """Whether sentences and images can be ranked for each other."""
     if task.features is None or task.examples.source is not None or task.has_labels:
         return False
-    if task.first.recipe.of_regions:  # `evaluate_regions` retrieves regions by their codes
+    if task.first.recipe.model.describes_regions:  # `evaluate_regions` retrieves regions by their codes
         return False
     if task.options.image_control in ("mean", "zero"):
         logger.warning(
@@ -271,7 +271,7 @@ def _evaluate_retrieval(task: _Task, features: FeatureStore) -> RetrievalEvaluat
 
 def _evaluate_regions(task: _Task) -> RegionEvaluation:
     """Evaluate the regions that a dense captioner detects; nothing for other models and for image controls."""
-    if not task.first.recipe.of_regions or task.options.image_control != "right":
+    if not task.first.recipe.model.describes_regions or task.options.image_control != "right":
         return RegionEvaluation([], ())
     changes = {} if task.options.retrieval else {"retrieval_images": 0}
     return evaluate_regions(

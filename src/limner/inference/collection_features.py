@@ -35,7 +35,7 @@ def open_features(model: TrainedModel, collection: Collection, cache_mib: int | 
         return None
     names = [spec.name for spec in model.config.features]
     size = model.recipe.features.cache_mib if cache_mib is None else cache_mib
-    features = feature_store(model.recipe.of_regions).open(collection, names, size)
+    features = feature_store(model.recipe.model.describes_regions).open(collection, names, size)
     for table, spec in zip(features.tables, model.config.features, strict=True):
         require_compatible(table.spec, spec, f"{collection.path}/features/{spec.name}")
     return features

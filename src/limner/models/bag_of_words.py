@@ -17,18 +17,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag,
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ModelInputs, Output, precise, repeat_memory
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise, repeat_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 EXCLUDED = -1e4
 """Logit of <pad> and <s>, which are never generated; finite, because a mask of 0 multiplies the scores at padding."""
 
 
-class BagOfWordsSettings(Settings):
+class BagOfWordsSettings(ConditionalLMSettings):
     """Settings of the bag of words."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["bow"] = "bow"
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()

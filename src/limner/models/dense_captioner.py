@@ -21,7 +21,7 @@ from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
 from limner.layers.precision import precise
 from limner.layers.region_sampler import sample_regions
-from limner.models.protocols import DetectedRegions, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, DetectedRegions, ModelInputs, Output
 from limner.settings import Settings
 
 WHOLE_IMAGE = (0.5, 0.5, 1.0, 1.0)
@@ -55,12 +55,10 @@ class DetectionSettings(Settings):
     """Largest IoU of two detected regions."""
 
 
-class DenseCaptionerSettings(Settings):
+class DenseCaptionerSettings(ConditionalLMSettings):
     """Settings of the dense captioner; the default sizes are those of the paper and of its published program."""
 
-    translates: ClassVar[bool] = False
-
-    name: Literal["dense-captioner"] = "dense-captioner"
+    name: Literal["dense_captioner"] = "dense_captioner"
     localisation: LocalisationSettings = LocalisationSettings()
     """Anchors and filters of the localisation network, and the sampling of regions in training."""
     region_size: int = Field(default=7, ge=1)
@@ -81,6 +79,11 @@ class DenseCaptionerSettings(Settings):
     """Non-maximum suppression at test time."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings(convnet_width=32)
     """Width of the convnet on pixels."""
+
+    @property
+    def describes_regions(self) -> bool:
+        """Whether the model describes regions of images: yes."""
+        return True
 
 
 class RegionMemory(NamedTuple):

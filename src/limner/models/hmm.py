@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from limner.data.examples import Batch
 from limner.errors import TrainingError
-from limner.models.protocols import ModelInputs, Output
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -27,10 +26,8 @@ SENTENCES_PER_CHUNK = 1024
 """Maximum number of sentences that an expectation step holds at a time, which bounds its memory."""
 
 
-class HMMSettings(Settings):
+class HMMSettings(ConditionalLMSettings):
     """Settings of the hidden Markov model."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["hmm"] = "hmm"
     states: int = Field(default=100, ge=1)

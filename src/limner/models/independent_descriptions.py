@@ -17,15 +17,12 @@ from limner.layers.cells import CellSettings, CellState
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayer, RecurrentSettings
-from limner.models.protocols import ModelInputs, Output, precise
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise
 from limner.text.vocab import SPECIAL_TOKENS
 
 
-class IndependentSettings(Settings):
+class IndependentSettings(ConditionalLMSettings):
     """Settings of the independent descriptions; sizes and dropout are those of the authors' published program."""
-
-    translates: ClassVar[bool] = True
 
     name: Literal["independent"] = "independent"
     transfer: Literal["fixed", "joint"] = "fixed"
@@ -47,6 +44,11 @@ class IndependentSettings(Settings):
     """Dropout rate before the vocabularies."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling of the image features, dropout of them in addition to `input_dropout`, and sizes of the convnet."""
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model reads a source sentence: yes."""
+        return True
 
 
 class IndependentMemory(NamedTuple):

@@ -18,17 +18,14 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ModelInputs, Output, repeat_memory
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
 
 
-class LBLSettings(Settings):
+class LBLSettings(ConditionalLMSettings):
     """Settings of the log-bilinear models; the default context and initialisation are those of the paper."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["lbl"] = "lbl"
     variant: Variant = "MLBL-B"

@@ -18,8 +18,7 @@ from limner.layers.all_pairs import PrefixTree, softmax_log_probs
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ModelInputs, Output, repeat_memory
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
 
 Variant = Literal[
     "m-RNN",
@@ -33,10 +32,8 @@ Variant = Literal[
 ]
 
 
-class MRNNSettings(Settings):
+class MRNNSettings(ConditionalLMSettings):
     """Settings of the m-RNN; the default sizes are those of the paper."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["mrnn"] = "mrnn"
     variant: Variant = "m-RNN"

@@ -19,8 +19,7 @@ from torch.nn.functional import pad
 
 from limner.data.examples import Batch
 from limner.errors import RunError, TrainingError
-from limner.models.protocols import ModelInputs, Output
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -33,10 +32,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-class NGramSettings(Settings):
+class NGramSettings(ConditionalLMSettings):
     """Settings of the n-gram model."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["ngram"] = "ngram"
     order: int = Field(default=3, ge=1, le=9)

@@ -21,14 +21,11 @@ from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, Dropout
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, RecurrentSettings
-from limner.models.protocols import ModelInputs, Output, precise
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise
 
 
-class NMTSettings(Settings):
+class NMTSettings(ConditionalLMSettings):
     """Settings of the translation models; the sizes are those of Calixto et al. (2017), section 5."""
-
-    translates: ClassVar[bool] = True
 
     name: Literal["nmt"] = "nmt"
     decoder: Literal["conditional", "plain"] = "conditional"
@@ -68,6 +65,11 @@ class NMTSettings(Settings):
     learn faster with more than the papers' 0.01."""
     tie_embeddings: bool = False
     """Whether the vocabulary weights are the target embeddings; readout_dim must then equal embedding_dim."""
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model reads a source sentence: yes."""
+        return True
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

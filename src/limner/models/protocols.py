@@ -15,12 +15,27 @@ from torch import Tensor, nn
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.precision import precise as precise
+from limner.settings import Settings
 
 Memory = Any
 """Tensors that are constant while a sentence is generated: a NamedTuple of batch-first tensors (or None)."""
 
 State = Any
 """Recurrent state between two steps: a NamedTuple of batch-first tensors (or None)."""
+
+
+class ConditionalLMSettings(Settings):
+    """Base class of the settings of a model: what the model reads and describes, besides whole images."""
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model reads a source sentence."""
+        return False
+
+    @property
+    def describes_regions(self) -> bool:
+        """Whether the model describes regions of images instead of whole images."""
+        return False
 
 
 class ModelInputs(NamedTuple):

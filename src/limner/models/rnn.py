@@ -20,14 +20,12 @@ from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings
-from limner.models.protocols import ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
 
-class RNNSettings(RecurrentSettings):
+class RNNSettings(RecurrentSettings, ConditionalLMSettings):
     """Settings of the generative recurrent network: its cell and layers, its condition and its end."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["rnn"] = "rnn"
     conditioning: Literal["none", "every-step", "initial-state", "both"] = "none"

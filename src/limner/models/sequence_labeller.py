@@ -20,15 +20,14 @@ from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayers, RecurrentSettings
-from limner.models.protocols import ModelInputs, Output, precise
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise
 from limner.text.vocab import SPECIAL_TOKENS
 
 EXCLUDED = -1e4
 """Log-probability of tokens that cannot follow; finite, so that a label outside the vocabulary has a finite loss."""
 
 
-class SequenceLabellerSettings(Settings):
+class SequenceLabellerSettings(ConditionalLMSettings):
     """Settings of sequence classification (`outputs: last`) and sequence labelling (`outputs: every`)."""
 
     name: Literal["sequence_labeller"] = "sequence_labeller"

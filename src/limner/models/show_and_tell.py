@@ -16,14 +16,11 @@ from limner.layers.cells import CellSettings
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings, where
-from limner.models.protocols import ModelInputs, Output
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
-class ShowAndTellSettings(Settings):
+class ShowAndTellSettings(ConditionalLMSettings):
     """Settings of Show and Tell; the default sizes are those of the paper."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["show_and_tell"] = "show_and_tell"
     cell: CellSettings = CellSettings(name="lstm", linear_output=True)

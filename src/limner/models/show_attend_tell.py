@@ -18,14 +18,11 @@ from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
-from limner.models.protocols import ModelInputs, Output, precise
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise
 
 
-class ShowAttendTellSettings(Settings):
+class ShowAttendTellSettings(ConditionalLMSettings):
     """Settings of Show, Attend and Tell; the paper gives no layer sizes."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["show_attend_tell"] = "show_attend_tell"
     attention: Literal["soft", "hard"] = "soft"

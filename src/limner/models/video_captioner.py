@@ -20,14 +20,11 @@ from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder, mean_over_frames
 from limner.layers.image_encoder import ImageEncoderSettings
 from limner.layers.stack import RecurrentLayers, RecurrentSettings
-from limner.models.protocols import ModelInputs, Output
-from limner.settings import Settings
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
-class VideoCaptionerSettings(Settings):
+class VideoCaptionerSettings(ConditionalLMSettings):
     """Settings of the video captioner; the default is the model of Venugopalan et al. (2015)."""
-
-    translates: ClassVar[bool] = False
 
     name: Literal["video_captioner"] = "video_captioner"
     cell: CellSettings = CellSettings()

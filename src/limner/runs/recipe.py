@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.models import ModelSettings
-from limner.models.dense_captioner import DenseCaptionerSettings
 from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
 from limner.text.labels import LABEL_LANGUAGES
@@ -107,11 +106,6 @@ class Recipe(Settings):
     """Additional measures of an evaluation."""
     published: Published | None = None
     """Published results to print beside the measured ones."""
-
-    @property
-    def of_regions(self) -> bool:
-        """Whether the model describes regions of images instead of whole images."""
-        return isinstance(self.model, DenseCaptionerSettings)
 
     @model_validator(mode="before")
     @classmethod

@@ -69,7 +69,7 @@ class TrainedModel(NamedTuple):
     @property
     def target(self) -> TargetLanguage:
         """Language and tokenizer of the sentences the model generates."""
-        return TargetLanguage(self.recipe.data.lang, self.tokenizer, self.recipe.of_regions)
+        return TargetLanguage(self.recipe.data.lang, self.tokenizer, self.recipe.model.describes_regions)
 
     @property
     def source(self) -> SourceLanguage | None:

@@ -67,6 +67,14 @@ def test_position_error_by_hand():
     assert value("position_error", ["13.00,24.00 (0.9)"], ["10.00,20.00 50.00,50.00"]) == 52.5
 
 
+def test_position_error_of_hidden_objects_by_hand():
+    """The second frame of the first clip is hidden; a clip without hidden frames does not count."""
+    references = ["10.00,20.00 50.00,50.00,hidden", "1.00,1.00"]
+    hypotheses = ["10.00,20.00 (0.9) 53.00,54.00 (0.8)", "9.00,9.00 (0.5)"]
+    assert value("hidden_position_error", hypotheses, references) == 5
+    assert value("hidden_position_error", ["10.00,20.00 (0.9)"], references[:1]) == 100
+
+
 def test_statistics_of_labels_are_tested_for_significance():
     """A system that is right for 40 of 40 items differs from one that is right for 30."""
     references = [["a"]] * 40

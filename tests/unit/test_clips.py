@@ -78,7 +78,7 @@ def test_the_track_is_where_the_picture_changes():
     (obj,) = clip.scene.objects
     star = Clip(Scene("room", (SceneObject("star", "red", span=0.25, y=0.6),), "middle", motion="right"), 0.4, 0.0)
     assert obj.word == "ball"
-    (first, one), *_, (last, other) = clips.frames(star, 96, 5)
+    (first, one, _), *_, (last, other, _) = clips.frames(star, 96, 5)
     changed = np.abs(np.asarray(first, int) - np.asarray(last, int)).max(2) > 0
     rows, columns = np.nonzero(changed)
     left, right = min(one[0], other[0]), max(one[0] + one[2], other[0] + other[2])
@@ -87,10 +87,19 @@ def test_the_track_is_where_the_picture_changes():
 
 
 def test_an_obstacle_hides_the_object_for_some_frames():
-    seen = [np.asarray(frame) for frame, _ in clips.frames(clip_of("left", hidden_at=0.5), 96, 16)]
-    empty = clip_of("left", hidden_at=0.5)
-    hidden = [(frame[..., 0].astype(int) - frame[..., 2] > 80).sum() == 0 for frame in seen]  # no red of the ball
-    assert hidden[7] and hidden[8] and not hidden[0] and not hidden[-1] and empty.hidden_at == 0.5
+    seen = list(clips.frames(clip_of("left", hidden_at=0.5), 96, 16))
+    images = [np.asarray(frame.image).astype(int) for frame in seen]
+    hidden = [(image[..., 0] - image[..., 2] > 80).sum() == 0 for image in images]  # no red of the ball
+    assert hidden[7] and hidden[8] and not hidden[0] and not hidden[-1]
+    assert [frame.hidden for frame in seen] == hidden
+    assert not any(frame.hidden for frame in clips.frames(clip_of("left"), 96, 16))
+
+
+def test_items_with_an_obstacle_say_which_frames_are_hidden(tmp_path):
+    settings = ClipSettings(train=8, val=0, test=0, size=48, frames=6, occluded=1.0)
+    for item in generate_clips(tmp_path / "hidden", settings).items():
+        expected = {"visible", "hidden"} if item.label in ONE_DIRECTION else set()
+        assert set(item.frame_labels) == expected and len(item.frame_labels) in (0, 6)
 
 
 def test_only_objects_that_move_in_one_direction_are_hidden():

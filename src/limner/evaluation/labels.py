@@ -10,7 +10,7 @@ from limner.decoding.hypotheses import Hypothesis
 from limner.evaluation.hypothesis_statistics import Texts
 from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
 from limner.runs.trained_model import TrainedModel
-from limner.text.labels import LABEL_LANGUAGES, TRACK, PredictedLabel, position_text, write_predictions
+from limner.text.labels import HIDDEN, LABEL_LANGUAGES, TRACK, PredictedLabel, position_text, write_predictions
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _track_texts(
     best: Sequence[Hypothesis],
     probabilities: Sequence[Probabilities],
 ) -> Texts:
-    """Write expected and right positions in percent of the frame's width."""
+    """Write expected and right positions in percent of the frame's width; those of hidden objects say so."""
     texts: list[str] = []
     references: list[tuple[str, ...]] = []
     for one, hypothesis, values in zip(inputs, best, probabilities, strict=True):
@@ -66,5 +66,10 @@ def _track_texts(
             x, y = expected_point(entries, row)
             predictions.append(PredictedLabel(position_text((x, aspect * y)), float(row[token])))
         texts.append(write_predictions(predictions))
-        references.append((" ".join(position_text((x, aspect * y)) for x, y in one.item.positions),))
+        labels = one.item.frame_labels or ("",) * len(one.item.positions)
+        right = [
+            position_text((x, aspect * y), hidden=label == HIDDEN)
+            for (x, y), label in zip(one.item.positions, labels, strict=True)
+        ]
+        references.append((" ".join(right),))
     return texts, references

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from limner.metrics.base import Metric, References, Score, Statistics
-from limner.text.labels import FRAME_LABELS, LABEL, TRACK, read_predictions
+from limner.text.labels import FRAME_LABELS, HIDDEN, LABEL, TRACK, read_predictions
 
 BINS = 10
 """Number of bins of equal width of the calibration error."""
@@ -109,21 +109,39 @@ def _calibration_error(totals: Statistics) -> float:
 
 def position_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
     """Sum the distances of predicted and right positions, in percent of the frame's width, and the frames, (N, 2)."""
+    return _distances(hypotheses, references, hidden_only=False)
+
+
+def hidden_position_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
+    """Compute `position_statistics` of the frames in which an obstacle hides the object, (N, 2)."""
+    return _distances(hypotheses, references, hidden_only=True)
+
+
+def _distances(hypotheses: Sequence[str], references: References, *, hidden_only: bool) -> Statistics:
     rows = []
     for hypothesis, own in zip(hypotheses, references, strict=True):
-        right = [_position(text) for text in own[0].split()]
-        predicted = [_position(label) for label, _ in read_predictions(hypothesis)]
-        missing = len(right) - len(predicted)
-        distances = [hypot(x - x_0, y - y_0) for (x, y), (x_0, y_0) in zip(predicted, right, strict=False)]
-        known = [FARTHEST if isnan(distance) else distance for distance in distances]
-        rows.append((sum(known) + FARTHEST * max(missing, 0), len(right)))
+        right = own[0].split()
+        predicted = [label for label, _ in read_predictions(hypothesis)]
+        predicted += [""] * (len(right) - len(predicted))
+        distances = [
+            _distance(_position(label), _position(reference))
+            for label, reference in zip(predicted, right, strict=False)
+            if not hidden_only or reference.endswith(HIDDEN)
+        ]
+        rows.append((sum(distances), len(distances)))
     return np.array(rows, dtype=np.float64)
+
+
+def _distance(first: tuple[float, float], other: tuple[float, float]) -> float:
+    """Compute the distance of two positions; `FARTHEST` if one is unknown."""
+    distance = hypot(first[0] - other[0], first[1] - other[1])
+    return FARTHEST if isnan(distance) else distance
 
 
 def _position(text: str) -> tuple[float, float]:
     """Read a position written by `limner.text.labels.position_text`; NaN for other texts."""
     try:
-        x, y = (float(part) for part in text.split(","))
+        x, y = (float(part) for part in text.split(",")[:2])
     except ValueError:
         return nan, nan
     return x, y
@@ -157,10 +175,18 @@ POSITION_ERROR = Metric(
     reads="text",
     higher_is_better=False,
 )
-LABEL_METRICS = (ACCURACY, MACRO_F1, CALIBRATION_ERROR, POSITION_ERROR)
+HIDDEN_POSITION_ERROR = Metric(
+    "hidden_position_error",
+    hidden_position_statistics,
+    lambda totals: float(totals[0] / max(totals[1], 1)),
+    lambda: "distance:mean over frames with a hidden object|scale:percent of the frame's width",
+    reads="text",
+    higher_is_better=False,
+)
+LABEL_METRICS = (ACCURACY, MACRO_F1, CALIBRATION_ERROR, POSITION_ERROR, HIDDEN_POSITION_ERROR)
 METRICS_OF_LABELS: dict[str, tuple[str, ...]] = {
     LABEL: ("accuracy", "f1", "calibration_error"),
     FRAME_LABELS: ("accuracy", "f1", "calibration_error"),
-    TRACK: ("position_error",),
+    TRACK: ("position_error", "hidden_position_error"),
 }
 """Names of the metrics of each kind of labels."""

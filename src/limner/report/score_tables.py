@@ -27,6 +27,7 @@ LABELS = {
     "f1": "Macro F1",
     "calibration_error": "Expected calibration error, %",
     "position_error": "Mean position error, % of the width",
+    "hidden_position_error": "Mean position error of hidden objects, % of the width",
     "map": "mAP, boxes and sentences",
     "localisation_map": "mAP, boxes alone",
     "region_r1": "R@1 of regions",

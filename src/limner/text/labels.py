@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 LABEL, FRAME_LABELS, TRACK = "label", "frame_labels", "track"
 LABEL_LANGUAGES = (LABEL, FRAME_LABELS, TRACK)
 """Names in place of a language code (`data.lang`) for targets that are labels."""
+VISIBLE, HIDDEN = "visible", "hidden"
+"""Frame labels of tracked objects, which say where an obstacle hides the object."""
 CELLS = 12
 """Number of columns and of rows of the grid of positions."""
 Point = tuple[float, float]
@@ -53,9 +55,9 @@ def cell_centres(tokens: Sequence[str]) -> NDArray[np.float64]:
     return centres
 
 
-def position_text(point: Sequence[float]) -> str:
-    """Write a position (x, y), in shares of the width of the frame, in percent of it, as `51.23,8.05`."""
-    return ",".join(f"{100 * share:.2f}" for share in point)
+def position_text(point: Sequence[float], *, hidden: bool = False) -> str:
+    """Write a position (x, y), in shares of the width of the frame, in percent of it: `51.23,8.05[,hidden]`."""
+    return ",".join([*(f"{100 * share:.2f}" for share in point), *([HIDDEN] if hidden else [])])
 
 
 class PredictedLabel(NamedTuple):

@@ -14,6 +14,7 @@ from functools import partial
 from math import pi, sin
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 from pydantic import Field
@@ -37,9 +38,10 @@ from limner.synthetic.scenes.scene import (
     SceneObject,
 )
 from limner.synthetic.storage import draw_collection, matches_record
+from limner.text.labels import HIDDEN, VISIBLE
 
 RECORD = "clips.json"
-EDITION = 2
+EDITION = 3
 """Version of the generated files, increased when the same settings give other clips or sentences."""
 
 SHADOW_Y = 0.93
@@ -96,7 +98,8 @@ class Clip:
 def generate_clips(path: Path | str, settings: ClipSettings, on_progress: Progress | None = None) -> Collection:
     """Generate a collection of clips; an existing collection of the same settings is opened unchanged.
 
-    The `label` of an item is its motion, one of `MOTIONS`, and its `track` is the box of the object in each frame.
+    The `label` of an item is its motion, one of `MOTIONS`, and its `track` is the box of the object in each frame. The
+    `frame_labels` of an item with an obstacle say for each frame whether the object is `visible` or `hidden`.
 
     Args:
         path: folder of the collection.
@@ -126,7 +129,9 @@ def _write_item(settings: ClipSettings, split: str, index: int, folder: Path) ->
     clip = make_clip(settings.seed, split, index, settings.occluded)
     name = f"{split}-{index:05d}"
     video = f"videos/{name}.mp4"
-    track = write_clip(clip, folder / video, side=settings.size, count=settings.frames, rate=settings.rate)
+    track, frame_labels = write_clip(
+        clip, folder / video, side=settings.size, count=settings.frames, rate=settings.rate
+    )
     return Item(
         id=name,
         split=split,
@@ -134,6 +139,7 @@ def _write_item(settings: ClipSettings, split: str, index: int, folder: Path) ->
         sentences=describe_scene(clip.scene),
         label=clip.motion,
         track=track,
+        frame_labels=frame_labels,
         frame_size=(settings.size, settings.size),
     )
 
@@ -196,11 +202,18 @@ def _course(clip: Clip, time: float) -> tuple[float, float, float]:
             return 0, 0, -4 * length
 
 
-def frames(clip: Clip, side: int, count: int) -> Iterator[tuple[Image.Image, Box]]:
-    """Draw the frames of a clip, each with the box of the object.
+class Frame(NamedTuple):
+    """A frame of a clip."""
 
-    The background, the height of the shadow and the obstacle do not move. The box includes hidden parts.
-    """
+    image: Image.Image
+    box: Box
+    """Box of the object, hidden parts included."""
+    hidden: bool
+    """Whether the obstacle hides the whole box."""
+
+
+def frames(clip: Clip, side: int, count: int) -> Iterator[Frame]:
+    """Draw the frames of a clip; the background, the height of the shadow and the obstacle do not move."""
     background = draw_background(clip.scene.background, clip.scene.background_seed, side)
     obstacle = None if clip.hidden_at is None else _obstacle(clip, clip.hidden_at, side)
     for number in range(count):
@@ -210,7 +223,13 @@ def frames(clip: Clip, side: int, count: int) -> Iterator[tuple[Image.Image, Box
         if obstacle is not None:
             fill, edge = OBSTACLE_COLOUR, OBSTACLE_EDGE
             ImageDraw.Draw(image).rectangle(obstacle, fill=fill, outline=edge, width=max(1, side // 48))
-        yield image, placed.box
+        yield Frame(image, placed.box, obstacle is not None and _is_inside(placed.box, obstacle))
+
+
+def _is_inside(box: Box, outer: Box) -> bool:
+    """Whether a box (left, top, width, height) is inside another one (left, top, right, bottom)."""
+    left, top, width, height = box
+    return outer[0] <= left and outer[1] <= top and left + width <= outer[2] and top + height <= outer[3]
 
 
 def _place(obj: SceneObject, side: int) -> PlacedObject:
@@ -234,7 +253,7 @@ CONTAINER = {"fflags": "+bitexact", "movflags": "+faststart"}
 ENCODER = {"crf": "20", "preset": "veryfast", "x264-params": "asm=0"}
 
 
-def write_clip(clip: Clip, target: Path, *, side: int, count: int, rate: int) -> Track:
+def write_clip(clip: Clip, target: Path, *, side: int, count: int, rate: int) -> tuple[Track, tuple[str, ...]]:
     """Encode a clip.
 
     Args:
@@ -245,21 +264,24 @@ def write_clip(clip: Clip, target: Path, *, side: int, count: int, rate: int) ->
         rate: frames per second.
 
     Returns:
-        Box of the object in each frame, hidden parts included.
+        Box of the object in each frame, hidden parts included; and `visible` or `hidden` for each frame of a clip with
+        an obstacle, nothing for other clips.
 
     Raises:
         MissingExtraError: PyAV is not installed.
     """
     av = av_module("writing clips")
     track: list[Box] = []
+    labels: list[str] = []
     with av.open(str(target), "w", format="mp4", options=CONTAINER) as file:
         stream = file.add_stream("libx264", rate=rate, options=ENCODER)
         stream.width = stream.height = side
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
         stream.codec_context.flags |= av.codec.context.Flags.bitexact
-        for frame, box in frames(clip, side, count):
-            track.append(box)
-            file.mux(stream.encode(av.VideoFrame.from_image(frame).reformat(format=stream.pix_fmt)))
+        for frame in frames(clip, side, count):
+            track.append(frame.box)
+            labels.append(HIDDEN if frame.hidden else VISIBLE)
+            file.mux(stream.encode(av.VideoFrame.from_image(frame.image).reformat(format=stream.pix_fmt)))
         file.mux(stream.encode(None))
-    return tuple(track)
+    return tuple(track), () if clip.hidden_at is None else tuple(labels)

@@ -14,10 +14,10 @@ from limner.decoding.settings import DecodingSettings, SampleSettings
 
 
 def search_by_lists(image, settings):
-    """Beam search of one example with lists: all hypotheses with their fates, and the ranking.
+    """Beam search of one example with lists: all hypotheses with their outcomes, and the ranking.
 
     Returns:
-        For each hypothesis, by its tokens: total log-probability and fate; and the complete ones, best first.
+        For each hypothesis, by its tokens: total log-probability and outcome; and the complete ones, best first.
     """
     table = Chain().table(image).log_softmax(dim=-1).tolist()
     beam, complete, found = [((), 0.0)], [], {(): [0.0, "open"]}
@@ -67,12 +67,14 @@ def test_the_tree_holds_every_hypothesis_that_was_in_the_beam(beam_size, length_
     recorder = BeamRecorder(len(seeds))
     hypotheses = beam_search([Chain()], images(*seeds), settings, trace=recorder)
     assert hypotheses == beam_search([Chain()], images(*seeds), settings), "recording changes nothing"
-    fates = set()
+    outcomes = set()
     for seed, tree, n_best in zip(seeds, recorder.trees, hypotheses, strict=True):
         expected, complete = search_by_lists(seed, settings)
         ours = {tree.tokens(number): node for number, node in enumerate(tree.nodes)}
         assert len(ours) == len(tree.nodes)
-        assert {tokens: node.fate for tokens, node in ours.items()} == {t: fate for t, (_, fate) in expected.items()}
+        assert {tokens: node.outcome for tokens, node in ours.items()} == {
+            t: outcome for t, (_, outcome) in expected.items()
+        }
         for tokens, node in ours.items():
             assert node.total == pytest.approx(expected[tokens][0], abs=1e-9)
             assert node.length == len(tokens)
@@ -82,9 +84,9 @@ def test_the_tree_holds_every_hypothesis_that_was_in_the_beam(beam_size, length_
         ranking = tree.ranking(settings)
         assert [tree.tokens(one.node) for one in ranking] == [tokens for tokens, _ in complete]
         assert ranking[0].score == n_best[0].score
-        fates |= {node.fate for node in tree.nodes}
-    assert fates >= {"continued", "complete"} | ({"dropped"} if beam_size > 1 else set())
-    assert "cut off" in fates or max_length > 2
+        outcomes |= {node.outcome for node in tree.nodes}
+    assert outcomes >= {"continued", "complete"} | ({"dropped"} if beam_size > 1 else set())
+    assert "cut off" in outcomes or max_length > 2
 
 
 def test_a_prefix_is_the_root():
@@ -113,11 +115,11 @@ def test_explanations_as_text_json_and_plots(trained, tiny, tmp_path):
     assert [one.score for one in explanation.ranking[:3]] == pytest.approx([one.score for one in captions], rel=1e-5)
     stored = json.loads(json.dumps(explanation.to_json()))
     assert stored["ranking"][0]["text"] == captions[0].text
-    assert len(stored["hypotheses"]) == len(explanation.tree.nodes)
+    assert [one["outcome"] for one in stored["hypotheses"]] == [node.outcome for node in explanation.tree.nodes]
     text = beam_text(explanation)
     assert text.startswith("<s>")
     assert f"  {captions[0].text}" in text.split("rank")[1]
-    assert text.count("</s>") == sum(node.fate == "complete" for node in explanation.tree.nodes)
+    assert text.count("</s>") == sum(node.outcome == "complete" for node in explanation.tree.nodes)
     figure = beam_tree(explanation)
     drawn = [label.get_text() for label in figure.axes[0].texts]
     assert drawn.count("#1") == 1

@@ -11,7 +11,7 @@ from limner.decoding.selection import Choice
 from limner.decoding.settings import DecodingSettings
 from limner.text.vocab import SPECIAL_TOKENS
 
-Fate = Literal["continued", "dropped", "complete", "cut off", "open"]
+Outcome = Literal["continued", "dropped", "complete", "cut off", "open"]
 """What became of a hypothesis: it was continued; no continuation of it entered the next beam; it ended; it reached the
 maximum length; or the search stopped while it was in the beam."""
 
@@ -30,7 +30,7 @@ class BeamNode:
     """Log-probability of the hypothesis."""
     length: int
     """Number of tokens, the end-of-sentence token included."""
-    fate: Fate
+    outcome: Outcome
 
 
 class RankedNode(NamedTuple):
@@ -68,7 +68,7 @@ class BeamTree:
         ranked = [
             RankedNode(number, ranking_score(node.total, node.length, settings))
             for number, node in enumerate(self.nodes)
-            if node.fate in ("complete", "cut off")
+            if node.outcome in ("complete", "cut off")
         ]
         return sorted(ranked, key=lambda one: -one.score)
 
@@ -91,11 +91,11 @@ class BeamRecorder:
             if choice is None:
                 for row in rows:
                     if row is not None:
-                        tree.nodes[row].fate = "cut off"
+                        tree.nodes[row].outcome = "cut off"
                 continue
             for row in rows:
                 if row is not None:
-                    tree.nodes[row].fate = "dropped"  # unless a continuation is found below
+                    tree.nodes[row].outcome = "dropped"  # unless a continuation is found below
             width = choice.token.shape[1]
             ends = choice.ends[n].tolist()
             end_parents = range(width) if choice.end_parent is None else choice.end_parent[n].tolist()
@@ -115,12 +115,12 @@ class BeamRecorder:
         tree.nodes.append(BeamNode(None, SPECIAL_TOKENS.bos, total, total, length, "open"))
         self._rows[example] = [0] * beam.total.shape[1]
 
-    def _add(self, example: int, parent: int | None, token: int, total: float, fate: Fate) -> int | None:
+    def _add(self, example: int, parent: int | None, token: int, total: float, outcome: Outcome) -> int | None:
         """Add a hypothesis and return its index; None for an entry without a hypothesis."""
         if total == -math.inf or parent is None:
             return None
         nodes = self.trees[example].nodes
         before = nodes[parent]
-        before.fate = "continued"
-        nodes.append(BeamNode(parent, token, total - before.total, total, before.length + 1, fate))
+        before.outcome = "continued"
+        nodes.append(BeamNode(parent, token, total - before.total, total, before.length + 1, outcome))
         return len(nodes) - 1

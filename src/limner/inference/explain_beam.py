@@ -51,7 +51,7 @@ class BeamExplanation:
                 "log_prob": node.log_prob,
                 "total": node.total,
                 "length": node.length,
-                "fate": node.fate,
+                "outcome": node.outcome,
             }
             for node, word in zip(self.tree.nodes, self.words, strict=True)
         ]

@@ -84,7 +84,7 @@ def _layout(tree: BeamTree) -> list[tuple[int, float]]:
 
 def _draw_arrow(axes: Axes, node: BeamNode, start: Point, end: Point, best: bool) -> None:
     """Draw the arrow to a node, with the log-probability of its word."""
-    colour = _BEST if best else FAINT if node.fate == "dropped" else INK
+    colour = _BEST if best else FAINT if node.outcome == "dropped" else INK
     style = {"arrowstyle": "-|>,head_width=0.12,head_length=0.25", "color": colour, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops={**style, "linewidth": 2.0 if best else 0.8})
     share = 0.5 if start[1] == end[1] else 0.6  # arrows from one node are further apart at their heads
@@ -103,7 +103,7 @@ def _draw_arrow(axes: Axes, node: BeamNode, start: Point, end: Point, best: bool
 def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Point, best: bool) -> None:
     """Draw a node with its word, the log-probability of its hypothesis, and its rank."""
     node, word = explanation.tree.nodes[number], explanation.words[number]
-    colour = _BEST if best else _COMPLETE if node.fate == "complete" else FAINT if node.fate == "dropped" else INK
+    colour = _BEST if best else _COMPLETE if node.outcome == "complete" else FAINT if node.outcome == "dropped" else INK
     axes.text(
         *place,
         _shown(word),
@@ -111,13 +111,13 @@ def _draw_node(axes: Axes, explanation: BeamExplanation, number: int, place: Poi
         va="center",
         fontsize=9,
         family=fonts_for(word),
-        color=INK if node.fate == "dropped" and not best else "black",
+        color=INK if node.outcome == "dropped" and not best else "black",
         bbox={
             "boxstyle": "round,pad=0.28",
             "facecolor": "white",
             "edgecolor": colour,
             "linewidth": 1.8 if best else 0.9,
-            "linestyle": "--" if node.fate in ("open", "cut off") else "-",
+            "linestyle": "--" if node.outcome in ("open", "cut off") else "-",
         },
         zorder=3,
     )
@@ -182,7 +182,7 @@ def _ranking_lines(explanation: BeamExplanation) -> list[str]:
     for rank, (number, score) in enumerate(explanation.ranking, 1):
         node = explanation.tree.nodes[number]
         numbers = f"{f'#{rank}':<5} {score:>{len(score_name)}.2f} {node.total:8.2f} {node.length:7d}"
-        lines.append(f"{numbers}  {explanation.sentence(number)}{' …' if node.fate == 'cut off' else ''}")
+        lines.append(f"{numbers}  {explanation.sentence(number)}{' …' if node.outcome == 'cut off' else ''}")
     return lines
 
 
@@ -204,7 +204,7 @@ def beam_text(explanation: BeamExplanation) -> str:
         node = tree.nodes[number]
         numbers = f" {_number(node.log_prob)} ({_number(node.total)})" if node.parent is not None or tree.prefix else ""
         note = f"  #{ranks[number]}" if number in ranks else ""
-        note += "" if node.fate == "continued" else f"  {_FATES[node.fate]}"
+        note += "" if node.outcome == "continued" else f"  {_OUTCOMES[node.outcome]}"
         lines.append(f"{lead}{branch}{explanation.words[number]}{numbers}{note}")
         # A single continuation stays at the same depth; only branches are indented.
         below = lead + {"": "", "├ ": "│ ", "└ ": "  "}[branch]
@@ -214,7 +214,7 @@ def beam_text(explanation: BeamExplanation) -> str:
     return "\n".join([*lines, "", *_ranking_lines(explanation)])
 
 
-_FATES = {"dropped": "fell out", "complete": "complete", "cut off": "cut off", "open": "in the beam at the end"}
+_OUTCOMES = {"dropped": "fell out", "complete": "complete", "cut off": "cut off", "open": "in the beam at the end"}
 
 
 def _number(log_prob: float) -> str:

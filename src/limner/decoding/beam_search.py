@@ -19,7 +19,8 @@ from limner.decoding.sampling import Sampler
 from limner.decoding.selection import BestContinuations, Choice, Select
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
-from limner.models.protocols import ConditionalLM, Memory, State, precise
+from limner.layers.precision import precise
+from limner.models.protocols import ConditionalLM, Memory, State
 from limner.text.vocab import SPECIAL_TOKENS
 
 Trace = Callable[[Beam, Choice | None, int], None]

@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy
 from limner.data.batching import prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
+from limner.layers.precision import precise
 from limner.metrics import Score, perplexity
-from limner.models.protocols import Model, Output, device_of, precise
+from limner.models.protocols import Model, Output, device_of
 
 TOKENS_PER_BATCH = 1 << 13
 """Maximum number of tokens of a batch, padding included, which bounds the memory of the logits."""

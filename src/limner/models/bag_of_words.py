@@ -17,7 +17,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag,
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise, repeat_memory
+from limner.layers.precision import precise
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 EXCLUDED = -1e4

@@ -20,8 +20,9 @@ from limner.layers.cells import Cell, CellSettings, CellState
 from limner.layers.decoders import AttentionDecoder, ConditionalDecoder, DropoutMasks, decode
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoder, ImageEncoderSettings
+from limner.layers.precision import precise
 from limner.layers.stack import BidirectionalLayers, RecurrentSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
 class NMTSettings(ConditionalLMSettings):

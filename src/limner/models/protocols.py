@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from limner.data.examples import Batch, ImageFeatures
-from limner.layers.precision import precise as precise
 from limner.settings import Settings
 
 Memory = Any

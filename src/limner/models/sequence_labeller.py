@@ -19,8 +19,9 @@ from limner.layers.cells import CellSettings
 from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder
 from limner.layers.image_encoder import ImageEncoderSettings
+from limner.layers.precision import precise
 from limner.layers.stack import BidirectionalLayers, LayerState, RecurrentLayers, RecurrentSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
 EXCLUDED = -1e4

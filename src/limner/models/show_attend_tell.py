@@ -18,7 +18,8 @@ from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, precise
+from limner.layers.precision import precise
+from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
 
 class ShowAttendTellSettings(ConditionalLMSettings):

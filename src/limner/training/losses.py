@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
 from limner.data.examples import Batch
-from limner.models.protocols import Output, precise
+from limner.layers.precision import precise
+from limner.models.protocols import Output
 
 IGNORED = -100
 ELEMENTS_PER_CHUNK = 1 << 20

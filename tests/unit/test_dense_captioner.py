@@ -153,6 +153,23 @@ def test_gradients_of_the_descriptions_reach_the_offsets_through_the_sampled_box
     assert by_anchor[:, 4].abs().sum() == 0
 
 
+def test_without_a_positive_region_the_loss_of_descriptions_is_zero():
+    torch.manual_seed(0)
+    small_anchors = {"filters": 8, "anchor_scales": [0.2], "anchor_ratios": [1.0], "sampled_regions": 4}
+    model = build_model(settings(localisation=small_anchors), ModelInputs(8, {"maps": (5, 2, 2)})).train()
+    regions = [RegionTarget([0.02, 0.02, 0.04, 0.04], [4, 5])]  # in the corner, where no anchor is
+    data = collate([Example("a", [4, 5], None, {"maps": torch.randn(5, 2, 2).half().numpy()}, regions)])
+    assert data.regions is not None
+    losses, _ = model.losses(data.image, data.regions)
+    assert losses.caption.item() == 0
+    loss = model(data).loss
+    assert loss is not None and loss.isfinite()
+    loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert gradients["softmax.weight"] is not None and not gradients["softmax.weight"].any()
+    assert all(gradient is None or gradient.isfinite().all() for gradient in gradients.values())
+
+
 def test_codes_of_detected_regions_describe_the_same_as_their_boxes():
     torch.manual_seed(0)
     model = build_model(settings(), ModelInputs(8, {"maps": (5, 6, 6)})).eval()

@@ -274,7 +274,7 @@ class DenseCaptioner(nn.Module):
                 precise(self.final_score(codes)).squeeze(1), sampled.is_region
             ),
             final_box=_box_loss(self.final_box(positive), sampled.boxes, targets),
-            caption=cross_entropy(precise(logits[words]), expected[words]),
+            caption=_caption_loss(logits[words], expected[words]),
         ), logits
 
     def _sample(
@@ -344,6 +344,11 @@ class DenseCaptioner(nn.Module):
             kept = nms(final, scores, settings.final_nms, len(final) if count is None else count)
             detected.append(DetectedRegions(final[kept], scores[kept].sigmoid(), codes[kept]))
         return detected
+
+
+def _caption_loss(logits: Tensor, expected: Tensor) -> Tensor:
+    """Compute the mean cross-entropy of N tokens from logits (N, V); 0 without a token."""
+    return cross_entropy(precise(logits), expected) if len(expected) else logits.sum()
 
 
 def _box_loss(offsets: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:

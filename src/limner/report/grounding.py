@@ -33,7 +33,7 @@ class HeatMapCard(NamedTuple):
 
 
 def read_groundings(run_folder: Path, thumbnails: Thumbnails) -> list[dict[str, Any]]:
-    """Read RUN/diagnosis/grounding/*.json and build the tables and pictures of each.
+    """Read RUN/diagnosis/grounding/*.json and build the tables and heat maps of each.
 
     Raises:
         RunError: a file is damaged.
@@ -68,21 +68,21 @@ def _cards(examples: Sequence[GroundingExample], grounding: Grounding, thumbnail
     cards = []
     for example in examples:
         try:
-            picture = heat_map_with_boxes(open_image(Path(example.image)), example, grounding.grid)
+            heat_map = heat_map_with_boxes(open_image(Path(example.image)), example, grounding.grid)
         except MediaError as error:
             logger.info("%s", error)
             cards.append(HeatMapCard(None, example))
         else:
-            cards.append(HeatMapCard(thumbnails.of_image(picture), example))
+            cards.append(HeatMapCard(thumbnails.of_image(heat_map), example))
     return cards
 
 
 def heat_map_with_boxes(image: Image.Image, example: GroundingExample, grid: tuple[int, int]) -> Image.Image:
     """Draw the attention of a phrase over its image, and the outlines of the boxes of its entity."""
-    picture = panels(image, [example.attention], grid, box=example.area, side=SIDE)[1]
-    across, down = picture.width / image.width, picture.height / image.height
-    draw = ImageDraw.Draw(picture)
+    heat_map = panels(image, [example.attention], grid, box=example.area, side=SIDE)[1]
+    across, down = heat_map.width / image.width, heat_map.height / image.height
+    draw = ImageDraw.Draw(heat_map)
     for left, top, width, height in example.boxes:
         corners = (left * across, top * down, (left + width) * across, (top + height) * down)
         draw.rectangle(corners, outline=BOX_COLOUR, width=2)
-    return picture
+    return heat_map

@@ -1,6 +1,7 @@
 """Show, Attend and Tell against the oracle of its equations in NumPy float64; REINFORCE against enumeration."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import oracle_show_attend_tell as oracle
@@ -9,8 +10,9 @@ import torch
 
 from limner.data.examples import Batch, Example, collate
 from limner.decoding.scoring import sentence_log_probs
+from limner.models import show_attend_tell
 from limner.models.protocols import ModelInputs
-from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
+from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings, draw_location
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 
@@ -98,12 +100,15 @@ def test_hard_attention_at_test_time_selects_the_most_probable_location() -> Non
         steps = oracle.run(theta, grid, words(row), path)
         assert oracle.log_prob(steps, words(row)) == pytest.approx(float(ours[row].detach()), abs=1e-10)
         assert path == [int(step.alpha.argmax()) for step in steps]
+        for t, step in enumerate(steps):
+            np.testing.assert_allclose(output.attention[row, t].detach(), step.alpha, atol=1e-12)
+            assert output.selected[row, t].tolist() == [float(place == path[t]) for place in range(LOCATIONS)]
 
 
 def sampled_gradient(model: ShowAttendTell, path: tuple[int, ...], monkeypatch) -> dict[str, np.ndarray]:
     """Gradient of the objective (not the loss) of the first sentence for one sequence of sampled locations."""
     locations = iter(path)
-    monkeypatch.setattr(torch, "multinomial", lambda probabilities, count: torch.tensor([[next(locations)]]))
+    monkeypatch.setattr(show_attend_tell, "draw_location", lambda alpha, draw: torch.tensor([next(locations)]))
     model.zero_grad()
     word_loss(model(data([0])), data([0])).backward()
     return theta_of(model, {name: -len(path) * p.grad for name, p in model.named_parameters()})
@@ -152,8 +157,30 @@ def test_the_baseline_is_a_moving_average_and_is_saved() -> None:
 
 def test_test_attention_sample_draws_locations_by_their_probability() -> None:
     model, _ = model_and_theta(attention="hard", test_attention="sample")
-    batch = data([0] * 400)
-    first = model.eval()(batch).attention[:, 0]
-    alpha = model.attention.weights(model.encode(batch).initial.hidden, model.encode(batch).annotations)[0].detach()
-    assert set(first.unique().tolist()) == {0.0, 1.0}
-    np.testing.assert_allclose(first.mean(0).detach(), alpha, atol=0.1)
+    batch = replace(data([0] * 400), ids=tuple(map(str, range(400))))
+    output = model.eval()(batch)
+    for t in range(len(words(0)) - 1):
+        drawn, alpha = output.selected[:, t].detach(), output.attention[:, t].detach()
+        assert set(drawn.unique().tolist()) == {0.0, 1.0}
+        np.testing.assert_allclose(drawn.mean(0), alpha.mean(0), atol=0.1)
+    both = torch.stack([output.selected[:, t, 0] for t in (0, 1)]).detach()
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 0.2, "the locations of different steps are drawn independently"
+
+
+def test_sampled_locations_depend_on_the_example_and_the_step_only() -> None:
+    model, _ = model_and_theta(attention="hard", test_attention="sample")
+    batch, scores = data(), []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        scores.append(sentence_log_probs(model.eval()(batch), batch).tolist())
+        reverse = data((2, 1, 0))
+        assert sentence_log_probs(model(reverse), reverse).tolist()[::-1] == pytest.approx(scores[-1])
+    assert scores[0] == scores[1] == scores[2]
+    other = replace(batch, ids=("a", "b", "c"))
+    assert sentence_log_probs(model(other), other).tolist() != pytest.approx(scores[0])
+
+
+def test_locations_are_drawn_at_the_inverse_of_the_distribution() -> None:
+    alpha = torch.tensor([[0.0, 0.25, 0.75, 0.0]]).expand(5, -1)
+    draws = torch.tensor([0.0, 0.24, 0.26, 0.999, 1.0], dtype=torch.float64)
+    assert draw_location(alpha, draws).tolist() == [1, 1, 2, 2, 2]

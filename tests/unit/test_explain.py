@@ -95,6 +95,19 @@ def test_weights_of_subwords_are_merged_into_words(pieces):
     assert one.attention is None
 
 
+def test_hard_attention_is_explained_by_its_distribution_and_plotted_by_the_selected_locations(pieces):
+    alpha, selected = [[[0.6, 0.4], [0.45, 0.55]]], [[[1.0, 0.0], [0.0, 1.0]]]
+    query, image = [GenerationInput(Item("x", "new"), None, ())], Shown(x={"grid": np.ones((2, 2), np.float16)})
+    hypotheses = [hypothesis_of(*pieces.encode("ab"))]
+    hard = explain(
+        checkpoint(FixedWeights(attention=alpha, selected=selected), None, pieces), query, hypotheses, image
+    )[0]
+    assert hard.attention == pytest.approx(np.array(alpha[0]))
+    assert hard.image_weights.tolist() == selected[0]
+    soft = explain(checkpoint(FixedWeights(attention=alpha), None, pieces), query, hypotheses, image)[0]
+    assert soft.image_weights == pytest.approx(np.array(alpha[0]))
+
+
 @pytest.mark.parametrize("text", ["ab", "abc d", "dcba abab", "c 猫 ab", "猫", ""])
 def test_words_of_subwords(pieces, text):
     ids = pieces.encode(text)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -305,6 +306,20 @@ def test_models_with_another_objective_are_refused(tiny, tmp_path, model):
         }
     )
     with pytest.raises(SettingsError, match=r"objective.*scst"):
+        train(recipe, tiny, tmp_path / "run")
+
+
+@pytest.mark.parametrize("test_attention", ["mode", "sample"])
+def test_hard_attention_is_refused(tiny, tmp_path, test_attention):
+    recipe = Recipe.parse(
+        {
+            "features": {"tables": ["colour"]},
+            "model": {"name": "show_attend_tell", "attention": "hard", "test_attention": test_attention},
+            "training": {"objective": "scst", "metric": "cider"},
+        }
+    )
+    named = "model.attention=hard" + (", model.test_attention=sample" if test_attention == "sample" else "")
+    with pytest.raises(SettingsError, match=rf"training\.objective=scst.*{re.escape(named)} chooses"):
         train(recipe, tiny, tmp_path / "run")
 
 

@@ -47,11 +47,19 @@ class Explanation(NamedTuple):
     """Weights over the image locations, (T, L). None without an image, or for models without attention over it."""
     gate: Weights | None
     """Gate of the image context, (T,), from 0 to 1. None without an image, or for models without a gate."""
+    selected: Weights | None = None
+    """Locations that hard attention selects, (T, L): 1 for that of a word, averaged over its subwords. None for models
+    without hard attention."""
 
     @property
     def has_weights(self) -> bool:
         """Whether there is an alignment, an attention or a gate."""
         return any(weights is not None for weights in (self.alignment, self.attention, self.gate))
+
+    @property
+    def image_weights(self) -> Weights | None:
+        """Weights of the locations in the image context, (T, L): `selected` for hard attention, else `attention`."""
+        return self.attention if self.selected is None else self.selected
 
 
 class Word(NamedTuple):
@@ -121,13 +129,14 @@ class _TokenWeights(NamedTuple):
     alignment: Weights | None  # (T, S)
     attention: Weights | None  # (T, L)
     gate: Weights | None  # (T,)
+    selected: Weights | None  # (T, L)
 
 
 def _row(output: Output, row: int) -> _TokenWeights:
     def weights(values: Tensor | None) -> Weights | None:
         return None if values is None else values[row].double().cpu().numpy()
 
-    return _TokenWeights(weights(output.alignment), weights(output.attention), weights(output.gate))
+    return _TokenWeights(*map(weights, (output.alignment, output.attention, output.gate, output.selected)))
 
 
 def _explanation(
@@ -136,13 +145,14 @@ def _explanation(
     """Merge the weights of tokens into those of words; `source_length` is that of the padded source."""
     source, alignment = _merge_source(model, one, example, weights.alignment, source_length)
     target = [*words_of(model.tokenizer, example.target), Word(END_OF_SENTENCE, [len(example.target)])]
-    attention, gate = (None, None) if example.image is None else (weights.attention, weights.gate)
+    of_image = (weights.attention, weights.gate, weights.selected)
+    if example.image is None:
+        of_image = (None, None, None)
     return Explanation(
         source,
         tuple(word.text for word in target),
         _average(alignment, target),
-        _average(attention, target),
-        _average(gate, target),
+        *(_average(values, target) for values in of_image),
     )
 
 

@@ -36,6 +36,11 @@ class ConditionalLMSettings(Settings):
         """Whether the model describes regions of images instead of whole images."""
         return False
 
+    @property
+    def latent_choice(self) -> str | None:
+        """Setting by which sentences depend on discrete choices besides their tokens, such as locations; or None."""
+        return None
+
 
 class ModelInputs(NamedTuple):
     """Sizes of the vocabularies and shapes of the image features that a model is built for."""
@@ -58,6 +63,7 @@ class Output(NamedTuple):
     loss: Tensor | None = None  # scalar: training loss in place of the negative log-likelihood of the tokens
     alignment: Tensor | None = None  # (B, T, S): attention weights over the source tokens
     gate: Tensor | None = None  # (B, T): gate of the image context, 0 to 1
+    selected: Tensor | None = None  # (B, T, L): one-hot locations that hard attention selects by `attention`
 
 
 def repeat_memory(memory: Memory, rows: int) -> Memory:

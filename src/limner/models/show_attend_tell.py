@@ -6,8 +6,10 @@ N examples with K hypotheses each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -20,6 +22,9 @@ from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+
+DRAWS = 256
+"""Number of random numbers of an example for `test_attention: sample`; those of longer sentences repeat."""
 
 
 class ShowAttendTellSettings(ConditionalLMSettings):
@@ -47,11 +52,19 @@ class ShowAttendTellSettings(ConditionalLMSettings):
     expected_rate: float = Field(0.5, ge=0, le=1)
     """Share of the training examples whose sampled locations are replaced by their expected value; hard only."""
     test_attention: Literal["mode", "sample"] = "mode"
-    """Location that hard attention selects outside of training: the most probable one, or a random one."""
+    """Location that hard attention selects outside of training: the most probable one, or one drawn from alpha by
+    random numbers that depend on the id of the example and the position in the sentence only."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout rate of the word embeddings, the states and the deep output layer in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and width of the convnet that computes a grid from pixels."""
+
+    @property
+    def latent_choice(self) -> str | None:
+        """Setting by which the model chooses locations besides tokens; None for soft attention."""
+        if self.attention == "soft":
+            return None
+        return "model.attention=hard" + (", model.test_attention=sample" if self.test_attention == "sample" else "")
 
 
 class ShowAttendTellMemory(NamedTuple):
@@ -59,15 +72,17 @@ class ShowAttendTellMemory(NamedTuple):
 
     annotations: Annotations
     initial: CellState  # h_0 and c_0
+    draws: Tensor | None = None  # (B, DRAWS): uniform random numbers for `test_attention: sample`
 
 
 class ShowAttendTellState(NamedTuple):
-    """State of the LSTM."""
+    """State of the LSTM and number of tokens read."""
 
     lstm: CellState
+    position: Tensor  # (N K,)
 
 
-class Glimpse(NamedTuple):
+class AttentionStep(NamedTuple):
     """Attention of one step; for a whole sequence each tensor has T as its second dimension."""
 
     context: Tensor  # (B, D): z_t
@@ -90,6 +105,10 @@ class ShowAttendTell(nn.Module):
     the gradient of eq. 12 with one sample: log p(y | s), REINFORCE with the moving average b = 0.9 b + 0.1 log p(y | s)
     of the batches as baseline, and the entropy of the attention. `expected_rate` of the examples use the expected
     location alpha in place of a sample in training, and have no REINFORCE term.
+
+    The probability that hard attention gives to a sentence in evaluation mode is log p(y | s) of one path s of
+    locations, by default that of the most probable location of each step, and not the marginal log sum_s p(y, s).
+    `Output.attention` is alpha for both kinds of attention; `Output.selected` has the locations s_t of hard attention.
 
     Departures from the paper: the attention model has one hidden layer and the initial states have one tanh layer
     each, which the paper calls MLPs; the output has a bias; losses are divided by the number of tokens of the batch,
@@ -163,67 +182,77 @@ class ShowAttendTell(nn.Module):
         cell = None
         if self.initial_cell is not None:
             cell = precise(torch.tanh(self.initial_cell(mean))) * present[:, None]  # c_0
-        return ShowAttendTellMemory(self.attention.annotate(values, mask), CellState(hidden, cell))
+        draws = None
+        if self.settings.attention == "hard" and self.settings.test_attention == "sample" and not self.training:
+            draws = location_draws(batch.ids).to(values.device)
+        return ShowAttendTellMemory(self.attention.annotate(values, mask), CellState(hidden, cell), draws)
 
     def start(self, memory: ShowAttendTellMemory) -> ShowAttendTellState:
         """Return the initial states h_0 and c_0."""
-        return ShowAttendTellState(memory.initial)
+        hidden = memory.initial.hidden
+        return ShowAttendTellState(memory.initial, torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
 
     def step(
         self, tokens: Tensor, memory: ShowAttendTellMemory, state: ShowAttendTellState
     ) -> tuple[Tensor, ShowAttendTellState]:
         """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
-        word = self.embedding(tokens)
-        glimpse = self._attend(state.lstm, memory.annotations)
-        after = self.cell(self.cell.project(word) + self.context(glimpse.context), state.lstm)
-        return self._read_out(word, after.hidden, glimpse.context), ShowAttendTellState(after)
+        word, draw = self.embedding(tokens), None
+        if memory.draws is not None:
+            examples = torch.arange(len(tokens), device=tokens.device) // (len(tokens) // len(memory.draws))
+            draw = memory.draws[examples, state.position % DRAWS]
+        attended = self._attend(state.lstm, memory.annotations, draw)
+        after = self.cell(self.cell.project(word) + self.context(attended.context), state.lstm)
+        return self._read_out(word, after.hidden, attended.context), ShowAttendTellState(after, state.position + 1)
 
     def forward(self, batch: Batch) -> Output:
         """Compute the logits (B, T, V) of all positions, and in training the losses of the attention."""
         memory, rate = self.encode(batch), self.settings.dropout
         words = dropout(self.embedding(batch.target_in), rate, self.training)
-        expected = None
-        if self.training and self.settings.attention == "hard":
+        hard, expected, draws = self.settings.attention == "hard", None, memory.draws
+        if self.training and hard:
             expected = torch.rand(len(words), 1, device=words.device) < self.settings.expected_rate
-        state, hidden, glimpses = memory.initial, [], []
-        for word in self.cell.project(words).unbind(1):
-            glimpses.append(self._attend(state, memory.annotations, expected))
-            state = self.cell(word + self.context(glimpses[-1].context), state)
+            draws = torch.rand(words.shape[:2], device=words.device)
+        state, hidden, steps = memory.initial, [], []
+        for t, word in enumerate(self.cell.project(words).unbind(1)):
+            draw = None if draws is None else draws[:, t % draws.shape[1]]
+            steps.append(self._attend(state, memory.annotations, draw, expected))
+            state = self.cell(word + self.context(steps[-1].context), state)
             hidden.append(state.hidden)
-        context, alpha, weights = (torch.stack(parts, 1) for parts in list(zip(*glimpses, strict=True))[:3])
-        gates = [glimpse.gate for glimpse in glimpses if glimpse.gate is not None]
+        context, alpha, weights = (torch.stack(parts, 1) for parts in list(zip(*steps, strict=True))[:3])
+        gates = [step.gate for step in steps if step.gate is not None]
         output = Output(
             self._read_out(words, dropout(torch.stack(hidden, 1), rate, self.training), context),
-            attention=weights,
+            attention=alpha,
             gate=torch.stack(gates, 1) if gates else None,
+            selected=weights if hard else None,
         )
         if not self.training:
             return output
-        if self.settings.attention == "hard":
+        if hard:
             return output._replace(loss=self._hard_loss(output.logits, alpha, weights, batch))
         return output._replace(auxiliary_loss=self._penalty(alpha, memory.annotations, batch))
 
-    def _attend(self, state: CellState, annotations: Annotations, expected: Tensor | None = None) -> Glimpse:
+    def _attend(
+        self, state: CellState, annotations: Annotations, draw: Tensor | None, expected: Tensor | None = None
+    ) -> AttentionStep:
         """Compute the context z_t of one step.
 
         Args:
             state: h_{t-1} and c_{t-1}.
             annotations: annotations of the image locations.
+            draw: random numbers (N K,) from 0 to 1 by which hard attention draws its locations; None for the modes.
             expected: true for examples (B, 1) that use the expected location; None outside of the training of hard
                 attention.
         """
         alpha = self.attention.weights(state.hidden, annotations)
         if self.gate is not None:
             gate = torch.sigmoid(precise(self.gate(state.hidden)))  # beta_t
-            return Glimpse(gate * weighted_sum(alpha, annotations), alpha, alpha, gate[:, 0])
-        if expected is None and self.settings.test_attention == "mode":
-            location = alpha.argmax(-1)
-        else:
-            location = torch.multinomial(alpha.detach() + 1e-30, 1)[:, 0]  # s_t; the sum is zero without an image
+            return AttentionStep(gate * weighted_sum(alpha, annotations), alpha, alpha, gate[:, 0])
+        location = alpha.argmax(-1) if draw is None else draw_location(alpha.detach(), draw)  # s_t
         weights = one_hot(location, alpha.shape[1]) * (alpha.sum(-1, keepdim=True) > 0).to(alpha.dtype)
         if expected is not None:
             weights = torch.where(expected, alpha, weights)
-        return Glimpse(weighted_sum(weights, annotations), alpha, weights)
+        return AttentionStep(weighted_sum(weights, annotations), alpha, weights)
 
     def _read_out(self, word: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """Compute logits (…, V) from E y_{t-1} (…, E), h_t (…, H) and z_t (…, D) (eq. 7)."""
@@ -262,3 +291,18 @@ class ShowAttendTell(nn.Module):
             self.baseline.mul_(0.9).add_(0.1 * sentences.mean())
         gain = sentences + settings.reinforce * reward * locations + settings.entropy * entropy
         return -gain.sum() / mask.sum()
+
+
+def location_draws(ids: Sequence[str]) -> Tensor:
+    """Draw uniform random numbers (B, DRAWS) that depend on the ids of the examples only."""
+    return torch.from_numpy(
+        np.stack([np.random.default_rng([*f"{id_}/locations".encode()]).random(DRAWS) for id_ in ids])
+    )
+
+
+def draw_location(alpha: Tensor, draw: Tensor) -> Tensor:
+    """Draw a location by the probabilities alpha (N, L) with random numbers (N,) from 0 to 1; return its index (N,)."""
+    cumulative = alpha.cumsum(-1)
+    mass = cumulative[:, -1:]  # zero without an image
+    point = (draw[:, None].to(mass.dtype) * mass).minimum(mass * (1 - torch.finfo(mass.dtype).eps))
+    return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp(max=alpha.shape[1] - 1)

@@ -120,7 +120,7 @@ def save_strips(captions: Sequence[ExplainedCaption], folder: Path, *, on_progre
 
 def _strip(image: Path, words: int, one: ModelAttention) -> AttentionStrip:
     """Create the strip of a model for the first `words` words of its explanation, all but the end of the sentence."""
-    weights, gate = one.explanation.attention, one.explanation.gate
+    weights, gate = one.explanation.image_weights, one.explanation.gate
     shown = [] if weights is None else attended_panels(image, weights[:words], one.features, side=STRIP_SIDE, film=True)
     if not shown:
         raise SettingsError(f"{image}: the model {one.name} has no attention over image locations or frames to plot")

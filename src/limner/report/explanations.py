@@ -119,11 +119,11 @@ def _heat_maps(
 
     The heat maps of captions are those of Xu et al. (2015).
     """
-    if explanation.attention is None or item.image is None:
+    if explanation.image_weights is None or item.image is None:
         return
     words = explanation.target[:-1][:MAX_HEAT_MAPS]
     try:
-        weights, film = explanation.attention[: len(words)], item.source is None
+        weights, film = explanation.image_weights[: len(words)], item.source is None
         panels = attended_panels(Path(item.image), weights, features, side=HEAT_MAP_SIDE, film=film)
     except (MediaError, MissingExtraError) as error:
         logger.info("%s", error)

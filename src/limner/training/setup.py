@@ -226,12 +226,18 @@ def _require_objective(recipe: Recipe, model: Model) -> None:
     """Check that the model can be trained on the reward of its sentences, if the recipe asks for it.
 
     Raises:
-        SettingsError: the model is counted, or has a loss of its own.
+        SettingsError: the model is counted, has a loss of its own, or chooses more than tokens.
     """
     if recipe.training.objective == "scst" and isinstance(model, CountBasedModel | PairRanker):
         raise SettingsError(
             f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
             "gradient descent; choose another model, or set training.objective=cross_entropy"
+        )
+    choice = recipe.model.latent_choice
+    if recipe.training.objective == "scst" and choice is not None:
+        raise SettingsError(
+            f"training.objective=scst: the reward of a sentence has no gradient for the locations that {choice} "
+            "chooses; set model.attention=soft, or training.objective=cross_entropy"
         )
 
 

@@ -1,11 +1,18 @@
 """The sequence labeller against the oracle in NumPy float64: outputs, pooling, and output recurrence."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import oracle_recurrent as oracle
 import pytest
 import torch
 
-from limner.data.examples import Example, collate
+from limner.data.dataset import GenerationInput
+from limner.data.examples import Example, Item, collate
+from limner.decoding.hypotheses import Hypothesis
+from limner.errors import TrainingError
+from limner.evaluation.labels import label_texts
+from limner.layers.frame_encoder import frame_mask
 from limner.models import ModelInputs, build_model
 from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.text.vocab import SPECIAL_TOKENS
@@ -123,3 +130,33 @@ def test_outputs_depend_on_later_steps_in_bidirectional_layers_only(bidirectiona
     before = model(data).logits[0, :2]
     data.source[0, 3] = 9
     assert torch.equal(before, model(data).logits[0, :2]) is not depends
+
+
+def frames_model(frames):
+    torch.manual_seed(2)
+    settings = SequenceLabellerSettings(reads="image", outputs="every", hidden_dim=5)
+    return build_model(settings, ModelInputs(SPECIAL + LABELS, {"grid": (frames, 3)}))
+
+
+@pytest.mark.parametrize("black", [[], [3], [0, 2, 3]])
+def test_a_black_frame_between_others_keeps_its_place_and_label(black):
+    grid = np.ones((8, 3), np.float16)
+    grid[6:] = 0  # padding
+    grid[black] = 0
+    batch = collate([Example("clip", (4, 5, 6, 4, 5, 6), None, {"grid": grid})])
+    assert frame_mask(batch.image.grid).tolist() == [[True] * 6 + [False] * 2]
+    output = frames_model(8).train()(batch)
+    assert output.logits[0].argmax(-1).eq(SPECIAL_TOKENS.eos).tolist() == [False] * 6 + [True]
+
+
+def test_another_number_of_labels_than_frames_is_an_error_with_a_remedy():
+    grid = np.ones((8, 3), np.float16)
+    batch = collate([Example("clip", (4, 5, 6), None, {"grid": grid})])
+    model = frames_model(8)
+    message = r"item 'clip': expected 8 labels, .* feature table \(up to 8 an item\), found 3; .*--frames 3'"
+    with pytest.raises(TrainingError, match=message):
+        model.train()(batch)
+    trained = SimpleNamespace(model=model.eval(), recipe=SimpleNamespace(data=SimpleNamespace(lang="frame_labels")))
+    inputs, decoded = [GenerationInput(Item("clip", "test"), None, ("a b c",))], [Hypothesis((4,) * 8, 0.0, 0.0, True)]
+    with pytest.raises(TrainingError, match=message):
+        label_texts([trained], inputs, decoded, None)

@@ -9,6 +9,7 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.hypotheses import Hypothesis
 from limner.evaluation.hypothesis_statistics import Texts
 from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
+from limner.models.protocols import Labeller
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import HIDDEN, LABEL_LANGUAGES, TRACK, PredictedLabel, position_text, write_predictions
 
@@ -28,9 +29,16 @@ def label_texts(
         inputs: inputs with their references.
         best: decoded labels of each input.
         features: features of the inputs; None for models that use none.
+
+    Raises:
+        TrainingError: an input has another number of labels than outputs of a model that labels every step.
     """
     if models[0].recipe.data.lang not in LABEL_LANGUAGES:
         return None
+    if isinstance(models[0].model, Labeller):
+        for one, hypothesis in zip(inputs, best, strict=True):
+            if one.references and hypothesis.ended:
+                models[0].model.require_labels(one.item.id, len(one.references[0].split()), len(hypothesis.tokens))
     entries = models[0].tokenizer.entries
     if unfinished := sum(not one.ended for one in best):
         logger.warning(

@@ -57,21 +57,29 @@ class FrameEncoder(nn.Module):
         """Compute the vectors of the frames of a batch.
 
         Returns:
-            Vectors (B, L, dim), zero where a frame does not exist, and a mask (B, L), true where it exists; None if no
-            example of the batch has an image or a video.
+            Vectors (B, L, dim), zero where a frame does not exist, and a mask (B, L), true where it exists; the frames
+            that exist come first. None if no example of the batch has an image or a video.
         """
         stored: Tensor | None = getattr(image, self.kind)
         if stored is None:
             return None
         if self.kind == "pooled" or (self.kind == "maps" and stored.dim() == 4):
             stored = stored.unsqueeze(1)  # one frame
-        mask = image.present[:, None] & location_mask(stored.flatten(2))
+        mask = image.present[:, None] & frame_mask(stored.flatten(2))
         if self.convnet is None:
             frames = scale(stored, self.settings.scaling)
         else:
             frames = self.convnet(stored.flatten(0, 1)).unflatten(0, stored.shape[:2])
         frames = dropout(frames, self.settings.dropout, self.training)
         return frames * mask[..., None], mask
+
+
+def frame_mask(frames: Tensor) -> Tensor:
+    """Compute a mask (B, L) of stored frames (B, L, D), true up to the last frame that is not zero.
+
+    Clips of fewer frames are padded with zeros. Zeros between other frames are a black or silent frame, which exists.
+    """
+    return location_mask(frames).flip(1).cumsum(1).flip(1) > 0
 
 
 def mean_over_frames(frames: Tensor, mask: Tensor) -> Tensor:

@@ -149,6 +149,15 @@ class RegionDetector(Protocol):
 
 
 @runtime_checkable
+class Labeller(Protocol):
+    """A model whose number of labels is fixed by its input."""
+
+    def require_labels(self, id_: str, labels: int, outputs: int) -> None:
+        """Raise an error with a remedy if an item has another number of labels than the model has outputs."""
+        ...
+
+
+@runtime_checkable
 class WordEmbeddingModel(Protocol):
     """A model with one final vector for each token of its vocabulary."""
 

@@ -135,6 +135,8 @@ class SequenceLabeller(nn.Module):
         else:
             self.frame_encoder = FrameEncoder(inputs.feature_shapes, settings.image_encoder)
             dim = self.frame_encoder.dim
+            shape = inputs.feature_shapes[self.frame_encoder.kind]
+            self.frames = shape[0] if len(shape) in (2, 4) else 1  # rows of a grid, or frames of pixels
             if settings.projection_dim is not None:
                 self.projection = nn.Linear(dim, settings.projection_dim)
                 dim = settings.projection_dim
@@ -251,7 +253,9 @@ class SequenceLabeller(nn.Module):
         """
         memory = self.encode(batch)
         if self.training:
-            _require_one_label_each(batch, memory.lengths)
+            labels = (batch.target_mask.sum(1) - 1).tolist()
+            for id_, found, outputs in zip(batch.ids, labels, memory.lengths.tolist(), strict=True):
+                self.require_labels(id_, found, outputs)
         length = batch.target_in.shape[1]
         position = torch.arange(length, device=batch.target_in.device)
         outputs = memory.outputs[:, position.clamp(max=memory.outputs.shape[1] - 1)]  # (B, T, D)
@@ -263,6 +267,34 @@ class SequenceLabeller(nn.Module):
                 assert self.label_layers is not None
                 outputs = torch.tanh(self.label_layers(inputs))
         return Output(self._log_probs(outputs, position < memory.lengths[:, None]))
+
+    def require_labels(self, id_: str, labels: int, outputs: int) -> None:
+        """Check that an item has as many labels as the model has outputs.
+
+        Args:
+            id_: id of the item.
+            labels: number of its labels.
+            outputs: number of outputs of the model for it.
+
+        Raises:
+            TrainingError: the numbers differ.
+        """
+        if labels == outputs:
+            return
+        if self.settings.outputs == "last":
+            source = "of the item, since model.outputs is 'last'"
+            remedy = "set data.lang=label, or model.outputs=every for a label of each step"
+        elif self.frame_encoder is None:
+            source = "for each token of the source sentence"
+            remedy = "label every token, or set model.outputs=last and data.lang=label for one label of an item"
+        else:
+            source = f"for each of its frames in the feature table (up to {self.frames} an item)"
+            remedy = (
+                f"compute features of as many frames as labels, 'limner features … --frames {labels}' (sounds: "
+                f"--backbone logmel:{labels}), or set "
+                "model.outputs=last and data.lang=label for one label of an item"
+            )
+        raise TrainingError(f"item '{id_}': expected {outputs} labels, one {source}, found {labels}; {remedy}")
 
     def _log_probs(self, outputs: Tensor, has_label: Tensor) -> Tensor:
         """Compute log-probabilities (…, V) of the labels from outputs (…, D), and of the end after the last label."""
@@ -280,19 +312,3 @@ def _pool(outputs: Tensor, mask: Tensor, pooling: Literal["mean", "max"]) -> Ten
         return (outputs * exists).sum(1) / exists.sum(1).clamp(min=1)
     largest = outputs.masked_fill(~exists, -torch.inf).amax(1)
     return largest.masked_fill(~mask.any(1, keepdim=True), 0)
-
-
-def _require_one_label_each(batch: Batch, lengths: Tensor) -> None:
-    """Check that every example has as many labels as the model has outputs.
-
-    Raises:
-        TrainingError: names the first example with another number.
-    """
-    labels = batch.target_mask.sum(1) - 1
-    if (different := (labels != lengths).nonzero()).numel():
-        row = int(different[0])
-        raise TrainingError(
-            f"item '{batch.ids[row]}': expected {int(lengths[row])} labels, one for each output of the model, found "
-            f"{int(labels[row])}; set model.outputs to 'last' for one label of an item (data.lang: label), or to "
-            "'every' for a label of each step (data.lang: frame_labels)"
-        )

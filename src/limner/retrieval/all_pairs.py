@@ -180,7 +180,7 @@ def _pairs(sentences: Batch, image: ImageFeatures, rows: Tensor, columns: Tensor
     length = int(sentences.target_mask[rows].sum(1).max())
     return replace(
         sentences,
-        ids=("",) * len(left),
+        ids=tuple(sentences.ids[row] for row in left.tolist()),
         image=image.select(columns.repeat(len(rows))),
         target_in=sentences.target_in[left, :length],
         target_out=sentences.target_out[left, :length],

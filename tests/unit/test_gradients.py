@@ -1,14 +1,16 @@
 """Gradients through time: analytic values, exact Jacobians, and every model of the protocol."""
 
+import json
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from limner.cli import main
 from limner.data.examples import Example, collate
-from limner.diagnosis.gradients import GradientCurve, GradientNorms, squared_norms
+from limner.diagnosis.gradients import GradientNorms, fit_decay, squared_norms
 from limner.errors import SettingsError
 from limner.models.hmm import HMM, HMMSettings
 from limner.models.ngram import NGram, NGramSettings
@@ -140,9 +142,21 @@ def test_a_model_without_a_recurrent_state_is_refused(model):
 
 
 def test_the_factor_is_that_of_an_exponential_decay():
-    curve = GradientCurve(name="state", size=1, norms=(1.0, 0.3, 0.15, 0.075))
-    assert curve.factor == pytest.approx(0.5)
-    assert GradientCurve(name="state", size=1, norms=(1.0, 0.0)).factor is None
+    decay = fit_decay((1.0, 0.3, 0.15, 0.0, 0.0375), (9, 8, 7, 6, 5))
+    assert decay is not None and decay.factor == pytest.approx(0.5)
+    assert (decay.first, decay.last, str(decay)) == (1, 4, "λ 0.500 at 1–4")
+    assert fit_decay((1.0, 0.0), (2, 1)) is None
+
+
+def test_a_distance_counts_as_much_as_its_pairs():
+    """Repeating each distance as often as it has pairs gives the same line; one pair hardly changes it."""
+    norms, pairs = (1.0, 0.5, 0.3, 0.1, 0.9), (4000, 2000, 1000, 500, 1)
+    distances = np.repeat(np.arange(1, 5), pairs[1:])
+    slope = np.polyfit(distances, np.log(np.array(norms))[distances], 1)[0]
+    decay, before = fit_decay(norms, pairs), fit_decay(norms[:-1], pairs[:-1])
+    assert decay is not None and before is not None
+    assert decay.factor == pytest.approx(math.exp(slope))
+    assert decay.factor == pytest.approx(before.factor, rel=0.01)
 
 
 def test_the_command_stores_and_plots_the_norms(trained, trained_on_colours, tmp_path, capsys, monkeypatch):
@@ -162,6 +176,10 @@ def test_the_command_stores_and_plots_the_norms(trained, trained_on_colours, tmp
         assert curve.norms[1] != pytest.approx(1)
         assert len(curve.norms) == len(stored.pairs)
         assert stored.sentences > 0
+        decay = json.loads((run / "gradients" / "val.json").read_text())["decays"]["state"]
+        assert decay == stored.decays["state"].model_dump()
+        assert (decay["first"], decay["last"]) == (1, len(stored.pairs) - 1)
+        assert stored.label(curve) == f"state ({stored.decays['state']})"
 
 
 def test_a_plot_of_another_format_is_refused_before_measuring(trained, capsys, monkeypatch):

@@ -91,10 +91,10 @@ def _measure(run: Path, collection: Path | None, settings: GradientSettings, dev
 
 
 def _curves(measured: Mapping[str, GradientNorms]) -> dict[str, tuple[float, ...]]:
-    """Return the curves to plot: all tensors of one model, or the whole state of several."""
+    """Return the curves to plot with their decays: all tensors of one model, or the whole state of several."""
     if len(measured) == 1:
-        return {curve.name: curve.norms for norms in measured.values() for curve in norms.curves}
-    return {run: norms.curves[0].norms for run, norms in measured.items()}
+        return {norms.label(curve): curve.norms for norms in measured.values() for curve in norms.curves}
+    return {norms.label(norms.curves[0], run): norms.curves[0].norms for run, norms in measured.items()}
 
 
 def _print(measured: Mapping[str, GradientNorms]) -> None:
@@ -106,13 +106,14 @@ def _print(measured: Mapping[str, GradientNorms]) -> None:
         table.add_column(column, no_wrap=True)
     longest = max(len(norms.pairs) for norms in measured.values())
     shown = [distance for distance in SHOWN if distance < longest]
-    for column in (*map(str, shown), "factor"):
+    for column in (*map(str, shown), "factor", "fitted to"):
         table.add_column(column, justify="right", no_wrap=True)
     for run, norms in measured.items():
         for curve in norms.curves:
             values = [f"{curve.norms[d]:.2g}" if d < len(curve.norms) else "" for d in shown]
-            factor = "" if curve.factor is None else f"{curve.factor:.3f}"
-            table.add_row(Path(run).name, curve.name, str(curve.size), *values, factor)
+            decay = norms.decays.get(curve.name)
+            fitted = ("", "") if decay is None else (f"{decay.factor:.3f}", decay.distances)
+            table.add_row(Path(run).name, curve.name, str(curve.size), *values, *fitted)
     out.print(table)
     sentences = ", ".join(f"{norms.sentences:,} of '{norms.split}'" for norms in measured.values())
     typer.echo(f"root mean square singular value of d s_t / d s_k by the distance t - k; sentences: {sentences}")

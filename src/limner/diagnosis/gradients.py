@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, computed_field
 from torch import Tensor
 
 from limner.data.collection import Collection
@@ -59,14 +59,44 @@ class GradientCurve(Record):
     """Root mean square over sentences and positions of the Frobenius norm divided by the square root of the size, for
     the distances 0, 1, 2, … in tokens; 1 for an identity."""
 
+
+class ExponentialDecay(Record):
+    """An exponential fitted to the norms of a curve."""
+
+    factor: float
+    """Factor λ per token."""
+    first: int
+    """Smallest distance that was fitted."""
+    last: int
+    """Largest distance that was fitted."""
+
     @property
-    def factor(self) -> float | None:
-        """Factor per token of an exponential fitted to the norms from distance 1 on; None without two positive ones."""
-        points = [(distance, math.log(norm)) for distance, norm in enumerate(self.norms) if distance and norm > 0]
-        if len(points) < 2:
-            return None
-        distances, logarithms = np.array(points).T
-        return math.exp(float(np.polyfit(distances, logarithms, 1)[0]))
+    def distances(self) -> str:
+        """Range of the distances."""
+        return f"{self.first}–{self.last}"
+
+    def __str__(self) -> str:
+        return f"λ {self.factor:.3f} at {self.distances}"
+
+
+def fit_decay(norms: Sequence[float], pairs: Sequence[int]) -> ExponentialDecay | None:
+    """Fit a multiple of λ^d to the norms at the distances d from 1 on, by least squares of their logarithms.
+
+    The squared errors are weighted by the number of pairs of positions: few sentences reach the largest distances.
+
+    Args:
+        norms: norms at the distances 0, 1, 2, …; norms of zero are left out.
+        pairs: number of pairs of positions at each distance.
+
+    Returns:
+        The decay, or None without positive norms at two distances.
+    """
+    fitted = [d for d, (norm, count) in enumerate(zip(norms, pairs, strict=True)) if d and norm > 0 and count]
+    if len(fitted) < 2:
+        return None
+    weights = np.sqrt([pairs[distance] for distance in fitted])  # polyfit multiplies the errors by them
+    slope = np.polyfit(fitted, np.log([norms[distance] for distance in fitted]), 1, w=weights)[0]
+    return ExponentialDecay(factor=math.exp(float(slope)), first=fitted[0], last=fitted[-1])
 
 
 class GradientNorms(Record):
@@ -90,6 +120,18 @@ class GradientNorms(Record):
     """Number of random vectors for each tensor of the state."""
     seed: int
     """Random seed of the sentences and the vectors."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def decays(self) -> dict[str, ExponentialDecay]:
+        """Exponentials fitted to the curves, by name; without curves that have fewer than two positive norms."""
+        fitted = {curve.name: fit_decay(curve.norms, self.pairs) for curve in self.curves}
+        return {name: decay for name, decay in fitted.items() if decay is not None}
+
+    def label(self, curve: GradientCurve, name: str | None = None) -> str:
+        """Label a curve in a plot by its name, or another one, and its decay."""
+        decay = self.decays.get(curve.name)
+        return f"{name or curve.name}{'' if decay is None else f' ({decay})'}"
 
 
 def gradient_path(run: Path, split: str) -> Path:

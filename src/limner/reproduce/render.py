@@ -196,9 +196,6 @@ def _plot_curves(results: Iterable[RowResult], out: Path) -> list[Path]:
 
 def _plot_gradients(results: Iterable[RowResult], out: Path) -> list[Path]:
     """Plot the norms of gradients of the first seed of every row that has them."""
-    curves = {
-        row: seeds[0].gradients.curves[0].norms
-        for row, seeds in by_row(results).items()
-        if seeds[0].gradients is not None
-    }
+    measured = {row: seeds[0].gradients for row, seeds in by_row(results).items()}
+    curves = {norms.label(norms.curves[0], row): norms.curves[0].norms for row, norms in measured.items() if norms}
     return [plots.save_plot(plots.gradient_norms(curves), out / "gradients.png")] if curves else []

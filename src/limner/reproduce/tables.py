@@ -202,8 +202,9 @@ class RowResult(Record):
         )
         for distance, norm in enumerate(whole.norms):
             yield Score(f"gradient_{distance}", norm, signature)
-        if whole.factor is not None:
-            yield Score("gradient_factor", whole.factor, signature)
+        if decay := self.gradients.decays.get(whole.name):
+            fitted = f"{signature}|distances:{decay.distances}|weights:pairs"
+            yield Score("gradient_factor", decay.factor, fitted)
 
     @property
     def seed(self) -> int:

@@ -5,12 +5,15 @@ import shutil
 from types import ModuleType
 
 import pytest
+import torch
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.diagnosis.gradients import GradientNorms
 from limner.errors import FeatureError, LimnerError, RunError, SettingsError
 from limner.features.extract import extract
+from limner.layers.cells import build_cell
+from limner.layers.fused import recurrent as fused
 from limner.reproduce import (
     TABLES,
     PublishedRow,
@@ -29,6 +32,7 @@ from limner.reproduce.render import to_markdown
 from limner.reproduce.significance import TableComparison
 from limner.reproduce.tables import TableColumn
 from limner.runs.recipe import load_recipe
+from limner.training.loop import precision
 
 TABLE = PublishedTable(
     name="test/table",
@@ -361,6 +365,17 @@ def test_cells_are_compared_by_their_scores_and_gradients(tiny, tmp_path):
         assert result.evaluation.retrieval is None
     assert [path.name for path in made.figures] == ["gradients.png"]
     assert len({result.scores["gradient_1"].value for result in made.results}) == 3
+
+
+def test_no_cell_of_the_comparison_trains_with_a_kernel_of_its_own():
+    """The training times compare the equations of the cells: kernels of torch exist for some of them only."""
+    for row in lecture.CELLS.rows:
+        recipe = load_recipe(f"{lecture.CELLS.recipes}/{row.recipe}", [])
+        assert precision(recipe.training, "cpu") == "bf16-mixed"
+        cell = build_cell(recipe.model.cell, 3, 4)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not fused.applies_to(cell, torch.zeros(1, 2, 3))
+        assert ("before" in row.name) == (recipe.model.cell.name == "gru-before")
 
 
 def test_unknown_rows_and_tables(tiny, tmp_path):

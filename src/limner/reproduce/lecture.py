@@ -26,14 +26,16 @@ CELLS = PublishedTable(
         PublishedRow("LSTM", "lstm"),
         PublishedRow("LSTM, peepholes", "peephole"),
         PublishedRow("LSTM, coupled gates", "coupled"),
-        PublishedRow("GRU", "gru"),
+        PublishedRow("GRU, reset before the product", "gru"),
     ),
     notes=(
         "All rows have the same sizes, optimizer, number of epochs and image conditioning; the number of parameters "
-        "differs with the number of gates. Minutes are those of the training steps; where products are in bfloat16, no "
-        "cell has a fused kernel. Norms of the Jacobian of the whole state (for an LSTM h and c) on the validation "
-        "split after training are root mean square singular values, 1 for an identity; λ is the factor per token "
-        "fitted to all distances."
+        "differs with the number of gates. The GRU resets the state before the recurrent product (Cho et al., 2014), "
+        "cell 'gru-before'; that of cuDNN and PyTorch resets the product. Minutes are those of the training steps. "
+        "The recipes train with products in bfloat16, where every cell is computed by its equations; in float32, "
+        "tanh, ReLU and LSTM would use kernels of torch and the other cells not. Norms of the Jacobian of the whole "
+        "state (for an LSTM h and c) on the validation split after training are root mean square singular values, 1 "
+        "for an identity; λ is the factor per token fitted to all distances, each weighted by its number of pairs."
     ),
     retrieval=False,
     gradients=True,

@@ -129,6 +129,24 @@ def test_folds_are_disjoint_and_stratified():
         assign_folds(items[:3], 3, 0.1, seed=1)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.15, 0.25, 0.29, 0.3, 0.4, 0.5])
+def test_the_share_of_validation_items_is_that_of_the_setting(share):
+    items = [Item(f"{label}{n:03d}", "train", label=label) for label in "ab" for n in range(250)]
+    for fold in assign_folds(items, 5, share, seed=1):
+        for label in "ab":
+            chosen = [id for id, split in fold.items() if split == "val" and id[0] == label]
+            assert abs(len(chosen) - 200 * share) < 1
+            positions = np.diff([n for n, id in enumerate(x for x in fold if x[0] == label) if fold[id] == "val"])
+            assert positions.max() - positions.min() <= 1
+
+
+def test_the_default_share_takes_every_tenth_item():
+    items = [Item(f"{n:03d}", "train") for n in range(100)]
+    for number, fold in enumerate(assign_folds(items, 4, 0.1, seed=1)):
+        rest = [id for id in fold if fold[id] != "test"]
+        assert [id for id in rest if fold[id] == "val"] == rest[number::10]
+
+
 def test_words_of_reviews_do_not_tell_the_sentiment():
     """Every adjective is about as frequent in positive as in negative reviews."""
     counts = np.zeros((2, 2))

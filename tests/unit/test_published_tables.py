@@ -69,6 +69,17 @@ def renamed(tiny, folder, ids):
     return Collection.open(folder)
 
 
+@pytest.mark.parametrize("name, beam", [("vinyals2015/table1", 20), ("vinyals2015/table2", 20), ("xu2015/table1", 5)])
+def test_tables_of_sentences_decode_with_the_beam_that_their_notes_state(name, beam):
+    table = find_table(name).on(find_table(name).trained_on[0])
+    assert f"decoded with a beam of {beam}" in table.notes
+    for row in table.rows:
+        if row.recipe is not None:
+            decoding = load_recipe(f"{table.recipes}/{row.recipe}", list(row.evaluation)).decoding
+            assert decoding.beam_size == beam
+            assert decoding.length_penalty == 0 or f"length penalty {decoding.length_penalty}" in table.notes
+
+
 @pytest.mark.parametrize("table", CAPTIONING, ids=lambda table: table.name)
 def test_every_row_has_its_published_figures(table):
     assert {dataset.key for dataset in table.trained_on} == set(NUMBERS[table.name])

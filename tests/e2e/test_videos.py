@@ -69,7 +69,7 @@ def test_a_model_of_images_continues_on_clips(place):
     """--init takes every weight; the frames of a clip share the encoder of an image."""
     clips = place / "clips"
     run_command("features", clips, "--backbone", "pixels:16", "--frames", 4)
-    train = ["train", "venugopalan2015/photos", "--collection", clips, "--init", place / "of-images"]
+    train = ["train", "venugopalan2015/videos", "--collection", clips, "--init", place / "of-images"]
     run_command(*train, "--out", place / "of-clips", "features.tables=[pixels16.frames]", *TINY, *SMALL_MODEL)
     config = json.loads((place / "of-clips" / "config.json").read_text())
     assert config["features"][0]["shape"] == [4, 3, 16, 16] and "0 new" not in config["provenance"]["init"]

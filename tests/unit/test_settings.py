@@ -122,6 +122,15 @@ def test_a_change_of_a_recipe():
         load_recipe("scenes/mrnn", ["model.hiden_dim=5"])
 
 
+def test_recipes_named_after_a_paper_have_its_method():
+    greedy = load_recipe("rennie2017/mrnn-flickr8k-greedy", []).training.scst
+    assert greedy is not None and (greedy.baseline, greedy.samples) == ("greedy", 1)
+    photos, videos = (load_recipe(f"venugopalan2015/{name}", []) for name in ("photos", "videos"))
+    assert photos.model == videos.model and photos.text == videos.text
+    assert (videos.model.frames, videos.model.frame_encoder_dim) == ("mean", 0)
+    assert not [name for name in recipe_names() if name.startswith("venugopalan2015/") and "clips" in name]
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_parses(name):
     recipe = load_recipe(name, [])

@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import limner
+from limner.cli import app
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
@@ -207,6 +209,28 @@ def test_cross_validation_evaluates_every_item_once(validated):
         load_recipe("lecture/reviews", TINY), Collection.open(folder / "c"), folder / "folds", settings=result.settings
     )
     assert again.scores == result.scores
+
+
+def test_sentences_of_a_file_or_of_standard_input_are_classified(validated, tmp_path):
+    model, texts = ["--model", str(validated[1] / "folds" / "fold-1")], ["the plot is not dull .", "the cast is good ."]
+
+    def run(*arguments, text=None):
+        return CliRunner().invoke(app, ["classify", *map(str, arguments), *model], input=text)
+
+    expected = run(*texts).stdout
+    assert [line.split("\t")[0] for line in expected.splitlines()] == texts
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    assert run("--file", tmp_path / "texts.txt").stdout == expected
+    assert run("--file", "-", text="\r\n".join(texts)).stdout == expected
+    for arguments, text, message in [
+        ((), None, "nothing to classify"),
+        ((texts[0], "--file", "-"), "", "give one or the other"),
+        (("--file", "-"), "", "standard input: nothing to classify"),
+        (("--file", "-"), "a film\n\na cast\n", "standard input, line 2: empty"),
+        (("--file", tmp_path / "none.txt"), None, "none.txt: cannot be read"),
+    ]:
+        with pytest.raises(SettingsError, match=message):
+            raise run(*arguments, text=text).exception
 
 
 def test_classification_of_new_sentences(validated):

@@ -11,6 +11,8 @@ import typer
 from limner.cli.app import USE, app
 from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, require_models
 from limner.cli.terminal import print_json
+from limner.cli.text_files import STANDARD_INPUT, read_lines
+from limner.errors import SettingsError
 
 if TYPE_CHECKING:
     from limner.inference.classifier import Classification, StepLabel
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=USE)
 def classify(
     inputs: Annotated[
-        list[str],
-        typer.Argument(metavar="INPUT...", help="Sentences; for a model of clips, sounds or images, files."),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[INPUT...]", help="Sentences; for a model of clips, sounds or images, files."),
+    ] = None,
     model: ModelsOption = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Text file with one input per line; - is standard input."),
+    ] = None,
     n_best: Annotated[int, typer.Option("--n-best", help="Labels to print for each input or step.", min=1)] = 1,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
@@ -35,18 +41,40 @@ def classify(
 
     Example: `limner classify "a gripping film" --model runs/sentiment --n-best 2`
     """
-    runs = require_models(model)
+    runs, texts = require_models(model), _read_inputs(inputs or [], file)
     from limner.inference.classifier import Classifier, require_files
 
     classifier = Classifier.load(*runs, backbone=backbone, device=device)
-    given: Sequence[str | Path] = inputs if classifier.reads_sentences else require_files(inputs)
+    given: Sequence[str | Path] = texts if classifier.reads_sentences else require_files(texts)
     results = classifier.classify(given)
     if as_json:
-        print_json([_record(text, one, n_best) for text, one in zip(inputs, results, strict=True)])
+        print_json([_record(text, one, n_best) for text, one in zip(texts, results, strict=True)])
         return
-    for text, one in zip(inputs, results, strict=True):
+    for text, one in zip(texts, results, strict=True):
         for line in _lines(one, n_best):
             typer.echo(f"{text}\t{line}")
+
+
+def _read_inputs(arguments: list[str], file: Path | None) -> list[str]:
+    """Return the inputs of the command line or of a text file.
+
+    Raises:
+        SettingsError: there are none, or both; a line of the file is empty.
+    """
+    if file is None:
+        if not arguments:
+            raise SettingsError("nothing to classify: give sentences or files, or a text file (--file)")
+        return arguments
+    if arguments:
+        raise SettingsError(f"inputs and --file {file}: give one or the other")
+    lines = read_lines(file)
+    origin = "standard input" if file == STANDARD_INPUT else str(file)
+    if not lines:
+        raise SettingsError(f"{origin}: nothing to classify, the file is empty")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise SettingsError(f"{origin}, line {number}: empty; expected one input per line")
+    return lines
 
 
 def _lines(one: Classification, n_best: int) -> Iterator[str]:

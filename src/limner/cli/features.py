@@ -118,7 +118,7 @@ def features(
 ) -> None:
     """Compute and store the features of every image or video; an interrupted command continues where it stopped.
 
-    Example: `limner features collections/flickr8k --backbone efficientnet-lite2`
+    Example: `limner features collections/flickr8k --backbone efficientnet-lite2 --name lite2`
     """
     from limner.data.collection import Collection
     from limner.features.encoders.load import load_backbone, load_clip_backbone

@@ -29,14 +29,13 @@ from limner.cli.options import (
     require_models,
 )
 from limner.cli.terminal import err, print_json, progress_bar
+from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import SettingsError
 from limner.files import write_text
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
     from limner.runs.trained_model import TrainedModel
-
-STANDARD_INPUT = Path("-")
 
 
 class SelectionOptions(NamedTuple):
@@ -255,26 +254,7 @@ def _read_sentences(arguments: Sequence[str], file: Path | None) -> SourceSenten
     if file is None and sys.stdin.isatty():
         raise SettingsError("nothing to translate: give sentences, a file (--input), or pipe sentences in")
     origin = "standard input" if file in (None, STANDARD_INPUT) else str(file)
-    return SourceSentences(_read_lines(file or STANDARD_INPUT), origin)
-
-
-def _read_lines(file: Path) -> list[str]:
-    """Read lines of UTF-8 text; only line feeds separate lines, as other separators occur within sentences."""
-    try:
-        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
-    except OSError as error:
-        raise SettingsError(
-            f"{file}: cannot be read ({error.strerror}); expected a text file, one line per sentence"
-        ) from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SettingsError(
-            f"{file}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
-    lines = text.split("\n")
-    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+    return SourceSentences(read_lines(file or STANDARD_INPUT), origin)
 
 
 def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path | None) -> list[Path | None]:
@@ -286,7 +266,7 @@ def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path 
         return [None] * count if not images else [*images] * (count if len(images) == 1 else 1)
     if images:
         raise SettingsError(f"--image and --image-list {file}: give one or the other")
-    paths = [Path(line) if line.strip() else None for line in _read_lines(file)]
+    paths = [Path(line) if line.strip() else None for line in read_lines(file)]
     if len(paths) != count:
         longer, shorter = (file, sentences.origin) if len(paths) > count else (sentences.origin, file)
         raise SettingsError(

@@ -1,0 +1,36 @@
+"""Text files with one sentence per line, and standard input in their place."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from limner.errors import SettingsError
+
+STANDARD_INPUT = Path("-")
+
+
+def read_lines(file: Path) -> list[str]:
+    """Read lines of UTF-8 text; only line feeds separate lines, as other separators occur within sentences.
+
+    Args:
+        file: text file; `STANDARD_INPUT` for standard input.
+
+    Raises:
+        SettingsError: the file cannot be read or is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            f"{file}: cannot be read ({error.strerror}); expected a text file, one line per sentence"
+        ) from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SettingsError(
+            f"{file}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        ) from None
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

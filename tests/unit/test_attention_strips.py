@@ -173,7 +173,9 @@ def test_hard_attention_is_at_one_location(runs, image):
     captions = [captions[0] for captions in captioner.describe([image])]
     (explanation,) = captioner.explain([image], captions)
     assert explanation.gate is None and explanation.attention.shape == (len(explanation.target), 4)
-    assert (np.sort(explanation.attention) == [0, 0, 0, 1]).all()
+    assert explanation.attention.sum(1) == pytest.approx(1) and explanation.attention.max() < 1  # alpha
+    assert (np.sort(explanation.image_weights) == [0, 0, 0, 1]).all()
+    assert (explanation.image_weights.argmax(1) == explanation.attention.argmax(1)).all()
 
 
 def test_a_model_without_attention_is_refused_before_images_are_read(trained, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Labels as targets: items, readers, folds, generated reviews and sequences of sounds, classification of new inputs."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from limner.data.readers import ReaderOptions, read_source
 from limner.errors import CollectionError, MediaError, RunError, SettingsError, TrainingError
 from limner.features.encoders.load import load_backbone
 from limner.inference.classifier import Classifier
+from limner.metrics import METRICS
 from limner.runs.recipe import load_recipe
 from limner.synthetic.reviews import ADJECTIVES, write_review
 from limner.synthetic.sound_sequences import SILENCE, SoundSequenceSettings, make_sequence
-from limner.text.labels import CELLS, cell_centres
+from limner.text.labels import CELLS, PredictedLabel, cell_centres, write_predictions
 from limner.text.tokenizer import Tokenizer
 from limner.training.folds import assign_folds
 
@@ -209,6 +211,33 @@ def test_cross_validation_evaluates_every_item_once(validated):
         load_recipe("lecture/reviews", TINY), Collection.open(folder / "c"), folder / "folds", settings=result.settings
     )
     assert again.scores == result.scores
+
+
+def test_models_of_a_fold_are_an_ensemble(validated):
+    """A further seed for each fold; the accuracy is that of the mean of the probabilities."""
+    result, folder = validated
+    before = (folder / "folds" / "fold-1" / "evaluation" / "test.json").read_bytes()
+    collection = Collection.open(folder / "c")
+    settings = result.settings.model_copy(update={"models": 2})
+    recipe = load_recipe("lecture/reviews", TINY)
+    ensemble = limner.cross_validate(recipe, collection, folder / "folds", settings=settings)
+    runs = [Path(run) for run in ensemble.runs]
+    assert [run.name for run in runs] == ["fold-1", "fold-1-model-2", "fold-2", "fold-2-model-2"]
+    seeds = [json.loads((run / "recipe.json").read_text())["recipe"]["training"]["seed"] for run in runs]
+    assert seeds == [1, 2, 1, 2]
+    assert (runs[0] / "evaluation" / "test.json").read_bytes() == before
+    items = json.loads(before)["items"]
+    classifiers = [limner.load(run).classify([item["source"] for item in items]) for run in runs[:2]]
+    texts = []
+    for both in zip(*classifiers, strict=True):
+        mean = {label: (p + dict(both[1].steps[0].labels)[label]) / 2 for label, p in both[0].steps[0].labels}
+        texts.append(write_predictions([PredictedLabel(*max(mean.items(), key=lambda pair: pair[1]))]))
+    references = [item["reference_tokens"] for item in items]
+    metric = METRICS["calibration_error"]
+    expected = metric.value(metric.statistics(texts, references).sum(0))
+    (error,) = [score for score in ensemble.scores if score.name == "calibration_error"]
+    assert error.values[0] == pytest.approx(expected, abs=0.01) != result.scores[2].values[0]
+    assert result.scores[2].name == error.name
 
 
 def test_sentences_of_a_file_or_of_standard_input_are_classified(validated, tmp_path):

@@ -32,6 +32,9 @@ def crossvalidate(
     ] = 0.1,
     split: Annotated[str | None, typer.Option("--split", help="Split to divide; default: all items.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of the folds.")] = 1,
+    models: Annotated[
+        int, typer.Option("--models", help="Number of models per fold, which are evaluated as an ensemble.", min=1)
+    ] = 1,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also train bag-of-words classifiers on the folds (extra 'words').")
     ] = False,
@@ -48,13 +51,13 @@ def crossvalidate(
     from limner.training.cross_validation import CrossValidationSettings, cross_validate
 
     chosen = load_recipe(recipe, changes or [])
-    values = {"folds": folds, "validation": validation, "split": split, "seed": seed, "baseline": baseline}
+    values = {"folds": folds, "validation": validation, "split": split, "seed": seed, "models": models}
     with training_bar(chosen.training.metric) as bar:
         result = cross_validate(
             chosen,
             Collection.open(collection),
             out_folder,
-            settings=CrossValidationSettings.parse(values, "crossvalidate"),
+            settings=CrossValidationSettings.parse({**values, "baseline": baseline}, "crossvalidate"),
             command=command_line(),
             on_progress=bar,
             on_fold=_print_fold,

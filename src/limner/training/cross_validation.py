@@ -38,6 +38,8 @@ class CrossValidationSettings(Settings):
     """Split whose items are divided; None for all items of the collection."""
     seed: int = Field(default=1, ge=0)
     """Seed of the assignment of items to folds; the training has its own."""
+    models: int = Field(default=1, ge=1)
+    """Number of models of each fold, trained with successive seeds; the mean of their probabilities is evaluated."""
     baseline: bool = False
     """Whether to train bag-of-words classifiers of scikit-learn on the same folds."""
 
@@ -70,7 +72,7 @@ class CrossValidation(Record):
     """Description of the recipe."""
     command: str
     runs: tuple[str, ...]
-    """Run directory of each fold."""
+    """Run directories of each fold in turn."""
     scores: tuple[FoldScores, ...]
     baselines: tuple[BaselineScore, ...] = ()
 
@@ -90,8 +92,9 @@ def cross_validate(
     Args:
         recipe: settings of the model and the training; its splits are replaced by those of the folds.
         collection: collection whose items are divided into folds.
-        out: folder of the runs `fold-1`, `fold-2`, … and of the record `crossvalidation.json`.
-        settings: number of folds, share of validation items, baselines.
+        out: folder of the runs `fold-1`, `fold-2`, … and of the record `crossvalidation.json`; further models of a fold
+            are `fold-1-model-2`, `fold-1-model-3`, ….
+        settings: number of folds and of models, share of validation items, baselines.
         command: command line, for the records.
         on_progress: called after every training step.
         on_fold: called with the number of a fold, from 1, and its evaluation.
@@ -109,11 +112,15 @@ def cross_validate(
     items = collection.items(settings.split)
     folds = assign_folds(items, settings.folds, settings.validation, settings.seed)
     evaluations: list[Evaluation] = []
-    runs = [out / f"fold-{number}" for number in range(1, len(folds) + 1)]
-    for number, (run, splits) in enumerate(zip(runs, folds, strict=True), start=1):
-        view = collection.with_splits(splits)
-        train(recipe, view, run, resume=run.exists(), command=command, on_progress=on_progress)
-        evaluations.append(_evaluate(run, view, command))
+    runs: list[Path] = []
+    for number, splits in enumerate(folds, start=1):
+        view, ensemble = collection.with_splits(splits), []
+        for model in range(settings.models):
+            ensemble.append(out / (f"fold-{number}-model-{model + 1}" if model else f"fold-{number}"))
+            seeded = _with_seed(recipe, recipe.training.seed + model)
+            train(seeded, view, ensemble[-1], resume=ensemble[-1].exists(), command=command, on_progress=on_progress)
+        evaluations.append(_evaluate(ensemble, view, command))
+        runs += ensemble
         if on_fold is not None:
             on_fold(number, evaluations[-1])
     result = CrossValidation(
@@ -128,13 +135,19 @@ def cross_validate(
     return result
 
 
-def _evaluate(run: Path, view: Collection, command: str) -> Evaluation:
-    path = run / "evaluation" / f"{TEST}.json"
-    if path.exists() and path.stat().st_mtime >= (run / "model.safetensors").stat().st_mtime:
+def _with_seed(recipe: Recipe, seed: int) -> Recipe:
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"seed": seed})})
+
+
+def _evaluate(runs: Sequence[Path], view: Collection, command: str) -> Evaluation:
+    """Evaluate one model, or an ensemble, unless a single model has been evaluated since it was trained."""
+    path = runs[0] / "evaluation" / f"{TEST}.json"
+    if len(runs) == 1 and path.exists() and path.stat().st_mtime >= (runs[0] / "model.safetensors").stat().st_mtime:
         return Evaluation.load(path)
-    options = EvaluationOptions(retrieval=False)
-    evaluation = evaluate([load_trained_model(run)], view, options=options, command=command)
-    save_evaluation(evaluation, run)
+    models = [load_trained_model(run) for run in runs]
+    evaluation = evaluate(models, view, options=EvaluationOptions(retrieval=False), command=command)
+    if len(runs) == 1:
+        save_evaluation(evaluation, runs[0])
     return evaluation
 
 

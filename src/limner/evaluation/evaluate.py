@@ -122,20 +122,21 @@ def evaluate(
         CollectionError: there is no such split.
         FeatureError: an image has no features and `skip_missing` is false.
         SettingsError: an unknown metric, a shortlist larger than the number of images, or an image control for a model
-            that uses no images.
+            that uses no images; a baseline of regions for a model without regions or with an image control.
     """
     began = time.perf_counter()
     options = options or EvaluationOptions()
     require_metrics(options.metrics or ())
     require_ensemble(models)
+    _require_regions(models[0], options)
     task = _open(models, collection, options, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     if retrieval_features is not None:
         require_shortlist(task.measures.shortlist, task.examples.items)
     task = _with_image_control(task)
-    decoded = _decode(task)
-    scores = _sentence_scores(task, decoded)
-    gates = _gates(task, decoded)
+    decoded = None if options.regions.baseline else _decode(task)  # a baseline does not write the model's sentences
+    scores = [] if decoded is None else _sentence_scores(task, decoded)
+    gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
     retrieval = RetrievalEvaluation((), None)
     if retrieval_features is not None:
@@ -153,7 +154,7 @@ def evaluate(
         seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
         scores=tuple(_with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
-        items=tuple(_evaluated_items(task, decoded)),
+        items=() if decoded is None else tuple(_evaluated_items(task, decoded)),
         retrieval=retrieval.shown,
         gates=gates,
         regions=regions.shown,
@@ -276,13 +277,32 @@ def _evaluate_regions(task: _Task) -> RegionEvaluation:
     changes = {} if task.options.retrieval else {"retrieval_images": 0}
     return evaluate_regions(
         task.first,
+        task.examples,
         task.collection,
-        task.split,
         task.decoding,
         task.options.regions.model_copy(update=changes),
         seed=task.options.seed,
         on_progress=partial(task.on_progress, "regions"),
     )
+
+
+def _require_regions(model: TrainedModel, options: EvaluationOptions) -> None:
+    """Check that there are detected regions to give the sentences of a baseline to, if there is one.
+
+    Raises:
+        SettingsError: the model does not describe regions, or the images are not the right ones.
+    """
+    baseline = options.regions.baseline
+    if baseline and not model.recipe.model.describes_regions:
+        raise SettingsError(
+            f"region baseline '{baseline}': expected a model that describes regions, got '{model.recipe.model.name}'; "
+            "leave it out"
+        )
+    if baseline and options.image_control != "right":
+        raise SettingsError(
+            f"region baseline '{baseline}': expected image control 'right', got '{options.image_control}'; leave "
+            "one of them out"
+        )
 
 
 def _measured(task: _Task) -> str:

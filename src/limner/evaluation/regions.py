@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,16 +14,17 @@ import torch
 from torch.nn.functional import normalize
 
 from limner.data.collection import Collection
-from limner.data.dataset import GenerationInput
-from limner.data.examples import Example, ImageFeatures, Item, Region, collate, collate_features
-from limner.data.region_items import RegionItem
+from limner.data.dataset import Examples, GenerationInput
+from limner.data.examples import Item, Region, collate_features
+from limner.data.region_items import RegionItem, region_items
 from limner.decoding.settings import DecodingSettings
-from limner.errors import SettingsError
-from limner.features.region_store import RegionStore, pixel_box
+from limner.errors import MissingExtraError, SettingsError
+from limner.features.region_store import RegionStore
 from limner.inference.base import require_captioning
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
-from limner.inference.region_captioner import RegionText, describe_regions, detect_regions, require_detector
+from limner.inference.region_captioner import RegionText, describe_regions, locate_regions, require_detector
+from limner.inference.region_retriever import REGIONS_PER_IMAGE, region_log_probs
 from limner.metrics.base import MetricUnavailable, Score
 from limner.metrics.dense_captioning import (
     DenseCaptions,
@@ -36,7 +37,7 @@ from limner.metrics.dense_captioning import (
 from limner.metrics.ranks import median_rank, recall_at
 from limner.models.protocols import DetectedRegions, device_of
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, tiled_log_probs
+from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.runs.records import ImageRegions, RegionRecord
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.settings import Settings
@@ -44,8 +45,6 @@ from limner.settings import Settings
 RegionBaseline = Literal["frequent", "nearest", "caption"]
 SHOWN_IMAGES, SHOWN_REGIONS = 12, 10
 """Number of images, and of detected regions of each, that are recorded for the report."""
-RETRIEVED_REGIONS = 100
-"""Number of detected regions of an image that are candidates of retrieval, Johnson et al. (2016), section 4.3."""
 MIN_OVERLAP = 0.5
 """Smallest IoU of a retrieved region with the region that the query describes."""
 CODES_PER_BATCH = 256
@@ -81,10 +80,13 @@ class _DescribedImage(NamedTuple):
     texts: list[RegionText]
 
 
+_Describe = Callable[[Item, DetectedRegions], list[RegionText]]
+
+
 def evaluate_regions(
     model: TrainedModel,
+    examples: Examples,
     collection: Collection,
-    split: str,
     decoding: DecodingSettings,
     options: RegionOptions,
     *,
@@ -95,8 +97,8 @@ def evaluate_regions(
 
     Args:
         model: dense captioner.
-        collection: collection with the split and the features of the model.
-        split: name of the split; images without annotated regions or without features are left out.
+        examples: descriptions of the regions of the split; all its images count, also those without annotated regions.
+        collection: collection with the training split, for the baselines.
         decoding: decoding settings.
         options: baseline and size of the retrieval.
         seed: seed of the queries.
@@ -104,23 +106,54 @@ def evaluate_regions(
 
     Raises:
         SettingsError: the baseline `caption` without a captioner.
-        CollectionError: there is no such split, or no annotated region.
+        CollectionError: there is no annotated region.
     """
-    features = open_features(model, collection)
-    assert isinstance(features, RegionStore), "a dense captioner reads features of regions"
-    items = [item for item in collection.items(split) if item.image and item.regions and features.covers(item)]
-    describe = _baseline(model, collection, features, items, options) or partial(_describe, model, decoding)
+    describe = _baseline(model, collection, examples, options) or partial(_describe, model, decoding)
+    images = _detect(model, examples.images, examples, describe, on_progress)
+    scores = _precision(model, images, options)
+    annotated = [one for one in images if one.item.regions]
+    if options.baseline is None and options.retrieval_images:
+        scores += _retrieval(model, annotated[:: max(1, len(annotated) // options.retrieval_images)], options, seed)
+    return RegionEvaluation(scores, tuple(_shown(images, collection)))
+
+
+def region_precision(model: TrainedModel, examples: Examples, decoding: DecodingSettings, count: int) -> list[Score]:
+    """Compute mean average precision on some images of a split, for validation during training.
+
+    Args:
+        model: dense captioner in evaluation mode.
+        examples: descriptions of the regions of the split.
+        decoding: decoding settings.
+        count: largest number of images; of more images, some at regular intervals.
+
+    Returns:
+        The scores `map` and `localisation_map`; without METEOR on this machine the latter alone.
+    """
+    total = len(examples.images)
+    chosen = [examples.images[number * total // min(count, total)] for number in range(min(count, total))]
+    images = _detect(model, chosen, examples, partial(_describe, model, decoding))
+    return _precision(model, images, RegionOptions())
+
+
+def _detect(
+    model: TrainedModel,
+    items: Sequence[Item],
+    examples: Examples,
+    describe: _Describe,
+    on_progress: Progress | None = None,
+) -> list[_DescribedImage]:
+    """Detect the regions of images and give them sentences."""
     images: list[_DescribedImage] = []
-    for item, detected in zip(items, detect_regions(model, items, features), strict=True):
-        encoded = features.encoded_part(item)
-        boxes = np.array([pixel_box(box, encoded) for box in detected.boxes.tolist()]).reshape(-1, 4)
-        images.append(_DescribedImage(item, detected, boxes, describe(item, detected)))
+    for one in locate_regions(model, items, _region_features(examples)):
+        images.append(_DescribedImage(*one, describe(one.item, one.detected)))
         if on_progress is not None:
             on_progress(len(images), len(items))
-    scores = _precision(model, images, options)
-    if options.baseline is None and options.retrieval_images:
-        scores += _retrieval(model, images[:: max(1, len(images) // options.retrieval_images)], options, seed)
-    return RegionEvaluation(scores, tuple(_shown(images, collection)))
+    return images
+
+
+def _region_features(examples: Examples) -> RegionStore:
+    assert isinstance(examples.features, RegionStore), "a dense captioner reads features of regions"
+    return examples.features
 
 
 def _describe(
@@ -137,7 +170,7 @@ def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: 
             one.boxes,
             one.detected.scores.double().cpu().numpy(),
             [text.tokens for text in one.texts],
-            np.array([region.box for region in one.item.regions]),
+            np.array([region.box for region in one.item.regions], dtype=np.float64).reshape(-1, 4),
             [" ".join(words(region.text)) for region in one.item.regions],
         )
         for one in images
@@ -147,28 +180,28 @@ def _precision(model: TrainedModel, images: Sequence[_DescribedImage], options: 
     suffix += "" if options.baseline is None else f"|baseline:{options.baseline}"
     try:
         scores = dense_captioning_scores(corpus, *meteor_similarity(lang))
-    except MetricUnavailable as error:
+    except (MetricUnavailable, MissingExtraError) as error:
         logger.warning("%s (left out: map)", error)
         scores = [localisation_score(match(corpus), len(corpus))]
     return [score._replace(signature=score.signature + suffix) for score in scores]
 
 
 def _baseline(
-    model: TrainedModel, collection: Collection, features: RegionStore, items: Sequence[Item], options: RegionOptions
-) -> partial[list[RegionText]] | None:
+    model: TrainedModel, collection: Collection, examples: Examples, options: RegionOptions
+) -> _Describe | None:
     """Return the function that gives sentences to detected regions in place of the model; None for the model."""
     if options.baseline is None:
         return None
     if options.baseline == "caption":
-        return partial(_constant, _captions(model, collection, items, options))
-    train = model.target.items(collection.items(model.recipe.data.train))
+        return partial(_constant, _captions(model, collection, examples.images, options))
+    features = _region_features(examples)
+    items = [item for item in collection.items(model.recipe.data.train) if item.image and features.covers(item)]
+    train = region_items(items, model.target.lang, features)
+    texts = [" ".join(model.tokenizer.words(item.regions[0].text)) for item in train]
     if options.baseline == "frequent":
-        counts = Counter(" ".join(model.tokenizer.words(item.regions[0].text)) for item in train)
-        (text, _), *_ = counts.most_common(1)
-        return partial(_constant, dict.fromkeys((item.id for item in items), text))
-    regions = [item for item in train if isinstance(item, RegionItem) and features.covers(item)]
-    codes = _codes(model, features, regions)
-    return partial(_nearest, codes, [" ".join(model.tokenizer.words(item.regions[0].text)) for item in regions])
+        (text, _), *_ = Counter(texts).most_common(1)
+        return partial(_constant, dict.fromkeys((item.id for item in examples.images), text))
+    return partial(_nearest, _codes(model, features, train), texts)
 
 
 def _constant(texts: dict[str, str], item: Item, detected: DetectedRegions) -> list[RegionText]:
@@ -206,14 +239,13 @@ def _captions(
     return {item.id: " ".join(model.tokenizer.words(text)) for item, text in zip(items, texts, strict=True)}
 
 
-@torch.inference_mode()
 def _retrieval(
     model: TrainedModel, images: Sequence[_DescribedImage], options: RegionOptions, seed: int
 ) -> list[Score]:
     """Retrieve regions by sentences: a simplified form of Johnson et al. (2016), section 4.3.
 
     One description of each image, drawn at random, is a query; the paper draws four of an image and averages their
-    ranks of images. The candidates are the `RETRIEVED_REGIONS` most confident regions of all images, ranked by
+    ranks of images. The candidates are the `REGIONS_PER_IMAGE` most confident regions of all images, ranked by
     log P(sentence | region). A candidate is right if it lies in the image of the query and overlaps the described box
     by `MIN_OVERLAP`; a query whose region was not detected counts as not found.
     """
@@ -222,12 +254,10 @@ def _retrieval(
     for one in images:
         region: Region = one.item.regions[int(random.integers(len(one.item.regions)))]
         queries.append((model.tokenizer.encode(region.text), np.array([region.box])))
-    codes = torch.cat([one.detected.codes[:RETRIEVED_REGIONS] for one in images])
-    owner = np.concatenate([[row] * len(one.boxes[:RETRIEVED_REGIONS]) for row, one in enumerate(images)])
-    boxes = np.concatenate([one.boxes[:RETRIEVED_REGIONS] for one in images])
-    sentences = collate([Example("", tokens) for tokens, _ in queries]).to(codes.device)
-    candidates = ImageFeatures(torch.ones(len(codes), dtype=torch.bool, device=codes.device), pooled=codes)
-    log_probs = tiled_log_probs(model.model, candidates, sentences, MEMORY_BUDGET // 2)
+    codes = torch.cat([one.detected.codes[:REGIONS_PER_IMAGE] for one in images])
+    owner = np.concatenate([[row] * len(one.boxes[:REGIONS_PER_IMAGE]) for row, one in enumerate(images)])
+    boxes = np.concatenate([one.boxes[:REGIONS_PER_IMAGE] for one in images])
+    log_probs = region_log_probs(model, codes, [tokens for tokens, _ in queries], MEMORY_BUDGET // 2)
     ranks = []
     for row, (_, box) in enumerate(queries):
         order = log_probs[row].argsort(descending=True, stable=True).cpu().numpy()

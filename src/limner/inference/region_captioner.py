@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.dataset import FeatureSource
@@ -17,7 +19,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box
-from limner.features.region_store import pixel_box
+from limner.features.region_store import RegionStore, pixel_box
 from limner.inference.base import change_decoding, load_models
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.media.image import ImageInput, open_image
@@ -40,6 +42,14 @@ class RegionCaption(NamedTuple):
     """Confidence that the box is a region, 0 to 1."""
     log_prob: float
     """Natural logarithm of the probability of the description given the region."""
+
+
+class LocatedRegions(NamedTuple):
+    """An image of a collection with its detected regions, by descending confidence."""
+
+    item: Item
+    detected: DetectedRegions
+    boxes: NDArray[np.float64]  # (R, 4): left, top, width and height in pixels
 
 
 class RegionText(NamedTuple):
@@ -142,6 +152,16 @@ def detect_regions(
     for begin in range(0, len(items), IMAGES_PER_BATCH):
         batch = features.take(items[begin : begin + IMAGES_PER_BATCH])
         yield from detector.detect(collate_features(batch).to(device), count=count)
+
+
+def locate_regions(
+    model: TrainedModel, items: Sequence[Item], features: RegionStore, *, count: int | None = None
+) -> Iterator[LocatedRegions]:
+    """Detect the regions of images of a collection; arguments are those of `detect_regions`."""
+    for item, detected in zip(items, detect_regions(model, items, features, count=count), strict=True):
+        encoded = features.encoded_part(item)
+        boxes = np.array([pixel_box(box, encoded) for box in detected.boxes.tolist()], dtype=np.float64)
+        yield LocatedRegions(item, detected, boxes.reshape(-1, 4))
 
 
 def describe_regions(model: TrainedModel, codes: Tensor, settings: DecodingSettings) -> list[RegionText]:

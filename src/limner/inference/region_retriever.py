@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from limner.data.collection import Collection
 from limner.data.examples import Example, ImageFeatures, collate
 from limner.errors import CollectionError
-from limner.features.region_store import RegionStore, pixel_box
+from limner.features.region_store import RegionStore
 from limner.inference.collection_features import open_features
-from limner.inference.region_captioner import detect_regions, require_detector
+from limner.inference.region_captioner import locate_regions, require_detector
 from limner.inference.scorer import require_words
-from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, tiled_log_probs
 from limner.runs.trained_model import TrainedModel
@@ -71,20 +72,35 @@ def retrieve_regions(
         raise CollectionError(
             f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
         )
-    query = collate([Example("", model.tokenizer.encode(sentence))]).to(device_of(model.model))
+    query = [model.tokenizer.encode(sentence)]
     best: list[RetrievedRegion] = []
-    for done, (item, found) in enumerate(
-        zip(items, detect_regions(model, items, features, count=REGIONS_PER_IMAGE), strict=True), 1
-    ):
-        present = torch.ones(len(found.codes), dtype=torch.bool, device=found.codes.device)
-        candidates, encoded = ImageFeatures(present, pooled=found.codes), features.encoded_part(item)
-        scores = tiled_log_probs(model.model, candidates, query, MEMORY_BUDGET)[0].tolist() if len(present) else []
-        path = str(collection.image_path(item))
+    for done, one in enumerate(locate_regions(model, items, features, count=REGIONS_PER_IMAGE), 1):
+        scores = region_log_probs(model, one.detected.codes, query)[0].tolist()
+        path = str(collection.image_path(one.item))
         best += [
-            RetrievedRegion(item.id, path, pixel_box(box, encoded), sentence, score)
-            for box, score in zip(found.boxes.tolist(), scores, strict=True)
+            RetrievedRegion(one.item.id, path, (left, top, width, height), sentence, score)
+            for (left, top, width, height), score in zip(one.boxes.tolist(), scores, strict=True)
         ]
         best = sorted(best, key=lambda one: -one.score)[:count]
         if on_progress is not None:
             on_progress(done, len(items))
     return best
+
+
+@torch.inference_mode()
+def region_log_probs(
+    model: TrainedModel, codes: Tensor, sentences: Sequence[Sequence[int]], budget: int = MEMORY_BUDGET
+) -> Tensor:
+    """Compute log P(sentence | region) of S sentences and R regions, (S, R).
+
+    Args:
+        model: dense captioner.
+        codes: codes of the regions, (R, D), as `detect_regions` returns them.
+        sentences: token ids of each sentence.
+        budget: working memory in bytes.
+    """
+    if not len(codes):
+        return codes.new_zeros(len(sentences), 0)
+    batch = collate([Example("", sentence) for sentence in sentences]).to(codes.device)
+    present = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+    return tiled_log_probs(model.model, ImageFeatures(present, pooled=codes), batch, budget)

@@ -119,10 +119,11 @@ def _describe(
 ) -> bool:
     """Print the captions, and plot their attention; return whether every file could be read."""
     from limner.inference.captioner import Captioner
+    from limner.media.modality import readable_by
 
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
     strips = None if attention is None else StripPlotter(captioner, runs, attention, backbone=backbone, device=device)
-    files = _expand_folders(images, captioner.modality)
+    files = expand_folders(images, captioner.modality, readable_by(captioner.modality))
     prefixes = [prefix] * len(files) if prefix else None
     records: list[dict[str, Any]] = []
     unreadable = 0
@@ -174,14 +175,11 @@ def _explain_beam(
             typer.echo(f"{image}\t{captioner.tokenizer.decode(one.tokens, detokenise=True)}\t{one.log_prob:.2f}")
 
 
-def _expand_folders(paths: Sequence[Path], modality: Modality) -> list[Path]:
-    """Replace each folder by the files in it that a model of a modality describes."""
-    from limner.media.modality import readable_by
-
+def expand_folders(paths: Sequence[Path], modality: Modality, readable: Sequence[Modality]) -> list[Path]:
+    """Replace each folder by the files in it of the readable modalities, for a model of a modality."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            readable = readable_by(modality)
             inside = sorted(file for file in path.iterdir() if any(one.matches(file) for one in readable))
             if not inside:
                 expected = ", ".join(sorted(suffix for one in readable for suffix in one.suffixes))

@@ -51,6 +51,20 @@ GroundingOption = Annotated[
         help="Measure instead whether the attention over the image is inside the boxes of annotated phrases.",
     ),
 ]
+CentreSigmaOption = Annotated[
+    float | None,
+    typer.Option(
+        "--centre-sigma",
+        help="With --grounding: standard deviation of the Gaussian of the baseline 'centre', as a fraction of each "
+        "side of the grid; default: 0.25.",
+    ),
+]
+ExamplesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--examples", help="With --grounding: number of hits and of misses kept for the report; default: 6.", min=0
+    ),
+]
 MetricOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -80,6 +94,8 @@ def diagnose(
     mask: MaskOption = None,
     contrast: ContrastOption = None,
     grounding: GroundingOption = False,
+    centre_sigma: CentreSigmaOption = None,
+    examples: ExamplesOption = None,
     metric: MetricOption = None,
     trials: TrialsOption = 10_000,
     seed: SeedOption = 1,
@@ -95,9 +111,10 @@ def diagnose(
     Example: `limner diagnose --model runs/src-img --collection collections/multi30k --mask colours --mask last:3`
     """
     run = require_one_model(model, "diagnose")
+    of_grounding = _options_of_grounding(grounding, given(centre_sigma=centre_sigma, examples=examples))
     if grounding:
         unused = given(mask=mask, contrast=contrast, metric=metric, beam_size=beam_size, backbone=backbone)
-        values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing)
+        values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing, **of_grounding)
         _measure_grounding(run, collection, values, unused, out_file, device, as_json)
         return
     from limner.data.collection import Collection
@@ -108,16 +125,8 @@ def diagnose(
 
     trained = load_trained_model(run, device)
     decoding = {**trained.recipe.decoding.model_dump(), **given(beam_size=beam_size)}
-    values = given(
-        split=split,
-        decoding=DecodingSettings.parse(decoding, "decoding"),
-        metrics=metric,
-        masks=mask,
-        contrastive=contrast,
-        trials=trials,
-        seed=seed,
-        leave_out=skip_missing,
-    )
+    values = given(split=split, metrics=metric, masks=mask, contrastive=contrast, trials=trials, seed=seed)
+    values |= {"decoding": DecodingSettings.parse(decoding, "decoding"), "leave_out": skip_missing}
     with progress_bars() as progress:
         diagnosis = diagnose_model(
             trained,
@@ -132,6 +141,14 @@ def diagnose(
     if out_file is not None:
         diagnosis.save(out_file)
     _report(diagnosis, path, _print, as_json)
+
+
+def _options_of_grounding(grounding: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the given options of `--grounding`; without it they are refused."""
+    if options and not grounding:
+        option = next(iter(options)).replace("_", "-")
+        raise SettingsError(f"--{option}: has a meaning with --grounding only; add --grounding, or leave it out")
+    return options
 
 
 def _measure_grounding(

@@ -1,13 +1,15 @@
-"""The command that finds and describes the regions of an image: regions."""
+"""The command that finds and describes the regions of images: regions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from limner.cli.app import USE, app
+from limner.cli.describe import expand_folders
 from limner.cli.options import (
     BackboneOption,
     BeamSizeOption,
@@ -17,16 +19,26 @@ from limner.cli.options import (
     given,
     require_one_model,
 )
-from limner.cli.terminal import activity, print_json
+from limner.cli.terminal import print_error, print_json, progress_bar
+from limner.errors import MediaError, SettingsError
+
+if TYPE_CHECKING:
+    from limner.inference.region_captioner import RegionCaption, RegionCaptioner
 
 
 @app.command(rich_help_panel=USE)
 def regions(
-    image: Annotated[Path, typer.Argument(help="Image file.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
     model: ModelOption = None,
     *,
     out: Annotated[
-        Path | None, typer.Option("--out", help="PNG or JPEG file to draw the boxes and descriptions to.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="Folder for PNG files with the boxes and descriptions, named like the images; for a single image "
+            "also a PNG or JPEG file.",
+        ),
     ] = None,
     count: Annotated[int, typer.Option("--count", help="Number of regions, the most confident first.", min=1)] = 10,
     beam_size: BeamSizeOption = None,
@@ -34,26 +46,78 @@ def regions(
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Find the regions of an image and describe each of them, with a dense captioner.
+    """Find the regions of images and describe each of them, with a dense captioner.
 
-    Prints the left, top, width and height of each box in pixels, its confidence and its description.
+    Prints the left, top, width and height of each box in pixels, its confidence and its description; after the path of
+    the image if there are several.
 
     Example: `limner regions photo.jpg --model runs/dense --out boxes.png`
     """
     run = require_one_model(model, "regions")
     from limner.inference.region_captioner import RegionCaptioner
-    from limner.media.image import open_image
-    from limner.report.contact_sheet import save_sheet
-    from limner.report.region_drawing import draw_regions
+    from limner.media.modality import IMAGE
 
+    files = expand_folders(images, IMAGE, (IMAGE,))
+    drawings = _drawings(files, out, is_single=len(images) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
-    with activity("finding regions"):
-        (found,) = captioner.describe([image], count=count, **given(beam_size=beam_size))
-    if out is not None:
-        save_sheet(draw_regions(open_image(image), [(one.box, one.text) for one in found]), out)
+    records: list[dict[str, Any]] = []
+    unreadable = 0
+    with progress_bar("finding regions") as bar:
+        for done, file in enumerate(files, 1):
+            try:
+                found = _find(captioner, file, drawings.get(file), count, given(beam_size=beam_size))
+            except MediaError as error:
+                unreadable += 1
+                print_error(error)
+            else:
+                records.append({"image": str(file), "regions": [one._asdict() for one in found]})
+                if not as_json:
+                    _print(found, f"{file}\t" if len(files) > 1 else "")
+            if len(files) > 1:
+                bar(done, len(files))
     if as_json:
-        print_json([one._asdict() for one in found])
-        return
+        print_json(records)
+    if unreadable:
+        raise typer.Exit(1)
+
+
+def _find(
+    captioner: RegionCaptioner, file: Path, drawing: Path | None, count: int, decoding: dict[str, Any]
+) -> list[RegionCaption]:
+    """Describe the regions of an image, and draw them to a file."""
+    (found,) = captioner.describe([file], count=count, **decoding)
+    if drawing is not None:
+        from limner.media.image import open_image
+        from limner.report.contact_sheet import save_sheet
+        from limner.report.region_drawing import draw_regions
+
+        drawing.parent.mkdir(parents=True, exist_ok=True)
+        save_sheet(draw_regions(open_image(file), [(one.box, one.text) for one in found]), drawing)
+    return found
+
+
+def _drawings(files: Sequence[Path], out: Path | None, is_single: bool) -> dict[Path, Path]:
+    """Return the file that each image is drawn to; none without `out`.
+
+    Raises:
+        SettingsError: `out` is a file for several images, or two images have the same name.
+    """
+    if out is None:
+        return {}
+    if out.suffix and not out.is_dir():
+        if not is_single:
+            raise SettingsError(
+                f"--out: expected a folder for several images, got the file {out}; leave out its suffix"
+            )
+        return {files[0]: out}
+    drawings = {file: out / f"{file.stem}.png" for file in files}
+    names = list(drawings.values())
+    if same := next((name for name in names if names.count(name) > 1), None):
+        raise SettingsError(f"--out: expected images of different names, got two that are drawn to {same}; rename one")
+    return drawings
+
+
+def _print(found: Sequence[RegionCaption], prefix: str) -> None:
     for one in found:
         box = " ".join(f"{value:.0f}" for value in one.box)
-        typer.echo(f"{box}\t{one.score:.3f}\t{one.text}")
+        typer.echo(f"{prefix}{box}\t{one.score:.3f}\t{one.text}")

@@ -12,17 +12,19 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, TargetLanguage
 from limner.data.examples import Item, Region, Sentence
 from limner.data.region_items import RegionItem, region_items
-from limner.errors import RunError, SettingsError
+from limner.errors import FeatureError, RunError, SettingsError
 from limner.evaluation import regions as evaluation
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.evaluation.regions import RegionOptions
+from limner.evaluation.validate import validate
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.features.region_store import RegionStore, pixel_box, relative_box
 from limner.inference.region_captioner import RegionCaptioner
 from limner.inference.region_retriever import retrieve_regions
-from limner.metrics.base import MetricUnavailable
-from limner.runs.recipe import Recipe
+from limner.metrics.base import MetricUnavailable, Score
+from limner.metrics.dense_captioning import localisation_score, match
+from limner.runs.recipe import Recipe, load_recipe
 from limner.runs.trained_model import load_trained_model
 from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.training.loop import train
@@ -46,17 +48,20 @@ RECIPE = {
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory):
-    """Six images of 60 x 40 pixels with two described boxes; the first box has two descriptions."""
+    """Six images of 60 x 40 pixels with two described boxes, one without; the first box has two descriptions."""
     folder = tmp_path_factory.mktemp("regions")
     items = []
     for number in range(6):
         pixels = np.random.default_rng(number).integers(0, 255, (40, 60, 3)).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
         left = (6.0 + number, 4.0, 30.0, 20.0)
-        regions = (Region(left, "a red ball"), Region(left, "the ball"), Region((30.0, 10.0, 24.0, 28.0), "a tree"))
+        tree = Region((30.0, 10.0, 24.0, 28.0), "a tree")
+        regions = (Region(left, "a red ball"), Region(left, "the ball"), tree, Region(left, " "))
         split = "train" if number < 4 else "test" if number == 4 else "val"
         sentences = (Sentence("en", "a red ball and a tree"),)
         items.append(Item(f"{number}", split, f"../{number}.png", sentences=sentences, regions=regions))
+    Image.fromarray(pixels).save(folder / "6.png")
+    items.append(Item("6", "test", "../6.png"))
     write_items(folder / "collection", items)
     opened = Collection.open(folder / "collection")
     extract(opened, load_backbone("pixels:32"))
@@ -103,10 +108,7 @@ def test_boxes_are_fractions_of_the_encoded_part(encoded):
 
 
 def test_an_epoch_has_one_example_of_each_image_with_all_its_regions(collection):
-    tokenizer = Tokenizer.train(["a red ball", "the ball", "a tree"], TextSettings())
-    features = RegionStore.open(collection, ["pixels32"], 10)
-    target = TargetLanguage("en", tokenizer, of_regions=True)
-    examples = Examples.of_split(collection, "train", target, features)
+    examples = region_examples(collection, "train")
     assert len(examples) == 12
     rows = examples.epoch_rows(1, 0)
     assert len(rows) == 4
@@ -126,8 +128,109 @@ def test_evaluation(collection, run, without_java):
     assert not any(name.startswith("text_to_image") for name in scores)
     assert "common words" in scores["map"].signature and "final_nms:0.3" in scores["map"].signature
     assert 0 <= scores["map"].value <= scores["localisation_map"].value
+    assert "images:2" in scores["map"].signature
+    assert [image.id for image in result.regions] == ["4", "6"]
+    assert [len(image.annotated) for image in result.regions] == [3, 0]  # the region without a text is left out
+
+
+def region_examples(collection, split, **options):
+    tokenizer = Tokenizer.train(["a red ball", "the ball", "a tree"], TextSettings())
+    features = RegionStore.open(collection, ["pixels32"], 10)
+    return Examples.of_split(collection, split, TargetLanguage("en", tokenizer, of_regions=True), features, **options)
+
+
+def test_regions_that_a_centre_crop_removes_are_neither_trained_on_nor_evaluated(
+    collection, run, without_java, monkeypatch, caplog
+):
+    monkeypatch.setattr(RegionStore, "encoded_part", lambda self, item: (0.0, 0.0, 30.0, 40.0))  # the tree is outside
+    examples = region_examples(collection, "train")
+    assert "split 'train': 8 of 16 regions are left out" in caplog.text
+    batch = examples.batch(examples.epoch_rows(1, 0))
+    assert batch.regions is not None and len(batch.regions.box) == 8
+    assert (batch.regions.box[:, 2:] > 0).all() and batch.image.box is not None and (batch.image.box[:, 2:] > 0).all()
+    assert all(one.references == ("a red ball", "the ball") for one in examples.generation_inputs())
+    result = evaluate([load_trained_model(run)], collection, options=EvaluationOptions(metrics=("bleu1",)))
+    assert [{region.text for region in image.annotated} for image in result.regions] == [
+        {"a red ball", "the ball"},
+        set(),
+    ]
+    assert "split 'test': 2 of 4 regions are left out" in caplog.text
+
+
+def test_detections_in_an_image_without_regions_are_wrong(collection, run, monkeypatch):
+    """Of two images with the same detection, one has no annotation: precision is 1/2 where the wrong one is first."""
+    corpora = []
+    monkeypatch.setattr(evaluation, "dense_captioning_scores", lambda corpus, *_: corpora.append(corpus) or [])
+    model = load_trained_model(run)
+    examples = region_examples(collection, "test")
+    evaluation.region_precision(model, examples, model.recipe.decoding, 10)
+    annotated, other = corpora[0]
+    assert annotated.annotated_boxes.shape == (3, 4) and other.annotated_boxes.shape == (0, 4)
+    box = annotated.annotated_boxes[-1:]
+    own = annotated._replace(boxes=box, confidences=np.array([0.5]), sentences=["a tree"])
+    wrong = other._replace(boxes=box, confidences=np.array([0.9]), sentences=["a tree"])
+    assert localisation_score(match([own]), 1).value == pytest.approx(51)  # one of two boxes: recall 0, 0.01, …, 0.5
+    assert localisation_score(match([own, wrong]), 2).value == pytest.approx(25.5)
+
+
+def test_images_without_features_are_counted_or_refused(collection, run, without_java, monkeypatch):
+    covers = RegionStore.covers
+    monkeypatch.setattr(RegionStore, "covers", lambda self, item: item.id != "6" and covers(self, item))
+    model = load_trained_model(run)
+    options = EvaluationOptions(metrics=("bleu1",), skip_missing=True)
+    result = evaluate([model], collection, options=options)
+    assert result.left_out == 1
     assert [image.id for image in result.regions] == ["4"]
-    assert len(result.regions[0].annotated) == 3
+    with pytest.raises(FeatureError, match="1 items without features"):
+        evaluate([model], collection, options=options.model_copy(update={"skip_missing": False}))
+
+
+def test_a_baseline_has_no_scores_of_the_sentences_of_the_model(collection, run, without_java):
+    model, regions = load_trained_model(run), RegionOptions(baseline="frequent")
+    result = evaluate([model], collection, options=EvaluationOptions(regions=regions))
+    assert {score.name for score in result.scores} == {"map", "localisation_map"}
+    assert result.items == ()
+    shuffled = EvaluationOptions(regions=regions, image_control="shuffled")
+    with pytest.raises(SettingsError, match="expected image control 'right'"):
+        evaluate([model], collection, options=shuffled)
+
+
+def test_validation_detects_regions(collection, run, without_java):
+    model, examples = load_trained_model(run), region_examples(collection, "test")
+    names = ("map", "localisation_map", "perplexity")
+    values = validate(model, examples, names)
+    assert set(values) == set(names)
+    options = RegionOptions(retrieval_images=0)
+    full = evaluation.evaluate_regions(model, examples, collection, model.recipe.decoding, options)
+    assert values["map"] == full.scores[0].value and values["localisation_map"] == full.scores[1].value
+    first = evaluation.region_precision(model, examples, model.recipe.decoding, 1)
+    assert "images:1|" in first[0].signature and "images:2|" in full.scores[0].signature
+    assert set(validate(model, examples, ["localisation_map"])) == {"localisation_map"}
+
+
+def test_the_metric_of_regions_selects_the_weights(collection, without_java, tmp_path, monkeypatch):
+    monkeypatch.setattr("limner.training.setup.score_sentences", lambda *_: [True])  # METEOR
+    training = {**RECIPE["training"], "epochs": 3, "metric": "map", "metrics": ["perplexity", "localisation_map"]}
+    values = iter([2.0, 5.0, 3.0])
+
+    def precision(model, examples, decoding, count):
+        assert not model.model.training and count == 200
+        return [Score("map", next(values), ""), Score("localisation_map", 1.0, "")]
+
+    monkeypatch.setattr("limner.evaluation.validate.region_precision", precision)
+    found = train(Recipe.model_validate({**RECIPE, "training": training}), collection, tmp_path / "run")
+    facts = load_trained_model(found).config.provenance
+    assert (facts["validation_map"], facts["epochs"]) == (5.0, 2)
+    assert "validation_perplexity" in facts
+    other = {**RECIPE, "model": {"name": "mrnn"}, "training": training}
+    with pytest.raises(SettingsError, match="'map' needs a model that describes regions, got 'mrnn'"):
+        train(Recipe.model_validate(other), collection, tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["scenes", "flickr30k-entities", "visual-genome"])
+def test_recipes_select_the_weights_by_precision(name):
+    training = load_recipe(f"johnson2016/{name}", []).training
+    assert training.metric == "map" and "perplexity" in training.metrics
 
 
 @pytest.mark.parametrize("baseline", ["frequent", "nearest", "caption"])
@@ -139,8 +242,9 @@ def test_baselines_share_the_boxes(collection, run, without_java, baseline, tmp_
         train(Recipe.model_validate(recipe), collection, captioner)
     options = own.model_copy(update={"baseline": baseline, "captioner": captioner})
     model = load_trained_model(run)
+    examples = region_examples(collection, "test")
     found, other = (
-        evaluation.evaluate_regions(model, collection, "test", model.recipe.decoding, one) for one in (own, options)
+        evaluation.evaluate_regions(model, examples, collection, model.recipe.decoding, one) for one in (own, options)
     )
     assert found.scores[1].value == other.scores[1].value
     assert [one.box for one in found.shown[0].detected] == [one.box for one in other.shown[0].detected]
@@ -155,7 +259,9 @@ def test_baselines_share_the_boxes(collection, run, without_java, baseline, tmp_
 def test_the_caption_baseline_needs_a_captioner(collection, run):
     model = load_trained_model(run)
     with pytest.raises(SettingsError, match="use --region-captioner"):
-        evaluation.evaluate_regions(model, collection, "test", model.recipe.decoding, RegionOptions(baseline="caption"))
+        options = RegionOptions(baseline="caption")
+        examples = region_examples(collection, "test")
+        evaluation.evaluate_regions(model, examples, collection, model.recipe.decoding, options)
 
 
 def test_without_meteor_the_boxes_are_evaluated(collection, run, monkeypatch, caplog):
@@ -169,7 +275,11 @@ def test_without_meteor_the_boxes_are_evaluated(collection, run, monkeypatch, ca
     monkeypatch.setattr("limner.metrics.dense_captioning.OVERLAPS", (0.01,))
     model = load_trained_model(run)
     found = evaluation.evaluate_regions(
-        model, collection, "test", model.recipe.decoding, RegionOptions(retrieval_images=0)
+        model,
+        region_examples(collection, "test"),
+        collection,
+        model.recipe.decoding,
+        RegionOptions(retrieval_images=0),
     )
     assert [score.name for score in found.scores] == ["localisation_map"]
     assert "METEOR needs Java (left out: map)" in caplog.text
@@ -194,13 +304,27 @@ def test_commands(collection, run, tmp_path):
     runner, out = CliRunner(), tmp_path / "boxes.png"
     result = runner.invoke(app, ["regions", image, "--model", str(run), "--out", str(out), "--count", "2", "--json"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    (record,) = json.loads(result.stdout)
+    assert record["image"] == image
+    found = record["regions"]
     assert len(found) == 2 and set(found[0]) == {"box", "text", "score", "log_prob"}
     assert found[0]["score"] >= found[1]["score"]
     left, top, width, height = found[0]["box"]
     assert left >= -1e-3 and top >= -1e-3 and left + width <= 60.001 and top + height <= 40.001
     with Image.open(out) as drawing:
         assert max(drawing.size) == 640
+    other = str(collection.image_path(collection.items("val")[0]))
+    several = ["regions", image, other, "missing.png", "--model", str(run), "--count", "1"]
+    result = runner.invoke(app, [*several, "--out", str(tmp_path / "drawings")])
+    assert result.exit_code == 1 and "missing.png" in result.stderr
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == [image, other]
+    assert sorted(path.name for path in (tmp_path / "drawings").iterdir()) == ["4.png", "5.png"]
+    result = runner.invoke(app, [*several, "--out", str(out)])
+    assert result.exit_code != 0 and isinstance(result.exception, SettingsError)
+    folder = str(collection.path.parent)
+    (collection.path.parent / "clip.mp4").touch()  # videos in a folder are left alone
+    result = runner.invoke(app, ["regions", folder, "--model", str(run), "--count", "1"])
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 7
     command = ["search", "a tree", "--regions", "--model", str(run), "--collection", str(collection.path)]
     result = runner.invoke(app, [*command, "--split", "test", "--count", "1"])
     assert result.exit_code == 0, result.output

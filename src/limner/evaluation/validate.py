@@ -8,7 +8,9 @@ from limner.data.dataset import Examples
 from limner.decoding.scoring import score_examples
 from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.evaluation.labels import label_texts
+from limner.evaluation.regions import region_precision
 from limner.inference.generate import generate
+from limner.metrics import REGION_METRICS
 from limner.runs.trained_model import TrainedModel
 
 
@@ -18,8 +20,9 @@ def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) 
     Args:
         trained: model to validate; sentences are decoded with the settings of its recipe.
         examples: examples of the split.
-        metrics: names of metrics. `perplexity` is that of the reference sentences; the others compare decoded sentences
-            with the references.
+        metrics: names of metrics. `perplexity` is that of the reference sentences; `map` and `localisation_map` compare
+            detected regions with the annotated ones on `training.validation_images` images; the others compare decoded
+            sentences with the references.
 
     Returns:
         Value of each metric that can be computed on this machine.
@@ -29,15 +32,19 @@ def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) 
     if "perplexity" in names:
         skip_words = trained.recipe.evaluation.skip_words
         values["perplexity"] = score_examples(trained.model, examples, skip_words=skip_words).perplexity.value
-    sentence_metrics = [name for name in names if name != "perplexity"]
+    sentence_metrics = [name for name in names if name not in ("perplexity", *REGION_METRICS)]
+    training = trained.model.training
+    trained.model.eval()
     if sentence_metrics:
-        training = trained.model.training
-        trained.model.eval()
         inputs = examples.generation_inputs()
         n_best = generate([trained], inputs, examples.features, trained.recipe.decoding)
         best = [hypotheses[0] for hypotheses in n_best]
         texts = label_texts([trained], inputs, best, examples.features)
-        trained.model.train(training)
         for metric in hypothesis_statistics(trained.tokenizer, best, inputs, sentence_metrics, texts):
             values[metric.score.name] = metric.score.value
+    if any(name in REGION_METRICS for name in names):
+        count = trained.recipe.training.validation_images
+        scores = region_precision(trained, examples, trained.recipe.decoding, count)
+        values |= {score.name: score.value for score in scores if score.name in names}
+    trained.model.train(training)
     return values

@@ -17,6 +17,7 @@ from limner.metrics.bleu import BLEU_METRICS, SACREBLEU, bleu_statistics, senten
 from limner.metrics.caption import CIDER, ROUGE_L
 from limner.metrics.chrf import CHRF2, CHRF3_METRICS
 from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
+from limner.metrics.dense_captioning import REGION_METRICS
 from limner.metrics.meteor import METEOR, meteor_in
 from limner.metrics.novelty import novelty
 from limner.metrics.ranks import (
@@ -31,6 +32,7 @@ from limner.metrics.ter import TER, TER_TEXT
 
 __all__ = [
     "METRICS",
+    "REGION_METRICS",
     "Metric",
     "MetricStatistics",
     "MetricUnavailable",

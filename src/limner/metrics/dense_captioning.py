@@ -20,6 +20,8 @@ from limner.errors import CollectionError
 from limner.metrics.base import References, Score
 from limner.metrics.meteor import METEOR, meteor_statistics, meteor_value
 
+REGION_METRICS = ("map", "localisation_map")
+"""Names of the scores of detected regions, of sentences and boxes and of the boxes alone."""
 OVERLAPS = (0.3, 0.4, 0.5, 0.6, 0.7)
 """Smallest intersection over union of a detection with an annotated region."""
 SIMILARITIES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)

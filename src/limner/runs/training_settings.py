@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from limner.metrics import METRICS
+from limner.metrics import METRICS, REGION_METRICS
 from limner.settings import Settings
 
 
@@ -129,9 +129,13 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of the matrix products; 'auto' is bf16 on hardware that multiplies bf16 natively."""
     metric: str = "perplexity"
-    """Metric that selects the best weights: perplexity, or a metric of decoded sentences (bleu4, cider, …)."""
+    """Metric that selects the best weights: perplexity, or a metric of decoded sentences (bleu4, cider, …); for a
+    model that describes regions also `map` or `localisation_map` of the regions that it detects."""
     metrics: tuple[str, ...] = ("perplexity", "bleu4")
     """Further metrics to compute and log at every validation."""
+    validation_images: int = Field(default=200, ge=1)
+    """Number of images that `map` and `localisation_map` are computed on at a validation, at regular intervals of the
+    validation split: of a larger number, the detection can take longer than a tenth of an epoch."""
     patience: int | None = Field(default=None, ge=1)
     """Number of validations without improvement after which training stops; None for no early stopping."""
     train_on_val_epochs: int = Field(default=0, ge=0)
@@ -154,8 +158,8 @@ class TrainingSettings(Settings):
     @classmethod
     def _metrics_exist(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         for name in (value,) if isinstance(value, str) else value:
-            if name != "perplexity" and name not in METRICS:
-                raise ValueError(f"no metric '{name}': expected perplexity or one of {', '.join(METRICS)}")
+            if name not in (known := ("perplexity", *REGION_METRICS, *METRICS)):
+                raise ValueError(f"no metric '{name}': expected one of {', '.join(known)}")
         return value
 
     @model_validator(mode="after")

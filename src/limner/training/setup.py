@@ -16,7 +16,7 @@ from limner.errors import SettingsError, TrainingError
 from limner.features.region_store import feature_store
 from limner.features.store import FeatureStore
 from limner.layers.image_encoder import trained_convolutions
-from limner.metrics import METRICS, score_sentences
+from limner.metrics import METRICS, REGION_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
 from limner.models import Model, build_model
 from limner.models.protocols import CountBasedModel, ModelInputs, PairRanker, PretrainedEmbeddingModel
@@ -59,6 +59,7 @@ def prepare(
             machine.
     """
     _require_computable(recipe.training.metric)
+    _require_detector(recipe)
     data, features = recipe.data, None
     if recipe.features.tables:
         store = feature_store(recipe.model.describes_regions)
@@ -310,13 +311,26 @@ def _initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
 
 def _require_computable(metric: str) -> None:
     """Check before the first step that the metric which selects the best weights can be computed on this machine."""
+    if metric in ("perplexity", "localisation_map") or METRICS.get(metric) in LABEL_METRICS:
+        return
+    compared = "meteor" if metric == "map" else metric  # the similarity of the descriptions
     sentences = ["a dog runs", "a cat sleeps"]
-    if (
-        metric != "perplexity"
-        and METRICS[metric] not in LABEL_METRICS
-        and not score_sentences(sentences, [[text] for text in sentences], [metric])
-    ):
+    if not score_sentences(sentences, [[text] for text in sentences], [compared]):
         raise TrainingError(
             f"training.metric: '{metric}' cannot be computed on this machine (see the log); install what it needs, or "
-            "choose another metric"
+            f"choose another metric{' such as localisation_map' if metric == 'map' else ''}"
+        )
+
+
+def _require_detector(recipe: Recipe) -> None:
+    """Check that the model describes regions if a metric of regions is computed.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    names = [name for name in (recipe.training.metric, *recipe.training.metrics) if name in REGION_METRICS]
+    if names and not recipe.model.describes_regions:
+        raise SettingsError(
+            f"training.metric: '{names[0]}' needs a model that describes regions, got '{recipe.model.name}'; choose "
+            "another metric"
         )

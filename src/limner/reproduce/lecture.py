@@ -11,7 +11,7 @@ CELLS = PublishedTable(
     columns=(
         TableColumn("perplexity", "PPL", 2),
         TableColumn("bleu4", "BLEU-4", 1),
-        TableColumn("cider", "CIDEr", 3),
+        TableColumn("cider", "CIDEr", 1),
         TableColumn("training_minutes", "min", 1),
         TableColumn("gradient_1", "‖∂s_t/∂s_{t-1}‖", 3),
         TableColumn("gradient_5", "‖∂s_t/∂s_{t-5}‖", 3),

@@ -19,16 +19,29 @@ if TYPE_CHECKING:
 
 KINDS = ("scenes", "clips", "sounds", "sound-sequences", "reviews")
 """Kinds of generated collections."""
+SOURCES = (
+    "flickr",
+    "multi30k",
+    "coco",
+    "karpathy",
+    "iapr",
+    "visual-genome",
+    "flickr30k-entities",
+    "jsonl",
+    "csv",
+    "folder",
+    "audio",
+    "imdb",
+    "rt-polarity",
+)
+"""Kinds of imported sources: the keys of `READERS`, whose import would slow down the help of every command."""
 
 
 @app.command("import", rich_help_panel=DATA)
 def import_(
     kind: Annotated[
         str,
-        typer.Argument(
-            help="Source format: flickr, multi30k, coco, karpathy, iapr, visual-genome, flickr30k-entities, jsonl, "
-            "csv, folder or audio."
-        ),
+        typer.Argument(help=f"Source format: {', '.join(SOURCES[:-1])} or {SOURCES[-1]}."),
     ],
     source: Annotated[Path, typer.Argument(help="Folder or file to read.")],
     collection: Annotated[Path, typer.Argument(help="Collection to create or to extend.")],

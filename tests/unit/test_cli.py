@@ -14,9 +14,11 @@ import pytest
 import typer
 
 from limner import cli
+from limner.cli.collections import SOURCES
 from limner.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
+from limner.data.readers import READERS
 from limner.inference.captioner import CAPTION_BATCH_SIZE
 
 COMMANDS = typer.main.get_command(cli.app).commands
@@ -214,6 +216,25 @@ def test_the_beam_of_an_image_is_explained(trained, tiny, capsys, monkeypatch, t
         assert status == 1 and errors.startswith("error: ")
     status, _, errors = run(capsys, monkeypatch, "describe", image, image, "--model", trained, "--explain-beam", file)
     assert status == 1 and "one input" in errors
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--temperature", 0.5), "--temperature has an effect only with --sample"),
+        (("--seed", 0), "--seed has an effect only with --sample"),
+        (("--top-k", 3, "--top-p", 0.5), "--top-k, --top-p have an effect only with --sample"),
+    ],
+)
+def test_options_of_sampling_need_sample(given, message, trained, tiny, capsys, monkeypatch):
+    image = tiny.image_path(tiny.items("test")[0])
+    status, printed, errors = run(capsys, monkeypatch, "describe", image, "--model", trained, *given)
+    assert (status, printed) == (1, "") and message in errors
+    assert run(capsys, monkeypatch, "describe", image, "--model", trained, "--sample", *given)[0] == 0
+
+
+def test_the_help_of_import_names_every_reader():
+    assert tuple(READERS) == SOURCES
 
 
 def test_the_default_batch_size_of_captions_is_that_of_the_captioner():

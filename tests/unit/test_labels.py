@@ -255,11 +255,25 @@ def test_sentences_of_a_file_or_of_standard_input_are_classified(validated, tmp_
         ((), None, "nothing to classify"),
         ((texts[0], "--file", "-"), "", "give one or the other"),
         (("--file", "-"), "", "standard input: nothing to classify"),
-        (("--file", "-"), "a film\n\na cast\n", "standard input, line 2: empty"),
         (("--file", tmp_path / "none.txt"), None, "none.txt: cannot be read"),
     ]:
         with pytest.raises(SettingsError, match=message):
             raise run(*arguments, text=text).exception
+    assert run("--file", "-", text="\n".join([*texts, "", " ", ""])).stdout == expected  # blank lines at the end
+    result = run("--file", "-", text="\n".join([texts[0], "", texts[1], "a/photo.jpg"]))
+    assert (result.exit_code, result.stdout) == (1, expected)
+    assert "standard input, line 2: expected a sentence of at least one word" in result.stderr
+    assert "standard input, line 4: 'a/photo.jpg': expected a sentence" in result.stderr
+
+
+def test_a_file_is_no_sentence(validated, tmp_path):
+    classifier = limner.load(validated[1] / "folds" / "fold-1")
+    (tmp_path / "notes").write_text("the cast is good .")
+    for name in ("clip.mp4", "photo.jpg", "noise.wav", str(tmp_path / "notes")):
+        with pytest.raises(SettingsError, match=r"expected a sentence, .* give the sentence itself"):
+            classifier.classify(["the cast is good .", name])
+    good, bad = classifier.classify_each(["the cast is good .", "photo.jpg"])
+    assert good == classifier.classify(["the cast is good ."])[0] and isinstance(bad, SettingsError)
 
 
 def test_classification_of_new_sentences(validated):

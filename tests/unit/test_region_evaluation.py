@@ -329,3 +329,6 @@ def test_commands(collection, run, tmp_path):
     result = runner.invoke(app, [*command, "--split", "test", "--count", "1"])
     assert result.exit_code == 0, result.output
     assert result.stdout.count("\n") == 1
+    command[1] = image
+    with pytest.raises(SettingsError, match=r"expected a sentence, .* 'limner regions'"):
+        raise runner.invoke(app, command).exception

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +10,9 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, require_models
-from limner.cli.terminal import print_json
+from limner.cli.terminal import print_error, print_json
 from limner.cli.text_files import STANDARD_INPUT, read_lines
-from limner.errors import SettingsError
+from limner.errors import LimnerError, SettingsError
 
 if TYPE_CHECKING:
     from limner.inference.classifier import Classification, StepLabel
@@ -37,29 +37,37 @@ def classify(
     """Label sentences, clips or sounds with a model of labels, and print the probabilities.
 
     A model with one label of each step prints one line for each token or frame. A model of positions prints the
-    expected position in percent of the width and the height of the frame.
+    expected position in percent of the width and the height of the frame. An input that cannot be read is reported; the
+    others are labelled, and the exit status is 1.
 
     Example: `limner classify "a gripping film" --model runs/sentiment --n-best 2`
     """
     runs, texts = require_models(model), _read_inputs(inputs or [], file)
-    from limner.inference.classifier import Classifier, require_files
+    from limner.inference.classifier import Classifier
 
     classifier = Classifier.load(*runs, backbone=backbone, device=device)
-    given: Sequence[str | Path] = texts if classifier.reads_sentences else require_files(texts)
-    results = classifier.classify(given)
+    records: list[dict[str, Any]] = []
+    unreadable = 0
+    for number, (text, one) in enumerate(zip(texts, classifier.classify_each(texts), strict=True), 1):
+        if isinstance(one, LimnerError):
+            unreadable += 1
+            print_error(f"{_origin(file)}, line {number}: {one}" if file is not None else one)
+        elif as_json:
+            records.append(_record(text, one, n_best))
+        else:
+            for line in _lines(one, n_best):
+                typer.echo(f"{text}\t{line}")
     if as_json:
-        print_json([_record(text, one, n_best) for text, one in zip(texts, results, strict=True)])
-        return
-    for text, one in zip(texts, results, strict=True):
-        for line in _lines(one, n_best):
-            typer.echo(f"{text}\t{line}")
+        print_json(records)
+    if unreadable:
+        raise typer.Exit(1)
 
 
 def _read_inputs(arguments: list[str], file: Path | None) -> list[str]:
     """Return the inputs of the command line or of a text file.
 
     Raises:
-        SettingsError: there are none, or both; a line of the file is empty.
+        SettingsError: there are none, or both.
     """
     if file is None:
         if not arguments:
@@ -68,13 +76,15 @@ def _read_inputs(arguments: list[str], file: Path | None) -> list[str]:
     if arguments:
         raise SettingsError(f"inputs and --file {file}: give one or the other")
     lines = read_lines(file)
-    origin = "standard input" if file == STANDARD_INPUT else str(file)
+    while lines and not lines[-1].strip():
+        lines.pop()
     if not lines:
-        raise SettingsError(f"{origin}: nothing to classify, the file is empty")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            raise SettingsError(f"{origin}, line {number}: empty; expected one input per line")
+        raise SettingsError(f"{_origin(file)}: nothing to classify, the file is empty")
     return lines
+
+
+def _origin(file: Path) -> str:
+    return "standard input" if file == STANDARD_INPUT else str(file)
 
 
 def _lines(one: Classification, n_best: int) -> Iterator[str]:

@@ -68,10 +68,10 @@ def describe(
     min_length: MinLengthOption = None,
     max_length: MaxLengthOption = None,
     sample: SampleOption = False,
-    temperature: TemperatureOption = 1.0,
+    temperature: TemperatureOption = None,
     top_k: TopKOption = None,
     top_p: TopPOption = None,
-    seed: SamplingSeedOption = 0,
+    seed: SamplingSeedOption = None,
     batch_size: CaptionBatchSizeOption = 32,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
@@ -86,7 +86,10 @@ def describe(
 
     Example: `limner describe photo.jpg --model runs/mrnn --beam-size 5 --n-best 3`
     """
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling = given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    if sampling and not sample:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sampling)
+        raise SettingsError(f"{names} {'has' if len(sampling) == 1 else 'have'} an effect only with --sample")
     decoding = given(
         beam_size=beam_size,
         n_best=n_best,

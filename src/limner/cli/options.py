@@ -72,9 +72,10 @@ SampleOption = Annotated[
     bool, typer.Option("--sample", help="Sample tokens from the model's distribution instead of beam search.")
 ]
 TemperatureOption = Annotated[
-    float,
+    float | None,
     typer.Option(
-        "--temperature", help="With --sample: divide the logits by this value; below 1 favours probable tokens."
+        "--temperature",
+        help="With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.",
     ),
 ]
 TopKOption = Annotated[
@@ -87,7 +88,7 @@ TopPOption = Annotated[
         help="With --sample: sample from the smallest set of tokens with this total probability; default: 1.",
     ),
 ]
-SamplingSeedOption = Annotated[int, typer.Option("--seed", help="With --sample: random seed.")]
+SamplingSeedOption = Annotated[int | None, typer.Option("--seed", help="With --sample: random seed; default: 0.")]
 
 ExplainBeamOption = Annotated[
     Path | None,

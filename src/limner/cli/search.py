@@ -18,6 +18,7 @@ from limner.cli.options import (
     require_one_model,
 )
 from limner.cli.terminal import activity, print_json, progress_bar
+from limner.errors import SettingsError
 
 
 @app.command(rich_help_panel=USE)
@@ -42,14 +43,25 @@ def search(
     Example: `limner search "a dog in the snow" --model runs/mrnn --collection collections/flickr8k`
     """
     run = require_one_model(model, "search")
+    from limner.media.modality import find_modality, names_file
+
+    by_file = find_modality(query) is not None
+    if regions and names_file(query):
+        raise SettingsError(
+            f"'{query}': expected a sentence, as --regions retrieves regions by a sentence, got the name of a file; "
+            "give a sentence, such as \"a red ball\", or find the regions of one image with 'limner regions'"
+        )
+    if not by_file and names_file(query):
+        raise SettingsError(
+            f"'{query}': expected a sentence, or an image or audio file with a known suffix, got another file; give "
+            "the sentence itself"
+        )
     if regions:
         _search_regions(query, run, collection, split, count, device, as_json)
         return
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
-    from limner.media.modality import find_modality
 
-    by_file = find_modality(query) is not None
     retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
     opened = Collection.open(collection)
     retrieve = retriever.retrieve_sentences if by_file else retriever.retrieve_images

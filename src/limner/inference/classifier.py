@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from limner.data.dataset import GenerationInput
 from limner.decoding.settings import DecodingSettings
-from limner.errors import RunError, SettingsError
+from limner.errors import LimnerError, MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, warn_of_unknown_words
 from limner.inference.generate import generate
 from limner.inference.label_probabilities import all_labels, expected_point, label_probabilities
 from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
+from limner.media.modality import names_file
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import LABEL_LANGUAGES, TRACK, Point, PredictedLabel
 from limner.text.vocab import SPECIAL_TOKENS
@@ -95,7 +96,7 @@ class Classifier(TextGenerator):
             batch_size: number of inputs that are processed together; the labels do not depend on it.
 
         Raises:
-            SettingsError: a sentence has no words.
+            SettingsError: a sentence has no words, or is the name of a file.
             MediaError: a file cannot be read.
         """
         given, features = self._inputs(inputs), None if self.reads_sentences else self.features_of(inputs)
@@ -115,14 +116,66 @@ class Classifier(TextGenerator):
             results.append(Classification(tuple(steps)))
         return results
 
+    def classify_each(
+        self, inputs: Sequence[ImageInput], *, batch_size: int = CLASSIFICATION_BATCH_SIZE
+    ) -> list[Classification | LimnerError]:
+        """Compute the labels of each input; an input that cannot be read does not stop the others.
+
+        Args:
+            inputs: as for `classify`.
+            batch_size: as for `classify`.
+
+        Returns:
+            For each input its labels, or the error that it cannot be read.
+        """
+        results: list[Classification | LimnerError | None] = [self._input_error(one) for one in inputs]
+        rows = [row for row, error in enumerate(results) if error is None]
+        if self.reads_sentences:  # at once, so that unknown words are reported once
+            batches = [rows] if rows else []
+        else:
+            batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        for batch in batches:
+            try:
+                found = self.classify([inputs[row] for row in batch], batch_size=batch_size)
+            except MediaError:
+                found_each = [self._classify_one(inputs[row]) for row in batch]
+            else:
+                found_each = [*found]
+            for row, one in zip(batch, found_each, strict=True):
+                results[row] = one
+        return [one for one in results if one is not None]
+
+    def _classify_one(self, one: ImageInput) -> Classification | LimnerError:
+        try:
+            return self.classify([one])[0]
+        except MediaError as error:
+            return error
+
+    def _input_error(self, one: ImageInput) -> LimnerError | None:
+        """Return the error of an input that is no sentence, or no file, as the model expects; None for a valid one."""
+        source = self.models[0].source
+        if source is None:
+            if isinstance(one, str | Path) and not Path(one).is_file():
+                return MediaError(f"'{one}': no such file; this model classifies files, not sentences")
+            return None
+        text = str(one)
+        if names_file(text):
+            return SettingsError(
+                f"'{text}': expected a sentence, as this model classifies sentences, got the name of a file; give the "
+                "sentence itself, or a text file with one sentence per line as --file"
+            )
+        if not source.tokenizer.words(text):
+            return SettingsError(f"expected a sentence of at least one word, got '{text}'")
+        return None
+
     def _inputs(self, inputs: Sequence[ImageInput]) -> list[GenerationInput]:
         source = self.models[0].source
+        for one in inputs:
+            if error := self._input_error(one):
+                raise error
         if source is None:
             return [GenerationInput(new_item(one), None, ()) for one in inputs]
         texts = [str(one) for one in inputs]
-        for text in texts:
-            if not source.tokenizer.words(text):
-                raise SettingsError(f"expected a sentence of at least one word, got '{text}'")
         warn_of_unknown_words(source.tokenizer, texts, "the label does not depend on which words these are")
         return [GenerationInput(new_item(None, text), text, ()) for text in texts]
 
@@ -133,15 +186,3 @@ class Classifier(TextGenerator):
             return max([1, *(len(source.tokenizer.encode(one.source or "")) for one in inputs)])
         shapes = [spec.shape for spec in self.models[0].config.features]
         return min(MAX_STEPS, max([1, *(shape[0] for shape in shapes if len(shape) > 1)]))
-
-
-def require_files(inputs: Sequence[str]) -> list[Path]:
-    """Return the paths of files.
-
-    Raises:
-        SettingsError: there is no such file.
-    """
-    for name in inputs:
-        if not Path(name).is_file():
-            raise SettingsError(f"'{name}': no such file; this model classifies files, not sentences")
-    return [Path(name) for name in inputs]

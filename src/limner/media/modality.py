@@ -54,6 +54,11 @@ def find_modality(name: str | os.PathLike[str]) -> Modality | None:
     return next((modality for modality in MODALITIES.values() if modality.matches(name)), None)
 
 
+def names_file(text: str) -> bool:
+    """Whether a text is an existing file, or ends in the suffix of a modality, rather than a sentence."""
+    return find_modality(text) is not None or os.path.isfile(text)
+
+
 def readable_by(modality: Modality) -> tuple[Modality, ...]:
     """Modalities that a model of one modality describes: an image is a video of one frame, and frames are images."""
     return (IMAGE, VIDEO) if modality in (IMAGE, VIDEO) else (modality,)

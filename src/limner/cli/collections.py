@@ -170,13 +170,14 @@ def _next_command(kind: str, generated: Collection) -> str:
     """Return the command that usually follows: features of files, or a training on texts."""
     if kind == "reviews":
         return f"limner train lecture/reviews --collection {generated.path} --out runs/reviews"
-    from limner.media.modality import IMAGE
+    from limner.media.modality import IMAGE, VIDEO
 
     modality = generated.items()[0].modality or IMAGE
     backbone = modality.default_backbone
     if kind == "sound-sequences":
         backbone = f"{backbone}:{max(len(item.frame_labels) for item in generated.items())}"
-    return f"limner features {generated.path} --backbone {backbone}"
+    frames = " --frames 16" if modality is VIDEO else ""  # the table that the recipes of clips read
+    return f"limner features {generated.path} --backbone {backbone}{frames}"
 
 
 @app.command(rich_help_panel=DATA)

@@ -42,7 +42,7 @@ class Modality(NamedTuple):
 
 
 IMAGE = Modality("image", IMAGE_SUFFIXES, open_image, "pixels:64", "image", "images", "images")
-VIDEO = Modality("video", VIDEO_SUFFIXES, check_video, "pixels:48", "video", "videos", "videos")
+VIDEO = Modality("video", VIDEO_SUFFIXES, check_video, "pixels:32", "video", "videos", "videos")
 AUDIO = Modality("audio", AUDIO_SUFFIXES, AudioFile, "logmel", "audio file", "audio files", "sounds")
 
 MODALITIES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, VIDEO, AUDIO)}

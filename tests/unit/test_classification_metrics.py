@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from limner.metrics import METRICS, default_metrics, label_f1_scores, score_sentences
+from limner.metrics.base import format_value
 from limner.metrics.classification import reliability_bins
 from limner.metrics.significance import approximate_randomisation
 from limner.text.labels import (
@@ -73,6 +74,17 @@ def test_position_error_of_hidden_objects_by_hand():
     hypotheses = ["10.00,20.00 (0.9) 53.00,54.00 (0.8)", "9.00,9.00 (0.5)"]
     assert value("hidden_position_error", hypotheses, references) == 5
     assert value("hidden_position_error", ["10.00,20.00 (0.9)"], references[:1]) == 100
+
+
+def test_the_error_of_hidden_objects_is_left_out_where_none_is_hidden():
+    names, hypotheses = ["position_error", "hidden_position_error"], ["10.00,20.00 (0.9)"]
+    for reference, expected in (("10.00,20.00", names[:1]), ("10.00,20.00,hidden", names)):
+        assert [one.name for one in score_sentences(hypotheses, [[reference]], names)] == expected
+
+
+def test_large_scores_are_written_with_an_exponent():
+    assert [format_value(one) for one in (3.14159, 999_999, 4.02e97)] == ["3.14", "999999.00", "4.0e+97"]
+    assert format_value(-2e6, sign="+") == "-2.0e+06" and format_value(0.5, 1, sign="+") == "+0.5"
 
 
 def test_statistics_of_labels_are_tested_for_significance():

@@ -213,6 +213,17 @@ def test_cross_validation_evaluates_every_item_once(validated):
     assert again.scores == result.scores
 
 
+def test_perplexity_of_labels_counts_the_labels_alone(validated):
+    run = validated[1] / "folds" / "fold-1"
+    record = json.loads((run / "evaluation" / "test.json").read_text())
+    (score,) = [score for score in record["scores"] if score["name"] == "perplexity"]
+    labels = limner.load(run).classify([item["source"] for item in record["items"]])
+    pairs = zip(labels, record["items"], strict=True)
+    probabilities = [dict(one.steps[0].labels)[item["reference_tokens"][0]] for one, item in pairs]
+    assert score["signature"] == "tokens:60|eos:not counted"
+    assert score["value"] == pytest.approx(np.exp(-np.log(probabilities).mean()), rel=1e-4)
+
+
 def test_models_of_a_fold_are_an_ensemble(validated):
     """A further seed for each fold; the accuracy is that of the mean of the probabilities."""
     result, folder = validated

@@ -69,7 +69,9 @@ def crossvalidate(
 
 
 def _print_fold(number: int, evaluation: Evaluation) -> None:
-    scores = ", ".join(f"{score.name} {score.value:.2f}" for score in evaluation.scores[:SHOWN])
+    from limner.metrics.base import format_value
+
+    scores = ", ".join(f"{score.name} {format_value(score.value)}" for score in evaluation.scores[:SHOWN])
     err.print(f"fold {number}: {scores}", soft_wrap=True)
 
 
@@ -77,11 +79,13 @@ def _print(result: CrossValidation) -> None:
     """Print the mean and the standard deviation of every metric, and the baselines."""
     from rich.table import Table
 
+    from limner.metrics.base import format_value
+
     table = Table(box=None, pad_edge=False)
     for column in ("metric", "mean", "std"):
         table.add_column(column, justify="left" if column == "metric" else "right", no_wrap=True)
     for score in result.scores:
-        table.add_row(score.name, f"{score.mean:.2f}", f"{score.std:.2f}")
+        table.add_row(score.name, format_value(score.mean), format_value(score.std))
     out.print(table)
     for one in result.baselines:
         name, accuracy = one.name, one.accuracy

@@ -240,6 +240,8 @@ def _print_conditions(title: str, conditions: Sequence[ConditionResult]) -> None
     """Print one row for each condition, with the differences from the first row and their p-values."""
     from rich.table import Table
 
+    from limner.metrics.base import format_value
+
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     table.add_column("images", no_wrap=True)
     for score in conditions[0].scores:
@@ -247,7 +249,8 @@ def _print_conditions(title: str, conditions: Sequence[ConditionResult]) -> None
     table.add_column("changed", justify="right", no_wrap=True)
     for condition in conditions:
         cells = [
-            f"{score.value:.2f}" if score.p is None else f"{score.value:.2f} ({score.difference:+.2f}, p {score.p:.4f})"
+            format_value(score.value)
+            + ("" if score.p is None else f" ({format_value(score.difference, sign='+')}, p {score.p:.4f})")
             for score in condition.scores
         ]
         table.add_row(condition.name, *cells, f"{condition.changed:.1f} %" if condition is not conditions[0] else "")

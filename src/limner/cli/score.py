@@ -33,6 +33,8 @@ def score(
     if as_json:
         print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])
         return
+    from limner.metrics.base import format_value
+
     typer.echo("log-prob\tperplexity\tsentence")
     for text, one in zip(sentences, scores, strict=True):
-        typer.echo(f"{one.log_prob:.2f}\t{one.perplexity:.2f}\t{text}")
+        typer.echo(f"{one.log_prob:.2f}\t{format_value(one.perplexity)}\t{text}")

@@ -70,6 +70,8 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str)
     """Print scores with their signatures, beside the published values of a row if there are any."""
     from rich.table import Table
 
+    from limner.metrics.base import format_value
+
     table = Table(box=None, pad_edge=False)
     table.add_column("metric", no_wrap=True, min_width=max(len(score.name) for score in scores))
     table.add_column("value", justify="right")
@@ -77,8 +79,8 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str)
         table.add_column(row, justify="right")
     table.add_column("signature", style="dim", overflow="fold")
     for score in scores:
-        beside = [f"{published[score.name]:.2f}" if score.name in published else ""] if published else []
-        table.add_row(score.name, f"{score.value:.2f}", *beside, score.signature)
+        beside = [format_value(published[score.name]) if score.name in published else ""] if published else []
+        table.add_row(score.name, format_value(score.value), *beside, score.signature)
     out.print(table)
 
 
@@ -149,7 +151,7 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that draws the progress of a training, with its loss, speed and best validation metric."""
     if not err.is_terminal:
         plain = _plain_progress()
-        yield lambda now: plain(f"training, best {metric} {now.state.best}", now.state.step, now.total_steps)
+        yield lambda now: plain(f"training, best {metric} {_best(now)}", now.state.step, now.total_steps)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -160,7 +162,7 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     def on_progress(now: TrainProgress) -> None:
         progress.start()
         state = now.state
-        best = "" if state.best is None else f", best {metric} {state.best:.2f}"
+        best = "" if state.best is None else f", best {metric} {_best(now)}"
         best = best if state.target_perplexity is None else ", with validation data"
         speed = f"{state.tokens_per_second:,.0f} tokens/s"
         description = f"epoch {state.epoch + 1}, loss {state.loss:.3f}, {speed}{best}"
@@ -171,3 +173,10 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+def _best(now: TrainProgress) -> str:
+    """Return the best value of the validation metric; a dash before the first validation."""
+    from limner.metrics.base import format_value
+
+    return "–" if now.state.best is None else format_value(now.state.best)

@@ -16,6 +16,8 @@ from limner.data.examples import Batch
 from limner.layers.precision import precise
 from limner.metrics import Score, perplexity
 from limner.models.protocols import Model, Output, device_of
+from limner.text.labels import LABEL_LANGUAGES
+from limner.text.vocab import SPECIAL_TOKENS
 
 TOKENS_PER_BATCH = 1 << 13
 """Maximum number of tokens of a batch, padding included, which bounds the memory of the logits."""
@@ -25,8 +27,9 @@ class SentenceScores(NamedTuple):
     """Scores of the N sentences of `Examples`, in their order."""
 
     log_probs: Tensor  # (N,): natural logarithm over the counted tokens
-    tokens: Tensor  # (N,): number of counted tokens, end-of-sentence token included; 0 for sentences left out
+    tokens: Tensor  # (N,): number of counted tokens; 0 for sentences left out
     skip_words: int = 0
+    count_eos: bool = True
 
     @property
     def perplexity(self) -> Score:
@@ -35,14 +38,17 @@ class SentenceScores(NamedTuple):
         if self.skip_words:
             short = int((self.tokens == 0).sum())
             counted = f"from word:{self.skip_words + 1}|left out:{short} of under {self.skip_words + 3} words"
-        return perplexity(float(self.log_probs.double().sum()), int(self.tokens.sum()), counted)
+        return perplexity(
+            float(self.log_probs.double().sum()), int(self.tokens.sum()), counted, count_eos=self.count_eos
+        )
 
 
 @torch.inference_mode()
 def score_examples(model: Model, examples: Examples, batch_size: int = 256, *, skip_words: int = 0) -> SentenceScores:
     """Compute the log-probability of every sentence given its image or source sentence.
 
-    The model is in evaluation mode meanwhile, and returns to its mode afterwards.
+    The model is in evaluation mode meanwhile, and returns to its mode afterwards. The end-of-sentence token counts,
+    except after labels, whose number the input determines.
 
     Args:
         model: any model.
@@ -52,34 +58,36 @@ def score_examples(model: Model, examples: Examples, batch_size: int = 256, *, s
     """
     training = model.training
     model.eval()
-    device = device_of(model)
+    device, count_eos = device_of(model), examples.target.lang not in LABEL_LANGUAGES
     log_probs, tokens = torch.zeros(len(examples)), torch.zeros(len(examples), dtype=torch.long)
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
     for rows, batch in zip(batches, prefetch(examples.batch, batches, 4), strict=True):
-        mask = counted_tokens(batch, skip_words)
+        mask = counted_tokens(batch, skip_words, count_eos=count_eos)
         moved = batch.to(device)
         counted = replace(moved, target_mask=mask.to(device))
         log_probs[rows] = sentence_log_probs(model(moved), counted).cpu()
         tokens[rows] = mask.sum(1)
     model.train(training)
-    return SentenceScores(log_probs, tokens, skip_words)
+    return SentenceScores(log_probs, tokens, skip_words, count_eos)
 
 
-def counted_tokens(batch: Batch, skip_words: int) -> Tensor:
+def counted_tokens(batch: Batch, skip_words: int, *, count_eos: bool = True) -> Tensor:
     """Return the mask of the tokens that perplexity counts, (B, T) bool.
 
     Args:
         batch: sentences.
         skip_words: 0 counts all tokens. With C > 0, as in Kiros et al. (2014), section 7.2, counting starts at token
             C + 1, where every model has a full context, and sentences of fewer than C + 3 tokens are left out.
+        count_eos: whether end-of-sentence tokens are counted.
     """
+    mask = batch.target_mask if count_eos else batch.target_mask & (batch.target_out != SPECIAL_TOKENS.eos)
     if not skip_words:
-        return batch.target_mask
+        return mask
     long_enough = batch.target_mask.sum(1, keepdim=True) - 1 >= skip_words + 3  # without the end-of-sentence token
     position = torch.arange(batch.target_mask.shape[1], device=batch.target_mask.device)
-    return batch.target_mask & long_enough & (position >= skip_words)
+    return mask & long_enough & (position >= skip_words)
 
 
 def _bound_tokens(rows: Sequence[int], targets: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:

@@ -132,7 +132,7 @@ def sentence_statistics(
     """Compute the segment statistics of several metrics.
 
     A metric that cannot be computed on this machine (missing extra, no Java, unsupported language) is left out with a
-    warning in the log.
+    warning in the log, and so is, without a warning, one that does not apply to the references.
 
     Args:
         hypotheses: N hypotheses as normalised tokens joined by spaces.
@@ -156,6 +156,9 @@ def sentence_statistics(
     results = []
     for metric in (known[name] for name in metrics):
         corpus = texts if metric.reads == "text" and texts is not None else (hypotheses, references)
+        if not metric.applies(corpus[1]):
+            logger.info("%s: left out, because no reference has what it measures", metric.name)
+            continue
         if metric.statistics not in statistics:
             statistics[metric.statistics] = _compute(metric, *corpus, missing)
         rows = statistics[metric.statistics]
@@ -163,7 +166,7 @@ def sentence_statistics(
             suffix = "|input:tokens" if metric.reads == "text" and texts is None else ""
             results.append(MetricStatistics(metric, rows, metric.signature(corpus[1]) + suffix))
     if missing:
-        left_out = [metric for metric in metrics if statistics[known[metric].statistics] is None]
+        left_out = [metric for metric in metrics if statistics.get(known[metric].statistics, ()) is None]
         logger.warning("%s (left out: %s)", missing[0], ", ".join(left_out))
     return results
 
@@ -186,13 +189,14 @@ def sentence_scores(hypotheses: Sequence[str], references: References) -> list[f
     return [float(score) for score in sentence_bleu(statistics)]
 
 
-def perplexity(total_log_prob: float, tokens: int, selection: str = "") -> Score:
+def perplexity(total_log_prob: float, tokens: int, selection: str = "", *, count_eos: bool = True) -> Score:
     """Compute the perplexity of a corpus, Mao et al. (2015), eq. 5.
 
     Args:
         total_log_prob: log-probability of the corpus in nats.
-        tokens: number of tokens, end-of-sentence tokens included.
+        tokens: number of tokens.
         selection: description of the tokens for the signature; empty for all tokens.
+        count_eos: whether end-of-sentence tokens are among the tokens, for the signature.
 
     Raises:
         CollectionError: there are no tokens.
@@ -201,4 +205,5 @@ def perplexity(total_log_prob: float, tokens: int, selection: str = "") -> Score
         raise CollectionError(f"perplexity: expected tokens in the split, found none ({selection or 'all tokens'})")
     mean = -total_log_prob / tokens
     value = math.exp(mean) if mean < 700 else math.inf  # exp overflows above 709
-    return Score("perplexity", value, f"tokens:{tokens}|eos:counted" + (f"|{selection}" if selection else ""))
+    eos = "counted" if count_eos else "not counted"
+    return Score("perplexity", value, f"tokens:{tokens}|eos:{eos}" + (f"|{selection}" if selection else ""))

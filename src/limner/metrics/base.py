@@ -18,6 +18,8 @@ from limner.errors import CollectionError, LimnerError
 
 Statistics = NDArray[np.float64]
 References = Sequence[Sequence[str]]
+SCIENTIFIC = 1e6
+"""Scores from this value on are written with an exponent."""
 
 
 class Score(NamedTuple):
@@ -30,7 +32,18 @@ class Score(NamedTuple):
     """Settings of the metric, `key:value` joined by '|'."""
 
     def __str__(self) -> str:
-        return f"{self.name} = {self.value:.2f}  [{self.signature}]"
+        return f"{self.name} = {format_value(self.value)}  [{self.signature}]"
+
+
+def format_value(value: float, decimals: int = 2, sign: Literal["", "+"] = "") -> str:
+    """Write a score with a number of decimals; from a million on with two significant digits, as 4.0e+97.
+
+    Args:
+        value: score, or difference of scores.
+        decimals: number of decimals below a million.
+        sign: '+' to write the sign of positive values.
+    """
+    return f"{value:{sign}.1e}" if abs(value) >= SCIENTIFIC else f"{value:{sign}.{decimals}f}"
 
 
 class MetricUnavailable(LimnerError):
@@ -52,6 +65,8 @@ class Metric:
     """Input: tokens joined by single spaces, or running text that the metric tokenises itself."""
     higher_is_better: bool = True
     """Whether higher scores are better."""
+    applies: Callable[[References], bool] = lambda references: True
+    """Function that returns whether the references have anything that the metric measures; left out otherwise."""
 
     def signature(self, references: References) -> str:
         """Return the number of references and the settings."""

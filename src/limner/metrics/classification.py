@@ -117,6 +117,11 @@ def hidden_position_statistics(hypotheses: Sequence[str], references: References
     return _distances(hypotheses, references, hidden_only=True)
 
 
+def has_hidden_frame(references: References) -> bool:
+    """Whether an obstacle hides the object in a frame of the references."""
+    return any(label.endswith(HIDDEN) for own in references for label in own[0].split())
+
+
 def _distances(hypotheses: Sequence[str], references: References, *, hidden_only: bool) -> Statistics:
     rows = []
     for hypothesis, own in zip(hypotheses, references, strict=True):
@@ -182,6 +187,7 @@ HIDDEN_POSITION_ERROR = Metric(
     lambda: "distance:mean over frames with a hidden object|scale:percent of the frame's width",
     reads="text",
     higher_is_better=False,
+    applies=has_hidden_frame,
 )
 LABEL_METRICS = (ACCURACY, MACRO_F1, CALIBRATION_ERROR, POSITION_ERROR, HIDDEN_POSITION_ERROR)
 METRICS_OF_LABELS: dict[str, tuple[str, ...]] = {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from limner.metrics.base import format_value
 from limner.report.score_tables import label
 
 if TYPE_CHECKING:
@@ -63,8 +64,10 @@ def _table(title: str, note: str, conditions: Sequence[ConditionResult]) -> dict
         cells = []
         for name in names:
             score = scores.get(name)
-            test = "" if score is None or score.p is None else f"{score.difference:+.2f}, {_p_value(score.p)}"
-            cells.append(("–" if score is None else f"{score.value:.2f}", test))
+            test = ""
+            if score is not None and score.p is not None:
+                test = f"{format_value(score.difference, sign='+')}, {_p_value(score.p)}"
+            cells.append(("–" if score is None else format_value(score.value), test))
         changed = "" if condition is conditions[0] else f"{condition.changed:.1f} %"
         rows.append((condition.name, cells, changed))
     return {"title": title, "note": note, "columns": [label(name) for name in names], "rows": rows}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from limner.media.modality import Modality
-from limner.metrics.base import Score
+from limner.metrics.base import SCIENTIFIC, Score, format_value
 from limner.runs.records import Evaluation
 
 LABELS = {
@@ -147,5 +147,7 @@ def _row(name: str, score: Score, published: Mapping[str, float]) -> ScoreRow:
 
 def _format(score: Score) -> str:
     if "scale:" in score.signature:
-        return f"{score.value:.1f}"
+        return format_value(score.value, 1)
+    if abs(score.value) >= SCIENTIFIC:
+        return format_value(score.value)
     return f"{score.value:,.2f}".rstrip("0").rstrip(".")

@@ -9,6 +9,7 @@ from typing import Any
 
 from limner.evaluation.compare import DAGGERS
 from limner.files import atomic_write, write_text
+from limner.metrics.base import format_value
 from limner.progress import StageProgress
 from limner.report import plots
 from limner.reproduce.significance import TableComparison, compare_rows, contrasts, significance_marks
@@ -87,7 +88,7 @@ def _is_published(row: PublishedRow, score: str) -> bool:
 
 
 def _number(value: float | None, column: TableColumn) -> str:
-    return "–" if value is None else f"{value * column.scale:.{column.digits}f}"
+    return "–" if value is None else format_value(value * column.scale, column.digits)
 
 
 def _our_cell(row: PublishedRow, seeds: Sequence[RowResult], column: TableColumn, comparison: TableComparison) -> str:

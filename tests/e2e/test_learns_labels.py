@@ -21,12 +21,16 @@ def accuracy(run_folder, collection):
     return {score["name"]: score["value"] for score in scores}["accuracy"]
 
 
+BRIEF = ["training.epochs=6", "training.schedule={name: constant}"]
+"""About 700 steps of lecture/reviews: the network needs 500 to leave chance."""
+
+
 def test_reviews_that_a_bag_of_words_cannot_classify(tmp_path):
     reviews = tmp_path / "reviews"
-    run("generate", "reviews", reviews, "--train", 3000, "--val", 100, "--test", 200)
-    run("train", "lecture/reviews", "training.epochs=5", "--collection", reviews, "--out", tmp_path / "run")
+    run("generate", "reviews", reviews, "--train", 4000, "--val", 100, "--test", 200)
+    run("train", "lecture/reviews", *BRIEF, "--collection", reviews, "--out", tmp_path / "run")
     assert accuracy(tmp_path / "run", reviews) >= 95
-    texts = {"the plot is not dull but gripping .": "positive", "the plot is not gripping but dull .": "negative"}
+    texts = {"the plot is not dull , but gripping .": "positive", "the plot is not gripping , but dull .": "negative"}
     lines = run("classify", *texts, "--model", tmp_path / "run").splitlines()
     assert [line.split("\t")[1] for line in lines] == list(texts.values())
     run("report", "--model", tmp_path / "run")
@@ -38,9 +42,9 @@ def test_reviews_that_a_bag_of_words_cannot_classify(tmp_path):
 def test_a_bag_of_words_is_at_chance_on_reviews(tmp_path):
     pytest.importorskip("sklearn")
     reviews = tmp_path / "reviews"
-    run("generate", "reviews", reviews, "--train", 5000, "--val", 0, "--test", 0)
+    run("generate", "reviews", reviews, "--train", 8000, "--val", 0, "--test", 0)
     options = ["--folds", 2, "--baseline", "--json"]
-    arguments = ["lecture/reviews", "training.epochs=5", "--collection", reviews, "--out", tmp_path / "folds"]
+    arguments = ["lecture/reviews", *BRIEF, "training.epochs=8", "--collection", reviews, "--out", tmp_path / "folds"]
     result = json.loads(run("crossvalidate", *arguments, *options))
     baselines = {one["name"]: one["accuracy"]["mean"] for one in result["baselines"]}
     assert baselines["logistic regression, words"] < 60 and baselines["linear SVM, words"] < 60

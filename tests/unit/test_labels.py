@@ -1,6 +1,8 @@
 """Labels as targets: items, readers, folds, generated reviews and sequences of sounds, classification of new inputs."""
 
 import json
+import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from limner.features.encoders.load import load_backbone
 from limner.inference.classifier import Classifier
 from limner.metrics import METRICS
 from limner.runs.recipe import load_recipe
-from limner.synthetic.reviews import ADJECTIVES, write_review
+from limner.synthetic.reviews import write_review
 from limner.synthetic.sound_sequences import SILENCE, SoundSequenceSettings, make_sequence
 from limner.text.labels import CELLS, PredictedLabel, cell_centres, write_predictions
 from limner.text.tokenizer import Tokenizer
@@ -151,15 +153,25 @@ def test_the_default_share_takes_every_tenth_item():
         assert [id for id in rest if fold[id] == "val"] == rest[number::10]
 
 
-def test_words_of_reviews_do_not_tell_the_sentiment():
-    """Every adjective is about as frequent in positive as in negative reviews."""
-    counts = np.zeros((2, 2))
+@pytest.mark.parametrize("length", [1, 2])
+def test_words_and_pairs_of_words_of_reviews_tell_little_of_the_sentiment(length):
+    """A naive Bayes classifier of the words or of the pairs of adjacent words stays far below 75 %."""
+
+    def ngrams(split, index):
+        text, label = write_review(0, split, index)
+        words = text.split()
+        return set(zip(*(words[first:] for first in range(length)), strict=False)), label == "positive"
+
+    counts = {True: Counter(), False: Counter()}
     for index in range(4000):
-        text, label = write_review(0, "train", index)
-        for polarity, adjectives in enumerate(ADJECTIVES):
-            counts[label == "positive", polarity] += sum(word in adjectives for word in text.split())
-    shares = counts[:, 1] / counts.sum(1)
-    assert abs(shares[0] - shares[1]) < 0.03
+        found, positive = ngrams("train", index)
+        counts[positive].update(found)
+    correct = 0
+    for index in range(1000):
+        found, positive = ngrams("test", index)
+        odds = sum(math.log((counts[True][one] + 1) / (counts[False][one] + 1)) for one in found)
+        correct += (odds > 0) == positive
+    assert correct < (560, 700)[length - 1]  # 500 +- 16 by chance
     assert write_review(0, "train", 7) == write_review(0, "train", 7) != write_review(1, "train", 7)
 
 

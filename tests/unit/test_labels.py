@@ -11,13 +11,14 @@ from typer.testing import CliRunner
 
 import limner
 from limner.cli import app
+from limner.cli.classify import _columns, _lines, _record
 from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
 from limner.data.readers import ReaderOptions, read_source
 from limner.errors import CollectionError, MediaError, RunError, SettingsError, TrainingError
 from limner.features.encoders.load import load_backbone
-from limner.inference.classifier import Classifier
+from limner.inference.classifier import Classification, Classifier, StepLabel
 from limner.metrics import METRICS
 from limner.runs.recipe import load_recipe
 from limner.synthetic.reviews import write_review
@@ -297,6 +298,20 @@ def test_a_file_is_no_sentence(validated, tmp_path):
             classifier.classify(["the cast is good .", name])
     good, bad = classifier.classify_each(["the cast is good .", "photo.jpg"])
     assert good == classifier.classify(["the cast is good ."])[0] and isinstance(bad, SettingsError)
+
+
+def test_a_single_frame_is_printed_with_its_step_if_frames_are_labelled():
+    one = Classification((StepLabel((PredictedLabel("c0r0", 0.5),), (0.1, 0.2)),))
+    assert list(_lines(one, 1, steps=True)) == ["0\t10.00\t20.00"]
+    assert list(_record("a.png", one, 1, steps=True)) == ["input", "steps"]
+    one = Classification((StepLabel((PredictedLabel("good", 0.5),)),))
+    assert list(_lines(one, 1, steps=False)) == ["good\t0.5000"]
+    assert _record("a film", one, 1, steps=False)["label"] == "good"
+
+
+def test_the_header_on_a_terminal_names_the_columns(validated):
+    classifier = limner.load(validated[1] / "folds" / "fold-1")
+    assert _columns(classifier) == ["input", "label", "probability"]
 
 
 def test_classification_of_new_sentences(validated):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import LimnerError, SettingsError
 
 if TYPE_CHECKING:
-    from limner.inference.classifier import Classification, StepLabel
+    from limner.inference.classifier import Classification, Classifier, StepLabel
 
 
 @app.command(rich_help_panel=USE)
@@ -36,9 +37,9 @@ def classify(
 ) -> None:
     """Label sentences, clips or sounds with a model of labels, and print the probabilities.
 
-    A model with one label of each step prints one line for each token or frame. A model of positions prints the
-    expected position in percent of the width and the height of the frame. An input that cannot be read is reported; the
-    others are labelled, and the exit status is 1.
+    A model with one label of each step prints one line for each token or frame, with its number from 0. A model of
+    positions prints the expected position in percent of the width and the height of the frame. A terminal shows a
+    header. An input that cannot be read is reported; the others are labelled, and the exit status is 1.
 
     Example: `limner classify "a gripping film" --model runs/sentiment --n-best 2`
     """
@@ -48,14 +49,16 @@ def classify(
     classifier = Classifier.load(*runs, backbone=backbone, device=device)
     records: list[dict[str, Any]] = []
     unreadable = 0
+    if not as_json and sys.stdout.isatty():
+        typer.echo("\t".join(_columns(classifier)))
     for number, (text, one) in enumerate(zip(texts, classifier.classify_each(texts), strict=True), 1):
         if isinstance(one, LimnerError):
             unreadable += 1
             print_error(f"{_origin(file)}, line {number}: {one}" if file is not None else one)
         elif as_json:
-            records.append(_record(text, one, n_best))
+            records.append(_record(text, one, n_best, steps=classifier.labels_steps))
         else:
-            for line in _lines(one, n_best):
+            for line in _lines(one, n_best, steps=classifier.labels_steps):
                 typer.echo(f"{text}\t{line}")
     if as_json:
         print_json(records)
@@ -87,10 +90,16 @@ def _origin(file: Path) -> str:
     return "standard input" if file == STANDARD_INPUT else str(file)
 
 
-def _lines(one: Classification, n_best: int) -> Iterator[str]:
-    """Yield the lines of one input: step (if there are several), position or labels, and probability."""
+def _columns(classifier: Classifier) -> list[str]:
+    """Return the header of the lines of a classifier."""
+    values = ["x, % of width", "y, % of height"] if classifier.predicts_positions else ["label", "probability"]
+    return ["input", *(["step"] if classifier.labels_steps else []), *values]
+
+
+def _lines(one: Classification, n_best: int, *, steps: bool) -> Iterator[str]:
+    """Yield the lines of one input: step (if every step has a label), position or labels, and probability."""
     for number, step in enumerate(one.steps):
-        start = f"{number}\t" if len(one.steps) > 1 else ""
+        start = f"{number}\t" if steps else ""
         if step.position is not None:
             yield start + "\t".join(f"{100 * share:.2f}" for share in step.position)
             continue
@@ -98,9 +107,9 @@ def _lines(one: Classification, n_best: int) -> Iterator[str]:
             yield f"{start}{label}\t{probability:.4f}"
 
 
-def _record(text: str, one: Classification, n_best: int) -> dict[str, Any]:
-    steps = [_step(step, n_best) for step in one.steps]
-    return {"input": text, **(steps[0] if len(steps) == 1 else {"steps": steps})}
+def _record(text: str, one: Classification, n_best: int, *, steps: bool) -> dict[str, Any]:
+    values = [_step(step, n_best) for step in one.steps]
+    return {"input": text, **({"steps": values} if steps else values[0])}
 
 
 def _step(step: StepLabel, n_best: int) -> dict[str, Any]:

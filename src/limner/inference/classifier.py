@@ -17,7 +17,7 @@ from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
 from limner.media.modality import names_file
 from limner.runs.trained_model import TrainedModel
-from limner.text.labels import LABEL_LANGUAGES, TRACK, Point, PredictedLabel
+from limner.text.labels import LABEL, LABEL_LANGUAGES, TRACK, Point, PredictedLabel
 from limner.text.vocab import SPECIAL_TOKENS
 
 CLASSIFICATION_BATCH_SIZE = 64
@@ -86,6 +86,16 @@ class Classifier(TextGenerator):
         """Whether the inputs are sentences rather than files."""
         return self.models[0].source is not None
 
+    @property
+    def labels_steps(self) -> bool:
+        """Whether every step of an input has a label, rather than the whole input."""
+        return self.models[0].recipe.data.lang != LABEL
+
+    @property
+    def predicts_positions(self) -> bool:
+        """Whether the labels are positions of an object."""
+        return self.models[0].recipe.data.lang == TRACK
+
     def classify(
         self, inputs: Sequence[ImageInput], *, batch_size: int = CLASSIFICATION_BATCH_SIZE
     ) -> list[Classification]:
@@ -103,13 +113,12 @@ class Classifier(TextGenerator):
         settings = DecodingSettings(max_length=self._max_steps(given))
         hypotheses = [one[0] for one in generate(self.models, given, features, settings, batch_size=batch_size)]
         entries, special = self.tokenizer.entries, len(SPECIAL_TOKENS)
-        is_track = self.models[0].recipe.data.lang == TRACK
         results = []
         for values in label_probabilities(self.models, given, hypotheses, features, batch_size=batch_size):
             steps = (
                 StepLabel(
                     tuple(all_labels(entries[special:], row[special:])),
-                    expected_point(entries, row) if is_track else None,
+                    expected_point(entries, row) if self.predicts_positions else None,
                 )
                 for row in values
             )

@@ -11,12 +11,15 @@ import math
 import time
 from typing import Protocol
 
+from limner.data.dataset import Examples
 from limner.decoding.scoring import score_examples
 from limner.errors import TrainingError
 from limner.evaluation.validate import validate
+from limner.media.modality import IMAGE
 from limner.metrics import higher_is_better
 from limner.models.protocols import CountBasedModel
 from limner.runs.trained_model import load_tensors, load_weights
+from limner.text.labels import LABEL_LANGUAGES
 from limner.training.context import TrainingContext
 from limner.training.epoch import CrossEntropy, Objective, train_epoch
 from limner.training.scst import SelfCritical
@@ -77,10 +80,10 @@ class GradientStage:
         if steps < 2 * warmup:
             logger.warning(
                 "the training has %d steps, and the learning rate rises during the first %d: lower "
-                "training.schedule.warmup_steps or training.batch_size, or raise training.epochs (the recipe "
-                "own/photos is meant for small collections)",
+                "training.schedule.warmup_steps or training.batch_size, or raise training.epochs%s",
                 steps,
                 warmup,
+                " (the recipe own/photos is meant for small collections)" if _captions_images(run.training_set) else "",
             )
 
     def finished(self, run: TrainingContext) -> bool:
@@ -118,6 +121,12 @@ class GradientStage:
                 run.save_model()
             else:
                 state.bad_epochs += 1
+
+
+def _captions_images(examples: Examples) -> bool:
+    """Whether the targets are sentences about images."""
+    is_language = examples.target.lang not in LABEL_LANGUAGES
+    return is_language and examples.source is None and examples.items[0].modality is IMAGE
 
 
 class TrainAndValidationStage:

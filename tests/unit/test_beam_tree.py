@@ -120,6 +120,12 @@ def test_explanations_as_text_json_and_plots(trained, tiny, tmp_path):
     assert text.startswith("<s>")
     assert f"  {captions[0].text}" in text.split("rank")[1]
     assert text.count("</s>") == sum(node.outcome == "complete" for node in explanation.tree.nodes)
+    assert "log P / length^0.5" in text
+    plain = beam_text(captioner.explain_beam(image, beam_size=3, length_penalty=0.0)).splitlines()
+    (header,) = [number for number, line in enumerate(plain) if line.startswith("rank")]
+    assert plain[header].split() == ["rank", "log", "P", "length", "sentence"]
+    best = plain[header + 1]  # the numbers end below the names of their columns
+    assert best.startswith("#1 ") and best[:15].count(".") == 1 and plain[header].index("log P") + 5 == 14
     figure = beam_tree(explanation)
     drawn = [label.get_text() for label in figure.axes[0].texts]
     assert drawn.count("#1") == 1

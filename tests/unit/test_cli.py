@@ -206,8 +206,8 @@ def test_the_beam_of_an_image_is_explained(trained, tiny, capsys, monkeypatch, t
     image, file = tiny.image_path(tiny.items("test")[0]), tmp_path / "tree.json"
     arguments = ["describe", image, "--model", trained, "--beam-size", 3]
     _, plain, _ = run(capsys, monkeypatch, *arguments)
-    status, printed, _ = run(capsys, monkeypatch, *arguments, "--explain-beam", file)
-    assert status == 0 and printed.startswith(plain.strip())
+    status, printed, messages = run(capsys, monkeypatch, *arguments, "--explain-beam", file)
+    assert status == 0 and printed.startswith(plain.strip()) and messages.endswith(f"tree: {file}\n")
     assert json.loads(file.read_text())["ranking"][0]["text"] == plain.strip().split("\t")[1]
     _, printed, _ = run(capsys, monkeypatch, *arguments, "--explain-beam", "-")
     assert printed.startswith("<s>\n") and "#1" in printed
@@ -216,6 +216,8 @@ def test_the_beam_of_an_image_is_explained(trained, tiny, capsys, monkeypatch, t
         assert status == 1 and errors.startswith("error: ")
     status, _, errors = run(capsys, monkeypatch, "describe", image, image, "--model", trained, "--explain-beam", file)
     assert status == 1 and "one input" in errors
+    status, _, errors = run(capsys, monkeypatch, "describe", tmp_path, "--model", trained, "--explain-beam", file)
+    assert status == 1 and f"one file, got the folder {tmp_path}" in errors
 
 
 @pytest.mark.parametrize(

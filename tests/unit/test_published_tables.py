@@ -288,7 +288,7 @@ def test_lists_and_properties_are_printed_without_a_collection():
     runner = CliRunner()
     listed = runner.invoke(app, ["reproduce", "mao2015/table7", "--list"])
     assert listed.exit_code == 0
-    assert "rows: m-RNN-greedy-c5, m-RNN-beam-c5\n  published only: m-RNN-greedy-c40" in listed.output
+    assert "rows:\n    m-RNN-greedy-c5\n    m-RNN-beam-c5\n  published only:\n    m-RNN-greedy-c40\n" in listed.output
     printed = runner.invoke(app, ["reproduce", "mao2015/table6"])
     assert "| NIC | 512 | Yes | 512 | Yes |" in printed.output
     assert '"published"' in runner.invoke(app, ["reproduce", "mao2015/table6", "--json"]).output

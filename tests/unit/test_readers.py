@@ -430,7 +430,12 @@ def test_tables_agree(dog):
     ("text", "message"),
     [
         ("id,split,image,text\n1,train,,x\n", r"t\.csv:1: columns are missing: lang; expected split, image"),
-        ("id,text\n1,x\n", r"columns are missing: split, image, lang; .*; without a column 'split' .* --split auto"),
+        ("id,image,text\n1,,x\n", r"columns are missing: split, lang; .*; without a column 'split' .* --split auto"),
+        (
+            "sentence,class\nfine,good\n",
+            r"t\.csv:1: expected text and label \(labelled texts\), or image, lang and text; found sentence, class",
+        ),
+        ("split,text\n1,x\n", r"text and label .*; found split, text$"),
         ("id,split,image,lang,text,id\n", r"t\.csv:1: the column 'id' occurs twice"),
         (rows("1,train,,en,a dog, brown"), r"t\.csv:2: 6 values for 5 columns"),
         (
@@ -476,7 +481,7 @@ def test_a_table_separated_by_semicolons(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "1"}', r"t\.jsonl:2: columns are missing: split, image"),
+        ('{"id": "1"}', r"t\.jsonl:2: expected text and label .*, or image, lang and text; found id; without"),
         ("[1]", r"t\.jsonl:2: expected an object"),
         ("{", r"t\.jsonl:2: not valid JSON"),
         ('{"id":"2","split":"x","image":"","lang":"en","text":["a"]}', r"t\.jsonl:2: 'text' is \['a'\]"),

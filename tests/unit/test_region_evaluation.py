@@ -290,6 +290,21 @@ def test_retrieved_regions_are_ranked_by_log_probability(collection, run):
     assert len(found) == 3
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     assert all(one.score < 0 and one.image.endswith(f"{one.id}.png") for one in found)
+    assert all(0 <= one.confidence <= 1 and one.description for one in found)
+
+
+def test_regions_of_low_confidence_are_left_out(collection, run):
+    model = load_trained_model(run)
+    every = retrieve_regions(model, "a red ball", collection, split="train", count=1000)
+    bound = sorted(one.confidence for one in every)[len(every) // 2]
+    some = retrieve_regions(model, "a red ball", collection, split="train", count=1000, min_confidence=bound)
+    assert [one.box for one in some] == [one.box for one in every if one.confidence >= bound] != []
+    assert len(some) < len(every)
+    assert retrieve_regions(model, "a red ball", collection, min_confidence=1.0) == []
+    image = collection.image_path(collection.items("test")[0])
+    captioner = RegionCaptioner.load(run)
+    (found,), (kept,) = captioner.describe([image]), captioner.describe([image], min_confidence=bound)
+    assert [one.box for one in kept] == [one.box for one in found if one.score >= bound]
 
 
 def test_a_model_without_regions_is_refused(collection, tmp_path):

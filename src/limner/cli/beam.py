@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from limner.cli.terminal import err
 from limner.errors import SettingsError
 from limner.files import write_text
 
@@ -40,9 +41,11 @@ def write_beam(explanation: BeamExplanation, out: Path) -> None:
     suffix = out.suffix.lower()
     if out == STANDARD_OUTPUT:
         typer.echo(beam_text(explanation))
-    elif suffix == ".json":
+        return
+    if suffix == ".json":
         write_text(out, json.dumps(explanation.to_json(), ensure_ascii=False, indent=1) + "\n")
     elif suffix == ".txt":
         write_text(out, beam_text(explanation) + "\n")
     else:
         save_plot(beam_tree(explanation), out)
+    err.print(f"tree: {out}", soft_wrap=True)

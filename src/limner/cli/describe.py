@@ -169,8 +169,12 @@ def _explain_beam(
     from limner.inference.captioner import Captioner
 
     require_beam_file(out, len(images))
-    captioner = Captioner.load(*runs, backbone=backbone, device=device)
     (image,) = images
+    if image.is_dir():
+        raise SettingsError(
+            f"--explain-beam explains the search of one file, got the folder {image}; name a file in it"
+        )
+    captioner = Captioner.load(*runs, backbone=backbone, device=device)
     explanation = captioner.explain_beam(image, prefix=prefix, **decoding)
     write_beam(explanation, out)
     if out != STANDARD_OUTPUT:

@@ -99,6 +99,18 @@ ExplainBeamOption = Annotated[
     ),
 ]
 
+MIN_CONFIDENCE = 0.05
+"""Default of `--min-confidence`."""
+MinConfidenceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--min-confidence",
+        help=f"Leave out regions whose confidence is lower, 0-1; default: {MIN_CONFIDENCE}.",
+        min=0,
+        max=1,
+    ),
+]
+
 CaptionBatchSizeOption = Annotated[
     int, typer.Option("--batch-size", help="Images captioned together; captions do not depend on it.", min=1)
 ]

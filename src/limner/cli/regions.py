@@ -11,15 +11,17 @@ import typer
 from limner.cli.app import USE, app
 from limner.cli.describe import expand_folders
 from limner.cli.options import (
+    MIN_CONFIDENCE,
     BackboneOption,
     BeamSizeOption,
     DeviceOption,
     JsonOption,
+    MinConfidenceOption,
     ModelOption,
     given,
     require_one_model,
 )
-from limner.cli.terminal import print_error, print_json, progress_bar
+from limner.cli.terminal import err, print_error, print_json, progress_bar
 from limner.errors import MediaError, SettingsError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def regions(
         ),
     ] = None,
     count: Annotated[int, typer.Option("--count", help="Number of regions, the most confident first.", min=1)] = 10,
+    min_confidence: MinConfidenceOption = None,
     beam_size: BeamSizeOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
@@ -60,16 +63,21 @@ def regions(
     files = expand_folders(images, IMAGE, (IMAGE,))
     drawings = _drawings(files, out, is_single=len(images) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
+    selection = {"count": count, "min_confidence": MIN_CONFIDENCE if min_confidence is None else min_confidence}
     records: list[dict[str, Any]] = []
     unreadable = 0
     with progress_bar("finding regions") as bar:
         for done, file in enumerate(files, 1):
             try:
-                found = _find(captioner, file, drawings.get(file), count, given(beam_size=beam_size))
+                found = _find(captioner, file, drawings.get(file), {**selection, **given(beam_size=beam_size)})
             except MediaError as error:
                 unreadable += 1
                 print_error(error)
             else:
+                if not found:
+                    confidence = selection["min_confidence"]
+                    message = f"{file}: no region has a confidence of {confidence:g} or more; lower --min-confidence"
+                    err.print(message, soft_wrap=True)
                 records.append({"image": str(file), "regions": [one._asdict() for one in found]})
                 if not as_json:
                     _print(found, f"{file}\t" if len(files) > 1 else "")
@@ -81,18 +89,17 @@ def regions(
         raise typer.Exit(1)
 
 
-def _find(
-    captioner: RegionCaptioner, file: Path, drawing: Path | None, count: int, decoding: dict[str, Any]
-) -> list[RegionCaption]:
-    """Describe the regions of an image, and draw them to a file."""
-    (found,) = captioner.describe([file], count=count, **decoding)
+def _find(captioner: RegionCaptioner, file: Path, drawing: Path | None, options: dict[str, Any]) -> list[RegionCaption]:
+    """Describe the regions of an image, and draw them with their confidences to a file."""
+    (found,) = captioner.describe([file], **options)
     if drawing is not None:
         from limner.media.image import open_image
         from limner.report.contact_sheet import save_sheet
         from limner.report.region_drawing import draw_regions
 
         drawing.parent.mkdir(parents=True, exist_ok=True)
-        save_sheet(draw_regions(open_image(file), [(one.box, one.text) for one in found]), drawing)
+        regions = [(one.box, f"{one.score:.2f} {one.text}") for one in found]
+        save_sheet(draw_regions(open_image(file), regions), drawing)
     return found
 
 

@@ -9,15 +9,17 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.options import (
+    MIN_CONFIDENCE,
     BackboneOption,
     CollectionOption,
     DeviceOption,
     JsonOption,
+    MinConfidenceOption,
     ModelOption,
     SearchedSplitOption,
     require_one_model,
 )
-from limner.cli.terminal import activity, print_json, progress_bar
+from limner.cli.terminal import activity, err, print_json, progress_bar
 from limner.errors import SettingsError
 
 
@@ -34,6 +36,7 @@ def search(
     regions: Annotated[
         bool, typer.Option("--regions", help="Retrieve regions of the images, with a dense captioner.")
     ] = False,
+    min_confidence: MinConfidenceOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -57,8 +60,11 @@ def search(
             "the sentence itself"
         )
     if regions:
-        _search_regions(query, run, collection, split, count, device, as_json)
+        confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
+        _search_regions(query, run, collection, split, count, confidence, device, as_json)
         return
+    if min_confidence is not None:
+        raise SettingsError("--min-confidence has an effect only with --regions")
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
 
@@ -75,7 +81,14 @@ def search(
 
 
 def _search_regions(
-    query: str, run: Path, collection: Path, split: str | None, count: int, device: str, as_json: bool
+    query: str,
+    run: Path,
+    collection: Path,
+    split: str | None,
+    count: int,
+    min_confidence: float,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Print the regions of a collection that a sentence describes best."""
     from limner.data.collection import Collection
@@ -89,11 +102,14 @@ def _search_regions(
             Collection.open(collection),
             split=split,
             count=count,
+            min_confidence=min_confidence,
             on_progress=progress,
         )
+    if not results:
+        err.print(f"no region has a confidence of {min_confidence:g} or more; lower --min-confidence", soft_wrap=True)
     if as_json:
         print_json([result._asdict() for result in results])
         return
     for result in results:
         box = " ".join(f"{value:.0f}" for value in result.box)
-        typer.echo(f"{result.score:.2f}\t{result.image}\t{box}")
+        typer.echo(f"{result.score:.2f}\t{result.image}\t{box}\t{result.confidence:.3f}\t{result.description}")

@@ -90,6 +90,7 @@ class RegionCaptioner:
         images: Sequence[ImageInput],
         *,
         count: int | None = None,
+        min_confidence: float = 0.0,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[RegionCaption]]:
         """Detect and describe the regions of images.
@@ -97,6 +98,7 @@ class RegionCaptioner:
         Args:
             images: paths, encoded bytes, PIL images or arrays (H, W, 3).
             count: largest number of regions of an image; None for all.
+            min_confidence: regions of a lower confidence are left out.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5.
 
         Returns:
@@ -110,7 +112,8 @@ class RegionCaptioner:
         settings = change_decoding(self.model.recipe.decoding, decoding)
         preprocessing = Preprocessing.parse(self.backbone.specs[0].preprocessing, self.backbone.specs[0].name)
         source, results = BackboneFeatures(self.backbone, images), []
-        found = detect_regions(self.model, [new_item(image) for image in images], source, count=count)
+        items = [new_item(image) for image in images]
+        found = detect_regions(self.model, items, source, count=count, min_confidence=min_confidence)
         for image, regions in zip(images, found, strict=True):
             encoded = encoded_box(open_image(image).size, preprocessing)
             texts = describe_regions(self.model, regions.codes, settings)
@@ -138,7 +141,12 @@ def require_detector(model: TrainedModel) -> RegionDetector:
 
 
 def detect_regions(
-    model: TrainedModel, items: Sequence[Item], features: FeatureSource, *, count: int | None = None
+    model: TrainedModel,
+    items: Sequence[Item],
+    features: FeatureSource,
+    *,
+    count: int | None = None,
+    min_confidence: float = 0.0,
 ) -> Iterator[DetectedRegions]:
     """Detect the regions of the image of each item.
 
@@ -147,18 +155,27 @@ def detect_regions(
         items: items of whole images.
         features: features of the images.
         count: largest number of regions of an image; None for all.
+        min_confidence: regions of a lower confidence are left out.
     """
     detector, device = require_detector(model), device_of(model.model)
     for begin in range(0, len(items), IMAGES_PER_BATCH):
         batch = features.take(items[begin : begin + IMAGES_PER_BATCH])
-        yield from detector.detect(collate_features(batch).to(device), count=count)
+        for one in detector.detect(collate_features(batch).to(device), count=count):
+            kept = one.scores >= min_confidence
+            yield DetectedRegions(one.boxes[kept], one.scores[kept], one.codes[kept])
 
 
 def locate_regions(
-    model: TrainedModel, items: Sequence[Item], features: RegionStore, *, count: int | None = None
+    model: TrainedModel,
+    items: Sequence[Item],
+    features: RegionStore,
+    *,
+    count: int | None = None,
+    min_confidence: float = 0.0,
 ) -> Iterator[LocatedRegions]:
     """Detect the regions of images of a collection; arguments are those of `detect_regions`."""
-    for item, detected in zip(items, detect_regions(model, items, features, count=count), strict=True):
+    found = detect_regions(model, items, features, count=count, min_confidence=min_confidence)
+    for item, detected in zip(items, found, strict=True):
         encoded = features.encoded_part(item)
         boxes = np.array([pixel_box(box, encoded) for box in detected.boxes.tolist()], dtype=np.float64)
         yield LocatedRegions(item, detected, boxes.reshape(-1, 4))

@@ -13,7 +13,7 @@ from limner.data.examples import Example, ImageFeatures, collate
 from limner.errors import CollectionError
 from limner.features.region_store import RegionStore
 from limner.inference.collection_features import open_features
-from limner.inference.region_captioner import locate_regions, require_detector
+from limner.inference.region_captioner import describe_regions, locate_regions, require_detector
 from limner.inference.scorer import require_words
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, tiled_log_probs
@@ -36,6 +36,10 @@ class RetrievedRegion(NamedTuple):
     """The query."""
     score: float
     """log P(sentence | region)."""
+    confidence: float
+    """Confidence that the box is a region, 0 to 1."""
+    description: str
+    """Description of the region by the model."""
 
 
 @torch.inference_mode()
@@ -46,6 +50,7 @@ def retrieve_regions(
     *,
     split: str | None = None,
     count: int = 5,
+    min_confidence: float = 0.0,
     on_progress: Progress | None = None,
 ) -> list[RetrievedRegion]:
     """Rank the detected regions of a collection for a sentence by log P(sentence | region).
@@ -56,6 +61,7 @@ def retrieve_regions(
         collection: images to search and their features; images without features are left out.
         split: split to search; None for all.
         count: number of results.
+        min_confidence: regions of a lower confidence are left out.
         on_progress: called with the number of images searched and their total.
 
     Raises:
@@ -73,18 +79,23 @@ def retrieve_regions(
             f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
         )
     query = [model.tokenizer.encode(sentence)]
-    best: list[RetrievedRegion] = []
-    for done, one in enumerate(locate_regions(model, items, features, count=REGIONS_PER_IMAGE), 1):
-        scores = region_log_probs(model, one.detected.codes, query)[0].tolist()
-        path = str(collection.image_path(one.item))
+    best: list[tuple[RetrievedRegion, Tensor]] = []  # with the code of the region
+    located = locate_regions(model, items, features, count=REGIONS_PER_IMAGE, min_confidence=min_confidence)
+    for done, one in enumerate(located, 1):
+        codes, path = one.detected.codes, str(collection.image_path(one.item))
+        scores = region_log_probs(model, codes, query)[0].tolist() if len(codes) else []
+        regions = zip(one.boxes.tolist(), scores, one.detected.scores.tolist(), codes, strict=True)
         best += [
-            RetrievedRegion(one.item.id, path, (left, top, width, height), sentence, score)
-            for (left, top, width, height), score in zip(one.boxes.tolist(), scores, strict=True)
+            (RetrievedRegion(one.item.id, path, (left, top, width, height), sentence, score, confidence, ""), code)
+            for (left, top, width, height), score, confidence, code in regions
         ]
-        best = sorted(best, key=lambda one: -one.score)[:count]
+        best = sorted(best, key=lambda pair: -pair[0].score)[:count]
         if on_progress is not None:
             on_progress(done, len(items))
-    return best
+    if not best:
+        return []
+    texts = describe_regions(model, torch.stack([code for _, code in best]), model.recipe.decoding)
+    return [one._replace(description=text.text) for (one, _), text in zip(best, texts, strict=True)]
 
 
 @torch.inference_mode()

@@ -177,11 +177,14 @@ def _draw_text(axes: Axes, explanation: BeamExplanation, lines: Sequence[str], h
 
 def _ranking_lines(explanation: BeamExplanation) -> list[str]:
     """Return the ranking as lines of a table; the first names the columns."""
-    score_name = f"log P / length^{explanation.settings.length_penalty:g}"
-    lines = [f"rank  {score_name}    log P  length  sentence"]
+    penalty = explanation.settings.length_penalty
+    score_name = f"log P / length^{penalty:g}"  # without a penalty the score is log P
+    lines = [f"rank  {f'{score_name} ' if penalty else ''}   log P  length  sentence"]
     for rank, (number, score) in enumerate(explanation.ranking, 1):
         node = explanation.tree.nodes[number]
-        numbers = f"{f'#{rank}':<5} {score:>{len(score_name)}.2f} {node.total:8.2f} {node.length:7d}"
+        numbers = (
+            f"{f'#{rank}':<5} {f'{score:>{len(score_name)}.2f} ' if penalty else ''}{node.total:8.2f} {node.length:7d}"
+        )
         lines.append(f"{numbers}  {explanation.sentence(number)}{' …' if node.outcome == 'cut off' else ''}")
     return lines
 

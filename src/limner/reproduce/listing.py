@@ -61,5 +61,8 @@ def _entry(table: PublishedTable | PropertyTable) -> dict[str, Any]:
 
 
 def _lines(entry: dict[str, Any]) -> list[str]:
-    lines = [f"{entry['table']}: {entry['title']}", f"  data: {entry['data']}", f"  rows: {', '.join(entry['made'])}"]
-    return [*lines, *([f"  published only: {', '.join(entry['published'])}"] if entry["published"] else [])]
+    lines = [f"{entry['table']}: {entry['title']}", f"  data: {entry['data']}", "  rows:"]
+    lines += [f"    {name}" for name in entry["made"]]  # one per line: names contain commas
+    if entry["published"]:
+        lines += ["  published only:", *(f"    {name}" for name in entry["published"])]
+    return lines

@@ -108,10 +108,15 @@ def _parse_object(line: str, location: SourceLocation, options: ReaderOptions) -
 def _check_columns(names: Iterable[str], location: SourceLocation, options: ReaderOptions) -> None:
     columns = list(names)
     required: tuple[str, ...] = REQUIRED if options.split else ("split", *REQUIRED)
+    remedy = "; without a column 'split' set the option 'split', for example --split auto"
     if "label" in columns and "image" not in columns:
         required = REQUIRED_WITH_LABEL
+    elif "image" not in columns:
+        raise CollectionError(
+            f"{location}: expected text and label (labelled texts), or image, lang and text; found "
+            f"{', '.join(columns)}{remedy if 'split' in required and 'split' not in columns else ''}"
+        )
     if missing := [name for name in required if name not in columns]:
-        remedy = "; without a column 'split' set the option 'split', for example --split auto"
         raise CollectionError(
             f"{location}: columns are missing: {', '.join(missing)}; expected {', '.join(required)} (optional: "
             f"{', '.join(name for name in COLUMNS if name not in required)}), found {', '.join(columns)}"

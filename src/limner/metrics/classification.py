@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from math import hypot, isnan, nan
+from math import hypot, isnan
 from typing import NamedTuple
 
 import numpy as np
 
 from limner.metrics.base import Metric, References, Score, Statistics
-from limner.text.labels import FRAME_LABELS, HIDDEN, LABEL, TRACK, read_predictions
+from limner.text.labels import FRAME_LABELS, HIDDEN, LABEL, TRACK, read_position, read_predictions
 
 BINS = 10
 """Number of bins of equal width of the calibration error."""
@@ -129,7 +129,7 @@ def _distances(hypotheses: Sequence[str], references: References, *, hidden_only
         predicted = [label for label, _ in read_predictions(hypothesis)]
         predicted += [""] * (len(right) - len(predicted))
         distances = [
-            _distance(_position(label), _position(reference))
+            _distance(read_position(label), read_position(reference))
             for label, reference in zip(predicted, right, strict=False)
             if not hidden_only or reference.endswith(HIDDEN)
         ]
@@ -141,15 +141,6 @@ def _distance(first: tuple[float, float], other: tuple[float, float]) -> float:
     """Compute the distance of two positions; `FARTHEST` if one is unknown."""
     distance = hypot(first[0] - other[0], first[1] - other[1])
     return FARTHEST if isnan(distance) else distance
-
-
-def _position(text: str) -> tuple[float, float]:
-    """Read a position written by `limner.text.labels.position_text`; NaN for other texts."""
-    try:
-        x, y = (float(part) for part in text.split(",")[:2])
-    except ValueError:
-        return nan, nan
-    return x, y
 
 
 ACCURACY = Metric(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from PIL import Image
 
 from limner.errors import MediaError
 from limner.media.image import open_image
@@ -59,12 +60,22 @@ def choose_to_explain(galleries: Galleries) -> list[EvaluatedItem]:
     return list(dict.fromkeys(item for items in non_empty for item in items[:per_gallery]))
 
 
-def gallery_cards(galleries: Galleries, thumbnails: Thumbnails) -> list[dict[str, Any]]:
-    """Build the cards of each gallery: items with their thumbnails."""
-    return [
-        {"title": title, "cards": [(item, thumbnails(item.image, LARGE)) for item in items]}
-        for title, items in galleries.items()
-    ]
+def gallery_cards(
+    galleries: Galleries, thumbnails: Thumbnails, draw: Callable[..., Image.Image | None] | None = None
+) -> list[dict[str, Any]]:
+    """Build the cards of each gallery: items with their thumbnails.
+
+    Args:
+        galleries: items of each gallery.
+        thumbnails: thumbnails of the page.
+        draw: function from an item and the longer side to its drawing; a plain thumbnail replaces None.
+    """
+
+    def picture(item: EvaluatedItem) -> str | None:
+        drawing = None if draw is None else draw(item, side=LARGE)
+        return thumbnails(item.image, LARGE) if drawing is None else thumbnails.of_image(drawing)
+
+    return [{"title": title, "cards": [(item, picture(item)) for item in items]} for title, items in galleries.items()]
 
 
 def recall_charts(evaluation: Evaluation, modality: Modality) -> list[Markup]:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ from limner.media.modality import IMAGE, MODALITIES, Modality
 from limner.report import plots
 from limner.report.diagnoses import read_diagnoses
 from limner.report.examples import (
+    Galleries,
     choose_galleries,
     choose_to_explain,
     gallery_cards,
@@ -35,9 +37,12 @@ from limner.report.grounding import read_groundings
 from limner.report.labels import is_of_labels, reliability_chart
 from limner.report.score_tables import LABELS, control_tables, generation_rows, retrieval_rows, title_of
 from limner.report.thumbnails import Thumbnails
+from limner.report.tracks import PREDICTED, RIGHT, by_position_error, draw_track, is_of_tracks, key_positions
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig, read_evaluations, read_log
 
 if TYPE_CHECKING:
+    from limner.features.spec import FeatureSpec
+    from limner.media.video import FrameSampling
     from limner.runs.trained_model import TrainedModel
 
 logger = logging.getLogger(__name__)
@@ -52,6 +57,9 @@ class PageContext(NamedTuple):
     model: TrainedModel | None
     """The trained model; None if it cannot be loaded."""
     modality: Modality
+    """Modality of the features that the model was trained on; images if there are none."""
+    frames: FrameSampling | None
+    """Frames of the clips that the model reads; None for other features."""
     published: Mapping[str, Any]
     """Published row of the recipe: its name and its values."""
     thumbnails: Thumbnails
@@ -79,8 +87,14 @@ def write_report(run: Path, out: Path, *, seed: int = 0) -> Path:
     train_on_val_epochs = int(config.provenance.get("train_on_val_epochs", 0))
     evaluations = sorted(read_evaluations(run), key=lambda one: (one.split, one.decoding, one.measured))
     with_own_images = [evaluation for evaluation in evaluations if evaluation.image_control == "right"]
+    spec = _feature_spec(run)
     context = PageContext(
-        _load_model(run), _modality(run), config.recipe.get("published") or {}, Thumbnails(IMAGE_BYTES), seed
+        model=_load_model(run),
+        modality=MODALITIES[spec.modality] if spec else IMAGE,
+        frames=spec.frames if spec else None,
+        published=config.recipe.get("published") or {},
+        thumbnails=Thumbnails(IMAGE_BYTES),
+        seed=seed,
     )
     recipe = {key: value for key, value in config.recipe.items() if key != "model"}  # the model has its own section
     html = _template().render(
@@ -125,13 +139,13 @@ def _load_model(run: Path) -> TrainedModel | None:
         return None
 
 
-def _modality(run: Path) -> Modality:
-    """Modality of the features that the model was trained on; images if there are none."""
+def _feature_spec(run: Path) -> FeatureSpec | None:
+    """Specification of the features that the model was trained on; None if there are none."""
     from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
 
     stored = json.loads((run / "config.json").read_bytes()).get("features", ())
     specs = [FeatureSpec.parse(values, str(run / "config.json")) for values in stored]
-    return MODALITIES[specs[0].modality] if specs else IMAGE
+    return specs[0] if specs else None
 
 
 def _facts(config: RunConfig, log: Sequence[LogLine]) -> list[tuple[str, str]]:
@@ -196,7 +210,9 @@ def _section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     """The template variables of one evaluation."""
     modality, thumbnails = context.modality, context.thumbnails
     published = context.published.get("values", {})
-    galleries = choose_galleries(evaluation.items, context.seed)
+    tracks = is_of_tracks(evaluation)
+    galleries = choose_galleries(by_position_error(evaluation.items) if tracks else evaluation.items, context.seed)
+    draw = partial(draw_track, sampling=context.frames) if tracks else None
     translated = any(item.source is not None for item in evaluation.items)
     labels = is_of_labels(evaluation)
     return {
@@ -213,7 +229,8 @@ def _section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
         "published": context.published.get("row"),
         "generation": generation_rows(evaluation.scores, published, modality),
         "retrieval": retrieval_rows(evaluation.scores, published, modality),
-        "galleries": gallery_cards(galleries, thumbnails),
+        "galleries": gallery_cards(galleries, thumbnails, draw),
+        "tracks": _tracks(galleries) if tracks else None,
         "curves": recall_charts(evaluation, modality),
         "image_queries": image_query_cards(evaluation, thumbnails),
         "sentence_queries": sentence_query_cards(evaluation, thumbnails),
@@ -221,6 +238,12 @@ def _section(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
         "gates": None if evaluation.gates is None else gate_section(evaluation.gates),
         **_attention(evaluation, choose_to_explain(galleries), context),
     }
+
+
+def _tracks(galleries: Galleries) -> dict[str, Any]:
+    """Colours of the dots, and the positions in the key frames of each item by its id."""
+    positions = {item.id: key_positions(item) for items in galleries.values() for item in items}
+    return {"predicted": PREDICTED, "right": RIGHT, "positions": positions}
 
 
 def _attention(evaluation: Evaluation, chosen: Sequence[EvaluatedItem], context: PageContext) -> dict[str, Any]:

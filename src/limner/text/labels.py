@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from math import nan
 from random import Random
 from typing import NamedTuple
 
@@ -58,6 +59,15 @@ def cell_centres(tokens: Sequence[str]) -> NDArray[np.float64]:
 def position_text(point: Sequence[float], *, hidden: bool = False) -> str:
     """Write a position (x, y), in shares of the width of the frame, in percent of it: `51.23,8.05[,hidden]`."""
     return ",".join([*(f"{100 * share:.2f}" for share in point), *([HIDDEN] if hidden else [])])
+
+
+def read_position(text: str) -> Point:
+    """Read a position of `position_text`, in percent of the frame's width; NaN for other texts."""
+    try:
+        x, y = (float(part) for part in text.split(",")[:2])
+    except ValueError:
+        return nan, nan
+    return x, y
 
 
 class PredictedLabel(NamedTuple):

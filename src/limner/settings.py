@@ -5,8 +5,10 @@ This module imports neither torch nor a model; `limner.runs.recipe` combines the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,15 +31,15 @@ class Settings(BaseModel):
 
         Raises:
             SettingsError: some values are invalid; the message lists every key, such as
-                `model.mrnn.hiden_dim: Extra inputs are not permitted`.
+                `model.mrnn.hiden_dim: unknown key; did you mean 'hidden_dim'?`.
         """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise SettingsError(_explain(error, where)) from None
+            raise SettingsError(_explain(error, where, cls)) from None
 
 
-def _explain(error: ValidationError, where: str) -> str:
+def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> str:
     messages = []
     for detail in error.errors():
         key = ".".join(str(part) for part in detail["loc"])
@@ -46,8 +48,32 @@ def _explain(error: ValidationError, where: str) -> str:
         message = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "union_tag_not_found":
             message = f"expected {key}.name, which selects the kind"
+        if detail["type"] == "extra_forbidden":
+            *parents, last = detail["loc"]
+            similar = get_close_matches(str(last), _keys(settings, parents), 1)
+            message = "unknown key" + (f"; did you mean '{similar[0]}'?" if similar else "")
         messages.append((f"{key}: " if key else "") + message + got)
     return (f"{where}: " if where else "") + "; ".join(messages)
+
+
+def _keys(settings: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """Return the keys of the settings at a path of keys and tags of unions, as in an error of pydantic."""
+    found = [settings]
+    for part in path:
+        fields = [one.model_fields[part] for one in found if part in one.model_fields]
+        if fields:
+            found = [one for field in fields for one in _settings_in(field.annotation)]
+        else:  # a tag, which selects one of the settings of a union; or the key of a mapping
+            named = [one for one in found if "name" in one.model_fields]
+            found = [one for one in named if part in get_args(one.model_fields["name"].annotation)] or found
+    return [key for one in found for key in one.model_fields]
+
+
+def _settings_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
+    """Return the settings that a type consists of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [one for part in get_args(annotation) for one in _settings_in(part)]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Film strips of attention: their geometry, and the commands that draw them."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from limner.cli import main
 from limner.errors import SettingsError
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
-from limner.report import attention_plots, plots
+from limner.models.video_captioner import VideoCaptionerSettings
+from limner.report import attention_page, attention_plots, plots
 from limner.report.attention_strips import AttentionStrip, arrange, attention_strips
 from limner.report.page import write_report
 from limner.runs.recipe import Recipe
@@ -184,6 +186,14 @@ def test_a_model_without_attention_is_refused_before_images_are_read(trained, tm
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "model 'mrnn' has no attention over image locations" in line and "show_attend_tell" in line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_video_captioner_without_attention_is_told_the_setting(monkeypatch):
+    monkeypatch.setattr(attention_page, "count_locations", lambda model: None)
+    recipe = SimpleNamespace(model=VideoCaptionerSettings())
+    model = SimpleNamespace(recipe=recipe, config=SimpleNamespace(features=()))
+    with pytest.raises(SettingsError, match=r"'video_captioner' .*; train it with model\.frames=attention"):
+        attention_page.require_attention(model, "runs/video")
 
 
 def test_compared_models_need_attention_and_the_same_vocabulary(runs, trained, image, tmp_path, monkeypatch, capsys):

@@ -245,7 +245,7 @@ def test_an_image_is_not_an_audio_file(tiny):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"bandes": 20}, "bandes: Extra inputs"),
+        ({"bandes": 20}, "bandes: unknown key"),
         ({"lowest": 9000}, "expected lowest below highest"),
         ({"hop": 0.1}, "expected hop of at most window"),
     ],

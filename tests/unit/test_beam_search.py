@@ -401,7 +401,7 @@ def test_prefixes_that_do_not_fit_are_errors(prefixes, message):
     [
         ({"n_best": 3}, "raise beam_size"),
         ({"min_length": 9, "max_length": 5}, "min_length 9 is above max_length 5"),
-        ({"beam": 3}, "beam: Extra inputs"),
+        ({"beam": 3}, "beam: unknown key"),
         ({"sample": {"top_p": 1.5}}, "sample.top_p"),
         ({"length_penalty": -1}, "length_penalty"),
     ],

@@ -70,7 +70,7 @@ def test_captions_start_with_the_prefix(captioner, photos):
 
 
 def test_a_misspelt_decoding_setting_is_an_error(captioner, photos):
-    with pytest.raises(SettingsError, match=r"decoding: beam_sise: Extra inputs are not permitted"):
+    with pytest.raises(SettingsError, match=r"decoding: beam_sise: unknown key"):
         captioner.describe([photos["red"]], beam_sise=3)
 
 

@@ -235,6 +235,12 @@ def test_options_of_sampling_need_sample(given, message, trained, tiny, capsys, 
     assert run(capsys, monkeypatch, "describe", image, "--model", trained, "--sample", *given)[0] == 0
 
 
+def test_options_of_other_generated_kinds_are_refused(capsys, monkeypatch, tmp_path):
+    for kind, option, owner in [("scenes", "--occluded", "clips"), ("clips", "--ambiguous", "scenes")]:
+        status, _, errors = run(capsys, monkeypatch, "generate", kind, tmp_path / "c", option, 0.5)
+        assert status == 1 and f"{option} is an option of {owner}, not of {kind}" in errors
+
+
 def test_the_help_of_import_names_every_reader():
     assert tuple(READERS) == SOURCES
 

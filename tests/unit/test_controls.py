@@ -213,7 +213,7 @@ def test_the_command_applies_a_control_and_settings(command):
     ("argument", "message"),
     [
         (["model.hidden_dim=3"], "'model.hidden_dim=3': expected evaluation.KEY=VALUE or decoding.KEY=VALUE"),
-        (["evaluation.sample=3"], "evaluation.sample: Extra inputs are not permitted"),
+        (["evaluation.sample=3"], "evaluation.sample: unknown key"),
         (["evaluation.shortlist=9"], "expected at most 8, the number of images, got 9"),
     ],
 )

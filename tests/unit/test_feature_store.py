@@ -1,5 +1,8 @@
 """Feature tables: extraction, continuation, reading in any order, and compatibility checks."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,6 +16,7 @@ from limner.features.extract import extract
 from limner.features.preprocessing import Preprocessing
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
+from limner.features.table_commands import TABLE_OPTIONS
 from limner.media.modality import IMAGE
 
 COUNT = 23
@@ -222,6 +226,21 @@ def test_error_about_a_missing_table_lists_the_others(collection):
     extract(collection, ColourBackbone())
     with pytest.raises(FeatureError, match=r"nose\.lance: no such feature table \(available: eye\)"):
         FeatureTable.open(collection, "nose")
+
+
+def test_error_about_a_missing_table_names_the_command(collection, tmp_path):
+    command = rf"run 'limner features {re.escape(str(collection.path))} --backbone pixels:32 --frames 16' first"
+    with pytest.raises(FeatureError, match=command):
+        FeatureTable.open(collection, "pixels32.frames")
+    write_items(tmp_path / "texts", [Item("one", "train")])
+    with pytest.raises(FeatureError, match="the collection has no images, videos or audio files"):
+        FeatureTable.open(Collection.open(tmp_path / "texts"), "pixels48")
+
+
+def test_commands_of_tables_are_those_of_the_documentation():
+    page = (Path(__file__).parents[2] / "docs" / "train.md").read_text(encoding="utf-8")
+    for options in TABLE_OPTIONS.values():
+        assert options.removeprefix("--backbone ") + "`" in page, options
 
 
 def test_damaged_table_is_refused_by_name(collection):

@@ -16,6 +16,7 @@ from limner.models.hmm import HMM, HMMSettings
 from limner.models.ngram import NGram, NGramSettings
 from limner.models.protocols import ModelInputs
 from limner.models.rnn import RNN, RNNSettings
+from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
 
 HIDDEN, VOCAB = 4, 8
 SENTENCES = ([4, 5, 6, 7, 4, 5], [6, 6, 4], [])
@@ -139,6 +140,14 @@ def test_the_belief_of_a_hidden_markov_model_is_a_state():
 def test_a_model_without_a_recurrent_state_is_refused(model):
     with pytest.raises(SettingsError, match="no recurrent state"):
         norms(model)
+
+
+def test_a_labeller_is_refused():
+    settings = SequenceLabellerSettings(word_dim=3, hidden_dim=4, label_dim=3)
+    model = SequenceLabeller(settings, ModelInputs(VOCAB, source_vocab_size=VOCAB))
+    batch = collate([Example("0", [4], [4, 5, 6])])
+    with pytest.raises(SettingsError, match="labellers read the whole sequence at once and are not supported"):
+        squared_norms(model, batch, 2, torch.Generator().manual_seed(0))
 
 
 def test_the_factor_is_that_of_an_exponential_decay():

@@ -18,9 +18,18 @@ MRNN = {"name": "mrnn"}
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model": {"name": "mrnn", "hiden_dim": 5}}, "model.mrnn.hiden_dim: Extra inputs are not permitted (got 5)"),
+        (
+            {"model": {"name": "mrnn", "hiden_dim": 5}},
+            "model.mrnn.hiden_dim: unknown key; did you mean 'hidden_dim'? (got 5)",
+        ),
         ({"model": {"hidden_dim": 5}}, "model: expected model.name, which selects"),
-        ({"trainning": {}, "model": MRNN}, "trainning: Extra inputs are not permitted"),
+        ({"trainning": {}, "model": MRNN}, "trainning: unknown key; did you mean 'training'?"),
+        ({"model": MRNN, "training": {"epohcs": 1}}, "training.epohcs: unknown key; did you mean 'epochs'?"),
+        ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "momentun": 0}}}, "did you mean 'momentum'?"),
+        (
+            {"model": MRNN, "training": {"optimizer": {"name": "sgd", "weights_dcy": 0}}},
+            "weights_dcy: unknown key (got",
+        ),
         ({}, "model: Field required"),
         ({"model": {**MRNN, "variant": "mRNN"}}, "model.mrnn.variant: Input should be 'm-RNN', 'RNN-base'"),
         ({"model": {**MRNN, "dropout": 1.0}}, "model.mrnn.dropout: Input should be less than 1 (got 1.0)"),
@@ -118,7 +127,7 @@ def test_a_change_of_a_recipe():
     )
     assert recipe.training.optimizer.lr == 0.001
     assert (recipe.model.variant, recipe.training.patience) == ("visInRnn", 3)
-    with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.mrnn\.hiden_dim: Extra inputs are not permitted"):
+    with pytest.raises(SettingsError, match=r"^scenes/mrnn: model\.mrnn\.hiden_dim: unknown key"):
         load_recipe("scenes/mrnn", ["model.hiden_dim=5"])
 
 

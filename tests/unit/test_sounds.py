@@ -236,7 +236,7 @@ def test_invalid_arguments_of_generate(arguments, message, capsys, monkeypatch, 
 
 
 def test_a_misspelt_setting_is_an_error():
-    with pytest.raises(SettingsError, match="sounds: secconds: Extra inputs"):
+    with pytest.raises(SettingsError, match="sounds: secconds: unknown key"):
         SoundSettings.parse({"secconds": 2}, "sounds")
 
 

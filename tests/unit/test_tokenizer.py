@@ -410,7 +410,7 @@ def test_foreign_files_are_refused(tmp_path):
         ({"level": "bpe"}, "needs max_size"),
         ({"max_size": 4}, "above 4"),
         ({"min_count": 0}, "min_count"),
-        ({"lowercased": True}, "lowercased: Extra inputs"),
+        ({"lowercased": True}, "lowercased: unknown key"),
         ({"level": "char"}, "level"),
     ],
 )

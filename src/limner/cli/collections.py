@@ -129,6 +129,9 @@ def generate(
 
     Example: `limner generate sounds collections/sounds --train 2000`
     """
+    for option, value, owner in (("--ambiguous", ambiguous, "scenes"), ("--occluded", occluded, "clips")):
+        if value is not None and kind in KINDS and kind != owner:
+            raise SettingsError(f"{option} is an option of {owner}, not of {kind}")
     values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
     with progress_bar(f"generating {kind}") as bar:
         generated = _generate(kind, collection, values, bar)

@@ -23,6 +23,7 @@ from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
 from limner.models.protocols import Model, device_of
+from limner.models.sequence_labeller import SequenceLabeller
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
@@ -313,6 +314,10 @@ def _states(model: Model, batch: Batch) -> list[dict[str, Tensor]]:
         memory = model.encode(batch)
         state = model.start(memory)
     parts = {name: part.clone().requires_grad_() for name, part in _real_tensors(state).items()}
+    if not parts and isinstance(model, SequenceLabeller):
+        raise SettingsError(
+            "labellers read the whole sequence at once and are not supported; use 'lecture/rnn' or another generator"
+        )
     if not parts:
         raise SettingsError(
             "this model has no recurrent state of real numbers, so no gradient passes through its state; expected a "

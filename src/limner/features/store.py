@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import FeatureError, SettingsError
 from limner.features.spec import FeatureArray, FeatureSpec
+from limner.features.table_commands import table_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,10 @@ class FeatureTable:
         path = table_path(collection.path, name)
         if not path.is_dir():
             available = ", ".join(collection.features()) or "none"
-            raise FeatureError(f"{path}: no such feature table (available: {available}); run 'limner features' first")
+            remedy = f"run '{table_command(name, str(collection.path)) or 'limner features'}' first"
+            if not any(item.media_path for item in collection.items()):
+                remedy = "the collection has no images, videos or audio files; train a model without features on it"
+            raise FeatureError(f"{path}: no such feature table (available: {available}); {remedy}")
         return cls(path, cache_bytes=cache_bytes)
 
     def __len__(self) -> int:

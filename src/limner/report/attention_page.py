@@ -21,6 +21,7 @@ from limner.inference.explain import Explanation, count_locations
 from limner.media.image import open_image
 from limner.media.modality import VIDEO
 from limner.media.video import read_frames
+from limner.models.video_captioner import VideoCaptionerSettings
 from limner.progress import Progress
 from limner.report import attention_plots, plots
 from limner.report.attention_plots import Box
@@ -228,9 +229,12 @@ def require_attention(model: TrainedModel, where: Path | str) -> None:
     locations = count_locations(model)
     specs = model.config.features
     if locations is None or not any(_has_frames(one, locations) or grid_of(one, locations) for one in specs):
+        remedy = "use one that has, such as 'show_attend_tell' trained on features of kind grid"
+        if isinstance(model.recipe.model, VideoCaptionerSettings):
+            remedy = "train it with model.frames=attention"
+        name = model.recipe.model.name
         raise SettingsError(
-            f"{where}: model '{model.recipe.model.name}' has no attention over image locations or frames to plot; use "
-            "one that has, such as 'show_attend_tell' trained on features of kind grid"
+            f"{where}: model '{name}' has no attention over image locations or frames to plot; {remedy}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Atomic file writes, and locks that give a folder a single writing process.
+"""Atomic file writes, decoding of text, and locks that give a folder a single writing process.
 
 A file is flushed to disk before it replaces the previous one, so that a power failure leaves either version intact.
 """
@@ -9,7 +9,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,6 +46,26 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
         raise write_error(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int], object]) -> str:
+    """Decode UTF-8 text, without the byte order mark that some editors write.
+
+    Args:
+        data: contents of a text file.
+        error_type: type of the error.
+        where: function that names the file and a line number, from 1, in the error.
+
+    Raises:
+        LimnerError: of type `error_type`: some byte is not UTF-8; the message names its line.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise error_type(
+            f"{where(line)}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        ) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from limner.errors import SettingsError
+from limner.files import decode_utf8
 
 STANDARD_INPUT = Path("-")
 
@@ -25,12 +26,5 @@ def read_lines(file: Path) -> list[str]:
         raise SettingsError(
             f"{file}: cannot be read ({error.strerror}); expected a text file, one line per sentence"
         ) from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SettingsError(
-            f"{file}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
-    lines = text.split("\n")
+    lines = decode_utf8(data, SettingsError, lambda line: f"{file}, line {line}").split("\n")
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

@@ -22,8 +22,7 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
-from limner.models.protocols import Model, device_of
-from limner.models.sequence_labeller import SequenceLabeller
+from limner.models.protocols import Labeller, Model, device_of
 from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
@@ -314,7 +313,7 @@ def _states(model: Model, batch: Batch) -> list[dict[str, Tensor]]:
         memory = model.encode(batch)
         state = model.start(memory)
     parts = {name: part.clone().requires_grad_() for name, part in _real_tensors(state).items()}
-    if not parts and isinstance(model, SequenceLabeller):
+    if not parts and isinstance(model, Labeller):
         raise SettingsError(
             "labellers read the whole sequence at once and are not supported; use 'lecture/rnn' or another generator"
         )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from math import hypot, isnan
 from typing import NamedTuple
 
@@ -107,22 +109,14 @@ def _calibration_error(totals: Statistics) -> float:
     return float(100 * np.abs(probabilities - right).sum() / max(counts.sum(), 1))
 
 
-def position_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Sum the distances of predicted and right positions, in percent of the frame's width, and the frames, (N, 2)."""
-    return _distances(hypotheses, references, hidden_only=False)
+def position_statistics(hypotheses: Sequence[str], references: References, *, hidden_only: bool = False) -> Statistics:
+    """Sum the distances of predicted and right positions, in percent of the frame's width, and the frames, (N, 2).
 
-
-def hidden_position_statistics(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Compute `position_statistics` of the frames in which an obstacle hides the object, (N, 2)."""
-    return _distances(hypotheses, references, hidden_only=True)
-
-
-def has_hidden_frame(references: References) -> bool:
-    """Whether an obstacle hides the object in a frame of the references."""
-    return any(label.endswith(HIDDEN) for own in references for label in own[0].split())
-
-
-def _distances(hypotheses: Sequence[str], references: References, *, hidden_only: bool) -> Statistics:
+    Args:
+        hypotheses: predicted positions of each clip.
+        references: right positions.
+        hidden_only: whether only the frames count in which an obstacle hides the object.
+    """
     rows = []
     for hypothesis, own in zip(hypotheses, references, strict=True):
         right = own[0].split()
@@ -135,6 +129,11 @@ def _distances(hypotheses: Sequence[str], references: References, *, hidden_only
         ]
         rows.append((sum(distances), len(distances)))
     return np.array(rows, dtype=np.float64)
+
+
+def has_hidden_frame(references: References) -> bool:
+    """Whether an obstacle hides the object in a frame of the references."""
+    return any(label.endswith(HIDDEN) for own in references for label in own[0].split())
 
 
 def _distance(first: tuple[float, float], other: tuple[float, float]) -> float:
@@ -171,13 +170,11 @@ POSITION_ERROR = Metric(
     reads="text",
     higher_is_better=False,
 )
-HIDDEN_POSITION_ERROR = Metric(
-    "hidden_position_error",
-    hidden_position_statistics,
-    lambda totals: float(totals[0] / max(totals[1], 1)),
-    lambda: "distance:mean over frames with a hidden object|scale:percent of the frame's width",
-    reads="text",
-    higher_is_better=False,
+HIDDEN_POSITION_ERROR = replace(
+    POSITION_ERROR,
+    name="hidden_position_error",
+    statistics=partial(position_statistics, hidden_only=True),
+    settings=lambda: "distance:mean over frames with a hidden object|scale:percent of the frame's width",
     applies=has_hidden_frame,
 )
 LABEL_METRICS = (ACCURACY, MACRO_F1, CALIBRATION_ERROR, POSITION_ERROR, HIDDEN_POSITION_ERROR)

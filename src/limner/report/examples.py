@@ -71,11 +71,13 @@ def gallery_cards(
         draw: function from an item and the longer side to its drawing; a plain thumbnail replaces None.
     """
 
-    def picture(item: EvaluatedItem) -> str | None:
+    def thumbnail(item: EvaluatedItem) -> str | None:
         drawing = None if draw is None else draw(item, side=LARGE)
         return thumbnails(item.image, LARGE) if drawing is None else thumbnails.of_image(drawing)
 
-    return [{"title": title, "cards": [(item, picture(item)) for item in items]} for title, items in galleries.items()]
+    return [
+        {"title": title, "cards": [(item, thumbnail(item)) for item in items]} for title, items in galleries.items()
+    ]
 
 
 def recall_charts(evaluation: Evaluation, modality: Modality) -> list[Markup]:

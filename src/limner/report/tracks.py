@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,6 +93,6 @@ def _draw(frame: Image.Image, positions: FramePositions, side: int) -> Image.Ima
     drawing = frame.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
     pen = ImageDraw.Draw(drawing)
     for (x, y), colour, radius in ((positions.right, RIGHT, 5), (positions.predicted, PREDICTED, 3)):
-        if x == x and y == y:  # an unknown position is NaN
+        if not (isnan(x) or isnan(y)):  # an unknown position is NaN
             pen.circle((x * width / 100, y * width / 100), radius, fill=colour, outline="white")
     return drawing

@@ -10,12 +10,14 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
+from limner.files import decode_utf8
 from limner.media.modality import IMAGE, Modality, find_modality
 
 IMAGE_FOLDERS = (
@@ -72,13 +74,7 @@ def read_text(path: Path) -> str:
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
         raise CollectionError(f"{path}: cannot be read: {error}") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise CollectionError(
-            f"{SourceLocation(path, line)}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        ) from None
+    text = decode_utf8(data, CollectionError, partial(SourceLocation, path))
     if not text.strip():
         raise CollectionError(f"{path}: the file is empty")
     return text

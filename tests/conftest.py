@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from limner import process
+from limner.metrics.meteor import find_java
 
 
 def pytest_configure() -> None:
+    # METEOR takes seconds for each evaluation, also in child processes: only tests with the fixture `java` compute it.
+    os.environ["JAVA_HOME"] = str(Path(__file__).parent / "no-java")
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)  # one process for each core
     # A background shell ignores SIGINT for its children; tests that send it need the default handler.
@@ -23,6 +26,16 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data is not at {folder}; set LIMNER_DATA")
     return folder
+
+
+@pytest.fixture
+def java(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Java program of this machine, which METEOR needs."""
+    monkeypatch.delenv("JAVA_HOME")
+    found = find_java()
+    if found is None:
+        pytest.skip("METEOR needs Java, and there is none here")
+    return found
 
 
 @pytest.fixture(autouse=True)

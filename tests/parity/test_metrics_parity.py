@@ -108,11 +108,9 @@ def test_cider_and_rouge_equal_coco_captions(name, module, scorer):
 
 
 @pytest.fixture
-def meteor_in_a_folder_with_a_blank(tmp_path, monkeypatch):
+def meteor_in_a_folder_with_a_blank(java, tmp_path, monkeypatch):
     """The same program installed where a blank is in the path, which some Java programs do not support."""
     installed = Path(pytest.importorskip("pycocoevalcap.meteor.meteor").__file__).parent
-    if shutil.which("java") is None:
-        pytest.skip("METEOR needs Java, and there is none here")
     folder = tmp_path / "my programs"
     (folder / "data").mkdir(parents=True)
     shutil.copy(installed / "meteor-1.5.jar", folder)

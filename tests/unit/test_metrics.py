@@ -144,6 +144,7 @@ def test_a_missing_extra_is_one_warning_and_other_metrics_are_computed(monkeypat
     ],
 )
 def test_a_failing_meteor_is_one_warning(tmp_path, monkeypatch, caplog, script, says):
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(meteor_module, "START_SECONDS", 1.0)
     monkeypatch.setattr(meteor_module, "SECONDS_PER_SEGMENT", 0.0)

@@ -1,7 +1,6 @@
 """Metrics of translations: edit rate, chrF3 with its precision and recall, METEOR of other languages than English."""
 
 import logging
-import shutil
 import subprocess
 from types import SimpleNamespace
 
@@ -139,6 +138,7 @@ def installed(tmp_path, monkeypatch):
     java = tmp_path / "java"
     java.write_text(f'#!/bin/sh\n/bin/cat > /dev/null\nprintf "%s;" "$@" > {tmp_path}/arguments\n')
     java.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(meteor_module, "coco_module", lambda *_: SimpleNamespace(__file__=str(package / "meteor.py")))
     return package
@@ -168,10 +168,8 @@ def test_meteor_uses_the_modules_with_available_data(installed, lang, table, mod
 
 
 @pytest.mark.parametrize("lang", [lang for lang in LANGUAGES if lang != "en"])
-def test_meteor_of_a_language_equals_the_reference_program(lang):
+def test_meteor_of_a_language_equals_the_reference_program(lang, java):
     program = pytest.importorskip("pycocoevalcap.meteor.meteor").METEOR_JAR
-    if shutil.which("java") is None:
-        pytest.skip("METEOR needs Java, and there is none here")
     metric = meteor_in(lang)
     # One word of each language differs from the reference in its ending only.
     rows = metric.statistics([*HYPOTHESES, "Katze chat gato дом"], [*REFERENCES, ["Katzen chats gatos дома"]])
@@ -179,7 +177,7 @@ def test_meteor_of_a_language_equals_the_reference_program(lang):
     command = " ||| ".join(["EVAL", *(" ".join(map(str, row)) for row in rows)]) + "\n"
     modules = " ".join(meteor_module._modules(lang))
     done = subprocess.run(
-        ["java", "-jar", program, "-", "-", "-stdio", "-l", lang, "-norm", "-m", modules],
+        [java, "-jar", program, "-", "-", "-stdio", "-l", lang, "-norm", "-m", modules],
         input=command,
         capture_output=True,
         encoding="utf-8",
@@ -190,3 +188,12 @@ def test_meteor_of_a_language_equals_the_reference_program(lang):
     assert [metric.value(row) for row in rows] == pytest.approx(segments)
     assert segments[-1] > 0 or lang == "cs", "stems match"
     assert metric.value(rows.sum(axis=0)) == pytest.approx(corpus)
+
+
+def test_java_home_takes_priority_over_the_path(installed, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "runtime"))
+    with pytest.raises(meteor_module.MetricUnavailable, match=f"no 'java' in JAVA_HOME, {tmp_path}/runtime"):
+        meteor_in("en").statistics(["a"], [["a"]])
+    (tmp_path / "runtime" / "bin").mkdir(parents=True)
+    (tmp_path / "java").rename(tmp_path / "runtime" / "bin" / "java")
+    assert meteor_module.find_java() == str(tmp_path / "runtime" / "bin" / "java")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -17,6 +16,7 @@ import typer
 from limner.cli.app import MORE, app
 from limner.cli.options import JsonOption
 from limner.cli.terminal import activity, print_json
+from limner.metrics.meteor import find_java
 
 REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)([^;]*)(?:;\s*extra\s*==\s*['\"]([^'\"]+)['\"])?")
 DEVELOPMENT_EXTRAS = ("dev", "docs")
@@ -166,7 +166,7 @@ def _threads() -> dict[str, str]:
 
 
 def _java() -> str | None:
-    java = shutil.which("java")
+    java = find_java()
     if java is None:
         return None
     try:

@@ -15,6 +15,7 @@ running after an error.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -93,9 +94,10 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     if lang not in LANGUAGES:
         raise MetricUnavailable(f"METEOR does not support language '{lang}': expected one of {', '.join(LANGUAGES)}")
     package = _package()
-    java = shutil.which("java")
+    java = find_java()
     if java is None:
-        raise MetricUnavailable("METEOR needs Java: found no 'java' on the PATH; install a Java runtime")
+        place = f"in JAVA_HOME, {os.environ['JAVA_HOME']}" if os.environ.get("JAVA_HOME") else "on the PATH"
+        raise MetricUnavailable(f"METEOR needs Java: found no 'java' {place}; install a Java runtime")
     lines = [_line(hypothesis, own) for hypothesis, own in zip(hypotheses, references, strict=True)]
     # Java before version 18 uses the encoding of the locale by default.
     command = [java, "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Xmx2G"]
@@ -115,6 +117,12 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     except OSError as error:
         raise MetricUnavailable(f"METEOR's Java program cannot be started: {error}") from None
     return _parse(process, len(lines))
+
+
+def find_java() -> str | None:
+    """Return the path of the Java program: that of JAVA_HOME if this variable is set, or else the first on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin") if home else None)
 
 
 def _package() -> Path:

@@ -185,6 +185,18 @@ def test_images_without_features_are_counted_or_refused(collection, run, without
         evaluate([model], collection, options=options.model_copy(update={"skip_missing": False}))
 
 
+def test_the_metrics_of_regions_alone(collection, run, without_java):
+    result = evaluate([load_trained_model(run)], collection, options=EvaluationOptions(metrics=("map",)))
+    names = {score.name for score in result.scores}
+    assert "map" in names and not names & {"bleu1", "cider", "perplexity"} and result.items == ()
+
+
+def test_metrics_of_regions_need_a_model_that_describes_regions(tiny, recipe_of, tmp_path):
+    train(recipe_of(epochs=1), tiny, tmp_path / "captioner")
+    with pytest.raises(SettingsError, match="metric 'map': expected a model that describes regions, got 'mrnn'"):
+        evaluate([load_trained_model(tmp_path / "captioner")], tiny, options=EvaluationOptions(metrics=("map",)))
+
+
 def test_a_baseline_has_no_scores_of_the_sentences_of_the_model(collection, run, without_java):
     model, regions = load_trained_model(run), RegionOptions(baseline="frequent")
     result = evaluate([model], collection, options=EvaluationOptions(regions=regions))

@@ -25,7 +25,15 @@ from limner.features.controls import ImageControl
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import generate, require_ensemble
-from limner.metrics import Score, default_metrics, label_f1_scores, novelty, require_metrics, sentence_scores
+from limner.metrics import (
+    REGION_METRICS,
+    Score,
+    default_metrics,
+    label_f1_scores,
+    novelty,
+    require_metrics,
+    sentence_scores,
+)
 from limner.metrics.classification import accuracy_statistics
 from limner.retrieval.all_pairs import MEMORY_BUDGET
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
@@ -52,7 +60,8 @@ class EvaluationOptions(Settings):
     measures: EvaluationSettings | None = None
     """Additional measures; None for the recipe's."""
     metrics: tuple[str, ...] | None = None
-    """Names of metrics of sentences or labels; None for all metrics of the target."""
+    """Names of metrics of sentences or labels, or `map` and `localisation_map` of regions; None for all metrics of the
+    target."""
     retrieval: bool = True
     """Whether to evaluate image-text retrieval, which scores every sentence with every image."""
     marginal_images: int = MARGINAL_IMAGES
@@ -126,7 +135,7 @@ def evaluate(
     """
     began = time.perf_counter()
     options = options or EvaluationOptions()
-    require_metrics(options.metrics or ())
+    require_metrics(_sentence_metrics(options) or ())
     require_ensemble(models)
     _require_regions(models[0], options)
     task = _open(models, collection, options, on_progress or (lambda part, done, total: None))
@@ -134,7 +143,8 @@ def evaluate(
     if retrieval_features is not None:
         require_shortlist(task.measures.shortlist, task.examples.items)
     task = _with_image_control(task)
-    decoded = None if options.regions.baseline else _decode(task)  # a baseline does not write the model's sentences
+    # A baseline does not write the model's sentences, and metrics of regions alone do not need them.
+    decoded = None if options.regions.baseline or _sentence_metrics(options) == () else _decode(task)
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
@@ -221,7 +231,7 @@ def _decode(task: _Task) -> _Decoded:
 def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
     first, measures, (inputs, best, texts) = task.first, task.measures, decoded
-    metrics = task.options.metrics or default_metrics(first.recipe.data.lang)
+    metrics = _sentence_metrics(task.options) or default_metrics(first.recipe.data.lang)
     statistics = hypothesis_statistics(first.tokenizer, best, inputs, metrics, texts)
     scores = [metric.score for metric in statistics]
     tokens = [first.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
@@ -286,13 +296,24 @@ def _evaluate_regions(task: _Task) -> RegionEvaluation:
     )
 
 
+def _sentence_metrics(options: EvaluationOptions) -> tuple[str, ...] | None:
+    """Return the metrics of sentences or labels among the chosen ones; None if nothing was chosen."""
+    return options.metrics and tuple(name for name in options.metrics if name not in REGION_METRICS)
+
+
 def _require_regions(model: TrainedModel, options: EvaluationOptions) -> None:
-    """Check that there are detected regions to give the sentences of a baseline to, if there is one.
+    """Check that there are detected regions for their metrics, and to give the sentences of a baseline to.
 
     Raises:
         SettingsError: the model does not describe regions, or the images are not the right ones.
     """
     baseline = options.regions.baseline
+    chosen = [name for name in options.metrics or () if name in REGION_METRICS]
+    if chosen and not model.recipe.model.describes_regions:
+        raise SettingsError(
+            f"metric '{chosen[0]}': expected a model that describes regions, got '{model.recipe.model.name}'; choose "
+            "metrics of sentences"
+        )
     if baseline and not model.recipe.model.describes_regions:
         raise SettingsError(
             f"region baseline '{baseline}': expected a model that describes regions, got '{model.recipe.model.name}'; "

@@ -34,12 +34,12 @@ def _build(folder: Path) -> None:
     (folder / "captions.tsv").write_text("".join(f"{number}.jpg\ta red square\n" for number in range(3)))
     (folder / "sentences.txt").write_text("a red ball\na blue tree\n")
     (folder / "notes.txt").write_text("notes of the user, to be kept\n")
-    _limner(folder, "generate", "scenes", "c", *"--train 16 --val 4 --test 4".split())
+    _limner(folder, "generate", "scenes", "c", *["--train", "16", "--val", "4", "--test", "4"])
     _limner(folder, "features", "c", "--backbone", "pixels:16")
     train = ("--collection", "c", "--out")
     _limner(folder, "train", "scenes/mrnn", *train, "captioner", *BRIEF, *SMALL_MRNN)
     _limner(folder, "train", "scenes/translate-src-img", *train, "translator", *BRIEF, *SMALL_NMT)
-    _limner(folder, "generate", "reviews", "reviews", *"--train 40 --val 10 --test 10".split())
+    _limner(folder, "generate", "reviews", "reviews", *["--train", "40", "--val", "10", "--test", "10"])
     _limner(folder, "train", "lecture/reviews", "--collection", "reviews", "--out", "classifier", *BRIEF)
 
 

@@ -388,7 +388,7 @@ def test_doctor_names_the_command_that_installs_a_missing_extra(capsys, monkeypa
 
     version = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "soundfile" else version(name))
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     _, printed, _ = run(capsys, monkeypatch, "doctor")
     assert re.search(r"audio +audio files: missing \(soundfile\): pip install 'limner\[audio\]'", printed)
     assert "METEOR needs it" in printed

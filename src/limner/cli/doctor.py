@@ -16,7 +16,6 @@ import typer
 from limner.cli.app import MORE, app
 from limner.cli.options import JsonOption
 from limner.cli.terminal import activity, print_json
-from limner.metrics.meteor import find_java
 
 REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)([^;]*)(?:;\s*extra\s*==\s*['\"]([^'\"]+)['\"])?")
 DEVELOPMENT_EXTRAS = ("dev", "docs")
@@ -166,6 +165,8 @@ def _threads() -> dict[str, str]:
 
 
 def _java() -> str | None:
+    from limner.metrics.meteor import find_java
+
     java = find_java()
     if java is None:
         return None

@@ -10,10 +10,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from limner.errors import SettingsError
+from limner.structured_files import MAX_YAML_BYTES, StructureError, parse_yaml
 
 
 class Settings(BaseModel):
@@ -79,10 +79,12 @@ def _settings_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file with a mapping; SettingsError if it is missing or invalid."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if (size := path.stat().st_size) > MAX_YAML_BYTES:
+            raise SettingsError(f"{path}: expected a recipe of at most {MAX_YAML_BYTES:,} bytes, found {size:,}")
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, StructureError) as error:
         raise SettingsError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: expected a mapping of 'key: value' lines, found {type(values).__name__}")
@@ -111,8 +113,8 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
             if not isinstance(node, dict):
                 raise SettingsError(f"'{assignment}': '{parent}' is a single value without keys")
         try:
-            node[last] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            node[last] = parse_yaml(text)
+        except StructureError as error:
             raise SettingsError(f"'{assignment}': the value cannot be read as YAML: {error}") from None
     return result
 

@@ -12,13 +12,12 @@ Shapes: D is the size of a patch, 3 * patch * patch (channel-major, then row-maj
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -37,6 +36,7 @@ from limner.files import atomic_write
 from limner.media.image import ImageInput, Pixels, describe_input, open_image
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -311,13 +311,20 @@ def load_filters(path: Path) -> Filters:
         raise BackboneError(f"{path}: damaged, or not a safetensors file ({error}); {remedy}") from None
     if metadata is None:
         raise BackboneError(f"{path}: not k-means filters: the header has no settings of Limner; {remedy}")
-    settings = KMeansSettings.parse(json.loads(metadata), str(path))
+    settings = KMeansSettings.parse(_parse_settings(metadata, path), str(path))
     depth = 3 * settings.patch**2
     expected = {"mean": (depth,), "whitening": (depth, depth), "centroids": (settings.filters, depth)}
     actual = {name: tuple(values.shape) for name, values in tensors.items()}
     if actual != expected:
         raise BackboneError(f"{path}: expected tensors of shapes {expected} by its settings, got {actual}; {remedy}")
     return Filters(settings, **tensors)
+
+
+def _parse_settings(metadata: str, path: Path) -> Any:
+    try:
+        return parse_json(metadata)
+    except StructureError as error:
+        raise BackboneError(f"{path}: damaged: the settings in the header: {error}") from None
 
 
 def filter_sheet(filters: Filters, *, zoom: int = 8, columns: int = 16) -> Image.Image:

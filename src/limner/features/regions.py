@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from limner.data.readers.corpus_files import read_json, read_lines, require_field
+from limner.data.readers.corpus_files import parse_json_line, read_json, read_lines, require_field
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, FeatureError, MediaError
@@ -27,6 +27,7 @@ from limner.features.preprocessing import Preprocessing, preprocess
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, RegionRows
 from limner.media.image import ImageInput, open_image
 from limner.media.modality import IMAGE
+from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -288,15 +289,13 @@ def _entries(path: Path) -> Iterator[tuple[SourceLocation, Any]]:
     """Yield the objects of a file that holds one, a list, or one per line."""
     lines = [(number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip()]
     try:
-        one_per_line = len(lines) > 1 and isinstance(json.loads(lines[0][1]), dict)
-    except json.JSONDecodeError:
+        one_per_line = len(lines) > 1 and isinstance(parse_json(lines[0][1]), dict)
+    except StructureError:
         one_per_line = False
     if one_per_line:
         for number, line in lines:
-            try:
-                yield SourceLocation(path, number), json.loads(line)
-            except json.JSONDecodeError as error:
-                raise CollectionError(f"{SourceLocation(path, number)}: not valid JSON: {error.msg}") from None
+            location = SourceLocation(path, number)
+            yield location, parse_json_line(line, location)
         return
     contents = read_json(path)
     if isinstance(contents, list):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +13,7 @@ from limner.data.examples import Item, StoredFeatures
 from limner.errors import FeatureError, SettingsError
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_commands import table_command
+from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -290,4 +290,7 @@ def _read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
     stored = (schema.metadata or {}).get(_SPEC_KEY)
     if stored is None:
         raise FeatureError(f"{path}: expected a feature table of Limner, got a table without a specification")
-    return FeatureSpec.parse(json.loads(stored), str(path))
+    try:
+        return FeatureSpec.parse(parse_json(stored), str(path))
+    except StructureError as error:
+        raise FeatureError(f"{path}: the specification of the table is damaged: {error}") from None

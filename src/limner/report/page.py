@@ -6,7 +6,6 @@ images that the evaluations name and, for attention, the collection. The page ne
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from limner.report.score_tables import LABELS, control_tables, generation_rows, 
 from limner.report.thumbnails import Thumbnails
 from limner.report.tracks import PREDICTED, RIGHT, by_position_error, draw_track, is_of_tracks, key_positions
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig, read_evaluations, read_log
+from limner.structured_files import read_json_file
 
 if TYPE_CHECKING:
     from limner.features.spec import FeatureSpec
@@ -143,7 +143,7 @@ def _feature_spec(run: Path) -> FeatureSpec | None:
     """Specification of the features that the model was trained on; None if there are none."""
     from limner.features.spec import FeatureSpec  # imported late: imports numpy and Lance
 
-    stored = json.loads((run / "config.json").read_bytes()).get("features", ())
+    stored = read_json_file(run / "config.json").get("features", ())
     specs = [FeatureSpec.parse(values, str(run / "config.json")) for values in stored]
     return specs[0] if specs else None
 

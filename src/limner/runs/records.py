@@ -10,7 +10,6 @@ Importing this module imports neither torch nor any model.
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationEr
 from limner.errors import RunError
 from limner.files import write_text
 from limner.metrics.base import Score
+from limner.structured_files import StructureError, parse_json, read_json_file
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +47,13 @@ class Record(BaseModel):
             RunError: the file is missing or is not a record of this class; names the file and the key.
         """
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate(read_json_file(path))
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror}); check that the run is finished") from None
         except ValidationError as error:
             raise RunError(f"{path}: expected a {cls.__name__} record: {_first_problem(error)}") from None
+        except StructureError as error:
+            raise RunError(f"{path}: damaged: {error}; restore the file from a copy, or write it again") from None
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -121,7 +123,7 @@ def read_log(path: Path) -> list[LogLine]:
         if not line.strip():
             continue
         try:
-            log.append(LogLine.model_validate(json.loads(line)))
+            log.append(LogLine.model_validate(parse_json(line)))
         except ValueError as error:  # JSON's and pydantic's errors both are
             if number == len(lines):
                 logger.info("%s: the last line is incomplete and was ignored", path)

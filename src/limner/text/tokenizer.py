@@ -20,6 +20,7 @@ from tokenizers import normalizers
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
 from limner.settings import Settings
+from limner.structured_files import read_json_file
 from limner.text import compounds, moses
 from limner.text.compounds import CompoundSettings, CompoundSplitter
 from limner.text.vocab import (
@@ -218,7 +219,7 @@ class Tokenizer:
             SettingsError: the stored settings or compound parts are invalid in this version.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json_file(path)
             settings = content["pre_tokenizer"].pop(_SETTINGS_KEY)
             compound_parts = content["pre_tokenizer"].pop(_COMPOUNDS_KEY) if settings.get("split_compounds") else None
             inner = tokenizers.Tokenizer.from_str(json.dumps(content))

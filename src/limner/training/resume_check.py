@@ -11,6 +11,7 @@ from limner.errors import RunError, SettingsError
 from limner.files import write_text
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig
+from limner.structured_files import read_json_file
 
 
 def claim(out: Path, config: ModelConfig, resume: bool) -> None:
@@ -40,7 +41,7 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
     if not resume:
         raise RunError(f"{out}: already contains a run; add --resume to continue it, or name another --out")
     try:
-        recorded = dict(json.loads(recipe_file.read_text(encoding="utf-8")))
+        recorded = dict(read_json_file(recipe_file))
     except (OSError, ValueError, TypeError) as error:
         raise RunError(
             f"{recipe_file}: damaged ({error}), so the run cannot be resumed; restore the file, or name another --out"

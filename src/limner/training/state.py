@@ -17,6 +17,7 @@ from limner.errors import RunError
 from limner.files import sync, write_error, write_text
 from limner.models.protocols import Model
 from limner.runs.trained_model import load_tensors, load_weights, save_tensors
+from limner.structured_files import read_json_file
 from limner.training.optimizers import ExponentialMovingAverage
 
 STATE_FILE = "train_state.json"
@@ -127,7 +128,7 @@ def load_state(folder: Path, model: Model, optimizer: Optimizer, ema: Exponentia
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
     file = folder / STATE_FILE
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = read_json_file(file)
         state = TrainState(**stored["state"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: damaged ({error}); remove {folder} and start the training again") from None

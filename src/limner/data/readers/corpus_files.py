@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import re
 import zlib
@@ -19,6 +18,7 @@ from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 from limner.files import decode_utf8
 from limner.media.modality import IMAGE, Modality, find_modality
+from limner.structured_files import StructureError, parse_json
 
 IMAGE_FOLDERS = (
     "images",
@@ -88,9 +88,17 @@ def read_lines(path: Path) -> list[str]:
 def read_json(path: Path) -> Any:  # noqa: ANN401 (any JSON value)
     """Read a JSON file; CollectionError if it is invalid."""
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise CollectionError(f"{SourceLocation(path, error.lineno)}: not valid JSON: {error.msg}") from None
+        return parse_json(read_text(path))
+    except StructureError as error:
+        raise CollectionError(f"{SourceLocation(path, error.line) if error.line else path}: {error}") from None
+
+
+def parse_json_line(line: str, location: SourceLocation) -> Any:  # noqa: ANN401 (any JSON value)
+    """Read a line of a file with one JSON value per line; CollectionError if it is invalid."""
+    try:
+        return parse_json(line)
+    except StructureError as error:
+        raise CollectionError(f"{location}: {error}") from None
 
 
 def require_field(entry: Any, key: str, kind: type, location: SourceLocation) -> Any:  # noqa: ANN401

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from limner.data.readers.corpus_files import (
     SplitLists,
     assign_split,
     find_files,
+    parse_json_line,
     read_lines,
     require_field,
 )
@@ -116,10 +116,7 @@ def _add_image(key: str, split: str, image: Path, annotated: _AnnotatedImage, bu
 def _read_json_lines(path: Path) -> Iterator[_AnnotatedImage]:
     for number, line in enumerate(read_lines(path), start=1):
         location = SourceLocation(path, number)
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise CollectionError(f"{location}: not valid JSON: {error.msg}") from None
+        entry = parse_json_line(line, location)
         boxes = require_field(entry, "boxes", dict, location)
         sentences = require_field(entry, "sentences", list, location)
         yield _AnnotatedImage(

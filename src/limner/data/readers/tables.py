@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from limner.data.readers.corpus_files import ReaderOptions, assign_split, read_lines, read_text
+from limner.data.readers.corpus_files import ReaderOptions, assign_split, parse_json_line, read_lines, read_text
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 
@@ -92,10 +91,7 @@ def _delimiter(source: Path, text: str) -> str:
 
 
 def _parse_object(line: str, location: SourceLocation, options: ReaderOptions) -> dict[str, str]:
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise CollectionError(f"{location}: not valid JSON: {error.msg}") from None
+    values = parse_json_line(line, location)
     if not isinstance(values, dict):
         raise CollectionError(f"{location}: expected an object with the keys {', '.join(REQUIRED)}")
     _check_columns(values, location, options)

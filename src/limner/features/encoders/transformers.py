@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import nn
 from limner.errors import BackboneError
 from limner.features.encoders.network import PretrainedNetwork
 from limner.features.preprocessing import Preprocessing, parse_processor_config
+from limner.structured_files import read_json_file
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def _refuse_code(name: str, folder: Path) -> None:
 
 def _read_json(file: Path) -> Any:  # noqa: ANN401 (any JSON value)
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json_file(file)
     except (OSError, ValueError) as error:
         raise BackboneError(f"{file}: not a readable JSON file: {error}") from None
 

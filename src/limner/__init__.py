@@ -8,10 +8,11 @@ The names below are imported at their first use, so `import limner` does not imp
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from limner.data.collection import Collection
     from limner.data.readers import import_collection
     from limner.decoding.settings import DecodingSettings
@@ -145,10 +146,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return metadata.version("limner")
     if name not in _MODULES:
         raise AttributeError(f"module 'limner' has no attribute '{name}'")
     return getattr(import_module(f"limner.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])

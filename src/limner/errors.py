@@ -1,7 +1,10 @@
-"""Exceptions raised by Limner.
+"""Exceptions raised by Limner, and the suggestion of a similar name in their messages.
 
 Messages state what was expected, what was found, where, and what to do; the command line prints them unchanged.
 """
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class LimnerError(Exception):
@@ -50,3 +53,18 @@ class MissingExtraError(LimnerError):
             f"{purpose} needs the optional extra '{extra}': pip install 'limner[{extra}]', "
             f"or from a checkout: pip install -c constraints.txt '.[{extra}]'"
         )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: '; did you mean …?' with the most similar known name.
+
+    Args:
+        name: name that is not known.
+        known: names in its place.
+
+    Returns:
+        Text to append to a message; empty if no name is similar.
+    """
+    by_lower = {one.lower(): one for one in known}
+    similar = get_close_matches(name.lower(), by_lower, 1)
+    return f"; did you mean '{by_lower[similar[0]]}'?" if similar else ""

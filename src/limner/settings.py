@@ -5,15 +5,19 @@ This module imports neither torch nor a model; `limner.runs.recipe` combines the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from limner.errors import SettingsError
+from limner.errors import SettingsError, did_you_mean
 from limner.structured_files import MAX_YAML_BYTES, StructureError, parse_yaml
+
+_CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
+"""Keys in the context of pydantic's errors about a name that is none of several: the name, and the known names."""
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 class Settings(BaseModel):
@@ -50,8 +54,11 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
             message = f"expected {key}.name, which selects the kind"
         if detail["type"] == "extra_forbidden":
             *parents, last = detail["loc"]
-            similar = get_close_matches(str(last), _keys(settings, parents), 1)
-            message = "unknown key" + (f"; did you mean '{similar[0]}'?" if similar else "")
+            message = "unknown key" + did_you_mean(str(last), _keys(settings, parents))
+        if detail["type"] in _CHOICES:
+            value_key, known_key = _CHOICES[detail["type"]]
+            known = _QUOTED.findall(str(detail["ctx"][known_key]))
+            message += did_you_mean(str(detail["ctx"].get(value_key, value)), known)
         messages.append((f"{key}: " if key else "") + message + got)
     return (f"{where}: " if where else "") + "; ".join(messages)
 

@@ -1,6 +1,8 @@
 """Command line: exit status, output and messages of every command."""
 
+import itertools
 import json
+import logging
 import os
 import re
 import shlex
@@ -9,17 +11,21 @@ import subprocess
 import sys
 from importlib import import_module, metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
 
 from limner import cli
+from limner.cli import terminal
 from limner.cli.collections import SOURCES
 from limner.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
 from limner.data.readers import READERS
 from limner.inference.captioner import CAPTION_BATCH_SIZE
+from limner.training.context import TrainProgress
+from limner.training.state import TrainState
 
 COMMANDS = typer.main.get_command(cli.app).commands
 DOCS = Path(__file__).parents[2] / "docs"
@@ -183,7 +189,7 @@ def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_pat
         (["describe", "image.jpg", "--batch-size", "0"], "invalid value for '--batch-size': ", "limner describe"),
         (["translate", "--missing", "none"], "invalid value for '--missing': ", "limner translate"),
         (["doctor", "now"], "got unexpected extra argument", "limner doctor"),
-        (["trian"], "no such command 'trian'. Did you mean 'train'?", "limner"),
+        (["trian"], "no such command 'trian'; did you mean 'train'?", "limner"),
         (["--loud"], "no such option: --loud", "limner"),
     ],
 )
@@ -191,7 +197,7 @@ def test_a_usage_error_is_one_line_that_names_the_help(arguments, message, comma
     status, printed, errors = run(capsys, monkeypatch, *arguments)
     assert (status, printed) == (2, "")
     assert errors.lower().startswith(f"error: {message}".lower())
-    assert errors.endswith(f"; see '{command} --help'\n") and errors.count("\n") == 1
+    assert errors.lower().endswith(f" see '{command} --help'\n") and errors.count("\n") == 1
 
 
 def test_captions_do_not_depend_on_the_batch_size(trained, tiny, capsys, monkeypatch):
@@ -475,3 +481,40 @@ def test_a_file_in_place_of_a_sentence_is_refused(argument, tmp_path, monkeypatc
         cli.main()
     assert stop.value.code == 1
     assert f"expected a sentence, got the file '{argument}'" in capsys.readouterr().err
+
+
+def test_verbose_works_before_and_after_the_command(collection, capsys, monkeypatch):
+    levels = []
+    monkeypatch.setattr(sys.modules["limner.cli.app"], "_set_up_logging", levels.append)
+    for arguments in (["--verbose", "show", collection], ["show", collection, "--verbose"], ["show", collection]):
+        assert run(capsys, monkeypatch, *arguments)[0] == 0
+    assert levels == [logging.INFO, logging.INFO, logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "similar"), [(["descrbe"], "describe"), (["describe", "a.jpg", "--beamsize", "3"], "--beam-size")]
+)
+def test_similar_commands_and_options_are_suggested(arguments, similar, capsys, monkeypatch):
+    assert f"; did you mean '{similar}'? See 'limner" in run(capsys, monkeypatch, *arguments)[2]
+
+
+def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatch):
+    seconds = itertools.count(step=1)
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
+    with terminal.progress_bar("describing") as bar:
+        for done in range(1, 1001):
+            bar(done, 1000)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"describing: {100 * n:,} of 1,000 ({10 * n} %)" for n in range(1, 11)]
+
+
+def test_progress_of_a_training_without_a_terminal_has_rounded_figures(capsys, monkeypatch):
+    seconds = itertools.count(step=11)
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
+    state = TrainState(step=50, epoch=2, best=19.650103020830308, loss_sum=0.27895354, tokens=1)
+    with terminal.training_bar("perplexity") as bar:
+        bar(TrainProgress(state, 100))
+    printed = capsys.readouterr().err
+    assert printed == "training, epoch 3, loss 0.279, best perplexity 19.65: 50 of 100 (50 %)\n"

@@ -24,6 +24,9 @@ MRNN = {"name": "mrnn"}
         ),
         ({"model": {"hidden_dim": 5}}, "model: expected model.name, which selects"),
         ({"trainning": {}, "model": MRNN}, "trainning: unknown key; did you mean 'training'?"),
+        ({"model": {"name": "mrrn"}}, "did you mean 'mrnn'?"),
+        ({"model": MRNN, "training": {"precision": "fp31"}}, "did you mean 'fp32'? (got 'fp31')"),
+        ({"model": MRNN, "training": {"metric": "blue4"}}, "did you mean 'bleu4'? (got 'blue4')"),
         ({"model": MRNN, "training": {"epohcs": 1}}, "training.epohcs: unknown key; did you mean 'epochs'?"),
         ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "momentun": 0}}}, "did you mean 'momentum'?"),
         (
@@ -148,12 +151,12 @@ def test_every_recipe_parses(name):
     assert load_recipe(str(again), []) == recipe
 
 
-def test_an_unknown_recipe_is_an_error_that_lists_the_recipes():
+def test_an_unknown_recipe_is_an_error_that_names_the_most_similar_one():
     assert {"mao2015/flickr8k", "scenes/mrnn"} <= set(recipe_names())
     with pytest.raises(
-        SettingsError, match=r"no recipe 'mao/flickr': expected a \.yaml file or one of .*mao2015/flickr8k"
+        SettingsError, match=r"no recipe 'mao2015/flikr8k': expected a \.yaml file .*did you mean 'mao2015/flickr8k'\?"
     ):
-        load_recipe("mao/flickr", [])
+        load_recipe("mao2015/flikr8k", [])
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import os
 import shlex
 import sys
 import warnings
-from importlib import metadata
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from limner.cli.terminal import err, print_error, print_usage_error
-from limner.errors import LimnerError
+from limner.errors import LimnerError, did_you_mean
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
@@ -25,11 +25,33 @@ PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
 )
 """Headings of the groups of commands in `limner --help`, in this order."""
 
+VERBOSE = "--verbose"
+
+
+class CommandGroup(TyperGroup):
+    """All commands; `--verbose` works before and after their names, and unknown names get a suggestion."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (typer does not export its context)
+        """Move `--verbose` to the front, where it is an option of the program."""
+        end = args.index("--") if "--" in args else len(args)
+        if VERBOSE in args[:end]:
+            args = [VERBOSE, *(one for one in args[:end] if one != VERBOSE), *args[end:]]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+        """Find a command by its name."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Caption, translate, search and score with language models conditioned on images.\n\n"
-    "Start with `limner demo`, which generates a collection, trains two models on it and writes reports.",
+    "Start with `limner demo`, which generates a collection, trains two models on it and writes reports.\n\n"
+    "Every command also takes `--verbose`, before or after its name.",
 )
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 """Base class of the errors of typer in the command line, which typer does not export."""
@@ -56,7 +78,7 @@ def _run() -> int:
         status = app(prog_name="limner", standalone_mode=False)
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else " ".join(["limner", *sys.argv[1:2]])
-        print_usage_error(error.format_message(), command)
+        print_usage_error(_usage_message(error), command)
         return WRONG_USAGE
     except (LimnerError, OSError) as error:
         print_error(error)
@@ -66,16 +88,28 @@ def _run() -> int:
     return status or 0
 
 
+def _usage_message(error: Any) -> str:  # noqa: ANN401  (typer does not export its errors)
+    """Return the message of an error in the command line, with the most similar option for an unknown one."""
+    possibilities = getattr(error, "possibilities", None)
+    if possibilities is None:
+        return str(error.format_message())
+    return f"No such option: {error.option_name}{did_you_mean(error.option_name, possibilities)}"
+
+
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"limner {metadata.version('limner')}")
+        import limner
+
+        typer.echo(f"limner {limner.__version__}")
         raise typer.Exit
 
 
 @app.callback(invoke_without_command=True)
 def _global_options(
     context: typer.Context,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log every step to standard error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Log every step to standard error; works after the command as well.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,

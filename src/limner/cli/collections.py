@@ -11,7 +11,7 @@ import typer
 from limner.cli.app import DATA, app
 from limner.cli.options import JsonOption, given
 from limner.cli.terminal import activity, err, print_json, print_summary, progress_bar
-from limner.errors import SettingsError
+from limner.errors import SettingsError, did_you_mean
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -161,7 +161,8 @@ def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progre
             return generate_sounds(path, SoundSettings.parse(values, kind), on_progress)
         return generate_sound_sequences(path, SoundSequenceSettings.parse(values, kind), on_progress)
     if kind not in ("scenes", "clips"):
-        raise SettingsError(f"KIND '{kind}': expected {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+        expected = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        raise SettingsError(f"KIND '{kind}': expected {expected}{did_you_mean(kind, KINDS)}")
     from limner.synthetic.scenes import ClipSettings, SceneSettings, generate_clips, generate_scenes
 
     if kind == "scenes":

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from limner.metrics import Score
     from limner.training.context import TrainProgress
 
-PLAIN_INTERVAL = 10
-"""Seconds between lines of progress where standard error is no terminal."""
+PLAIN_LINES = 10
+"""Number of lines of progress of a stage where standard error is no terminal."""
+PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300
+"""Shortest and longest time in seconds between two such lines."""
 out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 250, markup=False, emoji=False)
 """Standard output; files get lines of up to 250 characters."""
 err = Console(stderr=True, markup=False, emoji=False)
@@ -34,7 +37,8 @@ def print_error(error: Exception | str) -> None:
 def print_usage_error(message: str, command: str) -> None:
     """Print an error in the command line as one line on standard error, with the command whose help explains it."""
     text = " ".join(message.split()).removesuffix(".")
-    print_error(f"{text[:1].lower()}{text[1:]}; see '{command} --help'")
+    see = " See" if text.endswith("?") else "; see"
+    print_error(f"{text[:1].lower()}{text[1:]}{see} '{command} --help'")
 
 
 def print_json(value: object) -> None:
@@ -86,12 +90,24 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str)
 
 @contextmanager
 def activity(description: str) -> Iterator[None]:
-    """Show a spinner during work whose length is not known; nothing where standard error is no terminal."""
-    if not err.is_terminal:
-        yield
+    """Show that work goes on whose length is not known: a spinner on a terminal, else a line every ten seconds."""
+    if err.is_terminal:
+        with err.status(description):
+            yield
         return
-    with err.status(description):
+    ended, began = Event(), time.monotonic()
+
+    def report() -> None:
+        while not ended.wait(PLAIN_INTERVAL):
+            err.print(f"{description}: {time.monotonic() - began:.0f} s", highlight=False)
+
+    reporter = Thread(target=report, daemon=True)
+    reporter.start()
+    try:
         yield
+    finally:
+        ended.set()
+        reporter.join()
 
 
 @contextmanager
@@ -117,7 +133,8 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     )
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    progress = Progress(TextColumn("{task.description}"), *columns, console=err)
+    # A piped standard output keeps its lines; on a terminal rich prints them above the bar.
+    progress = Progress(TextColumn("{task.description}"), *columns, console=err, redirect_stdout=sys.stdout.isatty())
     tasks: dict[str, Any] = {}
 
     def on_progress(stage: str, done: int, total: int) -> None:
@@ -134,14 +151,22 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _plain_progress() -> Callable[[str, int, int], None]:
-    """Return a callback (stage, done, total) that prints a line every ten seconds, for logs and pipes."""
-    last = time.monotonic()
+    """Return a callback (stage, done, total) that prints sparse lines, for logs and pipes.
+
+    A line follows each further tenth of a stage, unless the previous one is less than ten seconds old, and at the
+    latest after five minutes.
+    """
+    last, shown = time.monotonic(), {"": 0}
 
     def on_progress(stage: str, done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= PLAIN_INTERVAL:
-            last = time.monotonic()
-            err.print(f"{stage}: {done:,} of {total:,}", markup=False, highlight=False)
+        nonlocal last, shown
+        key = stage.partition(",")[0]  # the rest of a stage are figures that change
+        part, now = PLAIN_LINES * done // max(1, total), time.monotonic()
+        silence = now - last
+        if (part > shown.get(key, 0) and silence >= PLAIN_INTERVAL) or silence >= PLAIN_SILENCE:
+            last, shown = now, {key: part}
+            percent = 100 * done // max(1, total)
+            err.print(f"{stage}: {done:,} of {total:,} ({percent} %)", markup=False, highlight=False, soft_wrap=True)
 
     return on_progress
 
@@ -151,12 +176,16 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
     """Yield a callback that draws the progress of a training, with its loss, speed and best validation metric."""
     if not err.is_terminal:
         plain = _plain_progress()
-        yield lambda now: plain(f"training, best {metric} {_best(now)}", now.state.step, now.total_steps)
+        yield lambda now: plain(
+            f"training, epoch {now.state.epoch + 1}, loss {now.state.loss:.3f}, best {metric} {_best(now)}",
+            now.state.step,
+            now.total_steps,
+        )
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=err)
+    progress = Progress(*columns, console=err, redirect_stdout=sys.stdout.isatty())
     task = progress.add_task("training", total=None)
 
     def on_progress(now: TrainProgress) -> None:

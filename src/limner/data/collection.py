@@ -25,7 +25,7 @@ import lance
 import pyarrow as pa
 
 from limner.data.examples import Item, Phrase, Region, Sentence
-from limner.errors import CollectionError
+from limner.errors import CollectionError, did_you_mean
 from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
 
@@ -142,7 +142,7 @@ class Collection:
             raise CollectionError(
                 f"{self.path}: no items in split '{split}'; the splits are {splits}: choose one of them (in a recipe "
                 "data.train, data.val, data.test), or import with --split auto, which assigns items to train, val and "
-                "test"
+                f"test{did_you_mean(split, self.splits())}"
             )
         return [_item_of_row(row) for row in rows]
 

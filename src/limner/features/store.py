@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.examples import Item, StoredFeatures
-from limner.errors import FeatureError, SettingsError
+from limner.errors import FeatureError, SettingsError, did_you_mean
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_commands import table_command
 from limner.structured_files import StructureError, parse_json
@@ -64,7 +64,8 @@ class FeatureTable:
             remedy = f"run '{table_command(name, str(collection.path)) or 'limner features'}' first"
             if not any(item.media_path for item in collection.items()):
                 remedy = "the collection has no images, videos or audio files; train a model without features on it"
-            raise FeatureError(f"{path}: no such feature table (available: {available}); {remedy}")
+            similar = did_you_mean(name, collection.features())
+            raise FeatureError(f"{path}: no such feature table (available: {available}); {remedy}{similar}")
         return cls(path, cache_bytes=cache_bytes)
 
     def __len__(self) -> int:

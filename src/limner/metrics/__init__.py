@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from limner.errors import CollectionError, MissingExtraError, SettingsError
+from limner.errors import CollectionError, MissingExtraError, SettingsError, did_you_mean
 from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
 from limner.metrics.bleu import BLEU_METRICS, SACREBLEU, bleu_statistics, sentence_bleu
 from limner.metrics.caption import CIDER, ROUGE_L
@@ -81,7 +81,8 @@ def require_metrics(names: Iterable[str]) -> None:
     """
     unknown = [name for name in names if name not in METRICS]
     if unknown:
-        raise SettingsError(f"no metric '{unknown[0]}': expected one of {', '.join(METRICS)}")
+        similar = did_you_mean(unknown[0], METRICS)
+        raise SettingsError(f"no metric '{unknown[0]}': expected one of {', '.join(METRICS)}{similar}")
 
 
 def metrics_for(lang: str) -> dict[str, Metric]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limner.errors import SettingsError
+from limner.errors import SettingsError, did_you_mean
 from limner.reproduce import calixto2016, calixto2017, johnson2016, kiros2014, lecture, mao2015, vinyals2015, xu2015
 from limner.reproduce.plan import ReproductionSettings
 from limner.reproduce.properties import MAO2015_TABLE_6, PropertyTable
@@ -48,5 +48,5 @@ def find_table(name: str) -> PublishedTable:
         SettingsError: there is no such table.
     """
     if name not in TABLES:
-        raise SettingsError(f"table '{name}': expected one of {', '.join(TABLES)}")
+        raise SettingsError(f"table '{name}': expected one of {', '.join(TABLES)}{did_you_mean(name, TABLES)}")
     return TABLES[name]

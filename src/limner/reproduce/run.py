@@ -7,7 +7,7 @@ from pathlib import Path
 
 from limner.data.collection import Collection
 from limner.diagnosis.gradients import GradientNorms, gradient_path, measure_gradients
-from limner.errors import SettingsError
+from limner.errors import SettingsError, did_you_mean
 from limner.evaluation.evaluate import EvaluationOptions, evaluate
 from limner.progress import StageProgress
 from limner.reproduce.plan import (
@@ -97,7 +97,8 @@ def _select_rows(table: PublishedTable, names: Sequence[str]) -> list[PublishedR
             f"row '{min(without_recipe)}' of {table.name} has published figures but no recipe; expected one of {known}"
         )
     if unknown := set(names) - {row.name for row in trainable}:
-        raise SettingsError(f"no row '{min(unknown)}' in {table.name}; expected one of {known}")
+        similar = did_you_mean(min(unknown), (row.name for row in trainable))
+        raise SettingsError(f"no row '{min(unknown)}' in {table.name}; expected one of {known}{similar}")
     return [row for row in trainable if not names or row.name in names]
 
 

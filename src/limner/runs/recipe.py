@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from limner.decoding.settings import DecodingSettings
-from limner.errors import SettingsError
+from limner.errors import SettingsError, did_you_mean
 from limner.models import ModelSettings
 from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
@@ -176,7 +176,10 @@ def _read(name: str, derived: tuple[str, ...]) -> dict[str, Any]:
     if path.suffix not in SUFFIXES:
         path = recipe_folder() / f"{name}.yaml"
         if not path.exists():
-            raise SettingsError(f"no recipe '{name}': expected a .yaml file or one of {', '.join(recipe_names())}")
+            raise SettingsError(
+                f"no recipe '{name}': expected a .yaml file or the name of a recipe, which 'limner recipes' lists"
+                f"{did_you_mean(name, recipe_names())}"
+            )
     values = read_yaml(path)
     base = values.pop("base", None)
     if base is None:

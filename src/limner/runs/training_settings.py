@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from limner.errors import did_you_mean
 from limner.metrics import METRICS, REGION_METRICS
 from limner.settings import Settings
 
@@ -159,7 +160,8 @@ class TrainingSettings(Settings):
     def _metrics_exist(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         for name in (value,) if isinstance(value, str) else value:
             if name not in (known := ("perplexity", *REGION_METRICS, *METRICS)):
-                raise ValueError(f"no metric '{name}': expected one of {', '.join(known)}")
+                expected = f"expected one of {', '.join(known)}{did_you_mean(name, known)}"
+                raise ValueError(f"no metric '{name}': {expected}")
         return value
 
     @model_validator(mode="after")

@@ -63,7 +63,7 @@ class RunLog:
                 stream.write(line.model_dump_json(exclude_none=True) + "\n")
         except OSError as error:
             raise write_error(self.path, error) from None
-        logger.info("%s", json.dumps(line.model_dump(exclude_none=True)))
+        logger.info("%s", json.dumps(_rounded(line.model_dump(exclude_none=True))))
         if self.board is not None:
             numbers = {
                 "loss": line.loss,
@@ -73,6 +73,12 @@ class RunLog:
             for name, value in {**numbers, **line.metrics}.items():
                 if value is not None:
                     self.board.add_scalar(f"{line.kind}/{name}", value, line.step)
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Round the numbers of a log line, which are read by people."""
+    nested = {key: _rounded(value) for key, value in values.items() if isinstance(value, dict)}
+    return {key: round(value, 3) if isinstance(value, float) else value for key, value in {**values, **nested}.items()}
 
 
 def _tensorboard(run: Path, first_removed: int) -> Any:  # noqa: ANN401  (an untyped class)

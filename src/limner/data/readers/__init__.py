@@ -21,7 +21,7 @@ from limner.data.readers.labelled_texts import read_imdb, read_rt_polarity
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.visual_genome import read_visual_genome
-from limner.errors import CollectionError
+from limner.errors import CollectionError, did_you_mean
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
 
@@ -154,7 +154,9 @@ def read_source(
             inconsistent or empty.
     """
     if kind not in READERS:
-        raise CollectionError(f"'{kind}': unknown kind of source; expected one of {', '.join(READERS)}")
+        raise CollectionError(
+            f"'{kind}': unknown kind of source; expected one of {', '.join(READERS)}{did_you_mean(kind, READERS)}"
+        )
     source, options, reader = Path(source), options or ReaderOptions(), READERS[kind]
     for option in fields(options):
         if getattr(options, option.name) is not None and option.name not in reader.options:

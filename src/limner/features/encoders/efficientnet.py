@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limner.errors import BackboneError
+from limner.errors import BackboneError, did_you_mean
 from limner.features.encoders.network import PretrainedNetwork
 from limner.features.encoders.transformers import hash_files
 from limner.features.preprocessing import Preprocessing
@@ -184,7 +184,10 @@ def load_efficientnet(name: str) -> PretrainedNetwork:
         BackboneError: there is no such variant, its package is not installed, or its weights cannot be read.
     """
     if name not in VARIANTS:
-        raise BackboneError(f"{name}: expected {', '.join(VARIANTS)}; other networks are read from a folder or the hub")
+        raise BackboneError(
+            f"{name}: expected {', '.join(VARIANTS)}; other networks are read from a folder or the hub"
+            f"{did_you_mean(name, VARIANTS)}"
+        )
     variant = VARIANTS[name]
     file = find_weights(name)
     with torch.device("meta"):  # initialising weights that the file replaces would take seconds

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from limner.errors import BackboneError
+from limner.errors import BackboneError, did_you_mean
 from limner.features.encoders.network import PretrainedNetwork
 from limner.features.preprocessing import Preprocessing, parse_processor_config
 from limner.structured_files import read_json_file
@@ -22,6 +22,18 @@ logger = logging.getLogger(__name__)
 
 _ATTENTION = ("eager", "sdpa")
 """Attention implementations that are part of transformers and PyTorch."""
+
+_FAMILIAR = (
+    *(f"efficientnet-lite{n}" for n in range(3)),
+    "pixels:64",
+    "logmel",
+    "vgg19:FILE",
+    "alexnet:FILE",
+    "kmeans:FILE",
+    "google/mobilenet_v2_1.0_224",
+    "microsoft/resnet-50",
+)
+"""Names of backbones that a name unknown to the hub may be a misspelling of."""
 
 _CONFIG_FILES = (
     "config.json",
@@ -88,7 +100,7 @@ def _download(name: str) -> Path:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BackboneError(
             f"{name}: not a local folder, and not available from the hub ({reason}); give a local folder, or 'pixels' "
-            "to train without a pre-trained network"
+            f"to train without a pre-trained network{did_you_mean(name, _FAMILIAR)}"
         ) from None
     if not any(folder.glob("*.safetensors")):
         raise BackboneError(f"{name}: the hub has no *.safetensors weights of this network; other formats are unsafe")

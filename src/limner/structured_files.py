@@ -1,13 +1,15 @@
 """The one reader of YAML and JSON: nesting, size and references are bounded, and every fault is one line.
 
 The text of a file is data of somebody else. A few kilobytes of YAML can describe gigabytes (references to references),
-and a few kilobytes of brackets exhaust the stack of a recursive program; both are refused before values are built.
+and a few kilobytes of brackets exhaust the stack of a recursive program; both are refused before values are built. So
+is a key that occurs twice in one mapping, of which the parsers of the libraries keep the last value.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,9 @@ MAX_JSON_BYTES = 1 << 30
 """Maximum size of a JSON file of a run, a backbone or a feature table; corpora are limited by the memory alone."""
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class StructureError(ValueError):
     """A text is not YAML or JSON, or is too large or nested too deeply; the message is one line."""
 
@@ -33,7 +38,10 @@ class StructureError(ValueError):
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Loader of plain values that stops at the maximum depth, before the stack of the composer is exhausted."""
+    """Loader of plain values that stops at the maximum depth, before the stack of the composer is exhausted.
+
+    A key may occur once in a mapping; values merged with `<<` may be overridden.
+    """
 
     depth = 0
 
@@ -46,13 +54,25 @@ class _BoundedLoader(yaml.SafeLoader):
         self.depth -= 1
         return node
 
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401  (the library has no types)
+        """Compose a mapping, and refuse keys that occur twice."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        keys: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if (key.tag, key.value) in keys:
+                    line = key.start_mark.line + 1
+                    raise StructureError(f"line {line}: {_repeated(key.value)}", line)
+                keys.add((key.tag, key.value))
+        return node
+
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401  (any YAML value)
     """Read YAML with plain values only.
 
     Raises:
-        StructureError: the text is not valid, larger than `MAX_YAML_BYTES`, nested deeper than `MAX_DEPTH`, or has
-            more than `MAX_YAML_NODES` values.
+        StructureError: the text is not valid, larger than `MAX_YAML_BYTES`, nested deeper than `MAX_DEPTH`, has a key
+            twice in one mapping, or has more than `MAX_YAML_NODES` values.
     """
     if (size := len(text.encode(errors="surrogatepass"))) > MAX_YAML_BYTES:
         raise StructureError(f"expected at most {MAX_YAML_BYTES:,} bytes, found {size:,}")
@@ -98,14 +118,16 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
     """Read JSON.
 
     Raises:
-        StructureError: the text is not valid, or nested deeper than `MAX_DEPTH`.
+        StructureError: the text is not valid, nested deeper than `MAX_DEPTH`, or has a key twice in one object.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         raise StructureError(f"not valid JSON: {error.msg}", error.lineno) from None
     except RecursionError:
         raise StructureError(_too_deep()) from None
+    except StructureError:
+        raise
     except ValueError as error:  # bytes that are not UTF-8, integers of 5,000 digits
         raise StructureError(f"not valid JSON: {_one_line(str(error))}") from None
     level: list[Any] = [value]
@@ -132,6 +154,18 @@ def read_json_file(path: Path) -> Any:  # noqa: ANN401  (any JSON value)
     if (size := path.stat().st_size) > MAX_JSON_BYTES:
         raise StructureError(f"expected at most {MAX_JSON_BYTES:,} bytes, found {size:,}")
     return parse_json(path.read_bytes())
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise StructureError(_repeated(key))
+    return values
+
+
+def _repeated(key: str) -> str:
+    return f"the key '{key}' occurs twice in one mapping; remove one of the two"
 
 
 def _too_deep() -> str:

@@ -28,11 +28,12 @@ def by_condition(part):
 def test_the_image_is_used(tmp_path):
     """Words dropped from the source depend on the image. Ambiguous nouns take longer to learn: see the slow test."""
     scenes = generate_scenes(
-        tmp_path / "scenes", SceneSettings(seed=3, train=1200, val=20, test=60, size=64, ambiguous=1.0)
+        tmp_path / "scenes", SceneSettings(seed=3, train=600, val=20, test=60, size=64, ambiguous=1.0)
     )
     limner("features", scenes.path, "--backbone", "pixels:32")
     run = tmp_path / "run"
-    changes = ["features.tables=[pixels32]", "training.epochs=8", "training.validate_every=8"]
+    changes = ["features.tables=[pixels32]", "model.image_encoder.convnet_width=12"]
+    changes += ["training.epochs=8", "training.validate_every=8", "training.batch_size=32"]
     limner("train", "scenes/translate-src-img", "--collection", scenes.path, "--out", run, *changes)
     scores = by_condition(diagnosed(run, scenes.path)["image_controls"])
     assert scores["right"]["bleu4"] > scores["shuffled"]["bleu4"] + 5

@@ -25,7 +25,7 @@ demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
 test: lint
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
 slow: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -38,7 +38,7 @@ lint: $(VENV)/.limner-dev
 	$(BIN)/codespell src tests docs recipes README.md CONTRIBUTING.md CHANGELOG.md
 
 check: lint
-	$(BIN)/python -m pytest -n auto tests/unit tests/contract tests/parity $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadgroup tests/unit tests/contract tests/parity $(ARGS)
 
 bench: $(VENV)/.limner-dev
 	$(BIN)/python benchmarks/run.py $(ONLY)

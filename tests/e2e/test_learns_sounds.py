@@ -14,7 +14,8 @@ from limner.data.collection import Collection
 from limner.errors import MediaError
 from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds
 
-SETTINGS = SoundSettings(seed=5, train=500, val=40, test=100)
+pytestmark = pytest.mark.xdist_group("sounds")  # one process prepares what the tests share
+SETTINGS = SoundSettings(seed=5, train=300, val=20, test=60)
 METRIC = ["--metric", "bleu4", "--no-retrieval"]
 
 
@@ -59,7 +60,7 @@ def learned(sounds, tmp_path_factory):
             run_command("features", place / "c", "--backbone", "logmel")
         else:  # the same sounds, of the same names
             shutil.copytree(places["right"] / "c" / "features", place / "c" / "features")
-        run_command("train", "sounds/mlbl-b", "--collection", place / "c", "--out", place / "run")
+        run_command("train", "sounds/mlbl-b", "training.epochs=20", "--collection", place / "c", "--out", place / "run")
         run_command("evaluate", "--model", place / "run", "--collection", place / "c", *METRIC)
     return places
 

@@ -20,7 +20,7 @@ from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text import compounds
 from limner.text.tokenizer import Tokenizer
-from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS, WORD_START
+from limner.text.vocab import SPECIAL_TOKEN_STRINGS, SPECIAL_TOKENS
 
 EXPLANATION_BATCH_SIZE = 32
 END_OF_SENTENCE = SPECIAL_TOKEN_STRINGS[SPECIAL_TOKENS.eos]
@@ -189,15 +189,12 @@ def _merge_source(
 def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
     """Group token ids into words, as `Tokenizer.decode` merges subwords and parts of compounds."""
     words: list[Word] = []
-    subwords = tokenizer.settings.level == "bpe"
     for position, id_ in enumerate(ids):
-        entry = tokenizer.entries[id_]
-        if subwords and words and not entry.startswith(WORD_START):
-            words[-1] = Word(words[-1].text + entry, [*words[-1].positions, position])
+        text = tokenizer.spelling(id_)
+        if words and not tokenizer.starts_word(id_):
+            words[-1] = Word(words[-1].text + text, [*words[-1].positions, position])
         else:
-            words.append(Word(entry, [position]))
-    if subwords:
-        words = [Word(text.removeprefix(WORD_START), positions) for text, positions in words]
+            words.append(Word(text, [position]))
     return words if tokenizer.splitter is None else _join_compounds(words)
 
 

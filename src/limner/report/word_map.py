@@ -121,11 +121,10 @@ def _labels(tokenizer: Tokenizer, count: int) -> dict[int, str]:
     Punctuation, numbers and words of less than three bytes in UTF-8 are left out: function words such as 'a' and 'of'
     would cover the centre of the map, whereas a single Chinese character has three bytes.
     """
-    start = WORD_START if tokenizer.settings.level == "bpe" else ""
     spellings = (
-        (row, entry.removeprefix(start))
-        for row, entry in enumerate(tokenizer.entries)
-        if row >= len(SPECIAL_TOKENS) and entry.startswith(start)
+        (row, tokenizer.spelling(row))
+        for row in range(len(SPECIAL_TOKENS), len(tokenizer))
+        if tokenizer.starts_word(row)
     )
     chosen = [(row, word) for row, word in spellings if word.isalpha() and len(word.encode()) >= 3]
     return dict(chosen[:count])

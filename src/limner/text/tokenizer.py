@@ -1,15 +1,17 @@
 """Tokenizers with word and subword vocabularies, stored as Hugging Face `tokenizer.json` files.
 
-`TextSettings` defines how a sentence is split into words (Moses rules or white space, case, punctuation). Words, or
-the parts of compound words, are mapped to token ids by a vocabulary built from the training sentences.
+`TextSettings` defines how a sentence is split into words (Moses rules, Unicode categories or white space, case,
+punctuation). Words, or the parts of compound words, are mapped to token ids by a vocabulary built from the training
+sentences. In scripts without spaces between words, such as Chinese, characters take the place of words.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -21,7 +23,7 @@ from limner.errors import RunError, SettingsError
 from limner.files import write_text
 from limner.settings import Settings
 from limner.structured_files import read_json_file
-from limner.text import compounds, moses
+from limner.text import compounds, moses, scripts
 from limner.text.compounds import CompoundSettings, CompoundSplitter
 from limner.text.vocab import (
     SPECIAL_TOKEN_STRINGS,
@@ -31,6 +33,10 @@ from limner.text.vocab import (
     build_word_vocab,
 )
 
+logger = logging.getLogger(__name__)
+
+MAX_MEAN_WORD = 10
+"""Mean number of characters of the words of a corpus above which a warning says that they may be whole sentences."""
 _WORD_CATEGORIES = ("L", "M", "N", "So")  # Unicode categories: letters, marks, numbers, pictographs
 _MAX_CACHED_WORDS = 1 << 18  # limits the memory of long-running processes
 _SETTINGS_KEY = "limner"
@@ -42,11 +48,12 @@ class TextSettings(Settings):
     """Splitting of sentences into words, and size and level of the vocabulary."""
 
     lang: str = "en"
-    """Language code of the Moses rules (en, de, fr, cs, …); other languages require tokenise 'space'.
-    Recipes set it once as `data.lang`."""
-    tokenise: Literal["moses", "space"] = "moses"
-    """Splitting into words: 'moses' normalises and tokenises with the rules of the language; 'space' splits
-    tokenised text at white space."""
+    """Language code of the Moses rules (en, de, fr, cs, …). Recipes set it once as `data.lang`."""
+    tokenise: Literal["auto", "moses", "unicode", "space"] = "auto"
+    """Splitting into words: 'moses' normalises and tokenises with the rules of the language; 'unicode' separates words
+    and punctuation by the categories of Unicode, and splits scripts without spaces between words (Han, kana, Thai, Lao,
+    Khmer, Myanmar) into characters; 'space' splits tokenised text at white space. 'auto' is resolved when the
+    vocabulary is built: 'unicode' for scripts without spaces and for languages without Moses rules, else 'moses'."""
     lowercase: bool = True
     """Whether words are converted to lower case."""
     punctuation: bool = True
@@ -55,7 +62,9 @@ class TextSettings(Settings):
     """Whether compound words are represented by their parts only (`limner.text.compounds`), as in papers on German;
     BPE subwords are then learned from the parts. Decoded text and metrics use whole words."""
     level: Literal["word", "bpe"] = "word"
-    """Vocabulary entries: whole words, or subwords from byte-pair encoding (Sennrich et al., 2016)."""
+    """Vocabulary entries: whole words, or subwords from byte-pair encoding (Sennrich et al., 2016). With tokenise
+    'unicode', the words of scripts without spaces are characters, and subwords are learned from the text between
+    punctuation, spaces and words of other scripts."""
     min_count: PositiveInt = 1
     """Minimum frequency of a word (BPE: of a pair to merge) to receive a vocabulary entry."""
     max_size: PositiveInt | None = None
@@ -72,13 +81,27 @@ class TextSettings(Settings):
             raise ValueError(f"max_size must be above {len(SPECIAL_TOKEN_STRINGS)}, the number of special tokens")
         return self
 
+    def resolve(self, sentences: Iterable[str]) -> Self:
+        """Replace tokenise 'auto' by the rules for the language and the script of sentences."""
+        if self.tokenise != "auto":
+            return self
+        by_unicode = self.lang not in moses.LANGUAGES or scripts.has_no_spaces(sentences)
+        return self.model_copy(update={"tokenise": "unicode" if by_unicode else "moses"})
+
 
 def split_words(text: str, settings: TextSettings) -> list[str]:
-    """Split a sentence into words; compounds stay whole, and neither vocabulary nor special tokens are applied."""
+    """Split a sentence into words; compounds stay whole, and neither vocabulary nor special tokens are applied.
+
+    Tokenise 'auto' is resolved for the sentence alone; tokenizers have resolved it for their training sentences.
+    """
+    if settings.tokenise == "auto":
+        settings = settings.resolve([text])
     if settings.split_compounds:
         text = compounds.replace_joiners(text)
     if settings.tokenise == "moses":
         words = moses.tokenise(moses.normalise(text, settings.lang), settings.lang)
+    elif settings.tokenise == "unicode":
+        words = scripts.split(moses.clean(text))
     else:
         words = moses.clean(text).split()
     if settings.lowercase:
@@ -121,7 +144,9 @@ class Tokenizer:
             sentences: sentences of the training split.
             settings: splitting into words, and size and level of the vocabulary.
         """
-        counts, splitter = _count_words(sentences, settings)
+        sentences = list(sentences)
+        settings = settings.resolve(sentences)
+        counts, splitter = _count_units(sentences, settings)
         return cls(_build_vocab(counts, settings, splitter), settings, splitter)
 
     @classmethod
@@ -153,8 +178,13 @@ class Tokenizer:
         if not joint:
             return cls.train(source_sentences, source_settings), cls.train(target_sentences, target_settings)
         _require_joint_settings(source_settings, target_settings)
-        source_counts, source_splitter = _count_words(source_sentences, source_settings)
-        target_counts, target_splitter = _count_words(target_sentences, target_settings)
+        source_sentences, target_sentences = list(source_sentences), list(target_sentences)
+        source_settings, target_settings = (
+            source_settings.resolve(source_sentences),
+            target_settings.resolve(target_sentences),
+        )
+        source_counts, source_splitter = _count_units(source_sentences, source_settings)
+        target_counts, target_splitter = _count_units(target_sentences, target_settings)
         counts = source_counts + target_counts
         inner = _build_vocab(counts, target_settings, target_splitter or source_splitter)
         return cls(inner, source_settings, source_splitter), cls(inner, target_settings, target_splitter)
@@ -163,20 +193,24 @@ class Tokenizer:
         return len(self.entries)
 
     def words(self, text: str) -> list[str]:
-        """Split a sentence into words, compounds unsplit, as in the metrics."""
+        """Split a sentence into words, compounds unsplit, as in the metrics.
+
+        With tokenise 'unicode', the words of scripts without spaces are characters, whatever the level.
+        """
         return split_words(text, self.settings)
 
     def encode(self, text: str) -> list[int]:
         """Convert a sentence to token ids, without begin-of-sentence and end-of-sentence tokens."""
-        return [token_id for word in self.words(text) for token_id in self.encode_word(word)]
+        units = _units(self.words(text), self.settings)
+        return [token_id for unit in units for token_id in self.encode_word(unit)]
 
     def encode_word(self, word: str) -> tuple[int, ...]:
         """Convert one word to token ids: its entry, or its subwords and compound parts."""
         token_ids = self._cache.get(word)
         if token_ids is None:
-            prefix = WORD_START if self.settings.level == "bpe" else ""
             parts = self.splitter.split(word) if self.splitter else (word,)
-            token_ids = tuple(token.id for part in parts for token in self._inner.model.tokenize(prefix + part))
+            marked = (_mark(part, self.settings) for part in parts)
+            token_ids = tuple(token.id for part in marked for token in self._inner.model.tokenize(part))
             if len(self._cache) < _MAX_CACHED_WORDS:
                 self._cache[word] = token_ids
         return token_ids
@@ -189,18 +223,34 @@ class Tokenizer:
 
         Args:
             ids: token ids.
-            detokenise: whether to return running text by the Moses rules of the language, instead of words joined
-                by spaces; without effect for languages without Moses rules.
+            detokenise: whether to return running text by the rules of the language and its script, instead of words
+                joined by spaces; without effect for other languages with tokenise 'space'.
         """
         omitted = (SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, SPECIAL_TOKENS.eos)
         words = [self.entries[token_id] for token_id in ids if token_id not in omitted]
         if self.settings.level == "bpe":
             words = "".join(words).replace(WORD_START, " ").split()
+            if self.settings.tokenise == "unicode":
+                words = [part for word in words for part in scripts.split_unspaced(word)]
         if self.splitter:
             words = compounds.join(words)
+        if detokenise and (self.settings.tokenise == "unicode" or self.settings.lang in scripts.UNSPACED_LANGUAGES):
+            return scripts.join(words)
         if detokenise and self.settings.lang in moses.LANGUAGES:
             return moses.detokenise(words, self.settings.lang)
         return " ".join(words)
+
+    def starts_word(self, token_id: int) -> bool:
+        """Whether a token is a word, or the first subword of a word; subwords of scripts without spaces are words."""
+        if self.settings.level == "word":
+            return True
+        entry = self.entries[token_id]
+        return entry.startswith(WORD_START) or (self.settings.tokenise == "unicode" and scripts.is_unspaced(entry))
+
+    def spelling(self, token_id: int) -> str:
+        """Return the text of a token, without the mark of the beginning of a word."""
+        entry = self.entries[token_id]
+        return entry.removeprefix(WORD_START) if self.settings.level == "bpe" else entry
 
     def save(self, path: Path) -> None:
         """Write `tokenizer.json` atomically."""
@@ -233,17 +283,45 @@ class Tokenizer:
         return cls(inner, TextSettings.parse(settings, where=str(path)), splitter)
 
 
-def _count_words(sentences: Iterable[str], settings: TextSettings) -> tuple[Counter[str], CompoundSplitter | None]:
+def _units(words: Sequence[str], settings: TextSettings) -> Sequence[str]:
+    """Return what is mapped to vocabulary entries: words; for subwords, characters without spaces joined again."""
+    return scripts.join_unspaced(words) if settings.level == "bpe" and settings.tokenise == "unicode" else words
+
+
+def _mark(unit: str, settings: TextSettings) -> str:
+    """Mark the beginning of a word in a subword vocabulary; text of scripts without spaces has no such beginning."""
+    if settings.level == "word" or (settings.tokenise == "unicode" and scripts.is_unspaced(unit)):
+        return unit
+    return WORD_START + unit
+
+
+def _count_units(sentences: Iterable[str], settings: TextSettings) -> tuple[Counter[str], CompoundSplitter | None]:
     """Count words, or parts of compounds, in the sentences; return the compound splitter as well."""
-    words = Counter(word for sentence in sentences for word in split_words(sentence, settings))
-    if not settings.split_compounds:
-        return words, None
-    splitter = CompoundSplitter.learn(words, CompoundSettings())
-    parts: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+    for sentence in sentences:
+        words.update(_units(split_words(sentence, settings), settings))
+    _warn_of_long_words(words, settings)
+    splitter = CompoundSplitter.learn(words, CompoundSettings()) if settings.split_compounds else None
+    counts: Counter[str] = Counter()
     for word, count in words.items():
-        for part in splitter.split(word):
-            parts[part] += count
-    return parts, splitter
+        for part in splitter.split(word) if splitter else (word,):
+            counts[_mark(part, settings)] += count
+    return counts, splitter
+
+
+def _warn_of_long_words(words: Counter[str], settings: TextSettings) -> None:
+    if settings.level == "bpe" and settings.tokenise == "unicode":
+        return  # the words of scripts without spaces are characters
+    mean = sum(len(word) * count for word, count in words.items()) / max(1, words.total())
+    if mean > MAX_MEAN_WORD:
+        example = next(word for word, _ in words.most_common() if len(word) > MAX_MEAN_WORD)
+        logger.warning(
+            "the mean word in '%s' has %.1f characters, such as '%s'; if whole sentences are taken for words, "
+            "set text.tokenise=unicode",
+            settings.lang,
+            mean,
+            example[:40],
+        )
 
 
 def _require_joint_settings(source: TextSettings, target: TextSettings) -> None:

@@ -56,17 +56,17 @@ def build_subword_vocab(
 ) -> tokenizers.Tokenizer:
     """Learn a byte-pair encoding (Sennrich et al., 2016) within words.
 
-    `WORD_START` marks the beginning of a word. Sennrich et al. mark the end of a word instead; training of that
+    `WORD_START` marks the beginning of a word; words of scripts without spaces have no mark. Sennrich et al. mark the end of a word instead; training of that
     variant depends on the order of a hash table in tokenizers 0.23 and is not reproducible.
 
     Args:
-        counts: frequency of each word in the training sentences.
+        counts: frequency of each word in the training sentences, with `WORD_START` where the word has a mark.
         max_size: maximum number of entries, special tokens included.
         min_count: minimum frequency of a pair of subwords to be merged.
         alphabet: characters with an entry of their own whatever their frequency.
     """
     tokenizer = tokenizers.Tokenizer(models.BPE(unk_token=_UNK_STRING, fuse_unk=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.Metaspace(replacement=WORD_START, prepend_scheme="always")
     trainer = trainers.BpeTrainer(
         vocab_size=max_size,
@@ -78,5 +78,7 @@ def build_subword_vocab(
     )
     # The trainer takes running text only, so each word is repeated as often as it was counted.
     tokenizer.train_from_iterator((" ".join([word] * count) for word, count in counts.items()), trainer)
+    if all(word.startswith(WORD_START) for word in counts):
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")
     tokenizer.add_special_tokens(list(SPECIAL_TOKEN_STRINGS))
     return tokenizer

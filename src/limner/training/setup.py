@@ -66,6 +66,8 @@ def prepare(
         features = store.open(collection, recipe.features.tables, recipe.features.cache_mib)
     if init is None:
         tokenizer, source = _build_vocabularies(recipe, collection)
+        source_text = recipe.source_text if source is None else source.tokenizer.settings
+        recipe = recipe.model_copy(update={"text": tokenizer.settings, "source_text": source_text})
     else:
         recipe, tokenizer, source = _with_vocabularies_of(load_trained_model(init), recipe, init)
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, features)

@@ -1,24 +1,38 @@
-"""Flickr8k (Hodosh et al., 2013) and Flickr30k (Young et al., 2014): five English sentences per image."""
+"""Flickr8k (Hodosh et al., 2013) and Flickr30k (Young et al., 2014): five English sentences per image.
+
+Corpora that describe the same images in other languages in this form are read too, such as Flickr8k-CN (Li et al., 2016)
+and Flickr30k-CN.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from limner.data.readers.corpus_files import ImageFolder, ReaderOptions, SplitLists, find_files, read_lines
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 
-TOKEN_FILES = ("*.token.txt", "*.token", "*/*.token.txt", "*/*.token")
+TOKEN_FILES = (
+    "*.token.txt",
+    "*.token",
+    "*/*.token.txt",
+    "*/*.token",
+    *(f"*.{stem}.txt{suffix}" for stem in ("caption", "captions") for suffix in ("", ".gz")),
+)
+_LINE = re.compile(r"(?P<name>[^\t]+?)#(?:(?P<tag>[a-z]{2})[a-z]*#)?\s*(?P<index>\d+)\s*(?(tag)\s|\t)(?P<text>.*)")
+"""Name, number and sentence; with a tag, as in `name.jpg#zhc#0 sentence`, its first two letters are the language."""
 
 
 def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
-    """Read lines `name.jpg#number<TAB>sentence`, lists of splits and an image folder.
+    """Read lines `name.jpg#number<TAB>sentence` or `name.jpg#zhc#number sentence`, lists of splits and an image folder.
 
     The sentences of an image were written independently: each has a group of its own.
 
     Args:
         source: folder of the corpus, or the file of sentences.
-        options: `images` and `splits`, if not in the usual folders; `lang`, by default English.
+        options: `images` and `splits`, if not in the usual folders; `lang`, by default that of the tag of a line, or
+            English.
         builder: receives the items in the order of the lists.
 
     Raises:
@@ -37,10 +51,10 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
     described = set()
     for number, line in enumerate(read_lines(path), start=1):
         location = SourceLocation(path, number)
-        name, group, text = _parse_line(line, location)
+        name, lang, group, text = _parse_line(line, location)
         key = builder.key(name, location)
         if key in builder:
-            builder.add_sentence(key, location, options.lang or "en", text, group)
+            builder.add_sentence(key, location, options.lang or lang, text, group)
             described.add(key)
         else:
             reason = "in no split" if images.find(name) else "missing"
@@ -50,9 +64,11 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
             builder.skip("images without sentences (the images are kept)", key, location)
 
 
-def _parse_line(line: str, location: SourceLocation) -> tuple[str, int, str]:
-    name, tab, text = line.partition("\t")
-    name, separator, index = name.rpartition("#")
-    if not (tab and separator and index.strip().isdecimal()):
-        raise CollectionError(f"{location}: expected 'name.jpg#0<TAB>sentence', found {line[:60]!r}")
-    return name, int(index), text
+def _parse_line(line: str, location: SourceLocation) -> tuple[str, str, int, str]:
+    """Return the name of the image, the language, the number of the sentence and its text."""
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise CollectionError(
+            f"{location}: expected 'name.jpg#0<TAB>sentence' or 'name.jpg#zhc#0 sentence', found {line[:60]!r}"
+        )
+    return match["name"], match["tag"] or "en", int(match["index"]), match["text"]

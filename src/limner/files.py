@@ -45,7 +45,8 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
     except handled as error:
         raise write_error(path, error) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be missing, or a file; that error is reported above
+            temporary.unlink()
 
 
 def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int], object]) -> str:

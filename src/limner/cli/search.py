@@ -70,9 +70,12 @@ def search(
 
     retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
     opened = Collection.open(collection)
-    retrieve = retriever.retrieve_sentences if by_file else retriever.retrieve_images
-    with activity("searching"):
-        results = retrieve(query, opened, split=split, count=count)
+    if by_file:
+        with progress_bar("computing P(w), once for this model and collection") as progress:
+            results = retriever.retrieve_sentences(query, opened, split=split, count=count, on_progress=progress)
+    else:
+        with activity("searching"):
+            results = retriever.retrieve_images(query, opened, split=split, count=count)
     if as_json:
         print_json([result._asdict() for result in results])
         return

@@ -102,6 +102,10 @@ class FeatureTable:
             self._cache = self._read_all()
         return self._cache[rows]
 
+    def data_files(self) -> list[str]:
+        """Names of the files that hold the stored features; a file never changes, new features make new ones."""
+        return [file.path for fragment in self._dataset.get_fragments() for file in fragment.data_files()]
+
     def _read_rows(self, rows: NDArray[np.int64]) -> FeatureArray:
         unique, inverse = np.unique(rows, return_inverse=True)
         table = self._dataset.take(unique.tolist(), columns=["values"])

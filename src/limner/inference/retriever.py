@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
+
+import torch
+from torch import Tensor
 
 from limner.data.dataset import Examples
 from limner.data.examples import Item
@@ -16,8 +20,10 @@ from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
+from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
+from limner.retrieval.stored_marginal import marginal_origin, marginal_path, stored_log_marginal
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -43,18 +49,19 @@ class RetrievalResult(NamedTuple):
 class Retriever:
     """A captioning model that ranks the images or the sentences of a collection."""
 
-    def __init__(self, model: TrainedModel, backbone: Backbone | None = None) -> None:
+    def __init__(self, model: TrainedModel, backbone: Backbone | None = None, run: Path | None = None) -> None:
         """Create a retriever of a model.
 
         Args:
             model: captioning model.
             backbone: computes the features of query images; None where the queries are sentences.
+            run: run directory, where the marginals P(w) of sentences are kept; None to compute them for each query.
 
         Raises:
             RunError: the model is a translation model.
         """
         require_captioning(model)
-        self.model, self.backbone = model, backbone
+        self.model, self.backbone, self.run = model, backbone, run
 
     @classmethod
     def load(
@@ -62,7 +69,7 @@ class Retriever:
     ) -> Self:
         """Load a trained model; arguments and errors are those of `Captioner.load`."""
         (model,), encoder = load_models([run], backbone, device, encode_images)
-        return cls(model, encoder)
+        return cls(model, encoder, Path(run))
 
     def retrieve_images(
         self, sentence: str, collection: Collection, *, split: str | None = None, count: int = 5
@@ -98,17 +105,25 @@ class Retriever:
         ]
 
     def retrieve_sentences(
-        self, image: ImageInput, collection: Collection, *, split: str | None = None, count: int = 5
+        self,
+        image: ImageInput,
+        collection: Collection,
+        *,
+        split: str | None = None,
+        count: int = 5,
+        on_progress: Progress | None = None,
     ) -> list[RetrievalResult]:
         """Rank the sentences of a collection for an image by Mao et al. (2015), eq. 7; each text occurs once.
 
-        The marginal P(w) is the mean over at most `MARGINAL_IMAGES` images of the collection.
+        The marginal P(w) is the mean over at most `MARGINAL_IMAGES` images of the collection. It is computed by the
+        first query of a collection and kept in the run directory.
 
         Args:
             image: query; a path, encoded bytes, a PIL image or an array (H, W, 3).
             collection: sentences to search, and images with features for the marginal.
             split: split to search; None for all.
             count: number of results.
+            on_progress: called while P(w) is computed, with the number of pairs done and their total.
 
         Raises:
             MediaError: the image cannot be read.
@@ -128,8 +143,12 @@ class Retriever:
                 f"{collection.path}: no sentence in '{lang}' to search, or no image with features for the marginal"
             )
         query = BackboneFeatures(self.backbone, [image])
-        scores = pair_log_probs(self.model.model, examples.targets, [new_item(image)], query)[:, 0]
-        scores = scores - log_marginal(self.model.model, examples.targets, others, features)
+        marginal_file = None if self.run is None else marginal_path(self.run, collection.path, split)
+        targets = list(dict.fromkeys(map(tuple, examples.targets)))
+        rows = {target: row for row, target in enumerate(targets)}
+        unique = pair_log_probs(self.model.model, targets, [new_item(image)], query)[:, 0]
+        unique = unique - self._log_marginal(targets, others, features, marginal_file, on_progress)
+        scores = unique[torch.tensor([rows[tuple(target)] for target in examples.targets])]
         best: dict[str, RetrievalResult] = {}
         for row in scores.argsort(descending=True, stable=True).tolist():
             if len(best) == count:
@@ -137,6 +156,25 @@ class Retriever:
             text = examples.texts[row]
             best.setdefault(text, RetrievalResult(items[examples.owners[row]].id, None, text, float(scores[row])))
         return list(best.values())
+
+    def _log_marginal(
+        self,
+        targets: Sequence[Sequence[int]],
+        others: Sequence[Item],
+        features: FeatureStore,
+        stored: Path | None,
+        on_progress: Progress | None,
+    ) -> Tensor:
+        """Compute log P(w) of each sentence, (S,), or read it from a file."""
+
+        def compute() -> Tensor:
+            return log_marginal(self.model.model, targets, others, features, on_progress=on_progress)
+
+        if stored is None:
+            return compute()
+        settings = self.model.recipe.model.model_dump_json()
+        origin = marginal_origin(self.model.model, settings, targets, others, features)
+        return stored_log_marginal(stored, origin, len(targets), compute)
 
     def _open(self, collection: Collection) -> FeatureStore:
         features = open_features(self.model, collection)

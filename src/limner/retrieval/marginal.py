@@ -31,6 +31,7 @@ def log_marginal(
     features: FeatureSource | None,
     *,
     budget: int = MEMORY_BUDGET,
+    on_progress: Progress | None = None,
 ) -> Tensor:
     """Compute the logarithm of the mean of P(w|I') over images I', (S,), the denominator of eq. 7.
 
@@ -42,9 +43,10 @@ def log_marginal(
         others: items of the images I'.
         features: features of the images; None for models that use none.
         budget: working memory in bytes.
+        on_progress: called with the number of pairs done and their total.
     """
     marginal = Marginal(len(targets))
-    for rows, _, log_probs in score_tiles(model, targets, others, features, budget=budget):
+    for rows, _, log_probs in score_tiles(model, targets, others, features, budget=budget, on_progress=on_progress):
         marginal.add(rows, log_probs)
     return marginal.log_probs()
 

@@ -39,7 +39,8 @@ _CZECH_DASH = re.compile(r"(?<=\w') ([-–]) (?=li(?: |$)|mail)", re.IGNORECASE)
 
 def unsupported_language(lang: str) -> str:
     """Error message for a language without Moses rules."""
-    return f"language '{lang}': Moses has no rules for it; expected one of {', '.join(LANGUAGES)}; or set tokenise to 'unicode'"
+    known = ", ".join(LANGUAGES)
+    return f"language '{lang}': Moses has no rules for it; expected one of {known}; or set tokenise to 'unicode'"
 
 
 def clean(text: str) -> str:

@@ -148,7 +148,7 @@ def _kind(cluster: str) -> str:
 
 
 def join(tokens: Sequence[str]) -> str:
-    """Join tokens of `split` to running text: no spaces at characters of scripts without spaces and wide punctuation."""
+    """Join tokens of `split` to running text, without spaces beside characters of scripts without spaces."""
     text, attach_next, quote_open = "", True, False
     for token in tokens:
         closing = token[0] in _CLOSING or (token == '"' and quote_open)

@@ -56,8 +56,9 @@ def build_subword_vocab(
 ) -> tokenizers.Tokenizer:
     """Learn a byte-pair encoding (Sennrich et al., 2016) within words.
 
-    `WORD_START` marks the beginning of a word; words of scripts without spaces have no mark. Sennrich et al. mark the end of a word instead; training of that
-    variant depends on the order of a hash table in tokenizers 0.23 and is not reproducible.
+    `WORD_START` marks the beginning of a word; text of scripts without spaces has no mark. Sennrich et al. mark the end
+    of a word instead; training of that variant depends on the order of a hash table in tokenizers 0.23 and is not
+    reproducible.
 
     Args:
         counts: frequency of each word in the training sentences, with `WORD_START` where the word has a mark.

@@ -1,7 +1,7 @@
 """Flickr8k (Hodosh et al., 2013) and Flickr30k (Young et al., 2014): five English sentences per image.
 
-Corpora that describe the same images in other languages in this form are read too, such as Flickr8k-CN (Li et al., 2016)
-and Flickr30k-CN.
+Corpora that describe the same images in other languages in this form are read too, such as Flickr8k-CN (Li et al.,
+2016).
 """
 
 from __future__ import annotations

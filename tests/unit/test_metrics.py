@@ -73,7 +73,7 @@ def test_resampled_statistics_score_the_resampled_corpus(name):
     assert metric.value(statistics[rows].sum(axis=0)) == pytest.approx(resampled.value)
 
 
-@pytest.mark.parametrize("name", [name for name in METRICS if name != "meteor"])
+@pytest.mark.parametrize("name", [name for name in METRICS if name != "meteor" and "mecab" not in name])
 def test_every_metric_accepts_unusual_sentences_and_prints_its_settings(name):
     score = METRICS[name].score(["", "a  dog ", "ein Hündchen"], [["a dog", ""], ["a dog"], ["  ", "x", "y z"]])
     assert score.value >= 0

@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from limner.errors import CollectionError, MissingExtraError, SettingsError, did_you_mean
 from limner.metrics.base import Metric, MetricUnavailable, References, Score, Statistics, check_corpus
-from limner.metrics.bleu import BLEU_METRICS, SACREBLEU, bleu_statistics, sentence_bleu
+from limner.metrics.bleu import (
+    BLEU_METRICS,
+    SACREBLEU,
+    SACREBLEU_BY_TOKENISER,
+    bleu_statistics,
+    sacrebleu_in,
+    sentence_bleu,
+)
 from limner.metrics.caption import CIDER, ROUGE_L
 from limner.metrics.chrf import CHRF2, CHRF3_METRICS
 from limner.metrics.classification import LABEL_METRICS, METRICS_OF_LABELS, label_f1_scores
@@ -28,7 +35,8 @@ from limner.metrics.ranks import (
     retrieval_curves,
     retrieval_scores,
 )
-from limner.metrics.ter import TER, TER_TEXT
+from limner.metrics.ter import TER, TER_TEXT, ter_text_in
+from limner.text import scripts
 
 __all__ = [
     "METRICS",
@@ -61,15 +69,20 @@ METRICS = {
     metric.name: metric
     for metric in (
         *(*BLEU_METRICS, SACREBLEU, CHRF2, *CHRF3_METRICS, TER, TER_TEXT, CIDER, ROUGE_L, METEOR),
+        *SACREBLEU_BY_TOKENISER,
         *LABEL_METRICS,
     )
 }
-"""Metrics of sentences and of labels by name; METEOR with its parameters for English, see `metrics_for`."""
+"""Metrics of sentences and of labels by name; METEOR, BLEU and TER of running text as in English, see `metrics_for`."""
 
 
 def default_metrics(lang: str) -> tuple[str, ...]:
-    """Return the names of all metrics of the sentences in a language, or of a kind of labels (`LABEL_LANGUAGES`)."""
-    of_sentences = tuple(name for name, metric in METRICS.items() if metric not in LABEL_METRICS)
+    """Return the names of the metrics of the sentences in a language, or of a kind of labels (`LABEL_LANGUAGES`).
+
+    They are all metrics except those with a tokeniser in their name: `sacrebleu` has the tokeniser of the language.
+    """
+    others = (*LABEL_METRICS, *SACREBLEU_BY_TOKENISER)
+    of_sentences = tuple(name for name, metric in METRICS.items() if metric not in others)
     return METRICS_OF_LABELS.get(lang, of_sentences)
 
 
@@ -86,8 +99,8 @@ def require_metrics(names: Iterable[str]) -> None:
 
 
 def metrics_for(lang: str) -> dict[str, Metric]:
-    """Return `METRICS` with the parameters of METEOR for a language."""
-    return METRICS | {METEOR.name: meteor_in(lang)}
+    """Return `METRICS` with the parameters of METEOR and the tokenisers of BLEU and TER for a language."""
+    return METRICS | {one.name: one for one in (meteor_in(lang), sacrebleu_in(lang), ter_text_in(lang))}
 
 
 def higher_is_better(name: str) -> bool:
@@ -140,7 +153,8 @@ def sentence_statistics(
         references: N lists of references in the same form; the number of references may vary.
         metrics: names in `METRICS`, in the order of the result.
         texts: hypotheses and references as running text for the metrics with their own tokenisation (sacrebleu, chrf,
-            chrf3_text, ter_text). None to give them the tokens, which their signature records.
+            chrf3_text, ter_text). None to give them the tokens, which their signature records; characters of scripts
+            without spaces are joined for them.
         lang: language of the sentences.
 
     Raises:
@@ -152,11 +166,17 @@ def sentence_statistics(
     if texts is not None:
         texts = texts[0], check_corpus(*texts)
     known = metrics_for(lang)
+    unit = ""
+    if scripts.are_characters(token for own in references for one in own for token in one.split()):
+        unit = "|unit:characters"
+    given = texts
+    if given is None:
+        given = (_joined(hypotheses), list(map(_joined, references))) if unit else (hypotheses, references)
     statistics: dict[Callable[..., Statistics], Statistics | None] = {}
     missing: list[MissingExtraError] = []
     results = []
     for metric in (known[name] for name in metrics):
-        corpus = texts if metric.reads == "text" and texts is not None else (hypotheses, references)
+        corpus = given if metric.reads == "text" else (hypotheses, references)
         if not metric.applies(corpus[1]):
             logger.info("%s: left out, because no reference has what it measures", metric.name)
             continue
@@ -164,12 +184,17 @@ def sentence_statistics(
             statistics[metric.statistics] = _compute(metric, *corpus, missing)
         rows = statistics[metric.statistics]
         if rows is not None:
-            suffix = "|input:tokens" if metric.reads == "text" and texts is None else ""
+            suffix = unit if metric.reads == "tokens" else "|input:tokens" if texts is None else ""
             results.append(MetricStatistics(metric, rows, metric.signature(corpus[1]) + suffix))
     if missing:
         left_out = [metric for metric in metrics if statistics.get(known[metric].statistics, ()) is None]
         logger.warning("%s (left out: %s)", missing[0], ", ".join(left_out))
     return results
+
+
+def _joined(sentences: Sequence[str]) -> list[str]:
+    """Join characters separated by spaces, for metrics that find words in running text."""
+    return [scripts.join(sentence.split()) for sentence in sentences]
 
 
 def _compute(

@@ -2,7 +2,8 @@
 
 Both use sacrebleu's n-gram counts. BLEU-1 to BLEU-4 take tokens and are not smoothed, as in captioning papers (Mao et
 al., 2015, section 9.3); sacrebleu's BLEU tokenises running text itself, so that systems with different tokenisation
-are comparable, as in translation papers.
+are comparable, as in translation papers. The language decides how: by the rules of WMT (13a), by characters in Chinese
+and in other scripts without spaces, by words of MeCab in Japanese and Korean.
 """
 
 from __future__ import annotations
@@ -15,12 +16,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from limner.errors import MissingExtraError
 from limner.metrics.base import Metric, References, Statistics
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as Sacrebleu
 
 MAX_ORDER = 4
+LANGUAGE_TOKENISERS = {
+    **dict.fromkeys(("zh", "yue", "wuu"), "zh"),
+    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+}
+"""Names of sacrebleu's tokenisers by language; 13a for all others."""
+_DEFAULT = "13a"
+_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
 @cache
@@ -32,11 +43,21 @@ def _tokens() -> Sacrebleu:
 
 
 @cache
-def _text() -> Sacrebleu:
-    """BLEU of running text; `force` suppresses the warning about tokenised input, which the signature states."""
+def _text(tokeniser: str) -> Sacrebleu:
+    """BLEU of running text; `force` suppresses the warning about tokenised input, which the signature states.
+
+    Raises:
+        MissingExtraError: the tokeniser needs a dictionary that is not installed.
+    """
     from sacrebleu.metrics.bleu import BLEU
 
-    return BLEU(force=True)
+    try:
+        return BLEU(force=True, tokenize=tokeniser)
+    except (RuntimeError, ImportError):
+        if tokeniser not in _EXTRAS:
+            raise
+        purpose = f"BLEU with sacrebleu's tokeniser '{tokeniser}' (without it, use the metric sacrebleu_char)"
+        raise MissingExtraError(purpose, _EXTRAS[tokeniser]) from None
 
 
 def sacrebleu_statistics(
@@ -118,10 +139,27 @@ BLEU_METRICS = tuple(
     )
     for order in range(1, MAX_ORDER + 1)
 )
-SACREBLEU = Metric(
-    "sacrebleu",
-    partial(sacrebleu_statistics, _text),
-    partial(sacrebleu_value, _text),
-    partial(sacrebleu_settings, "n:4|case:mixed|eff:no|tok:13a|smooth:exp|reflen:closest"),
-    reads="text",
+
+
+@cache
+def _sacrebleu(name: str, tokeniser: str) -> Metric:
+    counter = partial(_text, tokeniser)
+    return Metric(
+        name,
+        partial(sacrebleu_statistics, counter),
+        partial(sacrebleu_value, counter),
+        partial(sacrebleu_settings, f"n:4|case:mixed|eff:no|tok:{tokeniser}|smooth:exp|reflen:closest"),
+        reads="text",
+    )
+
+
+def sacrebleu_in(lang: str) -> Metric:
+    """Return BLEU of running text with sacrebleu's tokeniser for a language."""
+    return _sacrebleu("sacrebleu", LANGUAGE_TOKENISERS.get(lang, _DEFAULT))
+
+
+SACREBLEU = sacrebleu_in("en")
+SACREBLEU_BY_TOKENISER = tuple(
+    _sacrebleu(f"sacrebleu_{tokeniser}", tokeniser) for tokeniser in ("13a", "intl", "zh", "char", *_EXTRAS)
 )
+"""BLEU of running text with a given tokeniser, whatever the language."""

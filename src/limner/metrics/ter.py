@@ -15,6 +15,9 @@ from limner.metrics.bleu import sacrebleu_settings, sacrebleu_statistics, sacreb
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as Sacrebleu
 
+ASIAN_LANGUAGES = ("zh", "yue", "wuu", "ja")
+"""Languages with the characters that sacrebleu's TER can split."""
+
 
 @cache
 def _cased() -> Sacrebleu:
@@ -25,11 +28,11 @@ def _cased() -> Sacrebleu:
 
 
 @cache
-def _default() -> Sacrebleu:
-    """TER of running text with sacrebleu's defaults."""
+def _default(characters: bool) -> Sacrebleu:
+    """TER of running text with sacrebleu's defaults, or with Chinese and Japanese split into characters."""
     from sacrebleu.metrics.ter import TER as Counter
 
-    return Counter()
+    return Counter(normalized=characters, asian_support=characters)
 
 
 TER = Metric(
@@ -39,11 +42,24 @@ TER = Metric(
     partial(sacrebleu_settings, "case:mixed|tok:given|norm:no|punct:yes|asian:no"),
     higher_is_better=False,
 )
-TER_TEXT = Metric(
-    "ter_text",
-    partial(sacrebleu_statistics, _default),
-    partial(sacrebleu_value, _default),
-    partial(sacrebleu_settings, "case:lc|tok:tercom|norm:no|punct:yes|asian:no"),
-    reads="text",
-    higher_is_better=False,
-)
+
+
+def ter_text_in(lang: str) -> Metric:
+    """Return TER of running text for a language; the edits of Chinese and Japanese are of characters."""
+    return _ter_text(lang in ASIAN_LANGUAGES)
+
+
+@cache
+def _ter_text(characters: bool) -> Metric:
+    counter, state = partial(_default, characters), "yes" if characters else "no"
+    return Metric(
+        "ter_text",
+        partial(sacrebleu_statistics, counter),
+        partial(sacrebleu_value, counter),
+        partial(sacrebleu_settings, f"case:lc|tok:tercom|norm:{state}|punct:yes|asian:{state}"),
+        reads="text",
+        higher_is_better=False,
+    )
+
+
+TER_TEXT = ter_text_in("en")

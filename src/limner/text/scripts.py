@@ -96,6 +96,12 @@ def split_unspaced(word: str) -> list[str]:
     return parts
 
 
+def are_characters(tokens: Iterable[str]) -> bool:
+    """Whether there are tokens of scripts without spaces, and each of them is one character."""
+    unspaced = [token for token in set(tokens) if not token.isascii() and _UNSPACED.search(token)]
+    return bool(unspaced) and all(len(split_unspaced(token)) == 1 for token in unspaced)
+
+
 def join_unspaced(words: Iterable[str]) -> list[str]:
     """Join adjacent words of scripts without spaces, the inverse of `split_unspaced`."""
     joined: list[str] = []
@@ -152,10 +158,11 @@ def join(tokens: Sequence[str]) -> str:
     text, attach_next, quote_open = "", True, False
     for token in tokens:
         closing = token[0] in _CLOSING or (token == '"' and quote_open)
-        if not (attach_next or closing or _is_wide(token[0]) or (text and _is_wide(_base(text)))):
+        if not (attach_next or closing or _is_wide(token[0])):
             text += " "
         text += token
-        attach_next = token in _OPENING or (token == '"' and not quote_open)
+        after_wide = _is_wide(_base(token)) or (attach_next and text != token and _kind(token) == "P")
+        attach_next = after_wide or token in _OPENING or (token == '"' and not quote_open)
         if token == '"':
             quote_open = not quote_open
     return text

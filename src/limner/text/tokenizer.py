@@ -300,7 +300,7 @@ def _count_units(sentences: Iterable[str], settings: TextSettings) -> tuple[Coun
     words: Counter[str] = Counter()
     for sentence in sentences:
         words.update(_units(split_words(sentence, settings), settings))
-    _warn_of_long_words(words, settings)
+    _warn_of_script(words, settings)
     splitter = CompoundSplitter.learn(words, CompoundSettings()) if settings.split_compounds else None
     counts: Counter[str] = Counter()
     for word, count in words.items():
@@ -309,11 +309,15 @@ def _count_units(sentences: Iterable[str], settings: TextSettings) -> tuple[Coun
     return counts, splitter
 
 
-def _warn_of_long_words(words: Counter[str], settings: TextSettings) -> None:
-    if settings.level == "bpe" and settings.tokenise == "unicode":
-        return  # the words of scripts without spaces are characters
+def _warn_of_script(words: Counter[str], settings: TextSettings) -> None:
+    if scripts.has_no_spaces(words) and settings.lang not in scripts.UNSPACED_LANGUAGES:
+        logger.warning(
+            "the sentences in '%s' are in a script without spaces between words; if their language is another one, "
+            "import them with its code (--lang zh, ja, th, …), which metrics need",
+            settings.lang,
+        )
     mean = sum(len(word) * count for word, count in words.items()) / max(1, words.total())
-    if mean > MAX_MEAN_WORD:
+    if mean > MAX_MEAN_WORD and not (settings.level == "bpe" and settings.tokenise == "unicode"):
         example = next(word for word, _ in words.most_common() if len(word) > MAX_MEAN_WORD)
         logger.warning(
             "the mean word in '%s' has %.1f characters, such as '%s'; if whole sentences are taken for words, "

@@ -149,8 +149,9 @@ def _kind(cluster: str) -> str:
     """Letters L, numbers N, characters U of scripts without spaces, or punctuation and symbols P."""
     if is_unspaced(cluster):
         return "U"
-    category = unicodedata.category(cluster[0])
-    return "L" if category[0] in "LM" or cluster == "_" else category[0] if category == "Nd" else "P"
+    if cluster[0].isdecimal():
+        return "N"
+    return "L" if unicodedata.category(cluster[0])[0] in "LM" or cluster == "_" else "P"
 
 
 def join(tokens: Sequence[str]) -> str:

@@ -65,9 +65,7 @@ def prepare(
         store = feature_store(recipe.model.describes_regions)
         features = store.open(collection, recipe.features.tables, recipe.features.cache_mib)
     if init is None:
-        tokenizer, source = _build_vocabularies(recipe, collection)
-        source_text = recipe.source_text if source is None else source.tokenizer.settings
-        recipe = recipe.model_copy(update={"text": tokenizer.settings, "source_text": source_text})
+        recipe, tokenizer, source = _with_vocabularies(recipe, collection)
     else:
         recipe, tokenizer, source = _with_vocabularies_of(load_trained_model(init), recipe, init)
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, features)
@@ -101,6 +99,14 @@ def prepare(
     )
     source_tokenizer = None if source is None else source.tokenizer
     return TrainedModel(model, tokenizer, config, recipe, source_tokenizer), training_set, validation_set
+
+
+def _with_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Recipe, Tokenizer, SourceLanguage | None]:
+    """Return the recipe with resolved text settings, and vocabularies built from the training split."""
+    tokenizer, source = _build_vocabularies(recipe, collection)
+    source_text = recipe.source_text if source is None else source.tokenizer.settings
+    recipe = recipe.model_copy(update={"text": tokenizer.settings, "source_text": source_text})
+    return recipe, tokenizer, source
 
 
 def _build_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokenizer, SourceLanguage | None]:

@@ -93,13 +93,15 @@ def test_text_to_image_retrieval(retriever, tiny):
     assert {one.id for one in result} == {"test1", "test5"}  # the green ones
     assert result[0].score >= result[1].score
     assert result[0].image.endswith(f"{result[0].id}.png")
+    own = {item.id: item.texts("en")[0] for item in tiny.items("test")}
+    assert [one.text for one in result] == [own[one.id] for one in result]  # not the query
     assert len(retriever.retrieve_images("a wall", tiny, split="test", count=100)) == 8
 
 
 def test_image_to_text_retrieval(retriever, tiny, photos):
     result = retriever.retrieve_sentences(photos["blue"], tiny, split="test", count=2)
     assert {one.text for one in result} == {"a blue wall", "look , a blue wall"}  # the sentences of two images
-    assert all(one.image is None for one in result)
+    assert [Path(one.image).name for one in result] == [f"{one.id}.png" for one in result]
 
 
 def test_retrieval_without_candidates_is_an_error(retriever, own_tiny, photos):

@@ -1,5 +1,7 @@
 """Command line: exit status, output and messages of every command."""
 
+import csv
+import io
 import itertools
 import json
 import logging
@@ -23,7 +25,7 @@ from limner.cli.reference import reference
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
 from limner.data.readers import READERS
-from limner.inference.captioner import CAPTION_BATCH_SIZE
+from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
 from limner.training.context import TrainProgress
 from limner.training.state import TrainState
 
@@ -518,3 +520,111 @@ def test_progress_of_a_training_without_a_terminal_has_rounded_figures(capsys, m
         bar(TrainProgress(state, 100))
     printed = capsys.readouterr().err
     assert printed == "training, epoch 3, loss 0.279, best perplexity 19.65: 50 of 100 (50 %)\n"
+
+
+@pytest.fixture
+def images(tiny, tmp_path) -> Path:
+    """A folder with two images, an unreadable one between them, and one image in a folder of its own."""
+    folder = tmp_path / "images"
+    (folder / "inner").mkdir(parents=True)
+    first, second, third = (tiny.image_path(item) for item in tiny.items("test")[:3])
+    for source, name in ((first, "a.png"), (second, "c.png"), (third, "inner/d.png")):
+        shutil.copy(source, folder / name)
+    (folder / "b.png").write_bytes(b"not an image")
+    return folder
+
+
+def test_captions_are_written_in_the_format_of_the_suffix(trained, images, tmp_path, capsys, monkeypatch):
+    for suffix in (".jsonl", ".csv", ".tsv", ".txt", ".json"):
+        out = tmp_path / f"captions{suffix}"
+        arguments = ["describe", images, "--model", trained, "--n-best", 2, "--output", out]
+        status, printed, errors = run(capsys, monkeypatch, *arguments)
+        assert (status, printed, errors.count("\n")) == (1, "", 1) and "b.png: not an image" in errors
+        assert "wall" in out.read_text()
+    records = [json.loads(line) for line in (tmp_path / "captions.jsonl").read_text().splitlines()]
+    assert [Path(record["image"]).name for record in records] == ["a.png", "b.png", "c.png"]
+    assert [len(record.get("captions", ())) for record in records] == [2, 0, 2] and "not an image" in records[1][
+        "error"
+    ]
+    rows = list(csv.DictReader((tmp_path / "captions.csv").open()))
+    assert [(Path(row["image"]).name, row["rank"]) for row in rows] == [
+        ("a.png", "1"), ("a.png", "2"), ("c.png", "1"), ("c.png", "2")
+    ]  # fmt: skip
+    assert rows[0]["caption"] == records[0]["captions"][0]["text"]
+    assert len(json.loads((tmp_path / "captions.json").read_text())) == 2
+
+
+def test_captions_are_written_as_they_are_decided(trained, images, tmp_path, monkeypatch):
+    out, seen = tmp_path / "captions.jsonl", []
+    original = Captioner.describe_each
+
+    def describe_each(*arguments, **options):
+        for result in original(*arguments, **options):
+            seen.append(out.read_text().count("\n"))
+            yield result
+
+    monkeypatch.setattr(Captioner, "describe_each", describe_each)
+    monkeypatch.setattr(sys, "argv", ["limner", "describe", *map(str, [images, "--model", trained, "--output", out])])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert seen == [0, 1, 2]
+
+
+def test_files_listed_on_standard_input_are_described(trained, images, capsys, monkeypatch):
+    names = f"{images / 'c.png'}\n{images / 'inner'}\n".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(names)))
+    status, printed, _ = run(capsys, monkeypatch, "describe", "-", "--model", trained)
+    assert status == 0
+    assert [Path(line.split("\t")[0]).name for line in printed.splitlines()] == ["c.png", "d.png"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert "one file per line" in run(capsys, monkeypatch, "describe", "-", "--model", trained)[2]
+
+
+def test_folders_are_searched_recursively(trained, images, tmp_path, capsys, monkeypatch):
+    (images / "b.png").unlink()
+    assert run(capsys, monkeypatch, "describe", images, "--model", trained)[1].count("\n") == 2
+    assert run(capsys, monkeypatch, "describe", images, "--recursive", "--model", trained)[1].count("\n") == 3
+    errors = run(capsys, monkeypatch, "describe", tmp_path, "--model", trained)[2]
+    assert "add --recursive" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["describe", "IMAGE", "--beam-size", "0"], "beam_size"),
+        (["describe", "IMAGE", "--output", "captions.xlsx"], ".jsonl"),
+        (["describe", "IMAGE", "--json", "--format", "csv"], "--json and --format csv"),
+        (["describe", "IMAGE", "--device", "gpu"], "device 'gpu'"),
+        (["describe", "nowhere.png"], "nowhere.png: no such file"),
+        (["describe", "IMAGE", "--explain-beam", "tree.png", "--max-length", "-1"], "max_length"),
+        (["score", "nowhere.png", "A dog ."], "nowhere.png"),
+        (["score", "IMAGE", "A dog .", "--device", "gpu"], "device 'gpu'"),
+        (["search", "a wall", "--collection", "COLLECTION", "--split", "tset"], "did you mean 'test'?"),
+        (["search", "a wall", "--collection", "nowhere"], "nowhere"),
+        (["evaluate", "--collection", "COLLECTION", "--split", "tset"], "did you mean 'test'?"),
+        (["evaluate", "--collection", "COLLECTION", "--metric", "blue4"], "did you mean 'bleu4'?"),
+        (["evaluate", "--collection", "COLLECTION", "decoding.beam_sise=2"], "did you mean 'beam_size'?"),
+        (["translate", "A dog .", "--beam-size", "0"], "beam_size"),
+        (["regions", "nowhere.png"], "nowhere.png: no such file"),
+    ],
+)
+def test_options_are_checked_before_weights_and_backbone_are_loaded(
+    arguments, named, trained, tiny, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    for module, name in (("runs.trained_model", "load_tensors"), ("inference.new_images", "load_backbone_for")):
+        monkeypatch.setattr(f"limner.{module}.{name}", lambda *_, **__: pytest.fail("loaded before the check"))
+    image = tiny.image_path(tiny.items("test")[0])
+    values = {"IMAGE": image, "COLLECTION": tiny.path}
+    arguments = [values.get(one, one) for one in arguments]
+    status, printed, errors = run(capsys, monkeypatch, *arguments, "--model", trained)
+    assert (status, printed, errors.count("\n")) == (1, "", 1) and named in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_search_shows_the_sentence_of_the_image(trained, tiny, capsys, monkeypatch):
+    arguments = ["search", "a green wall", "--model", trained, "--collection", tiny.path, "--split", "test"]
+    own = {item.id: item.texts("en")[0] for item in tiny.items("test")}
+    for line in run(capsys, monkeypatch, *arguments, "--count", 8)[1].splitlines():
+        _, image, text = line.split("\t")
+        assert text == own[Path(image).stem]

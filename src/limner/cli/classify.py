@@ -11,7 +11,8 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, require_models
-from limner.cli.terminal import print_error, print_json
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, print_error, print_json
 from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import LimnerError, SettingsError
 
@@ -46,7 +47,9 @@ def classify(
     runs, texts = require_models(model), _read_inputs(inputs or [], file)
     from limner.inference.classifier import Classifier
 
-    classifier = Classifier.load(*runs, backbone=backbone, device=device)
+    check_runs(runs, device)
+    with activity("loading the model"):
+        classifier = Classifier.load(*runs, backbone=backbone, device=device)
     records: list[dict[str, Any]] = []
     unreadable = 0
     if not as_json and sys.stdout.isatty():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.attention import AttentionOptions, StripPlotter, attention_options
+from limner.cli.caption_output import CaptionFormat, WriteCaptions, caption_output, choose_format
 from limner.cli.options import (
     AttentionOption,
     BackboneOption,
@@ -33,11 +32,12 @@ from limner.cli.options import (
     given,
     require_models,
 )
-from limner.cli.terminal import print_error, print_json, progress_bar
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, print_error, progress_bar
 from limner.errors import MediaError, SettingsError
 
 if TYPE_CHECKING:
-    from limner.media.modality import Modality
+    from limner.inference.captioner import Captioner
 
 CompareOption = Annotated[
     list[Path] | None,
@@ -47,6 +47,20 @@ CompareOption = Annotated[
         help="With --attention: plot the attention of this model for the same captions below. Repeatable.",
     ),
 ]
+RecursiveOption = Annotated[bool, typer.Option("--recursive", help="Find files in the folders of a folder as well.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Write the captions to a file as they are decided; the suffix selects the format: .txt, .tsv, .csv, "
+        ".jsonl or .json; default: standard output.",
+    ),
+]
+FormatOption = Annotated[
+    CaptionFormat | None,
+    typer.Option("--format", help="Format of the captions; default: by the suffix of --output, else text."),
+]
 
 
 @app.command(rich_help_panel=USE)
@@ -55,7 +69,8 @@ def describe(
         list[Path],
         typer.Argument(
             metavar="IMAGE...",
-            help="Image or video files, or folders of them; audio files for an audio model.",
+            help="Image or video files, or folders of them; audio files for an audio model; - for a list of files on "
+            "standard input.",
         ),
     ],
     model: ModelsOption = None,
@@ -75,6 +90,9 @@ def describe(
     batch_size: CaptionBatchSizeOption = 32,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
+    recursive: RecursiveOption = False,
+    output: OutputOption = None,
+    format_: FormatOption = None,
     explain_beam: ExplainBeamOption = None,
     attention: AttentionOption = None,
     compare: CompareOption = None,
@@ -102,57 +120,81 @@ def describe(
     if explain_beam is not None:
         if plots is not None:
             raise SettingsError("--attention and --explain-beam: give one or the other")
-        if as_json:
-            raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
+        if as_json or format_ or output:
+            raise SettingsError(
+                "--json, --format and --output have no effect on --explain-beam; name a file that ends in .json"
+            )
         _explain_beam(images, require_models(model), prefix, decoding, backbone, device, explain_beam)
-    elif not _describe(images, require_models(model), prefix, decoding, batch_size, backbone, device, as_json, plots):
-        raise typer.Exit(1)
+        return
+    kind = choose_format(format_, as_json, output)
+    runs = require_models(model)
+    files = _find_files(images, runs, decoding, device, recursive)
+    captioner, strips = _load(runs, backbone, device, plots)
+    with caption_output(output, kind) as write:
+        unreadable = _describe(captioner, files, prefix, decoding, batch_size, write, strips)
+    if strips is not None:
+        strips.save()
+    report_unreadable(unreadable, len(files))
+
+
+def _find_files(
+    images: Sequence[Path], runs: Sequence[Path], decoding: dict[str, Any], device: str, recursive: bool
+) -> list[Path]:
+    """Return the files to describe, after a check of the other options; nothing is loaded."""
+    from limner.cli.input_files import find_input_files
+    from limner.media.modality import IMAGE, MODALITIES, readable_by
+
+    features = check_runs(runs, device, decoding).features
+    modality = MODALITIES[features[0].modality] if features else IMAGE
+    return find_input_files(images, modality, readable_by(modality), recursive)
+
+
+def _load(
+    runs: Sequence[Path], backbone: str | None, device: str, attention: AttentionOptions | None
+) -> tuple[Captioner, StripPlotter | None]:
+    """Load the models, and prepare the plots of their attention."""
+    from limner.inference.captioner import Captioner
+
+    with activity("loading the model"):
+        captioner = Captioner.load(*runs, backbone=backbone, device=device)
+        if attention is None:
+            return captioner, None
+        return captioner, StripPlotter(captioner, runs, attention, backbone=backbone, device=device)
 
 
 def _describe(
-    images: Sequence[Path],
-    runs: Sequence[Path],
+    captioner: Captioner,
+    files: Sequence[Path],
     prefix: str | None,
     decoding: dict[str, Any],
     batch_size: int,
-    backbone: str | None,
-    device: str,
-    as_json: bool,
-    attention: AttentionOptions | None,
-) -> bool:
-    """Print the captions, and plot their attention; return whether every file could be read."""
-    from limner.inference.captioner import Captioner
-    from limner.media.modality import readable_by
-
-    captioner = Captioner.load(*runs, backbone=backbone, device=device)
-    strips = None if attention is None else StripPlotter(captioner, runs, attention, backbone=backbone, device=device)
-    files = expand_folders(images, captioner.modality, readable_by(captioner.modality))
+    write: WriteCaptions,
+    strips: StripPlotter | None,
+) -> list[MediaError]:
+    """Write the captions of each file as soon as they are decided; return the errors of unreadable files."""
+    unreadable: list[MediaError] = []
     prefixes = [prefix] * len(files) if prefix else None
-    records: list[dict[str, Any]] = []
-    unreadable = 0
-    visible = as_json or not sys.stdout.isatty()  # captions on a terminal show the progress themselves
-    with progress_bar("describing") if visible else nullcontext(None) as bar:
-        results = captioner.describe_each(files, prefixes=prefixes, batch_size=batch_size, **decoding)
+    results = captioner.describe_each(files, prefixes=prefixes, batch_size=batch_size, **decoding)
+    with progress_bar("describing") as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
+            write(file, result)
             if isinstance(result, MediaError):
-                unreadable += 1
-                print_error(result)
-            elif as_json:
-                captions = [{"text": one.text, "log_prob": one.log_prob, "score": one.score} for one in result]
-                records.append({"image": str(file), "captions": captions})
-            else:
-                for caption in result:
-                    log_prob = f"\t{caption.log_prob:.2f}" if len(result) > 1 else ""
-                    typer.echo(f"{file}\t{caption.text}{log_prob}")
-            if strips is not None and not isinstance(result, MediaError):
+                unreadable.append(result)
+            elif strips is not None:
                 strips.add(file, result[0])
-            if bar is not None and len(files) > 1:
+            if len(files) > 1:
                 bar(done, len(files))
-    if as_json:
-        print_json(records)
-    if strips is not None:
-        strips.save()
-    return not unreadable
+    return unreadable
+
+
+def report_unreadable(errors: Sequence[MediaError], total: int) -> None:
+    """Print the errors of unreadable files after the results of the others, and exit with status 1 if there are any."""
+    for error in errors:
+        print_error(error)
+    if len(errors) > 1:
+        print_error(f"{len(errors):,} of {total:,} files cannot be read; the others are done")
+    if errors:
+        raise typer.Exit(1)
 
 
 def _explain_beam(
@@ -174,24 +216,10 @@ def _explain_beam(
         raise SettingsError(
             f"--explain-beam explains the search of one file, got the folder {image}; name a file in it"
         )
+    check_runs(runs, device, decoding)
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
     explanation = captioner.explain_beam(image, prefix=prefix, **decoding)
     write_beam(explanation, out)
     if out != STANDARD_OUTPUT:
         for one in explanation.hypotheses:
             typer.echo(f"{image}\t{captioner.tokenizer.decode(one.tokens, detokenise=True)}\t{one.log_prob:.2f}")
-
-
-def expand_folders(paths: Sequence[Path], modality: Modality, readable: Sequence[Modality]) -> list[Path]:
-    """Replace each folder by the files in it of the readable modalities, for a model of a modality."""
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if any(one.matches(file) for one in readable))
-            if not inside:
-                expected = ", ".join(sorted(suffix for one in readable for suffix in one.suffixes))
-                raise SettingsError(f"{path}: no {modality.plural} in this folder; expected {expected}")
-            files += inside
-        else:
-            files.append(path)
-    return files

@@ -22,7 +22,8 @@ from limner.cli.options import (
     given,
     require_models,
 )
-from limner.cli.terminal import print_json, print_scores, progress_bars
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, print_json, print_scores, progress_bars
 from limner.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -91,16 +92,23 @@ def evaluate(
     from limner.evaluation.evaluate import EvaluationOptions, save_evaluation
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.regions import RegionOptions
+    from limner.metrics import REGION_METRICS, require_metrics
+    from limner.runs.recipe import Recipe
     from limner.runs.trained_model import load_trained_model
 
-    models = [load_trained_model(run, device) for run in runs]
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
     decoding_changes = [f"decoding.{key}={value}" for key, value in decoding.items()]
-    recipe = _change(models[0].recipe, [*(changes or []), *decoding_changes])
+    config = check_runs(runs, device, decoding)
+    recipe = _change(Recipe.parse(config.recipe), [*(changes or []), *decoding_changes])
+    require_metrics(name for name in metric or () if name not in REGION_METRICS)
+    opened = Collection.open(collection)
+    opened.require_split(split or recipe.data.test)
+    with activity("loading the model"):
+        models = [load_trained_model(run, device) for run in runs]
     with progress_bars() as progress:
         evaluation = evaluate_models(
             models,
-            Collection.open(collection),
+            opened,
             options=EvaluationOptions(
                 split=split,
                 decoding=recipe.decoding,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from limner.cli.app import USE, app
-from limner.cli.describe import expand_folders
+from limner.cli.describe import RecursiveOption, report_unreadable
+from limner.cli.input_files import find_input_files
 from limner.cli.options import (
     MIN_CONFIDENCE,
     BackboneOption,
@@ -21,7 +22,8 @@ from limner.cli.options import (
     given,
     require_one_model,
 )
-from limner.cli.terminal import err, print_error, print_json, progress_bar
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import MediaError, SettingsError
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def regions(
     beam_size: BeamSizeOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
+    recursive: RecursiveOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the regions of images and describe each of them, with a dense captioner.
@@ -60,19 +63,19 @@ def regions(
     from limner.inference.region_captioner import RegionCaptioner
     from limner.media.modality import IMAGE
 
-    files = expand_folders(images, IMAGE, (IMAGE,))
+    check_runs([run], device, given(beam_size=beam_size))
+    files = find_input_files(images, IMAGE, (IMAGE,), recursive)
     drawings = _drawings(files, out, is_single=len(images) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
     selection = {"count": count, "min_confidence": MIN_CONFIDENCE if min_confidence is None else min_confidence}
     records: list[dict[str, Any]] = []
-    unreadable = 0
+    unreadable: list[MediaError] = []
     with progress_bar("finding regions") as bar:
         for done, file in enumerate(files, 1):
             try:
                 found = _find(captioner, file, drawings.get(file), {**selection, **given(beam_size=beam_size)})
             except MediaError as error:
-                unreadable += 1
-                print_error(error)
+                unreadable.append(error)
             else:
                 if not found:
                     confidence = selection["min_confidence"]
@@ -85,8 +88,7 @@ def regions(
                 bar(done, len(files))
     if as_json:
         print_json(records)
-    if unreadable:
-        raise typer.Exit(1)
+    report_unreadable(unreadable, len(files))
 
 
 def _find(captioner: RegionCaptioner, file: Path, drawing: Path | None, options: dict[str, Any]) -> list[RegionCaption]:

@@ -9,7 +9,8 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelOption, require_one_model
-from limner.cli.terminal import print_json
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, print_json, progress_bar
 
 
 @app.command(rich_help_panel=USE)
@@ -27,9 +28,14 @@ def score(
     """
     run = require_one_model(model, "score")
     from limner.inference.scorer import Scorer
+    from limner.media.modality import modality_of
 
-    scorer = Scorer.load(run, backbone=backbone, device=device)
-    scores = scorer.score([image] * len(sentences), sentences)
+    check_runs([run], device)
+    modality_of(image).open(image)  # an unreadable image is found before the model is loaded
+    with activity("loading the model"):
+        scorer = Scorer.load(run, backbone=backbone, device=device)
+    with progress_bar("scoring") as bar:
+        scores = scorer.score([image] * len(sentences), sentences, on_progress=bar)
     if as_json:
         print_json([{"sentence": text, **one._asdict()} for text, one in zip(sentences, scores, strict=True)])
         return

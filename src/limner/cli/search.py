@@ -19,6 +19,7 @@ from limner.cli.options import (
     SearchedSplitOption,
     require_one_model,
 )
+from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, err, print_json, progress_bar
 from limner.errors import SettingsError
 
@@ -68,14 +69,26 @@ def search(
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
 
-    retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
+    check_runs([run], device)
     opened = Collection.open(collection)
+<<<<<<< HEAD
     if by_file:
         with progress_bar("computing P(w), once for this model and collection") as progress:
             results = retriever.retrieve_sentences(query, opened, split=split, count=count, on_progress=progress)
     else:
         with activity("searching"):
             results = retriever.retrieve_images(query, opened, split=split, count=count)
+=======
+    opened.require_split(split)
+    with activity("loading the model"):
+        retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
+    if by_file:
+        with activity("searching"):
+            results = retriever.retrieve_sentences(query, opened, split=split, count=count)
+    else:
+        with progress_bar("searching") as bar:
+            results = retriever.retrieve_images(query, opened, split=split, count=count, on_progress=bar)
+>>>>>>> 432a799 (describe writes text, TSV, CSV, JSON lines or JSON as captions are decided, finds files recursively or on standard input, and reports unreadable files at the end; options are checked before weights and backbone are loaded; search shows the item's own sentence and image)
     if as_json:
         print_json([result._asdict() for result in results])
         return

@@ -28,7 +28,8 @@ from limner.cli.options import (
     given,
     require_models,
 )
-from limner.cli.terminal import err, print_json, progress_bar
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, err, print_json, progress_bar
 from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import SettingsError
 from limner.files import write_text
@@ -159,11 +160,13 @@ def translate(
         _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
     _refuse(_options(selection), "possible only with --collection")
+    check_runs(runs, device, decoding)
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
     _require_writable(out)
     require_beam_file(explain_beam, len(source.texts))
-    translator = _load_translator(runs, images, backbone, device)
+    with activity("loading the model"):
+        translator = _load_translator(runs, images, backbone, device)
     if explain_beam is not None:
         write_beam(translator.explain_beam(source.texts[0], image=images[0], missing=missing, **decoding), explain_beam)
     with progress_bar("translating") as bar:
@@ -322,7 +325,11 @@ def _translate_collection(
     from limner.inference.base import change_decoding
     from limner.runs.trained_model import load_trained_model
 
-    models = [load_trained_model(run, device) for run in runs]
+    check_runs(runs, device, decoding)
+    collection = Collection.open(folder)
+    collection.require_split(selection.split)
+    with activity("loading the model"):
+        models = [load_trained_model(run, device) for run in runs]
     source, target = _require_languages(models[0], runs[0], selection)
     settings = BackTranslationSettings(
         split=selection.split,
@@ -330,7 +337,6 @@ def _translate_collection(
         batch_size=batch_size,
         decoding=change_decoding(models[0].recipe.decoding, decoding),
     )
-    collection = Collection.open(folder)
     if not selection.write:
         with progress_bar("translating") as bar:
             translations = translate_all(models, collection, settings=settings, on_progress=bar)

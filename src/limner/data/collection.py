@@ -137,14 +137,24 @@ class Collection:
         if self._splits is not None:
             moved = ({**row, "split": self._splits[row["id"]]} for row in rows if row["id"] in self._splits)
             rows = [row for row in moved if split in (None, row["split"])]
-        if split is not None and not rows:
-            splits = ", ".join(f"'{name}' ({count})" for name, count in self.splits().items())
-            raise CollectionError(
-                f"{self.path}: no items in split '{split}'; the splits are {splits}: choose one of them (in a recipe "
-                "data.train, data.val, data.test), or import with --split auto, which assigns items to train, val and "
-                f"test{did_you_mean(split, self.splits())}"
-            )
+        if not rows:
+            self.require_split(split)
         return [_item_of_row(row) for row in rows]
+
+    def require_split(self, split: str | None) -> None:
+        """Check that a split has items; None stands for all splits.
+
+        Raises:
+            CollectionError: it has none.
+        """
+        if split is None or split in (counts := self.splits()):
+            return
+        splits = ", ".join(f"'{name}' ({count})" for name, count in counts.items())
+        raise CollectionError(
+            f"{self.path}: no items in split '{split}'; the splits are {splits}: choose one of them (in a recipe "
+            "data.train, data.val, data.test), or import with --split auto, which assigns items to train, val and "
+            f"test{did_you_mean(split, counts)}"
+        )
 
     def splits(self) -> dict[str, int]:
         """Number of items of each split, in stored order."""

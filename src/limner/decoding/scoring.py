@@ -16,6 +16,7 @@ from limner.data.examples import Batch
 from limner.layers.precision import precise
 from limner.metrics import Score, perplexity
 from limner.models.protocols import Model, Output, device_of
+from limner.progress import Progress
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -44,7 +45,14 @@ class SentenceScores(NamedTuple):
 
 
 @torch.inference_mode()
-def score_examples(model: Model, examples: Examples, batch_size: int = 256, *, skip_words: int = 0) -> SentenceScores:
+def score_examples(
+    model: Model,
+    examples: Examples,
+    batch_size: int = 256,
+    *,
+    skip_words: int = 0,
+    on_progress: Progress | None = None,
+) -> SentenceScores:
     """Compute the log-probability of every sentence given its image or source sentence.
 
     The model is in evaluation mode meanwhile, and returns to its mode afterwards. The end-of-sentence token counts,
@@ -55,6 +63,7 @@ def score_examples(model: Model, examples: Examples, batch_size: int = 256, *, s
         examples: sentences with their images and source sentences.
         batch_size: maximum number of sentences a batch; it changes no result.
         skip_words: number of leading tokens that are not counted, see `counted_tokens`.
+        on_progress: called with the number of sentences done and their total.
     """
     training = model.training
     model.eval()
@@ -63,12 +72,16 @@ def score_examples(model: Model, examples: Examples, batch_size: int = 256, *, s
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
+    done = 0
     for rows, batch in zip(batches, prefetch(examples.batch, batches, 4), strict=True):
         mask = counted_tokens(batch, skip_words, count_eos=count_eos)
         moved = batch.to(device)
         counted = replace(moved, target_mask=mask.to(device))
         log_probs[rows] = sentence_log_probs(model(moved), counted).cpu()
         tokens[rows] = mask.sum(1)
+        done += len(rows)
+        if on_progress is not None:
+            on_progress(done, len(examples))
     model.train(training)
     return SentenceScores(log_probs, tokens, skip_words, count_eos)
 

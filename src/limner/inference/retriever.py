@@ -39,9 +39,10 @@ class RetrievalResult(NamedTuple):
     id: str
     """Id of the item that the image or sentence belongs to."""
     image: str | None
-    """Path of the image or audio file in text-to-image retrieval, None otherwise."""
+    """Path of the item's image or audio file; None for an item without one."""
     text: str
-    """The query in text-to-image retrieval, the retrieved sentence otherwise."""
+    """First sentence of the item in the model's language in text-to-image retrieval, empty if there is none; the
+    retrieved sentence in image-to-text retrieval."""
     score: float
     """log P(w|I) in text-to-image retrieval, log P(w|I) - log P(w) otherwise."""
 
@@ -72,7 +73,13 @@ class Retriever:
         return cls(model, encoder, Path(run))
 
     def retrieve_images(
-        self, sentence: str, collection: Collection, *, split: str | None = None, count: int = 5
+        self,
+        sentence: str,
+        collection: Collection,
+        *,
+        split: str | None = None,
+        count: int = 5,
+        on_progress: Progress | None = None,
     ) -> list[RetrievalResult]:
         """Rank the images of a collection for a sentence by P(w|I); images without features are left out.
 
@@ -81,6 +88,7 @@ class Retriever:
             collection: images to search and their features.
             split: split to search; None for all.
             count: number of results.
+            on_progress: called with the number of images done and their total.
 
         Raises:
             FeatureError: the collection lacks the features that the model was trained on.
@@ -97,10 +105,10 @@ class Retriever:
         tokens = self.model.tokenizer.encode(sentence)
         if all(token == SPECIAL_TOKENS.unk for token in tokens):
             raise SettingsError(f"'{sentence}': none of its words is in the vocabulary of the model; use other words")
-        scores = pair_log_probs(self.model.model, [tokens], items, features)[0]
-        best = scores.topk(min(count, len(items)))
+        scores = pair_log_probs(self.model.model, [tokens], items, features, on_progress=on_progress)[0]
+        best, lang = scores.topk(min(count, len(items))), self.model.recipe.data.lang
         return [
-            RetrievalResult(items[row].id, str(collection.media_file(items[row])), sentence, score)
+            RetrievalResult(items[row].id, _path(items[row], collection), next(iter(items[row].texts(lang)), ""), score)
             for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]
 
@@ -153,8 +161,8 @@ class Retriever:
         for row in scores.argsort(descending=True, stable=True).tolist():
             if len(best) == count:
                 break
-            text = examples.texts[row]
-            best.setdefault(text, RetrievalResult(items[examples.owners[row]].id, None, text, float(scores[row])))
+            text, owner = examples.texts[row], items[examples.owners[row]]
+            best.setdefault(text, RetrievalResult(owner.id, _path(owner, collection), text, float(scores[row])))
         return list(best.values())
 
     def _log_marginal(
@@ -183,6 +191,11 @@ class Retriever:
                 f"model '{self.model.recipe.model.name}' was trained without images; retrieval needs one that uses them"
             )
         return features
+
+
+def _path(item: Item, collection: Collection) -> str | None:
+    """Return the path of the image or audio file of an item; None if it has none."""
+    return None if item.media_path is None else str(collection.media_file(item))
 
 
 def _with_features(collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:

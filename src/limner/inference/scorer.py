@@ -17,6 +17,7 @@ from limner.inference.captioner import require_images
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.media.image import ImageInput
 from limner.metrics import perplexity
+from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
 SCORING_BATCH_SIZE = 32
@@ -55,12 +56,15 @@ class Scorer:
         (model,), encoder = load_models([run], backbone, device)
         return cls(model, encoder)
 
-    def score(self, images: Sequence[ImageInput], sentences: Sequence[str]) -> list[SentenceScore]:
+    def score(
+        self, images: Sequence[ImageInput], sentences: Sequence[str], *, on_progress: Progress | None = None
+    ) -> list[SentenceScore]:
         """Compute the probability of each sentence given the image at the same position.
 
         Args:
             images: N paths, encoded bytes, PIL images or arrays (H, W, 3).
             sentences: N sentences.
+            on_progress: called with the number of sentences done and their total.
 
         Raises:
             SettingsError: the numbers of images and sentences differ, or a sentence has no words.
@@ -80,7 +84,7 @@ class Scorer:
         ]
         features = BackboneFeatures(self.backbone, images) if self.backbone is not None else None
         examples = Examples(items, self.model.target, features)
-        scores = score_examples(self.model.model, examples, batch_size=SCORING_BATCH_SIZE)
+        scores = score_examples(self.model.model, examples, batch_size=SCORING_BATCH_SIZE, on_progress=on_progress)
         return [
             SentenceScore(log_prob, count, perplexity(log_prob, count).value)
             for log_prob, count in zip(scores.log_probs.tolist(), scores.tokens.tolist(), strict=True)

@@ -102,6 +102,20 @@ def save_trained_model(folder: Path, trained: TrainedModel) -> None:
     save_tensors(folder / "model.safetensors", trained.model.state_dict())
 
 
+def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
+    """Read the configuration and the recipe of a complete run; the weights are not read.
+
+    Raises:
+        RunError: a file is missing or damaged.
+    """
+    if not (folder / "config.json").exists():
+        raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
+    if not (folder / "model.safetensors").exists():
+        raise RunError(f"{folder}: found no model.safetensors, because the training has not validated yet; resume it")
+    config = ModelConfig.load(folder / "config.json")
+    return config, Recipe.parse(config.recipe, where=str(folder / "config.json"))
+
+
 def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
     """Load a model from a run directory, in evaluation mode; the commands choose the number of threads by its size.
 
@@ -114,16 +128,11 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
         SettingsError: the device is not available.
     """
     folder = Path(folder)
-    if not (folder / "config.json").exists():
-        raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
-    if not (folder / "model.safetensors").exists():
-        raise RunError(f"{folder}: found no model.safetensors, because the training has not validated yet; resume it")
-    config = ModelConfig.load(folder / "config.json")
+    config, recipe = read_config(folder)
     tokenizer = _load_tokenizer(folder / "tokenizer.json", config.tokenizer_sha256)
     source_tokenizer = None
     if config.source_vocab_size is not None:
         source_tokenizer = _load_tokenizer(folder / SOURCE_TOKENIZER, config.source_tokenizer_sha256)
-    recipe = Recipe.parse(config.recipe, where=str(folder / "config.json"))
     model = build_model(recipe.model, config.inputs)
     load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
     use_threads_for(model.parameters())

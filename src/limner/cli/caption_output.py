@@ -1,0 +1,124 @@
+"""Output of captions in several formats, one input at a time, to standard output or a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
+
+from limner.errors import MediaError, SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from limner.inference.captioner import Caption
+
+CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]
+"""Format of captions: `text` has the file and the caption, `tsv` and `csv` a header, `jsonl` one object per input, and
+`json` one list, which is complete at the end only."""
+SUFFIXES: dict[str, CaptionFormat] = {
+    ".txt": "text",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "json",
+}
+COLUMNS = ("image", "rank", "caption", "log_prob")
+"""Header of tables of captions."""
+
+WriteCaptions = Callable[[Path, "list[Caption] | MediaError"], None]
+"""Called with each input and its captions, or with the error that it cannot be read."""
+
+
+def choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | None) -> CaptionFormat:
+    """Return the format of the captions: as chosen, else by the suffix of the file, else text.
+
+    Raises:
+        SettingsError: --json and --format disagree, or the suffix has no format.
+    """
+    if as_json:
+        if chosen not in (None, "json"):
+            raise SettingsError(f"--json and --format {chosen}: give one or the other")
+        return "json"
+    if chosen is not None or output is None:
+        return chosen or "text"
+    if output.suffix.lower() not in SUFFIXES:
+        known = ", ".join(get_args(CaptionFormat))
+        raise SettingsError(
+            f"--output {output}: expected a file that ends in {', '.join(SUFFIXES)}; rename it, or choose one of "
+            f"--format {known}{did_you_mean(output.suffix, SUFFIXES)}"
+        )
+    return SUFFIXES[output.suffix.lower()]
+
+
+@contextmanager
+def caption_output(output: Path | None, kind: CaptionFormat) -> Iterator[WriteCaptions]:
+    """Yield a function that writes the captions of one input at once, so that they can be read while others follow.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+    if output is None:
+        yield from _write(lambda: sys.stdout, kind)
+        return
+    try:
+        stream = output.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise SettingsError(f"--output {output}: cannot be written ({error.strerror}); name another file") from None
+    with stream:
+        yield from _write(lambda: stream, kind)
+
+
+def _write(stream: Callable[[], TextIO], kind: CaptionFormat) -> Iterator[WriteCaptions]:
+    """Yield the function that writes the captions of an input."""
+    records: list[dict[str, Any]] = []
+
+    def emit(text: str) -> None:
+        # Bytes of a file name that are not UTF-8 are written as \udc80 to \udcff, which is valid in JSON as well.
+        stream().write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+        stream().flush()
+
+    def write(file: Path, result: list[Caption] | MediaError) -> None:
+        if kind == "json":
+            records.extend([] if isinstance(result, MediaError) else [_record(file, result)])
+        elif kind == "jsonl":
+            emit(json.dumps(_record(file, result), ensure_ascii=False) + "\n")
+        elif not isinstance(result, MediaError):
+            emit("".join(_lines(file, result, kind)))
+
+    if kind in ("tsv", "csv"):
+        emit(_row(COLUMNS, kind))
+    yield write
+    if kind == "json":
+        emit(json.dumps(records, ensure_ascii=False, indent=1) + "\n")
+
+
+def _record(file: Path, result: list[Caption] | MediaError) -> dict[str, Any]:
+    if isinstance(result, MediaError):
+        return {"image": str(file), "error": str(result)}
+    captions = [{"text": one.text, "log_prob": one.log_prob, "score": one.score} for one in result]
+    return {"image": str(file), "captions": captions}
+
+
+def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat) -> Iterator[str]:
+    """Yield the lines of an input; the log-probability is part of the text where there are several captions."""
+    for rank, one in enumerate(captions, 1):
+        if kind == "text":
+            log_prob = f"\t{one.log_prob:.2f}" if len(captions) > 1 else ""
+            yield f"{file}\t{one.text}{log_prob}\n"
+        else:
+            yield _row((str(file), rank, one.text, f"{one.log_prob:.4f}"), kind)
+
+
+def _row(values: Sequence[object], kind: CaptionFormat) -> str:
+    """Write one row of a table; RFC 4180 with line feeds for csv, no quotes for tsv."""
+    if kind == "tsv":
+        return (
+            "\t".join(" ".join(str(value).split()) if isinstance(value, str) else str(value) for value in values) + "\n"
+        )
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.getvalue()

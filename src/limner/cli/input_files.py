@@ -1,0 +1,66 @@
+"""The files that a command reads: named on the command line, inside folders, or listed on standard input."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from limner.cli.text_files import STANDARD_INPUT
+from limner.errors import MediaError, SettingsError
+
+if TYPE_CHECKING:
+    from limner.media.modality import Modality
+
+
+def find_input_files(
+    paths: Sequence[Path], modality: Modality, readable: Sequence[Modality], recursive: bool = False
+) -> list[Path]:
+    """Replace each folder by the files in it, and `-` by the files and folders that standard input lists.
+
+    Args:
+        paths: files, folders and `-`.
+        modality: modality of the model, for messages.
+        readable: modalities of the files that are found in folders.
+        recursive: whether files in folders of folders are found as well.
+
+    Raises:
+        SettingsError: there is no file in a folder, or standard input lists none.
+        MediaError: none of the files exists.
+    """
+    files: list[Path] = []
+    for path in _with_listed(paths):
+        if path.is_dir():
+            files += _inside(path, modality, readable, recursive)
+        else:
+            files.append(path)
+    if not any(file.exists() for file in files):
+        others = f", nor do {len(files) - 1} more" if len(files) > 1 else ""
+        raise MediaError(f"{files[0]}: no such file{others}; name {modality.plural} or folders that exist")
+    return files
+
+
+def _with_listed(paths: Sequence[Path]) -> Iterator[Path]:
+    """Replace `-` by the paths that standard input lists, one per line."""
+    for path in paths:
+        if path != STANDARD_INPUT:
+            yield path
+            continue
+        listed = [line for line in sys.stdin.buffer.read().splitlines() if line.strip()]
+        if not listed:
+            raise SettingsError("standard input: expected one file per line, got none; list them, as with 'ls *.jpg'")
+        yield from (Path(os.fsdecode(line)) for line in listed)
+
+
+def _inside(folder: Path, modality: Modality, readable: Sequence[Modality], recursive: bool) -> list[Path]:
+    """Return the files of a folder in the order of their names."""
+    found = folder.rglob("*") if recursive else folder.iterdir()
+    inside = sorted(file for file in found if any(one.matches(file) for one in readable) and not file.is_dir())
+    if inside:
+        return inside
+    expected = ", ".join(sorted(suffix for one in readable for suffix in one.suffixes))
+    deeper = not recursive and any(entry.is_dir() for entry in folder.iterdir())
+    remedy = "; add --recursive for those in its folders" if deeper else ""
+    raise SettingsError(f"{folder}: no {modality.plural} in this folder; expected {expected}{remedy}")

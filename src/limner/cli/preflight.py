@@ -1,0 +1,35 @@
+"""Checks of options before weights or a backbone are loaded, so that a mistake is reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from limner.runs.trained_model import ModelConfig
+
+
+def check_runs(runs: Sequence[Path], device: str, decoding: Mapping[str, Any] | None = None) -> ModelConfig:
+    """Check the run folders, the device and the decoding options of a command; weights are not read.
+
+    Args:
+        runs: run folders, several for an ensemble.
+        device: name of the device.
+        decoding: changes of the decoding settings of the first run.
+
+    Returns:
+        Configuration of the first run.
+
+    Raises:
+        RunError: a folder is not a complete run.
+        SettingsError: the device is not available, or a decoding setting is not allowed.
+    """
+    from limner.device import find_device
+    from limner.inference.base import change_decoding
+    from limner.runs.trained_model import read_config
+
+    find_device(device)
+    configs = [read_config(run) for run in runs]
+    change_decoding(configs[0][1].decoding, decoding or {})
+    return configs[0][0]

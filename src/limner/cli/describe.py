@@ -104,26 +104,14 @@ def describe(
 
     Example: `limner describe photo.jpg --model runs/mrnn --beam-size 5 --n-best 3`
     """
-    sampling = given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-    if sampling and not sample:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in sampling)
-        raise SettingsError(f"{names} {'has' if len(sampling) == 1 else 'have'} an effect only with --sample")
-    decoding = given(
-        beam_size=beam_size,
-        n_best=n_best,
-        length_penalty=length_penalty,
-        min_length=min_length,
-        max_length=max_length,
-        sample=sampling if sample else None,
-    )
+    sampling = _sampling(sample, given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed))
+    lengths = given(length_penalty=length_penalty, min_length=min_length, max_length=max_length)
+    decoding = given(beam_size=beam_size, n_best=n_best, **lengths, sample=sampling)
     plots = attention_options(attention, compare)
     if explain_beam is not None:
-        if plots is not None:
-            raise SettingsError("--attention and --explain-beam: give one or the other")
-        if as_json or format_ or output:
-            raise SettingsError(
-                "--json, --format and --output have no effect on --explain-beam; name a file that ends in .json"
-            )
+        _require_alone("--explain-beam", {"--attention": plots, "--format": format_, "--output": output})
+        if as_json:
+            raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
         _explain_beam(images, require_models(model), prefix, decoding, backbone, device, explain_beam)
         return
     kind = choose_format(format_, as_json, output)
@@ -135,6 +123,20 @@ def describe(
     if strips is not None:
         strips.save()
     report_unreadable(unreadable, len(files))
+
+
+def _sampling(sample: bool, options: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the settings of sampling; None for beam search, which has none."""
+    if options and not sample:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        raise SettingsError(f"{names} {'has' if len(options) == 1 else 'have'} an effect only with --sample")
+    return options if sample else None
+
+
+def _require_alone(option: str, others: dict[str, object]) -> None:
+    """Raise SettingsError if one of the other options was given, which have no effect beside the first."""
+    for name in (name for name, value in others.items() if value):
+        raise SettingsError(f"{name} and {option}: give one or the other")
 
 
 def _find_files(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -92,15 +92,10 @@ def evaluate(
     from limner.evaluation.evaluate import EvaluationOptions, save_evaluation
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.regions import RegionOptions
-    from limner.metrics import REGION_METRICS, require_metrics
-    from limner.runs.recipe import Recipe
     from limner.runs.trained_model import load_trained_model
 
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
-    decoding_changes = [f"decoding.{key}={value}" for key, value in decoding.items()]
-    config = check_runs(runs, device, decoding)
-    recipe = _change(Recipe.parse(config.recipe), [*(changes or []), *decoding_changes])
-    require_metrics(name for name in metric or () if name not in REGION_METRICS)
+    recipe = _check(runs, device, decoding, changes or [], metric or [])
     opened = Collection.open(collection)
     opened.require_split(split or recipe.data.test)
     with activity("loading the model"):
@@ -137,6 +132,16 @@ def _print(evaluation: Evaluation, published: Published | None, path: Path, as_j
     print_scores(evaluation.scores, published.values if published else {}, published.row if published else "")
     skipped = f", {evaluation.left_out:,} items without image features skipped" if evaluation.left_out else ""
     typer.echo(f"{path} ({evaluation.seconds:.1f} s{skipped})")
+
+
+def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:
+    """Return the changed recipe of the first run, after a check of the options that need no weights."""
+    from limner.metrics import REGION_METRICS, require_metrics
+    from limner.runs.recipe import Recipe
+
+    require_metrics(name for name in metrics if name not in REGION_METRICS)
+    config = check_runs(runs, device, decoding)
+    return _change(Recipe.parse(config.recipe), [*changes, *(f"decoding.{k}={v}" for k, v in decoding.items())])
 
 
 def _change(recipe: Recipe, changes: list[str]) -> Recipe:

@@ -71,24 +71,15 @@ def search(
 
     check_runs([run], device)
     opened = Collection.open(collection)
-<<<<<<< HEAD
-    if by_file:
-        with progress_bar("computing P(w), once for this model and collection") as progress:
-            results = retriever.retrieve_sentences(query, opened, split=split, count=count, on_progress=progress)
-    else:
-        with activity("searching"):
-            results = retriever.retrieve_images(query, opened, split=split, count=count)
-=======
     opened.require_split(split)
     with activity("loading the model"):
         retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
     if by_file:
-        with activity("searching"):
-            results = retriever.retrieve_sentences(query, opened, split=split, count=count)
+        with progress_bar("computing P(w), once for this model and collection") as progress:
+            results = retriever.retrieve_sentences(query, opened, split=split, count=count, on_progress=progress)
     else:
-        with progress_bar("searching") as bar:
-            results = retriever.retrieve_images(query, opened, split=split, count=count, on_progress=bar)
->>>>>>> 432a799 (describe writes text, TSV, CSV, JSON lines or JSON as captions are decided, finds files recursively or on standard input, and reports unreadable files at the end; options are checked before weights and backbone are loaded; search shows the item's own sentence and image)
+        with progress_bar("searching") as progress:
+            results = retriever.retrieve_images(query, opened, split=split, count=count, on_progress=progress)
     if as_json:
         print_json([result._asdict() for result in results])
         return

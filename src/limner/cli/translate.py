@@ -160,13 +160,11 @@ def translate(
         _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
     _refuse(_options(selection), "possible only with --collection")
-    check_runs(runs, device, decoding)
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
     _require_writable(out)
     require_beam_file(explain_beam, len(source.texts))
-    with activity("loading the model"):
-        translator = _load_translator(runs, images, backbone, device)
+    translator = _load_translator(runs, images, decoding, backbone, device)
     if explain_beam is not None:
         write_beam(translator.explain_beam(source.texts[0], image=images[0], missing=missing, **decoding), explain_beam)
     with progress_bar("translating") as bar:
@@ -180,12 +178,14 @@ def translate(
 
 
 def _load_translator(
-    runs: Sequence[Path], images: Sequence[Path | None], backbone: str | None, device: str
+    runs: Sequence[Path], images: Sequence[Path | None], decoding: dict[str, Any], backbone: str | None, device: str
 ) -> Translator:
-    """Load the models, and their backbone if there are images."""
+    """Load the models, and their backbone if there are images, after a check of the options."""
     from limner.inference.translator import Translator
 
-    return Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
+    check_runs(runs, device, decoding)
+    with activity("loading the model"):
+        return Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
 
 
 def _write(text: str, file: Path | None) -> None:

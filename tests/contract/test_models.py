@@ -14,8 +14,8 @@ from limner.decoding.settings import DecodingSettings
 from limner.models import Model
 from limner.models.protocols import CountBasedModel, PairScorer
 from limner.retrieval.all_pairs import tiled_log_probs
-from limner.runs.trained_model import load_tensors, save_tensors
 from limner.runs.training_settings import AdamSettings, TrainingSettings
+from limner.storage.tensors import load_tensors, save_tensors
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.losses import word_loss
 from limner.training.optimizers import build_optimizer

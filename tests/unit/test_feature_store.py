@@ -247,7 +247,7 @@ def test_damaged_table_is_refused_by_name(collection):
     extract(collection, ColourBackbone())
     for manifest in (collection.path / "features" / "eye.lance" / "_versions").iterdir():
         manifest.write_bytes(b"garbage")
-    with pytest.raises(FeatureError, match=r"eye\.lance: not a readable feature table"):
+    with pytest.raises(FeatureError, match=r"eye\.lance: damaged feature table"):
         FeatureTable.open(collection, "eye")
 
 

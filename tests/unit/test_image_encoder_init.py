@@ -7,7 +7,8 @@ from limner.errors import RunError, SettingsError
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.runs.recipe import load_recipe
-from limner.runs.trained_model import load_tensors, load_trained_model
+from limner.runs.trained_model import load_trained_model
+from limner.storage.tensors import load_tensors
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 from limner.training.loop import train
 from limner.training.setup import prepare

@@ -32,6 +32,7 @@ from limner.features.kmeans import (
     spherical_kmeans,
 )
 from limner.features.store import FeatureTable
+from limner.storage import tensors
 
 SMALL = KMeansSettings(size=16, patch=4, filters=8, grid=3, patches=600, passes=4)
 
@@ -183,7 +184,7 @@ def test_a_full_disk_keeps_the_old_file(learned, file, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = file.read_bytes()
-    monkeypatch.setattr(kmeans, "save_file", fill_up)
+    monkeypatch.setattr(tensors, "save_file", fill_up)
     with pytest.raises(RunError, match="No space left"):
         save_filters(file, learned)
     assert file.read_bytes() == before

@@ -18,7 +18,8 @@ from limner.files import locked
 from limner.metrics import METRICS
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
-from limner.runs.trained_model import load_tensors, load_trained_model
+from limner.runs.trained_model import load_trained_model
+from limner.storage.tensors import load_tensors
 from limner.training import context as context_module
 from limner.training import epoch as epoch_module
 from limner.training import loop, stages, state

@@ -24,7 +24,8 @@ from limner.models.nmt import NMT, NMTSettings
 from limner.models.protocols import ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
-from limner.runs.trained_model import TransferredWeights, load_tensors, load_trained_model, transfer_weights
+from limner.runs.trained_model import TransferredWeights, load_trained_model, transfer_weights
+from limner.storage.tensors import load_tensors
 from limner.training.loop import train
 
 COLOURS = {"red": ("rote", (250, 20, 20)), "green": ("grüne", (20, 250, 20)), "blue": ("blaue", (20, 20, 250))}

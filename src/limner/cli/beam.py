@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import typer
 from limner.cli.terminal import err
 from limner.errors import SettingsError
 from limner.files import write_text
+from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
     from limner.inference.explain_beam import BeamExplanation
@@ -43,7 +43,7 @@ def write_beam(explanation: BeamExplanation, out: Path) -> None:
         typer.echo(beam_text(explanation))
         return
     if suffix == ".json":
-        write_text(out, json.dumps(explanation.to_json(), ensure_ascii=False, indent=1) + "\n")
+        write_text(out, to_json(explanation.to_json(), indent=1) + "\n")
     elif suffix == ".txt":
         write_text(out, beam_text(explanation) + "\n")
     else:

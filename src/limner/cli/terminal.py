@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
     from limner.data.summary import CollectionSummary
@@ -43,7 +44,7 @@ def print_usage_error(message: str, command: str) -> None:
 
 def print_json(value: object) -> None:
     """Print a value as JSON on standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=1, default=str) + "\n")
+    sys.stdout.write(to_json(value, indent=1) + "\n")
 
 
 def print_summary(summary: CollectionSummary) -> None:

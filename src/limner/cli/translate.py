@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from limner.cli.terminal import activity, err, print_json, progress_bar
 from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import SettingsError
 from limner.files import write_text
+from limner.storage.json_text import to_json
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
@@ -306,7 +306,7 @@ def _format_json(
         }
         for text, image, hypotheses in zip(texts, images, translations, strict=True)
     ]
-    return json.dumps(records, ensure_ascii=False, indent=1) + "\n"
+    return to_json(records, indent=1) + "\n"
 
 
 def _translate_collection(

@@ -28,6 +28,10 @@ from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.errors import CollectionError, did_you_mean
 from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
+from limner.storage.checksums import CHECKSUM, checksum
+from limner.storage.json_text import to_json
+from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
+from limner.structured_files import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +69,8 @@ SCHEMA = pa.schema(
 """Columns of the items table."""
 OPTIONAL_COLUMNS = {"audio", "track", "frame_size", "frame_labels"}
 """Columns that collections of older versions lack."""
-_LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # raised by Lance and Arrow for invalid files
+_SPLITS_KEY = b"limner.splits"
+"""Entry of the table's metadata with the number of items of each split, as JSON."""
 
 
 class Changes(NamedTuple):
@@ -106,10 +111,8 @@ class Collection:
         if not (path / ITEMS).is_dir():
             state = f"is not a collection (it has no {ITEMS})" if path.exists() else "does not exist"
             raise CollectionError(f"{path}: this folder {state}; create a collection with 'limner import'")
-        try:
-            dataset = lance.dataset(str(path / ITEMS))
-        except _LANCE_ERRORS as error:
-            raise _damaged_table(path, error) from None
+        with damage_as(lambda reason: _damaged_table(path, reason)):
+            dataset = open_table(path / ITEMS)
         if absent := set(SCHEMA.names) - set(dataset.schema.names) - OPTIONAL_COLUMNS:
             raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
         return cls(path, dataset)
@@ -132,8 +135,9 @@ class Collection:
             CollectionError: the split has no items, or the table is damaged.
         """
         condition = None if split is None else "split = '" + split.replace("'", "''") + "'"
-        columns = [name for name in SCHEMA.names if name in self._dataset.schema.names]
+        columns = [name for name in self._dataset.schema.names if name in (*SCHEMA.names, CHECKSUM)]
         rows = self._read(columns, None if self._splits else condition).to_pylist()
+        self._verify(rows, None if self._splits else split)
         if self._splits is not None:
             moved = ({**row, "split": self._splits[row["id"]]} for row in rows if row["id"] in self._splits)
             rows = [row for row in moved if split in (None, row["split"])]
@@ -161,6 +165,11 @@ class Collection:
         if self._splits is not None:
             return dict(Counter(self._splits.values()))
         return dict(Counter(self._read(["split"])["split"].to_pylist()))
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the items have checksums; collections of earlier versions get them when items are added."""
+        return CHECKSUM in self._dataset.schema.names
 
     def image_path(self, item: Item) -> Path:
         """Path of the image file of an item; CollectionError if the item has none."""
@@ -211,10 +220,26 @@ class Collection:
         return self.path / name
 
     def _read(self, columns: list[str], condition: str | None = None) -> Any:  # noqa: ANN401
-        try:
+        with damage_as(lambda reason: _damaged_table(self.path, reason)):
             return self._dataset.to_table(columns=columns, filter=condition)
-        except _LANCE_ERRORS as error:
-            raise _damaged_table(self.path, error) from None
+
+    def _verify(self, rows: list[dict[str, Any]], split: str | None) -> None:
+        """Remove the checksums from rows and compare them; compare the number of rows of a split, or of all.
+
+        Raises:
+            CollectionError: a row is damaged, or rows are missing.
+        """
+        if not self.has_checksums:
+            logger.debug("%s: has no checksums, as an earlier version wrote it; its items are not verified", self.path)
+            return
+        for row in rows:
+            if row.pop(CHECKSUM) != _row_checksum(row):
+                raise _damaged_table(self.path, f"item '{row['id']}' does not have its checksum")
+        counts = parse_json((self._dataset.schema.metadata or {}).get(_SPLITS_KEY, b"null"))
+        expected = None if counts is None else counts.get(split, 0) if split is not None else sum(counts.values())
+        if expected not in (None, len(rows)):
+            where = "" if split is None else f" of split '{split}'"
+            raise _damaged_table(self.path, f"{len(rows):,} of {expected:,} items{where} can be read")
 
 
 def write_items(
@@ -406,7 +431,17 @@ def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
 
 
 def _write_table(items: list[Item], table: Path, mode: str) -> None:
-    lance.write_dataset(_arrow_table(items), str(table), mode=mode)
+    rows = _arrow_table(items)
+    checksums = pa.array([_row_checksum(row) for row in rows.to_pylist()], pa.uint64())
+    counts = Counter(item.split for item in items)
+    rows = rows.append_column(pa.field(CHECKSUM, pa.uint64()), checksums)
+    rows = rows.replace_schema_metadata({_SPLITS_KEY: to_json(counts)})
+    lance.write_dataset(rows, str(table), mode=mode)
+
+
+def _row_checksum(row: dict[str, Any]) -> int:
+    """Compute the checksum of the stored columns of an item, by name."""
+    return checksum(json.dumps(row, check_circular=False).encode())
 
 
 def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_progress: Progress | None) -> None:
@@ -447,12 +482,11 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 def _explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except _LANCE_ERRORS as error:
+    except WRITE_ERRORS as error:
         raise CollectionError(f"{path}: cannot be written and is unchanged: {error}") from error
 
 
-def _damaged_table(path: Path, error: Exception) -> CollectionError:
-    reason = str(error).splitlines()[0]
+def _damaged_table(path: Path, reason: str) -> CollectionError:
     return CollectionError(f"{path / ITEMS}: damaged; remove it and import the source again ({reason})")
 
 

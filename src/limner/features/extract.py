@@ -15,9 +15,10 @@ import numpy as np
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import FeatureError, MediaError
-from limner.features.encoders.base import Backbone, EncoderInput
+from limner.features.encoders.base import Backbone, EncoderInput, encode
+from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
 from limner.features.spec import FeatureSpec, require_compatible
-from limner.features.store import FeatureTable, TableWriter, table_exists, table_path
+from limner.features.store import FeatureTable, TableWriter, table_path
 from limner.media.modality import VIDEO
 from limner.progress import Progress
 
@@ -37,6 +38,8 @@ class Extraction(NamedTuple):
     """Number of items whose features were already stored."""
     skipped: dict[str, str]
     """Error message of each item whose file could not be read, by item id."""
+    repaired: int = 0
+    """Number of damaged rows that were removed from the tables and computed anew."""
 
 
 def extract(
@@ -51,8 +54,9 @@ def extract(
 ) -> Extraction:
     """Compute and store the features of a collection's images, videos or audio files.
 
-    An interrupted run is continued by calling `extract` again: stored features are kept, missing ones are added. Memory
-    holds a few batches of inputs and one chunk of features, whatever the size of the collection.
+    An interrupted run is continued by calling `extract` again: stored features are kept, missing ones are added, and
+    damaged rows are computed anew (see `limner.features.repair`). Memory holds a few batches of inputs and one chunk of
+    features, whatever the size of the collection.
 
     Args:
         collection: collection of the items; items without a file are ignored.
@@ -74,14 +78,15 @@ def extract(
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
     items = [item for item in _select(collection, splits) if item.media_path is not None]
-    stored = [_stored_ids(path, spec) for path, spec in zip(paths, specs, strict=True)]
-    complete = set.intersection(*stored)
+    intact = [_intact_rows(path, spec) for path, spec in zip(paths, specs, strict=True)]
+    complete = set.intersection(*(rows.ids for rows in intact))
     missing = [item for item in items if item.id not in complete]
     skipped: dict[str, str] = {}
     done = present = len(items) - len(missing)
-    writers = [TableWriter(path, spec, ids) for path, spec, ids in zip(paths, specs, stored, strict=True)]
+    writers = [TableWriter(path, spec, rows.ids) for path, spec, rows in zip(paths, specs, intact, strict=True)]
     for batch in _read_batches(collection, missing, backbone, batch_size, None if strict else skipped):
-        features = backbone(_padded([values for _, values in batch], batch_size))
+        names = [str(collection.media_file(item)) for item, _ in batch]
+        features = encode(backbone, _padded([values for _, values in batch], batch_size), names)
         for writer in writers:
             writer.add([item.id for item, _ in batch], features[writer.spec.kind])
         done += len(batch)
@@ -89,10 +94,12 @@ def extract(
             on_progress(done + len(skipped), len(items))
     for writer in writers:
         writer.commit()
+        discard_unreadable(writer.path)
     if on_progress is not None:
         on_progress(len(items), len(items))
     _check(collection, backbone, len(items), done, skipped)
-    return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped)
+    repaired = sum(rows.damaged for rows in intact)
+    return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped, repaired)
 
 
 def has_videos(collection: Collection, splits: Sequence[str] | None = None) -> bool:
@@ -133,16 +140,15 @@ def _table_name(spec: FeatureSpec, name: str | None) -> str:
     return f"{name}.grid" if spec.kind == "grid" and spec.regions is None else name
 
 
-def _stored_ids(path: Path, spec: FeatureSpec) -> set[str]:
-    """Ids in a table that was computed in the same way; none where the table does not exist."""
-    if not table_exists(path):
-        return set()
-    table = FeatureTable(path, cache_bytes=0)
-    remedy = "use the same settings, or another name for the new features"
-    require_compatible(table.spec, spec, str(path), remedy)
-    if table.spec.frames != spec.frames:
-        raise FeatureError(f"{path}: expected {_describe(spec)}, got {_describe(table.spec)}; {remedy}")
-    return set(table.ids())
+def _intact_rows(path: Path, spec: FeatureSpec) -> IntactRows:
+    """Intact rows of a table that was computed in the same way; none where the table does not exist."""
+    stored = stored_spec(path)
+    if stored is not None:
+        remedy = "use the same settings, or another name for the new features"
+        require_compatible(stored, spec, str(path), remedy)
+        if stored.frames != spec.frames:
+            raise FeatureError(f"{path}: expected {_describe(spec)}, got {_describe(stored)}; {remedy}")
+    return repair_table(path, spec)
 
 
 def _describe(spec: FeatureSpec) -> str:

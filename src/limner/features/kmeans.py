@@ -25,17 +25,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field, model_validator
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
-from limner.files import atomic_write
 from limner.media.image import ImageInput, Pixels, describe_input, open_image
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.storage.tensors import read_tensors, save_tensors
 from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
@@ -49,7 +47,8 @@ WHITENING_FLOOR = 0.1
 """Added to the eigenvalues of the covariance of normalised patches; Coates and Ng (2011)."""
 BATCH_PATCHES = 10_000
 """Patches per mini-batch."""
-_METADATA_KEY = "limner.kmeans"
+_FACTS_KEY = "kmeans"
+_METADATA_KEY = "limner.kmeans"  # of files of earlier versions
 
 
 class KMeansSettings(Settings):
@@ -288,30 +287,24 @@ def save_filters(path: Path, filters: Filters) -> None:
     Raises:
         RunError: the file cannot be written.
     """
-    tensors = {name: values.contiguous() for name, values in filters._asdict().items() if name != "settings"}
-    with atomic_write(path, SafetensorError) as beside:
-        save_file(tensors, beside, metadata={_METADATA_KEY: filters.settings.model_dump_json()})
-        beside.chmod(0o644)  # safetensors creates files that only their owner can read
+    tensors = {name: values for name, values in filters._asdict().items() if name != "settings"}
+    save_tensors(path, tensors, {_FACTS_KEY: filters.settings.model_dump(mode="json")})
 
 
 def load_filters(path: Path) -> Filters:
     """Read a dictionary written by `save_filters`.
 
     Raises:
-        BackboneError: the file is missing, damaged, or not a dictionary.
+        BackboneError: the file is missing, damaged, or not a dictionary; or its values are not finite.
     """
     remedy = "learn filters with 'limner kmeans COLLECTION --out FILE'"
     if not path.is_file():
         raise BackboneError(f"{path}: no such file; {remedy}, or give their location as kmeans:FILE")
-    try:
-        with safe_open(path, framework="pt") as stored:
-            metadata = (stored.metadata() or {}).get(_METADATA_KEY)
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError) as error:
-        raise BackboneError(f"{path}: damaged, or not a safetensors file ({error}); {remedy}") from None
-    if metadata is None:
+    tensors, facts, metadata = read_tensors(path, BackboneError, remedy)
+    if _FACTS_KEY not in facts and _METADATA_KEY not in metadata:
         raise BackboneError(f"{path}: not k-means filters: the header has no settings of Limner; {remedy}")
-    settings = KMeansSettings.parse(_parse_settings(metadata, path), str(path))
+    stored = facts[_FACTS_KEY] if _FACTS_KEY in facts else _parse_settings(metadata[_METADATA_KEY], path)
+    settings = KMeansSettings.parse(stored, str(path))
     depth = 3 * settings.patch**2
     expected = {"mean": (depth,), "whitening": (depth, depth), "centroids": (settings.filters, depth)}
     actual = {name: tuple(values.shape) for name, values in tensors.items()}
@@ -320,7 +313,7 @@ def load_filters(path: Path) -> Filters:
     return Filters(settings, **tensors)
 
 
-def _parse_settings(metadata: str, path: Path) -> Any:
+def _parse_settings(metadata: str, path: Path) -> Any:  # noqa: ANN401 (any JSON value)
     try:
         return parse_json(metadata)
     except StructureError as error:

@@ -13,6 +13,8 @@ from limner.data.examples import Item, StoredFeatures
 from limner.errors import FeatureError, SettingsError, did_you_mean
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_commands import table_command
+from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
+from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
 from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
     from limner.data.collection import Collection
 
 _SPEC_KEY = b"limner.spec"
-_LANCE_ERRORS = (OSError, ValueError, RuntimeError)  # raised by Lance for files that it cannot read or write
 _CHUNK_ROWS = 512
 _CHUNK_BYTES = 2**27
+_REPAIR = "run 'limner features' again with the options of this table, which computes damaged rows anew"
+
+
+class DamagedTableError(FeatureError):
+    """A feature table cannot be read, or a row does not have its checksum; `limner features` repairs it."""
 
 
 class FeatureTable:
@@ -43,9 +49,14 @@ class FeatureTable:
             FeatureError: the table is damaged, or was not written by Limner.
         """
         self.path = path
-        self._dataset = _open_dataset(path)
-        self.spec = _read_spec(path, self._dataset.schema)
-        ids = self._dataset.to_table(columns=["id"]).column("id").to_pylist()
+        self._dataset = open_features_table(path)
+        self.spec = read_spec(path, self._dataset.schema)
+        with damage_as(self._damaged):
+            columns = [name for name in ("id", CHECKSUM) if name in self._dataset.schema.names]
+            stored = self._dataset.to_table(columns=columns)
+            ids = stored.column("id").to_pylist()
+            self._ids = np.array(ids, dtype=object)
+            self._checksums = _column_of_checksums(stored)
         self._row_count = len(ids)
         self._rows = {item_id: row for row, item_id in enumerate(ids)}
         self._cache: FeatureArray | None = None
@@ -106,18 +117,45 @@ class FeatureTable:
         """Names of the files that hold the stored features; a file never changes, new features make new ones."""
         return [file.path for fragment in self._dataset.get_fragments() for file in fragment.data_files()]
 
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the rows have checksums; tables of earlier versions have none."""
+        return self._checksums is not None
+
     def _read_rows(self, rows: NDArray[np.int64]) -> FeatureArray:
         unique, inverse = np.unique(rows, return_inverse=True)
-        table = self._dataset.take(unique.tolist(), columns=["values"])
-        return _to_array(table.column("values"), self.spec.shape)[inverse]
+        with damage_as(self._damaged):
+            table = self._dataset.take(unique.tolist(), columns=["values"])
+            values = to_array(table.column("values"), self.spec.shape)
+        self._verify(unique, values)
+        return values[inverse]
 
     def _read_all(self) -> FeatureArray:
         values = np.empty((self._row_count, *self.spec.shape), dtype=np.float16)
         row = 0
-        for batch in self._dataset.to_batches(columns=["values"], batch_size=_chunk_rows(self.spec)):
-            values[row : row + len(batch)] = _to_array(batch.column("values"), self.spec.shape)
-            row += len(batch)
+        with damage_as(self._damaged):
+            for batch in self._dataset.to_batches(columns=["values"], batch_size=chunk_rows(self.spec)):
+                if not len(batch):
+                    continue
+                rows = np.arange(row, row + len(batch))
+                values[rows[0] : rows[-1] + 1] = to_array(batch.column("values"), self.spec.shape)
+                self._verify(rows, values[rows[0] : rows[-1] + 1])
+                row += len(batch)
+        if row != self._row_count:
+            raise self._damaged(f"{row:,} of {self._row_count:,} rows can be read")
         return values
+
+    def _verify(self, rows: NDArray[np.int64], values: FeatureArray) -> None:
+        """Raise DamagedTableError if values read from disk do not have their checksums or are not finite."""
+        bad = damaged_rows(
+            self._ids[rows].tolist(), values, None if self._checksums is None else self._checksums[rows], self.spec
+        )
+        if bad:
+            reason = "not finite (NaN or infinity)" if infinite_rows(values) else "not those that were stored"
+            raise self._damaged(f"the {self.spec.kind} features of item '{self._ids[rows[bad[0]]]}' are {reason}")
+
+    def _damaged(self, reason: str) -> DamagedTableError:
+        return damaged_table(self.path, reason)
 
 
 class FeatureStore:
@@ -213,7 +251,7 @@ class TableWriter:
                 self._stored_ids.add(item_id)
                 self._ids.append(item_id)
                 self._values.append(value)
-        if len(self._ids) >= _chunk_rows(self.spec):
+        if len(self._ids) >= chunk_rows(self.spec):
             self.commit()
 
     def commit(self) -> None:
@@ -227,13 +265,14 @@ class TableWriter:
         import lance
         import pyarrow as pa
 
-        flat = np.stack(self._values).astype(np.float16, copy=False).reshape(-1)
-        values = pa.FixedSizeListArray.from_arrays(pa.array(flat), int(np.prod(self.spec.shape)))
-        table = pa.Table.from_arrays([pa.array(self._ids), values], schema=_schema(self.spec))
+        rows = np.stack(self._values).astype(np.float16, copy=False)
+        values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), int(np.prod(self.spec.shape)))
+        checksums = pa.array(row_checksums(self._ids, rows, self.spec.fingerprint))
+        table = pa.Table.from_arrays([pa.array(self._ids), values, checksums], schema=_schema(self.spec))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lance.write_dataset(table, self.path, mode="append" if table_exists(self.path) else "create")
-        except _LANCE_ERRORS as error:
+        except WRITE_ERRORS as error:
             raise FeatureError(
                 f"{self.path}: cannot be written ({error}); features stored before are intact: free disk space and "
                 "run the same command again"
@@ -257,7 +296,7 @@ def _row_bytes(spec: FeatureSpec) -> int:
     return 2 * int(np.prod(spec.shape))
 
 
-def _chunk_rows(spec: FeatureSpec) -> int:
+def chunk_rows(spec: FeatureSpec) -> int:
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // _row_bytes(spec)))
 
 
@@ -266,12 +305,12 @@ def _schema(spec: FeatureSpec) -> pa.Schema:
 
     values = pa.list_(pa.float16(), int(np.prod(spec.shape)))
     return pa.schema(
-        [pa.field("id", pa.string()), pa.field("values", values)],
+        [pa.field("id", pa.string()), pa.field("values", values), pa.field(CHECKSUM, pa.uint64())],
         metadata={_SPEC_KEY: spec.model_dump_json()},
     )
 
 
-def _to_array(column: pa.Array | pa.ChunkedArray, shape: tuple[int, ...]) -> FeatureArray:
+def to_array(column: pa.Array | pa.ChunkedArray, shape: tuple[int, ...]) -> FeatureArray:
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -280,22 +319,62 @@ def _to_array(column: pa.Array | pa.ChunkedArray, shape: tuple[int, ...]) -> Fea
     return values.reshape(-1, *shape)
 
 
-def _open_dataset(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
-    import lance
+def open_features_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
+    """Open the Lance table of features at `path`.
 
-    try:
-        return lance.dataset(path)
-    except _LANCE_ERRORS as error:
-        raise FeatureError(
-            f"{path}: not a readable feature table ({error}); delete it and run 'limner features' again"
-        ) from None
+    Raises:
+        DamagedTableError: it cannot be opened.
+    """
+    with damage_as(lambda reason: damaged_table(path, reason)):
+        return open_table(path)
 
 
-def _read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
+def damaged_table(path: Path, reason: str) -> DamagedTableError:
+    """Return the error for a damaged table."""
+    return DamagedTableError(f"{path}: damaged feature table ({reason}); {_REPAIR}")
+
+
+def read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
+    """Read the specification of the features from the schema of their table.
+
+    Raises:
+        DamagedTableError: the specification is missing or damaged.
+        FeatureError: the table has another name than its folder.
+    """
     stored = (schema.metadata or {}).get(_SPEC_KEY)
     if stored is None:
-        raise FeatureError(f"{path}: expected a feature table of Limner, got a table without a specification")
+        raise damaged_table(path, "a table without a specification")
     try:
-        return FeatureSpec.parse(parse_json(stored), str(path))
-    except StructureError as error:
-        raise FeatureError(f"{path}: the specification of the table is damaged: {error}") from None
+        spec = FeatureSpec.parse(parse_json(stored))
+    except (StructureError, SettingsError) as error:
+        raise damaged_table(path, f"its specification: {error}") from None
+    if spec.name != path.stem:
+        raise FeatureError(
+            f"{path}: expected the table '{path.stem}', found '{spec.name}', {spec}; rename the folder to "
+            f"{spec.name}{path.suffix}, or restore the table that belongs here"
+        )
+    return spec
+
+
+def damaged_rows(
+    ids: Sequence[str], values: FeatureArray, checksums: NDArray[np.uint64] | None, spec: FeatureSpec
+) -> list[int]:
+    """Return the indices of rows that do not have their checksum or contain NaN or infinity.
+
+    Args:
+        ids: ids of N rows.
+        values: their features, (N, *shape).
+        checksums: their stored checksums, (N,); None if the table has none.
+        spec: specification of the table.
+    """
+    bad = set(infinite_rows(values))
+    if checksums is not None:
+        bad.update(np.flatnonzero(row_checksums(ids, values, spec.fingerprint) != checksums).tolist())
+    return sorted(bad)
+
+
+def _column_of_checksums(table: pa.Table) -> NDArray[np.uint64] | None:
+    if CHECKSUM not in table.column_names:
+        return None
+    checksums: NDArray[np.uint64] = table.column(CHECKSUM).fill_null(0).to_numpy()
+    return checksums

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from limner.data.examples import Item, StoredFeatures
-from limner.features.encoders.base import Backbone, EncoderInput
+from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.encoders.clips import ImageOfClipBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.media.image import ImageInput
@@ -50,7 +50,7 @@ class BackboneFeatures:
             by_shape.setdefault(values.shape, {})[name] = values
         by_name: dict[str, StoredFeatures] = {}
         for inputs in by_shape.values():
-            features = self.backbone(np.stack(list(inputs.values())))
+            features = encode(self.backbone, np.stack(list(inputs.values())), list(inputs))
             for row, name in enumerate(inputs):
                 by_name[name] = {kind: stored[row] for kind, stored in features.items()}
         return [None if item.media_path is None else by_name[item.media_path] for item in items]

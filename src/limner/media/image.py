@@ -55,8 +55,8 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
             1/8 of its size, which is several times faster.
 
     Raises:
-        MediaError: the file is missing, empty, damaged, not an image, or too large to be decoded safely; an array has
-            another type or shape.
+        MediaError: the file is missing, empty, damaged, not an image, or too large to be decoded safely; a pixel is NaN
+            or infinite; an array has another type or shape.
     """
     name = describe_input(source)
     try:
@@ -119,7 +119,7 @@ def _decode(image: Image.Image, name: str, min_side: int | None) -> Image.Image:
     if min_side is not None:
         image.draft(None, (min_side, min_side))
     image.load()
-    return _to_rgb(_upright(image))
+    return _to_rgb(_upright(image), name)
 
 
 def _from_array(values: NDArray[Any], name: str) -> Image.Image:
@@ -151,9 +151,9 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_8_bits(image)).convert("RGB")
+        return Image.fromarray(_to_8_bits(image, name)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -161,10 +161,15 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _to_8_bits(image: Image.Image) -> Pixels:
+def _to_8_bits(image: Image.Image, name: str) -> Pixels:
     """Scale 16-bit grey values by their full range, and 32-bit or float values by the range within the image."""
     values = np.asarray(image).astype(np.float32)
+    if infinite := int((~np.isfinite(values)).sum()):
+        raise MediaError(
+            f"{name}: {infinite:,} of {values.size:,} pixels are not finite (NaN or infinity); replace their values or "
+            "remove the image"
+        )
     low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else (float(values.min()), float(values.max()))
     scaled = (values - low) * (255 / max(high - low, 1e-12))
-    eight_bits: Pixels = np.nan_to_num(scaled).round().clip(0, 255).astype(np.uint8)
+    eight_bits: Pixels = scaled.round().clip(0, 255).astype(np.uint8)
     return eight_bits

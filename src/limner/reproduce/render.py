@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from limner.reproduce.tables import (
     mean_score,
 )
 from limner.runs.records import Point
+from limner.storage.json_text import to_json
 
 MAX_OVERRIDE_LENGTH = 16
 """Maximum length of an override's value beside the name of a row, in characters."""
@@ -36,7 +36,7 @@ def write_table(
     markdown, plain = out / "table.md", out / "table.json"
     comparison = compare_rows(table, results, out, on_progress)
     write_text(markdown, to_markdown(table, results, comparison))
-    write_text(plain, json.dumps(_to_plain(table, results, comparison), indent=1, ensure_ascii=False))
+    write_text(plain, to_json(_to_plain(table, results, comparison), indent=1))
     figures = (*_plot_curves(results, out), *_plot_gradients(results, out))
     return Reproduction(table, tuple(results), markdown, plain, figures)
 

@@ -14,19 +14,17 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from limner.data.examples import Item
 from limner.errors import RunError
 from limner.features.store import FeatureStore
-from limner.files import atomic_write
 from limner.models.protocols import Model
+from limner.storage.tensors import read_tensors, save_tensors
 
 FOLDER = "marginals"
 """Folder of the files in a run directory."""
-_KEY = "limner.marginal"
+_KEY = "origin"
 _NAME = "log_marginal"
 
 logger = logging.getLogger(__name__)
@@ -82,41 +80,27 @@ def stored_log_marginal(path: Path, origin: Origin, sentences: int, compute: Cal
     if path.exists():
         try:
             return _read(path, origin, sentences)
-        except (RunError, OSError) as error:
-            logger.warning("%s: %s; P(w) is computed again", path, error)
+        except RunError as error:
+            logger.warning("%s; P(w) is computed again", error)
     marginal = compute()
     try:
-        _write(path, origin, marginal)
+        save_tensors(path, {_NAME: marginal}, {_KEY: origin})
     except RunError as error:
         logger.warning("%s; the next search computes P(w) again", error)
     return marginal
 
 
 def _read(path: Path, origin: Origin, sentences: int) -> Tensor:
-    data = path.read_bytes()
-    try:
-        header = int.from_bytes(data[:8], "little")
-        stored = json.loads(json.loads(data[8 : 8 + header])["__metadata__"][_KEY])
-        known, checksum = stored["origin"], stored["sha256"]
-        marginal = load(data)[_NAME]
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        raise RunError("damaged") from None
+    stored = read_tensors(path, remedy="it is replaced")
+    known, marginal = stored.facts.get(_KEY), stored.tensors.get(_NAME)
+    if not isinstance(known, dict) or marginal is None:
+        raise RunError(f"{path}: not written by this version of Limner")
     changed = [part for part in origin if known.get(part) != origin[part]]
     if changed:
-        raise RunError(f"made for other {' and '.join(changed)}")
-    if marginal.shape != (sentences,) or _checksum(marginal) != checksum:
-        raise RunError("damaged")
+        raise RunError(f"{path}: made for other {' and '.join(changed)}")
+    if marginal.shape != (sentences,):
+        raise RunError(f"{path}: damaged: expected {sentences:,} values, found {marginal.numel():,}")
     return marginal
-
-
-def _write(path: Path, origin: Origin, marginal: Tensor) -> None:
-    metadata = {_KEY: json.dumps({"origin": origin, "sha256": _checksum(marginal)})}
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(save({_NAME: marginal.cpu().contiguous()}, metadata))
-
-
-def _checksum(values: Tensor) -> str:
-    return hashlib.sha256(values.cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()
 
 
 def _digest(parts: Iterable[str]) -> str:

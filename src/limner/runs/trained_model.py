@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError
 from limner.features.spec import FeatureSpec
-from limner.files import atomic_write, write_text
+from limner.files import write_text
 from limner.models import Model, ModelInputs, build_model
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
+from limner.storage.tensors import load_tensors, save_tensors
 from limner.text.tokenizer import Tokenizer
 
 SOURCE_TOKENIZER = "source_tokenizer.json"
@@ -229,18 +228,3 @@ def sha256(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors to a safetensors file atomically; RunError if it cannot be written."""
-    with atomic_write(path, SafetensorError) as beside:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, beside)
-        beside.chmod(0o644)  # safetensors creates files that only their owner may read
-
-
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; RunError if it is missing or damaged."""
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: missing or damaged ({error}); restore the file or train again") from None

@@ -9,7 +9,6 @@ the `label` of an item is its sentiment.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -21,6 +20,7 @@ from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.synthetic.storage import matches_record, write_collection
 
 RECORD = "reviews.json"
@@ -100,7 +100,7 @@ def generate_reviews(path: Path | str, settings: ReviewSettings, on_progress: Pr
         CollectionError: the folder has other contents, or the settings specify no reviews.
     """
     path = Path(path)
-    record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
+    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         return Collection.open(path)
     items = []

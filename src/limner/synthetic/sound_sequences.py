@@ -7,7 +7,6 @@ split, index) only.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from limner.errors import CollectionError
 from limner.media.audio import Samples, soundfile_module
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.synthetic.sounds import QUALITIES, make_sound, synthesise
 from limner.synthetic.storage import draw_collection, matches_record
 
@@ -69,7 +69,7 @@ def generate_sound_sequences(
         MissingExtraError: soundfile is not installed.
     """
     path = Path(path)
-    record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
+    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         return Collection.open(path)
     soundfile_module("writing sounds")

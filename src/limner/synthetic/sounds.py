@@ -6,7 +6,6 @@ sound is a function of (seed, split, index) only; the `label` of an item is the 
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from limner.errors import CollectionError
 from limner.media.audio import soundfile_module
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.synthetic.storage import matches_record, write_collection
 
 __all__ = ["QUALITIES", "Sound", "SoundSettings", "describe_sound", "generate_sounds", "make_sound", "synthesise"]
@@ -137,7 +137,7 @@ def generate_sounds(path: Path | str, settings: SoundSettings, on_progress: Prog
         MissingExtraError: soundfile is not installed.
     """
     path = Path(path)
-    record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
+    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         logger.info("%s: exists with the same settings", path)
         return Collection.open(path)

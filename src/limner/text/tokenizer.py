@@ -22,6 +22,7 @@ from tokenizers import normalizers
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.structured_files import read_json_file
 from limner.text import compounds, moses, scripts
 from limner.text.compounds import CompoundSettings, CompoundSplitter
@@ -258,7 +259,7 @@ class Tokenizer:
         content["pre_tokenizer"][_SETTINGS_KEY] = self.settings.model_dump()
         if self.splitter:
             content["pre_tokenizer"][_COMPOUNDS_KEY] = self.splitter.model_dump()
-        write_text(path, json.dumps(content, ensure_ascii=False, indent=1))
+        write_text(path, to_json(content, indent=1))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -272,7 +273,7 @@ class Tokenizer:
             content = read_json_file(path)
             settings = content["pre_tokenizer"].pop(_SETTINGS_KEY)
             compound_parts = content["pre_tokenizer"].pop(_COMPOUNDS_KEY) if settings.get("split_compounds") else None
-            inner = tokenizers.Tokenizer.from_str(json.dumps(content))
+            inner = tokenizers.Tokenizer.from_str(to_json(content))
         except OSError as error:
             raise RunError(f"{path}: cannot be read: {error.strerror}") from None
         except (KeyError, TypeError, AttributeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from limner.files import write_error, write_text
 from limner.runs.records import LogLine, read_log
+from limner.storage.json_text import to_json
 from limner.training.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class RunLog:
                 stream.write(line.model_dump_json(exclude_none=True) + "\n")
         except OSError as error:
             raise write_error(self.path, error) from None
-        logger.info("%s", json.dumps(_rounded(line.model_dump(exclude_none=True))))
+        logger.info("%s", to_json(_rounded(line.model_dump(exclude_none=True))))
         if self.board is not None:
             numbers = {
                 "loss": line.loss,

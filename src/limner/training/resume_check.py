@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from limner.errors import RunError, SettingsError
 from limner.files import write_text
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig
+from limner.storage.json_text import to_json
 from limner.structured_files import read_json_file
 
 
@@ -36,7 +36,7 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
     if not recipe_file.exists():
         if any(not file.name.startswith(".") for file in out.iterdir()):
             raise RunError(f"{out}: expected an empty folder or a Limner run, found other files; name another --out")
-        write_text(recipe_file, json.dumps(current, indent=1))
+        write_text(recipe_file, to_json(current, indent=1))
         return
     if not resume:
         raise RunError(f"{out}: already contains a run; add --resume to continue it, or name another --out")

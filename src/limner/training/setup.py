@@ -25,13 +25,13 @@ from limner.runs.recipe import Recipe
 from limner.runs.trained_model import (
     ModelConfig,
     TrainedModel,
-    load_tensors,
     load_trained_model,
     provenance,
     sha256,
     transfer_weights,
 )
 from limner.runs.training_settings import TrainingSettings
+from limner.storage.tensors import load_tensors
 from limner.text.embeddings import initial_embeddings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS

@@ -18,7 +18,8 @@ from limner.evaluation.validate import validate
 from limner.media.modality import IMAGE
 from limner.metrics import higher_is_better
 from limner.models.protocols import CountBasedModel
-from limner.runs.trained_model import load_tensors, load_weights
+from limner.runs.trained_model import load_weights
+from limner.storage.tensors import load_tensors
 from limner.text.labels import LABEL_LANGUAGES
 from limner.training.context import TrainingContext
 from limner.training.epoch import CrossEntropy, Objective, train_epoch

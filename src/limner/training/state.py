@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,9 @@ from torch.optim import Optimizer
 from limner.errors import RunError
 from limner.files import sync, write_error, write_text
 from limner.models.protocols import Model
-from limner.runs.trained_model import load_tensors, load_weights, save_tensors
+from limner.runs.trained_model import load_weights
+from limner.storage.json_text import to_json
+from limner.storage.tensors import load_tensors, save_tensors
 from limner.structured_files import read_json_file
 from limner.training.optimizers import ExponentialMovingAverage
 
@@ -99,7 +100,7 @@ def save_state(
         save_tensors(partial / "rng_state.safetensors", _rng_state())
         if ema is not None:
             save_tensors(partial / "ema.safetensors", {str(k): value for k, value in enumerate(ema.values)})
-        write_text(partial / STATE_FILE, json.dumps({"state": asdict(state), "optimizer": plain}))
+        write_text(partial / STATE_FILE, to_json({"state": asdict(state), "optimizer": plain}))
         os.replace(partial, folder)
         sync(run)
     except OSError as error:

@@ -7,11 +7,13 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
+from limner.errors import BackboneError
 from limner.features.preprocessing import Preprocessing, Resize, preprocess
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.media.modality import Modality
 from limner.settings import Settings
+from limner.storage.checksums import infinite_rows
 
 EncoderInput = NDArray[Any]
 """A preprocessed input: pixels (crops, H, W, 3) of an image, or an encoder's own representation."""
@@ -89,6 +91,27 @@ class CombinedBackbone:
 
     def __call__(self, inputs: EncoderInput) -> dict[FeatureKind, FeatureArray]:
         return {kind: values for backbone in self._backbones for kind, values in backbone(inputs).items()}
+
+
+def encode(backbone: Backbone, inputs: EncoderInput, names: Sequence[str]) -> dict[FeatureKind, FeatureArray]:
+    """Compute the features of a batch of named inputs and check that they are finite.
+
+    Args:
+        backbone: the encoder.
+        inputs: results of `Backbone.read`, stacked, (B, ...).
+        names: files of the first inputs, for errors; further inputs are padding.
+
+    Raises:
+        BackboneError: a feature is NaN or infinite; names the file.
+    """
+    features = backbone(inputs)
+    for spec in backbone.specs:
+        if rows := infinite_rows(features[spec.kind][: len(names)]):
+            raise BackboneError(
+                f"{names[rows[0]]}: the {spec.kind} features of backbone '{spec.backbone}' are not finite (NaN or "
+                "infinity); compute them with precision 'fp32', or use other weights"
+            )
+    return features
 
 
 def read_image(source: ImageInput, preprocessing: Preprocessing) -> Pixels:

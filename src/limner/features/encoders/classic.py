@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from limner.errors import BackboneError
 from limner.features.encoders.network import PretrainedNetwork
 from limner.features.encoders.transformers import hash_files
 from limner.features.preprocessing import parse_processor_config
+from limner.storage.tensors import load_tensors
 
 
 class VGG19(nn.Module):
@@ -135,7 +135,7 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
         raise BackboneError(f"{file}: no such weight file; download the one that torchvision publishes")
     try:
         if file.suffix == ".safetensors":
-            return load_file(file)
+            return load_tensors(file)
         # weights_only: unpickling other objects could run code.
         weights: object = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:

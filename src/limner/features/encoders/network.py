@@ -25,11 +25,13 @@ from limner.features.preprocessing import Preprocessing, adapt_preprocessing
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
+from limner.storage.tensors import require_finite
 
 Result = TypeVar("Result")
 
 # Images per forward pass on a CPU, in float32 and bfloat16. Larger batches are slower: the activations of every layer
 # exceed the allocator's cache, and returning their memory takes as long as the layer (measured with MobileNetV2).
+_OTHER_WEIGHTS = "copy or download the weights again"
 _CPU_BATCH = {False: 2, True: 8}
 
 # A numbered block at most three names deep: 'layer.12', 'encoder.stages.2', 'features.35'.
@@ -82,6 +84,7 @@ class NetworkBackbone:
         self._trained_pooler = network.trained_pooler
         self._device = find_device(options.device)
         self._bf16 = native_bf16(self._device) if options.precision == "auto" else options.precision == "bf16"
+        require_finite(network.module.state_dict(), network.source or network.name, BackboneError, _OTHER_WEIGHTS)
         self._network = network.module.eval().requires_grad_(False).to(self._device)
         std = torch.tensor(self.preprocessing.std).view(1, 3, 1, 1)
         self._factor = (self.preprocessing.scale / std).to(self._device)
@@ -299,7 +302,8 @@ def _mirror_back(values: Tensor) -> Tensor:
 
 
 def _to_float16(values: NDArray[np.float32]) -> FeatureArray:
-    if not np.isfinite(values).all():
-        raise BackboneError("the network returns values that are not finite; use precision 'fp32'")
+    """Round to float16; large values become the largest of float16, and infinity stays, for `encode` to refuse."""
     limit = float(np.finfo(np.float16).max)
-    return values.clip(-limit, limit).astype(np.float16)
+    rounded: FeatureArray = values.clip(-limit, limit).astype(np.float16)
+    rounded[np.isinf(values)] = np.inf
+    return rounded

@@ -9,7 +9,6 @@ word and its sense as `label`, such as 'bat:animal'. In French, 'grue' and 'lett
 
 from __future__ import annotations
 
-import json
 import logging
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from limner.data.examples import Item, Region
 from limner.errors import CollectionError
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.synthetic.scenes.clips import ClipSettings, generate_clips
 from limner.synthetic.scenes.drawing import draw_scene
 from limner.synthetic.scenes.grammar import describe_scene, english_phrase
@@ -76,7 +76,7 @@ def generate_scenes(path: Path | str, settings: SceneSettings, on_progress: Prog
         CollectionError: the folder has other contents, or the settings specify no images.
     """
     path = Path(path)
-    record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
+    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         logger.info("%s: exists with the same settings", path)
         return Collection.open(path)

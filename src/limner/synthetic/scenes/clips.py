@@ -7,7 +7,6 @@ direction is one of the opposite motion, so that a frame at a random time does n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +24,7 @@ from limner.errors import CollectionError
 from limner.media.video import av_module
 from limner.progress import Progress
 from limner.settings import Settings
+from limner.storage.json_text import to_json
 from limner.synthetic.scenes.drawing import Box, PlacedObject, compose, draw_background, place_object
 from limner.synthetic.scenes.grammar import describe_scene
 from limner.synthetic.scenes.objects import draw_object
@@ -111,7 +111,7 @@ def generate_clips(path: Path | str, settings: ClipSettings, on_progress: Progre
         MissingExtraError: PyAV is not installed.
     """
     path = Path(path)
-    record = json.dumps({"edition": EDITION, **settings.model_dump()}, indent=1)
+    record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         return Collection.open(path)
     av_module("writing clips")

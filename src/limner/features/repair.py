@@ -1,0 +1,211 @@
+"""Repair of damaged feature tables before an extraction: damaged rows are removed, intact rows are never lost.
+
+Each change is one atomic commit of Lance, so that an interrupted repair leaves a table that can be repaired again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from limner.errors import FeatureError
+from limner.features.spec import FeatureSpec
+from limner.features.store import (
+    DamagedTableError,
+    TableWriter,
+    chunk_rows,
+    damaged_rows,
+    damaged_table,
+    open_features_table,
+    read_spec,
+    table_exists,
+    to_array,
+)
+from limner.storage.checksums import CHECKSUM, row_checksums
+from limner.storage.lance_tables import damage_as
+
+logger = logging.getLogger(__name__)
+
+_MAX_DELETED = 10_000  # rows in one condition
+
+
+class IntactRows(NamedTuple):
+    """Rows of a table that need not be computed."""
+
+    ids: set[str]
+    damaged: int
+    """Number of rows that were removed because they are damaged or repeat an earlier row."""
+
+
+def stored_spec(path: Path) -> FeatureSpec | None:
+    """Return the specification of a table; None if there is no table or it cannot be opened."""
+    if not table_exists(path):
+        return None
+    try:
+        return read_spec(path, open_features_table(path).schema)
+    except DamagedTableError:
+        return None
+
+
+def repair_table(path: Path, spec: FeatureSpec) -> IntactRows:
+    """Remove the damaged rows of a table, and add checksums to a table of an earlier version.
+
+    A table that cannot be opened is moved to a hidden folder beside it, and replaced by a new one with the rows that
+    can still be read; `discard_unreadable` removes that folder when the new table is complete.
+
+    Args:
+        path: folder of the table; it may be missing.
+        spec: specification of the features that the table is to hold.
+
+    Raises:
+        FeatureError: the table has another name or cannot be read by this user.
+    """
+    if not table_exists(path):
+        return IntactRows(_salvage(path, spec, set()), 0)
+    for file in path.rglob("*"):
+        if not os.access(file, os.R_OK):
+            raise FeatureError(f"{file}: cannot be read; check its permissions")
+    try:
+        dataset = open_features_table(path)
+        stored = read_spec(path, dataset.schema)
+    except DamagedTableError as error:
+        logger.warning("%s; its rows are computed anew", str(error).partition("; ")[0])
+        _discard(path)
+        os.rename(path, _unreadable(path))
+        return IntactRows(_salvage(path, spec, set()), 0)
+    intact = _remove_damaged(path, dataset, stored)
+    return intact._replace(ids=_salvage(path, spec, intact.ids))
+
+
+def discard_unreadable(path: Path) -> None:
+    """Remove the folder to which `repair_table` moved an unreadable table."""
+    _discard(path)
+
+
+def _remove_damaged(path: Path, dataset: Any, spec: FeatureSpec) -> IntactRows:  # noqa: ANN401 (Lance has no types)
+    import lance
+
+    ids: set[str] = set()
+    bad_rows: list[int] = []
+    bad_fragments: list[int] = []
+    damaged = 0
+    for fragment in dataset.get_fragments():
+        try:
+            with damage_as(lambda reason: damaged_table(path, reason)):
+                intact, bad = _check_fragment(fragment, spec, ids)
+        except DamagedTableError:
+            bad_fragments.append(fragment.fragment_id)
+            damaged += fragment.metadata.num_rows
+            continue
+        ids.update(intact)
+        bad_rows.extend(bad)
+    if bad_fragments:
+        operation = lance.LanceOperation.Delete([], bad_fragments, "damaged")
+        dataset = lance.LanceDataset.commit(str(path), operation, read_version=dataset.version)
+    for start in range(0, len(bad_rows), _MAX_DELETED):
+        dataset.delete(f"_rowid in ({', '.join(map(str, bad_rows[start : start + _MAX_DELETED]))})")
+    damaged += len(bad_rows)
+    if damaged:
+        logger.warning("%s: %d damaged rows, which are computed anew", path, damaged)
+    if CHECKSUM not in dataset.schema.names:
+        _add_checksums(dataset, spec)
+        logger.info("%s: checksums added to the rows of an earlier version", path)
+    return IntactRows(ids, damaged)
+
+
+def _check_fragment(
+    fragment: Any,  # noqa: ANN401
+    spec: FeatureSpec,
+    earlier: set[str],
+) -> tuple[set[str], list[int]]:
+    """Return the ids of the intact rows of a fragment, and the numbers of its damaged and repeated rows."""
+    intact: set[str] = set()
+    bad: list[int] = []
+    columns = [name for name in ("id", "values", CHECKSUM) if name in fragment.schema.names]
+    for batch in fragment.to_batches(columns=columns, batch_size=chunk_rows(spec), with_row_id=True):
+        if not len(batch):
+            continue
+        ids = batch.column("id").to_pylist()
+        numbers = batch.column("_rowid").to_pylist()
+        rows = set(_damaged_rows_of(batch, ids, spec))
+        for row, item_id in enumerate(ids):
+            if row in rows or item_id in earlier or item_id in intact:
+                bad.append(numbers[row])
+            else:
+                intact.add(item_id)
+    return intact, bad
+
+
+def _damaged_rows_of(batch: Any, ids: list[str], spec: FeatureSpec) -> list[int]:  # noqa: ANN401
+    values = to_array(batch.column("values"), spec.shape)
+    checksums = None
+    if CHECKSUM in batch.schema.names:
+        checksums = batch.column(CHECKSUM).fill_null(0).to_numpy(zero_copy_only=False)
+    return damaged_rows(ids, values, checksums, spec)
+
+
+def _add_checksums(dataset: Any, spec: FeatureSpec) -> None:  # noqa: ANN401
+    """Add the column of checksums to a table of an earlier version, in one commit."""
+    import lance
+    import pyarrow as pa
+
+    @lance.batch_udf(output_schema=pa.schema([pa.field(CHECKSUM, pa.uint64())]))  # type: ignore[untyped-decorator]
+    def compute(batch: Any) -> Any:  # noqa: ANN401
+        values = to_array(batch.column("values"), spec.shape)
+        checksums = row_checksums(batch.column("id").to_pylist(), values, spec.fingerprint)
+        return pa.RecordBatch.from_arrays([pa.array(checksums)], names=[CHECKSUM])
+
+    dataset.add_columns(compute, read_columns=["id", "values"], batch_size=chunk_rows(spec))
+
+
+def _salvage(path: Path, spec: FeatureSpec, ids: set[str]) -> set[str]:
+    """Copy rows with a valid checksum from the files of a table that was moved aside.
+
+    Args:
+        path: folder of the table.
+        spec: specification of the table.
+        ids: ids of the rows that the table has already.
+
+    Returns:
+        Ids of all rows of the table.
+    """
+    kept = len(ids)
+    writer = TableWriter(path, spec, ids)
+    for batch in _readable_batches(_unreadable(path), spec):
+        found = batch.column("id").to_pylist()
+        values = to_array(batch.column("values"), spec.shape)
+        bad = set(_damaged_rows_of(batch, found, spec))
+        rows = [row for row in range(len(found)) if row not in bad]
+        writer.add([found[row] for row in rows], values[np.array(rows, np.int64)])
+    writer.commit()
+    if len(ids) > kept:
+        logger.warning("%s: %d intact rows kept", path, len(ids) - kept)
+    return ids
+
+
+def _readable_batches(folder: Path, spec: FeatureSpec) -> Iterator[Any]:
+    """Read the data files of a table without its versions, except files that cannot be read or have no checksums."""
+    from lance.file import LanceFileReader
+
+    for file in sorted(folder.glob("data/*.lance")):
+        try:
+            with damage_as(lambda reason: damaged_table(folder, reason)):
+                for batch in LanceFileReader(str(file)).read_all(batch_size=chunk_rows(spec)).to_batches():
+                    if set(batch.schema.names) == {"id", "values", CHECKSUM}:
+                        yield batch
+        except DamagedTableError as error:
+            logger.info("%s", error)
+
+
+def _unreadable(path: Path) -> Path:
+    return path.with_name(f".{path.name}.unreadable")
+
+
+def _discard(path: Path) -> None:
+    shutil.rmtree(_unreadable(path), ignore_errors=True)

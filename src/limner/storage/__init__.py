@@ -1,0 +1,1 @@
+"""Formats on disk, checked when they are read: tensors, Lance tables, JSON."""

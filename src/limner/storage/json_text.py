@@ -1,0 +1,39 @@
+"""JSON text: the one place where values are written as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def to_json(value: object, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Write a value as JSON that every reader accepts.
+
+    JSON has no NaN and no infinity: they are written as the strings "NaN", "Infinity" and "-Infinity", as in the
+    records of a run, so that a reader distinguishes them from a value that is absent (null). NumPy's numbers and arrays
+    are written as numbers and lists, and other objects, such as paths, as text.
+
+    Args:
+        value: value to write.
+        indent: number of spaces per level; None for one line.
+        sort_keys: whether the keys of objects are sorted.
+    """
+    return json.dumps(_plain(value), ensure_ascii=False, indent=indent, sort_keys=sort_keys, allow_nan=False)
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key) if isinstance(key, float) else key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "tolist"):  # NumPy's and PyTorch's numbers and arrays
+        return _plain(value.tolist())
+    return str(value)

@@ -1,0 +1,65 @@
+"""Opening and reading of Lance tables whose files may be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from limner.errors import LimnerError
+from limner.structured_files import read_json_file
+
+WRITE_ERRORS = (OSError, ValueError, RuntimeError)
+"""Exceptions of Lance and Arrow for tables that cannot be written."""
+_HINT = "_versions/latest_version_hint.json"
+
+
+@contextmanager
+def damage_as(error_of: Callable[[str], LimnerError]) -> Iterator[None]:
+    """Convert what Lance and Arrow raise for damaged files, panics of Lance included.
+
+    Args:
+        error_of: function that returns the error for a reason.
+
+    Raises:
+        LimnerError: the result of `error_of`.
+    """
+    try:
+        yield
+    except (LimnerError, MemoryError):
+        raise
+    except Exception as error:
+        raise error_of(_first_line(error)) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of PyO3, which has no importable class
+            raise
+        raise error_of(_first_line(error)) from None
+
+
+def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
+    """Open the newest version of a table.
+
+    Raises:
+        OSError, ValueError: the table is damaged, or its newest version is missing; see `damage_as`.
+    """
+    import lance
+
+    dataset = lance.dataset(str(path))
+    _ = dataset.schema  # Lance reads it now, so that damage is found here
+    newest = _newest_version(path)
+    if newest > dataset.version:
+        raise ValueError(f"version {newest} is missing, the newest that is left is {dataset.version}")
+    return dataset
+
+
+def _newest_version(path: Path) -> int:
+    """Return the number of the newest version by the hint that Lance writes beside the versions; 0 without one."""
+    try:
+        return int(read_json_file(path / _HINT)["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,360 @@
+"""Checksums of weights, features and items; values that are not finite; valid JSON."""
+
+import ast
+import json
+import math
+import shutil
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from limner.data.collection import ITEMS, Collection, write_items
+from limner.data.examples import Item, Region, Sentence
+from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError
+from limner.features.encoders.base import encode
+from limner.features.encoders.load import load_backbone
+from limner.features.extract import extract
+from limner.features.repair import discard_unreadable, repair_table
+from limner.features.spec import FeatureSpec
+from limner.features.store import DamagedTableError, FeatureTable, TableWriter
+from limner.media.image import open_image
+from limner.storage.checksums import infinite_rows
+from limner.storage.json_text import to_json
+from limner.storage.tensors import has_checksum, load_tensors, read_tensors, save_tensors
+
+PACKAGE = Path(__file__).parents[2] / "src" / "limner"
+SPEC = FeatureSpec(name="t", kind="pooled", shape=(64,), backbone="b", preprocessing={}, weights_sha256="")
+IDS = [f"item{number}" for number in range(60)]
+
+
+def flip(path, position, bit=3):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+# Tensors
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A file of tensors of several types."""
+    path = tmp_path / "model.safetensors"
+    values = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([1, 2]), "c": torch.ones((), dtype=torch.bfloat16)}
+    save_tensors(path, {**values, "empty": torch.zeros(0, 3)}, {"note": "x"})
+    return path
+
+
+def test_tensors_and_facts_round_trip_in_the_same_bytes(weights, tmp_path):
+    stored = read_tensors(weights)
+    assert stored.facts == {"note": "x"}
+    assert stored.tensors["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    save_tensors(tmp_path / "again.safetensors", stored.tensors, stored.facts)
+    assert (tmp_path / "again.safetensors").read_bytes() == weights.read_bytes()
+
+
+def test_any_flipped_bit_of_the_values_is_found(weights):
+    size, header = weights.stat().st_size, int.from_bytes(weights.read_bytes()[:8], "little")
+    for position in range(8 + header, size):
+        flip(weights, position)
+        with pytest.raises(RunError, match=r"model\.safetensors: damaged: .*checksum.*restore the file"):
+            load_tensors(weights)
+        flip(weights, position)
+    load_tensors(weights)
+
+
+def test_values_of_zeros_are_found(weights):
+    header = int.from_bytes(weights.read_bytes()[:8], "little")
+    data = weights.read_bytes()
+    weights.write_bytes(data[: 8 + header] + bytes(len(data) - 8 - header))
+    with pytest.raises(RunError, match="checksum"):
+        load_tensors(weights)
+
+
+def test_a_file_of_an_earlier_version_is_read(tmp_path):
+    save_file({"a": torch.ones(3)}, tmp_path / "old.safetensors")
+    assert load_tensors(tmp_path / "old.safetensors")["a"].tolist() == [1, 1, 1]
+    assert not has_checksum(tmp_path / "old.safetensors")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, value):
+    for save in (save_tensors, lambda path, tensors: save_file(tensors, path)):
+        save(tmp_path / "w.safetensors", {"fine": torch.ones(2), "bad": torch.tensor([0.0, value])})
+        with pytest.raises(RunError, match=r"w\.safetensors: tensor 'bad' has 1 of 2 values .*not finite"):
+            load_tensors(tmp_path / "w.safetensors")
+
+
+# Features
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A feature table of three commits, and its values."""
+    values = np.random.default_rng(1).normal(size=(60, 64)).astype(np.float16)
+    fill(tmp_path / "t.lance", values)
+    return tmp_path / "t.lance", values
+
+
+def fill(path, values, known=()):
+    writer = TableWriter(path, SPEC, set(known))
+    for start in range(0, 60, 20):
+        writer.add(IDS[start : start + 20], values[start : start + 20])
+        writer.commit()
+
+
+def data_files(path):
+    return sorted((path / "data").iterdir())
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def clear(file):
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def flip_value(file):
+    flip(file, 1000)
+
+
+def remove(file):
+    file.unlink()
+
+
+@pytest.mark.parametrize("damage", [cut, clear, remove, flip_value])
+@pytest.mark.parametrize("cache", [0, 2**20])
+def test_damaged_data_is_refused_and_repaired(table, damage, cache):
+    path, values = table
+    damage(data_files(path)[1])
+    with pytest.raises(DamagedTableError, match=r"t\.lance: damaged feature table .*run 'limner features' again"):
+        FeatureTable(path, cache_bytes=cache).take(IDS)
+    intact = repair_table(path, SPEC)
+    assert intact.damaged == (1 if damage is flip_value else 20)
+    assert len(intact.ids) == 60 - intact.damaged
+    fill(path, values, intact.ids)
+    assert np.array_equal(FeatureTable(path, cache_bytes=cache).take(IDS), values)
+
+
+@pytest.mark.parametrize("damage", [cut, clear, remove])
+def test_a_table_that_cannot_be_opened_keeps_its_intact_rows(table, damage):
+    path, values = table
+    newest = min((path / "_versions").glob("*.manifest"))  # Lance counts down
+    damage(newest)
+    flip_value(data_files(path)[0])
+    with pytest.raises(DamagedTableError):
+        FeatureTable(path)
+    assert len(repair_table(path, SPEC).ids) == 59
+    shutil.rmtree(path)  # as if the repair was interrupted
+    intact = repair_table(path, SPEC)
+    assert len(intact.ids) == 59
+    fill(path, values, intact.ids)
+    discard_unreadable(path)
+    assert np.array_equal(FeatureTable(path).take(IDS), values)
+    assert [each.name for each in path.parent.iterdir()] == ["t.lance"]
+
+
+def test_data_of_another_table_is_refused(table, tmp_path):
+    path, values = table
+    other = tmp_path / "other" / "t.lance"
+    writer = TableWriter(other, SPEC.model_copy(update={"backbone": "c"}), set())
+    writer.add(IDS, values)
+    writer.commit()
+    for file in data_files(path):
+        shutil.copy(data_files(other)[0], file)
+    with pytest.raises(DamagedTableError):
+        FeatureTable(path).take(IDS)
+
+
+def test_exchanged_folders_are_refused_by_name(table):
+    path, _ = table
+    path.rename(path.with_name("u.lance"))
+    with pytest.raises(FeatureError, match=r"expected the table 'u', found 't'.*rename the folder to t\.lance"):
+        FeatureTable(path.with_name("u.lance"))
+
+
+def old_table(path, values):
+    """Write a table without checksums, as earlier versions did."""
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+    schema = pa.schema(
+        [pa.field("id", pa.string()), pa.field("values", column.type)],
+        metadata={b"limner.spec": SPEC.model_dump_json()},
+    )
+    lance.write_dataset(pa.Table.from_arrays([pa.array(IDS), column], schema=schema), str(path))
+
+
+def test_a_table_of_an_earlier_version_is_read_and_gets_checksums(tmp_path):
+    path, values = tmp_path / "t.lance", np.ones((60, 64), np.float16)
+    old_table(path, values)
+    assert not FeatureTable(path).has_checksums
+    assert np.array_equal(FeatureTable(path).take(IDS), values)
+    assert len(repair_table(path, SPEC).ids) == 60
+    assert FeatureTable(path).has_checksums
+    assert np.array_equal(FeatureTable(path).take(IDS), values)
+    flip_value(max(data_files(path), key=lambda file: file.stat().st_size))
+    with pytest.raises(DamagedTableError):
+        FeatureTable(path).take(IDS)
+
+
+def test_stored_features_that_are_not_finite_are_refused_and_repaired(tmp_path):
+    path, values = tmp_path / "t.lance", np.ones((60, 64), np.float16)
+    values[7, 3] = np.nan
+    old_table(path, values)
+    with pytest.raises(DamagedTableError, match="features of item 'item7' are not finite"):
+        FeatureTable(path).take(IDS)
+    assert repair_table(path, SPEC).ids == set(IDS) - {"item7"}
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite_are_found_by_their_bits(value):
+    values = np.full((3, 8), -65504, np.float16)
+    values[0] = 65504
+    assert infinite_rows(values) == []
+    values[1, 5] = value
+    assert infinite_rows(values) == [1]
+
+
+class InfiniteBackbone:
+    """Features of the second image of a batch are infinite."""
+
+    specs = (SPEC,)
+
+    def __call__(self, inputs):
+        values = np.ones((len(inputs), 64), np.float16)
+        values[1:] = np.inf
+        return {"pooled": values}
+
+
+def test_computed_features_that_are_not_finite_name_the_file():
+    with pytest.raises(BackboneError, match=r"b\.png: the pooled features of backbone 'b' are not finite"):
+        encode(InfiniteBackbone(), np.zeros((2, 1)), ["a.png", "b.png"])
+    encode(InfiniteBackbone(), np.zeros((2, 1)), ["a.png"])  # the second is padding
+
+
+def test_features_are_extracted_again_where_they_are_damaged(tmp_path, caplog):
+    for number in range(3):
+        Image.new("RGB", (20, 20), (number * 80, 0, 0)).save(tmp_path / f"{number}.png")
+    folder = tmp_path / "collection"
+    items = [Item(str(number), "train", image=f"../{number}.png") for number in range(3)]
+    write_items(folder, items)
+    backbone = load_backbone("pixels:16")
+    path = extract(Collection.open(folder), backbone).tables[0].path
+    before = FeatureTable(path).take(["0", "1", "2"])
+    flip_value(data_files(path)[0])
+    again = extract(Collection.open(folder), backbone)
+    assert (again.added, again.present, again.repaired) == (1, 2, 1)
+    assert "1 damaged rows, which are computed anew" in caplog.text
+    assert np.array_equal(FeatureTable(path).take(["0", "1", "2"]), before)
+
+
+# Items
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """A collection of two splits."""
+    items = [
+        Item(
+            f"i{number}",
+            "val" if number % 3 == 2 else "train",
+            sentences=(Sentence("en", f"a sentence about number {number} and ü"),),
+            regions=(Region((0.1, 2, 3, 4), "region"),),
+        )
+        for number in range(9)
+    ]
+    write_items(tmp_path / "c", items)
+    return tmp_path / "c"
+
+
+def test_a_changed_letter_of_a_caption_is_found(collection):
+    (file,) = (collection / ITEMS / "data").iterdir()
+    position = file.read_bytes().index(b"about number 3")
+    flip(file, position, bit=0)
+    for read in (lambda: Collection.open(collection).items(), lambda: Collection.open(collection).items("train")):
+        with pytest.raises(CollectionError, match=r"items\.lance: damaged; .*item 'i3' does not have its checksum"):
+            read()
+    assert len(Collection.open(collection).items("val")) == 3
+
+
+def test_an_item_that_left_its_split_is_missed(collection):
+    dataset = lance.dataset(str(collection / ITEMS))
+    dataset.update({"split": "'test'"}, where="id = 'i0'")
+    with pytest.raises(CollectionError, match="5 of 6 items of split 'train' can be read"):
+        Collection.open(collection).items("train")
+
+
+def test_a_missing_newest_version_is_refused(collection):
+    write_items(collection, [Item("new", "train", sentences=(Sentence("en", "a new one"),))])
+    min((collection / ITEMS / "_versions").glob("*.manifest")).unlink()
+    with pytest.raises(CollectionError, match="version 2 is missing, the newest that is left is 1"):
+        Collection.open(collection)
+
+
+def test_the_fingerprint_does_not_depend_on_checksums(collection, tmp_path):
+    new = Collection.open(collection)
+    rows = lance.dataset(str(collection / ITEMS)).to_table()
+    old = rows.drop_columns(["checksum"]).replace_schema_metadata(None)
+    lance.write_dataset(old, str(tmp_path / "old" / ITEMS))
+    earlier = Collection.open(tmp_path / "old")
+    assert (earlier.has_checksums, new.has_checksums) == (False, True)
+    assert earlier.fingerprint() == new.fingerprint()
+    assert earlier.items("val") == new.items("val")
+
+
+# Images and JSON
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_image_whose_pixels_are_not_finite_is_refused(tmp_path, value):
+    pixels = np.ones((4, 5), np.float32)
+    pixels[1, 2] = value
+    Image.fromarray(pixels).save(tmp_path / "heights.tiff")
+    with pytest.raises(MediaError, match=r"heights\.tiff: 1 of 20 pixels are not finite"):
+        open_image(tmp_path / "heights.tiff")
+
+
+def test_json_is_valid_whatever_the_numbers():
+    value = {"a": [math.nan, math.inf, -math.inf, np.float32(np.nan), 0.5], 1: np.int64(3), "path": Path("x")}
+    text = to_json({**value, "array": np.array([1.5, np.inf])})
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    assert json.loads(text, parse_constant=refuse) == {
+        "a": ["NaN", "Infinity", "-Infinity", "NaN", 0.5],
+        "1": 3,
+        "path": "x",
+        "array": [1.5, "Infinity"],
+    }
+
+
+def test_only_one_function_writes_json():
+    """Calls of `json.dumps` elsewhere only make the text of which a digest is computed, or quote a value."""
+    digests = {"features/spec.py", "features/regions.py", "data/collection.py", "retrieval/stored_marginal.py"}
+    callers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("dump", "dumps") and ast.unparse(node.value) == "json"
+    }
+    assert callers == {"storage/json_text.py"} | digests
+
+
+def test_every_tensor_file_is_written_with_a_checksum():
+    callers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any(name in path.read_text(encoding="utf-8") for name in ("import save_file", "import load_file"))
+    }
+    assert callers == {"storage/tensors.py"}
+
+
+def test_a_written_file_is_readable_by_safetensors(weights):
+    assert set(load_file(weights)) == {"a", "b", "c", "empty"}

@@ -41,6 +41,7 @@ SEE_ALSO = {
     "generate": "[Data and features](data.md#generated-scenes)",
     "import": "[Data and features](data.md)",
     "kmeans": "[Data and features](data.md#k-means-feature-maps)",
+    "recipes": "[Training](train.md#recipes)",
     "regions": "[Captioning](describe.md#regions-of-an-image)",
     "report": "[Evaluating](evaluate.md#reports)",
     "reproduce": "[Reproducing a table](reproduce.md)",

@@ -25,8 +25,16 @@ def train(
         typer.Option("--init", metavar="RUN", help="Start from the weights and vocabularies of this run."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an interrupted training; the result is bit-identical.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue an interrupted training; the result is bit-identical. A higher training.epochs extends it.",
+        ),
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="Device to train on: cpu, cuda or cuda:N; default: cuda where there is one."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model.
@@ -47,6 +55,7 @@ def train(
             out,
             resume=resume,
             init=init,
+            device=device,
             command=command_line(),
             on_message=lambda line: typer.echo(line, err=True),
             on_progress=bar,

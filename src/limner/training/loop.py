@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 
 from limner.data.collection import Collection
-from limner.device import native_bf16
+from limner.device import find_device, native_bf16
 from limner.errors import RunError
 from limner.files import locked
 from limner.models.protocols import CountBasedModel
@@ -23,7 +23,7 @@ from limner.training.context import Optimization, TrainingContext, TrainProgress
 from limner.training.interruption import Interruption
 from limner.training.logging import RunLog
 from limner.training.optimizers import ExponentialMovingAverage, build_optimizer
-from limner.training.resume_check import claim
+from limner.training.resume_check import claim, require_run
 from limner.training.setup import prepare
 from limner.training.stages import Stage, schedule_stages
 from limner.training.state import TrainState, find_state, load_state
@@ -36,6 +36,7 @@ def train(
     *,
     resume: bool = False,
     init: Path | None = None,
+    device: str | None = None,
     command: str = "limner.train",
     on_message: Callable[[str], None] | None = None,
     on_progress: Callable[[TrainProgress], None] | None = None,
@@ -48,8 +49,9 @@ def train(
         out: run directory: receives the model, the log and the state to resume from.
         resume: continue an interrupted run; on a CPU the weights are bit-identical to those of an uninterrupted run.
             Settings that do not affect the weights may differ: `evaluation` except `skip_words`, and `decoding` if
-            validation does not decode.
+            validation does not decode. Higher `training.epochs` or `training.patience` extend the training.
         init: run whose vocabularies are used, and its weights where names and shapes match.
+        device: device to train on: cpu, cuda or cuda:N; None for cuda where it is available, else cpu.
         command: command line, stored with the model.
         on_message: called before the first step of a new run with lines about pre-trained embeddings and weights.
         on_progress: called after every step.
@@ -59,13 +61,17 @@ def train(
 
     Raises:
         RunError: `out` contains a run and `resume` is false, or a run of another recipe, other data or another `init`;
-            another process is training it; or a file cannot be written.
+            `resume` is true and `out` does not exist; another process is training it; or a file cannot be written.
+        SettingsError: the device is not available.
         TrainingError: there are no training examples, `training.metric` cannot be computed on this machine, or the
             loss is not finite.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if resume:
+        require_run(out)
+    chosen = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it prints the precision to standard error
-    fabric = Fabric(accelerator=device, devices=1, precision=precision(recipe.training, device))
+    devices = 1 if chosen.index is None else [chosen.index]
+    fabric = Fabric(accelerator=chosen.type, devices=devices, precision=precision(recipe.training, chosen.type))
     fabric.seed_everything(recipe.training.seed, verbose=False)
     trained, training_set, validation_set = prepare(recipe, collection, command, init)
     out.mkdir(parents=True, exist_ok=True)

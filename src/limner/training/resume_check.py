@@ -1,4 +1,4 @@
-"""Ownership of a run directory: no run is overwritten, and only the same training is resumed."""
+"""Ownership of a run directory: no run is overwritten, and only the same training is resumed, or one of more epochs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,33 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from limner.errors import RunError, SettingsError
+from limner.errors import RunError, SettingsError, did_you_mean
 from limner.files import write_text
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig
 from limner.storage.json_text import to_json
 from limner.structured_files import read_json_file
 
+INIT = "to train on with these weights, leave --resume out, add '--init {run}' and name another --out"
+"""Remedy where a training cannot be extended."""
+
+
+def require_run(out: Path) -> None:
+    """Check that there is a run to resume, so that a mistyped name does not start another training.
+
+    Raises:
+        RunError: the folder does not exist.
+    """
+    if not out.exists():
+        similar = did_you_mean(out.name, (path.name for path in out.parent.glob("*") if path.is_dir()))
+        raise RunError(f"{out}: no such run to resume; leave --resume out to start one{similar}")
+
 
 def claim(out: Path, config: ModelConfig, resume: bool) -> None:
     """Record in a new run directory what is trained there, or check that the recorded training is the same.
+
+    A training may be extended by more epochs, or by more validations without improvement (`patience`): the longer one
+    is recorded.
 
     Args:
         out: run directory.
@@ -48,6 +65,7 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
         ) from None
     with suppress(SettingsError):  # settings that an older version did not have get their defaults
         recorded["recipe"] = Recipe.parse(recorded.get("recipe", {})).model_dump(mode="json")
+    extended = _extend(recorded, current, out)
     for key in current:
         before, now = recorded.get(key), current[key]
         if key == "recipe":
@@ -55,6 +73,39 @@ def claim(out: Path, config: ModelConfig, resume: bool) -> None:
         if before != now:
             difference = _first_difference(before, now, key)
             raise RunError(f"{out}: cannot resume, {difference}; use the same {key}, or name another --out")
+    if extended:
+        write_text(recipe_file, to_json(current, indent=1))
+
+
+def _extend(recorded: dict[str, Any], current: dict[str, Any], run: Path) -> bool:
+    """Record the epochs and the patience of a longer training in place of those of the recorded one.
+
+    Raises:
+        RunError: there are more epochs, and the learning rate or a later stage depends on their number.
+    """
+    try:
+        before, now = recorded["recipe"]["training"], current["recipe"]["training"]
+        longer = {name for name in ("epochs", "patience") if _is_longer(before[name], now[name])}
+    except (KeyError, TypeError):  # a recipe of another version: the difference is reported
+        return False
+    schedule = now["schedule"]["name"]
+    if "epochs" in longer and schedule in ("cosine", "linear"):
+        raise RunError(
+            f"{run}: cannot resume with training.epochs={now['epochs']} in place of {before['epochs']}: the learning "
+            f"rate of the schedule '{schedule}' depends on the number of epochs; {INIT.format(run=run)}"
+        )
+    if longer and now["train_on_val_epochs"]:
+        raise RunError(
+            f"{run}: cannot resume with another training.{min(longer)}: training on the validation split follows the "
+            f"last epoch; {INIT.format(run=run)}"
+        )
+    before.update({name: now[name] for name in longer})
+    return bool(longer)
+
+
+def _is_longer(before: int | None, now: int | None) -> bool:
+    """Whether a limit is higher than before; None is no limit."""
+    return before is not None and (now is None or now > before)
 
 
 def _decisive_settings(recipe: Any) -> Any:  # noqa: ANN401  (arbitrary JSON)

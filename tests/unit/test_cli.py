@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import import_module, metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ import pytest
 import typer
 
 from limner import cli
-from limner.cli import terminal
+from limner.cli import doctor, terminal
 from limner.cli.collections import SOURCES
 from limner.cli.reference import reference
 from limner.data.collection import write_items
@@ -387,14 +388,14 @@ def test_doctor_reports_versions_devices_threads_extras_and_folders(capsys, monk
     assert facts["packages"]["torch"] == metadata.version("torch")
     assert facts["devices"][0].startswith("cpu: ")
     assert facts["threads"]["OMP_WAIT_POLICY"] == os.environ["OMP_WAIT_POLICY"]
-    assert set(facts["extras"]) == {"audio", "backbones", "coco", "tensorboard", "video", "words"}
+    declared = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(doctor.PURPOSES) == set(declared) - set(doctor.DEVELOPMENT_EXTRAS)
+    assert set(facts["extras"]) <= set(doctor.PURPOSES)
     status, printed, _ = run(capsys, monkeypatch, "doctor")
     assert status == 0 and "packages\n" in printed and "HF_HUB_CACHE" in printed
 
 
 def test_doctor_names_the_command_that_installs_a_missing_extra(capsys, monkeypatch):
-    from limner.cli import doctor
-
     version = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "soundfile" else version(name))
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)

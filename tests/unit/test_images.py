@@ -4,6 +4,7 @@ import struct
 import warnings
 import zlib
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from limner.features.preprocessing import (
     preprocess,
     resize_shorter_side,
 )
-from limner.media.image import _FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, open_image
+from limner.media.image import _FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, image_size, open_image
 from limner.media.modality import AUDIO, IMAGE, MODALITIES, find_modality, modality_of, readable_by
 
 
@@ -82,6 +83,32 @@ def test_transparent_palette_colour_is_composited_on_white(tmp_path):
     image.putpalette([0, 0, 0, 10, 200, 30])
     assert colour_at(open_image(save(tmp_path, image, "solid.png"))) == [10, 200, 30]
     assert colour_at(open_image(save(tmp_path, image, "clear.png", transparency=1))) == [255, 255, 255]
+
+
+@pytest.mark.parametrize("name", ["a.heic", "a.avif", "a.HEIC", "a.jfif", "a.JPE"])
+def test_formats_of_phones_and_browsers_are_read_whatever_the_case_of_the_suffix(tmp_path, name):
+    if find_spec("pillow_heif") is None and name.lower() == "a.heic":
+        pytest.skip("needs the extra 'heic'")
+    open_image(save(tmp_path, Image.new("RGB", (2, 2)), "any.png"))  # registers the formats
+    format_ = {".heic": "HEIF", ".avif": "AVIF"}.get(Path(name).suffix.lower(), "JPEG")
+    path = save(tmp_path, Image.new("RGB", (64, 48), RED), name, format=format_)
+    assert find_modality(path) is IMAGE
+    image = open_image(path)
+    assert image.size == image_size(path) == (64, 48)
+    assert np.abs(np.subtract(colour_at(image), RED)).max() <= 8
+
+
+def test_heic_and_avif_name_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("limner.media.image._formats", lambda: ("JPEG", "PNG"))
+    for brand, remedy in ((b"heic", r"pip install 'limner\[heic\]'"), (b"avif", "need Pillow 11.3 or newer")):
+        path = tmp_path / "photo.jpg"  # some programs give HEIC files this suffix
+        path.write_bytes(b"\0\0\0\x1cftyp" + brand + bytes(50))
+        with pytest.raises(MediaError, match=rf"photo\.jpg: .*{remedy}"):
+            open_image(path)
+        with pytest.raises(MediaError, match=remedy):
+            open_image(path.read_bytes())
+        with pytest.raises(MediaError, match=remedy):
+            image_size(path)
 
 
 def test_sixteen_bit_grey_keeps_its_middle(tmp_path):

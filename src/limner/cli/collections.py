@@ -82,8 +82,7 @@ def import_(
                 "regions": report.regions,
                 "phrases": report.phrases,
                 **report.changes._asdict(),
-                "skipped": dict(report.skipped),
-                "examples": report.examples,
+                **report.tally.as_dict(),
             }
         )
     else:

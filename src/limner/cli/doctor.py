@@ -25,6 +25,9 @@ PURPOSES = {
     "tensorboard": "training curves in TensorBoard",
     "video": "videos",
     "audio": "audio files",
+    "heic": "HEIC images, as many phones store them",
+    "ja": "BLEU over Japanese words",
+    "ko": "BLEU over Korean words",
     "words": "maps of word embeddings",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
 }

@@ -10,26 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from limner.errors import MediaError
+from limner.errors import MediaError, MissingExtraError
 
 MAX_PIXELS = 89_478_485
 """Largest number of pixels that is decoded: 256 MiB at three bytes per pixel, Pillow's own limit."""
 
 # Raster formats only: decoding EPS, for example, would start an external program.
 _FORMATS = {
-    "JPEG": (".jpg", ".jpeg"),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "MPO": (".mpo",),
     "PNG": (".png",),
     "GIF": (".gif",),
     "WEBP": (".webp",),
     "AVIF": (".avif",),
+    "HEIF": (".heic", ".heif", ".hif"),
     "TIFF": (".tif", ".tiff"),
     "BMP": (".bmp",),
-    "PPM": (".ppm", ".pgm", ".pbm"),
-    "JPEG2000": (".jp2",),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+    "JPEG2000": (".jp2", ".j2k"),
     "ICO": (".ico",),
     "TGA": (".tga",),
     "PCX": (".pcx",),
@@ -37,6 +39,11 @@ _FORMATS = {
 _PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "WebP", "Avif", "Tiff", "Bmp", "Ppm", "Jpeg2K", "Ico", "Tga", "Pcx")
 IMAGE_SUFFIXES = frozenset(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 """Lowercase suffixes of image files."""
+
+_OPTIONAL = ("AVIF", "HEIF")
+"""Formats that not every installation reads."""
+_AVIF_BRANDS = (b"avif", b"avis")
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 Pixels = NDArray[np.uint8]
 ImageInput = Path | str | bytes | Image.Image | NDArray[Any]
@@ -75,7 +82,8 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
     except UnidentifiedImageError:
         raise MediaError(_not_an_image(source, name)) from None
     except Exception as error:  # the decoders raise almost any exception for a damaged file
-        raise MediaError(f"{name}: damaged image ({error}); copy it again from its source or remove it") from None
+        reason = " ".join(str(error).split())
+        raise MediaError(f"{name}: damaged image ({reason}); copy it again from its source or remove it") from None
 
 
 def image_size(path: Path | str) -> tuple[int, int]:
@@ -110,6 +118,8 @@ def _formats() -> tuple[str, ...]:
     for plugin in _PLUGINS:  # Image.init() would import all plugins of Pillow
         with contextlib.suppress(ImportError):
             import_module(f"PIL.{plugin}ImagePlugin")
+    with contextlib.suppress(ImportError):
+        import_module("pillow_heif").register_heif_opener()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
@@ -141,7 +151,32 @@ def _not_an_image(source: ImageInput, name: str) -> str:
     size = len(source) if isinstance(source, bytes) else Path(str(source)).stat().st_size
     if size == 0:
         return f"{name}: the file is empty (0 bytes); copy it again from its source or remove it"
+    if remedy := _missing_decoder(source if isinstance(source, bytes) else Path(str(source)).read_bytes()[:12]):
+        return f"{name}: {remedy}"
     return f"{name}: not an image; expected one of {', '.join(_formats())}; convert it or remove it"
+
+
+def _missing_decoder(data: bytes) -> str:
+    """What is to be installed to read an HEIC or AVIF image; empty for other images, and if it is installed.
+
+    The brand at the start of the file tells the format, whatever the suffix of its name (ISO/IEC 14496-12).
+    """
+    brand = data[8:12] if data[4:8] == b"ftyp" else b""
+    return _install("AVIF" if brand in _AVIF_BRANDS else "HEIF" if brand in _HEIF_BRANDS else "")
+
+
+def missing_support(name: str) -> str:
+    """What is to be installed to read an image of such a name; empty if it is installed."""
+    suffix = Path(name).suffix.lower()
+    return next((_install(format_) for format_ in _OPTIONAL if suffix in _FORMATS[format_]), "")
+
+
+def _install(format_: str) -> str:
+    if format_ not in _OPTIONAL or format_ in _formats():
+        return ""
+    if format_ == "AVIF":
+        return f"AVIF images need Pillow 11.3 or newer, got {PIL.__version__}: pip install -U pillow"
+    return str(MissingExtraError("reading HEIC images", "heic"))
 
 
 def _upright(image: Image.Image) -> Image.Image:

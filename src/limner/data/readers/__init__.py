@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from limner.data.collection import Changes, write_items
+from limner.data.collection import Changes, Collection, write_items
 from limner.data.examples import Item
 from limner.data.readers.coco import read_coco, read_karpathy
 from limner.data.readers.corpus_files import ReaderOptions
@@ -21,7 +21,9 @@ from limner.data.readers.labelled_texts import read_imdb, read_rt_polarity
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.visual_genome import read_visual_genome
+from limner.data.tally import Tally
 from limner.errors import CollectionError, did_you_mean
+from limner.media.image import missing_support
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
 
@@ -116,10 +118,13 @@ class ImportReport:
     """Number of phrases read."""
     changes: Changes
     """Numbers of items added, updated and unchanged."""
-    skipped: Counter[str]
-    """Number of skipped entries by reason."""
-    examples: dict[str, tuple[str, ...]]
-    """Some names of skipped entries by reason."""
+    tally: Tally
+    """Counts of skipped entries, and of oddities of the source and of the collection."""
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """Number of skipped entries by reason."""
+        return self.tally.skipped
 
     def lines(self) -> list[str]:
         """Lines of text that summarise the import."""
@@ -129,13 +134,7 @@ class ImportReport:
             f"{self.collection}: read {self.items:,} items with {self.sentences:,} sentences{annotations} "
             f"({changes.added:,} new, {changes.updated:,} updated, {changes.unchanged:,} unchanged)"
         )
-        return [
-            summary,
-            *(
-                f"skipped {count:,} {reason}, for example {'; '.join(self.examples[reason])}"
-                for reason, count in self.skipped.most_common()
-            ),
-        ]
+        return [summary, *self.tally.lines()]
 
 
 def read_source(
@@ -170,6 +169,9 @@ def read_source(
     if not result.items:
         reasons = "; ".join(f"{count} {reason}" for reason, count in result.skipped.items()) or "it is empty"
         raise CollectionError(f"{source}: no items to import as '{kind}' ({reasons})")
+    for item in result.items:
+        if reason := missing_support(item.image or ""):
+            result.tally.note(f"images that cannot be read yet ({reason})", item.id)
     return replace(result, items=[_with_modality(item, reader.modality) for item in result.items])
 
 
@@ -211,7 +213,9 @@ def import_collection(
     else:
         items, files = _with_relative_paths(result.items, target), {}
     changes = write_items(target, items, files=files, on_progress=on_progress)
-    sentences = [sentence for item in items for sentence in item.sentences]
+    sentences, tally = [sentence for item in items for sentence in item.sentences], result.tally
+    for name, count in Collection.open(target).splits().items():
+        tally.note_few(name, count, "items")
     return ImportReport(
         target,
         len(items),
@@ -219,8 +223,7 @@ def import_collection(
         sum(len(item.regions) for item in items),
         sum(len(sentence.phrases) for sentence in sentences),
         changes,
-        result.skipped,
-        result.examples,
+        tally,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from limner.data.readers.corpus_files import (
     ImageFolder,
@@ -15,6 +16,7 @@ from limner.data.readers.corpus_files import (
     require_field,
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.errors import CollectionError
 
 CAPTION_FILES = ("annotations/captions_*.json", "captions_*.json")
 KARPATHY_FILES = ("dataset_*.json", "dataset.json")
@@ -36,7 +38,7 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
     Raises:
         CollectionError: a file is missing or malformed.
     """
-    image_folder = ImageFolder.of(source, options)
+    image_folder = ImageFolder.of(source, options, builder)
     for path in find_files(source, CAPTION_FILES, "captions"):
         match = SPLIT_OF_FILE.match(path.name)
         file_split = (match and match[1]) or "train"
@@ -45,24 +47,54 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
         for number, image in enumerate(require_field(contents, "images", list, SourceLocation(path))):
             location = SourceLocation(path, f"images[{number}]")
             name = require_field(image, "file_name", str, location)
-            key = keys[require_field(image, "id", int, location)] = builder.key(name, location)
+            image_id = require_field(image, "id", int, location)
+            key = builder.key(name, location)
+            if keys.setdefault(image_id, key) != key:
+                raise CollectionError(
+                    f"{location}: the id {image_id} of '{name}' is that of '{keys[image_id]}' as well; give every "
+                    "image of the file an id of its own, as captions name their image by it"
+                )
             if path_of_image := image_folder.find(name):
                 split = assign_split(key, options) if options.split else file_split
                 builder.add_item(key, location, split=split, image=path_of_image)
             else:
                 builder.skip("images that are missing", name, location)
         groups: Counter[str] = Counter()
+        captions: dict[int, tuple[int, str]] = {}  # image and text by id
         for number, annotation in enumerate(require_field(contents, "annotations", list, SourceLocation(path))):
             location = SourceLocation(path, f"annotations[{number}]")
-            key_of_image = keys.get(require_field(annotation, "image_id", int, location))
+            image_id = require_field(annotation, "image_id", int, location)
             text = require_field(annotation, "caption", str, location)
-            if key_of_image is None:
+            key_of_image = keys.get(image_id)
+            if "id" in annotation and _is_repeated(annotation["id"], (image_id, text), captions, location):
+                builder.skip("captions that are in the file twice, with the same id", text, location)
+            elif key_of_image is None:
                 builder.skip("captions of images that the file does not list", str(annotation["image_id"]), location)
             elif key_of_image in builder:
                 builder.add_sentence(key_of_image, location, options.lang or "en", text, groups[key_of_image])
                 groups[key_of_image] += 1
             else:
                 builder.skip("sentences whose image is missing", key_of_image, location)
+
+
+def _is_repeated(
+    id: Any,  # noqa: ANN401 (any JSON value)
+    contents: tuple[int, str],
+    known: dict[int, tuple[int, str]],
+    location: SourceLocation,
+) -> bool:
+    """Whether an annotation occurred before; CollectionError if its id has another caption or image there."""
+    if not isinstance(id, int):
+        raise CollectionError(f"{location}: 'id' is {id!r}; expected a value of type 'int'")
+    if id not in known:
+        known[id] = contents
+        return False
+    if known[id] != contents:
+        raise CollectionError(
+            f"{location}: the id {id} of the caption '{contents[1]}' is that of '{known[id][1]}' as well; give every "
+            "caption of the file an id of its own"
+        )
+    return True
 
 
 def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None:
@@ -78,7 +110,7 @@ def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
     Raises:
         CollectionError: a file is missing or malformed.
     """
-    image_folder = ImageFolder.of(source, options)
+    image_folder = ImageFolder.of(source, options, builder)
     for path in find_files(source, KARPATHY_FILES, "Karpathy splits"):
         for number, image in enumerate(require_field(read_json(path), "images", list, SourceLocation(path))):
             location = SourceLocation(path, f"images[{number}]")

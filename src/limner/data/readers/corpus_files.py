@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ IMAGE_FOLDERS = (
 """Names of image folders in published corpora."""
 SPLIT_NAME = re.compile(r"(?:^|[._-])(train|val|dev|test)(?:Images|_?list|_?images)?$", re.IGNORECASE)
 """Name of a split in the file name of a list, without suffix."""
+HIDDEN_FOLDERS = (".", "__")
+"""Prefixes of the names of folders that are not read, such as __MACOSX."""
 SPLIT_ALIASES = {"dev": "val"}
 FLICKR_NAME = re.compile(r"(\d+)(?:_[0-9a-f]+.*)?")
 """Number of an image on Flickr, followed in Flickr8k by an underscore and a hash."""
@@ -133,27 +135,29 @@ def find_files(source: Path, patterns: Iterable[str], description: str) -> list[
 
 
 class ImageFolder:
-    """Index of the image files below a folder by name.
+    """Index of the image files below a folder by name; those that no item uses are noted.
 
     Raises:
         CollectionError: the folder has no images.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, builder: ItemBuilder) -> None:
         self._paths: dict[str, dict[str, Path]] = {}  # by key, then by path relative to the folder
         self._by_number: dict[str, list[Path]] = {}
-        for path in list_media_files(folder, (IMAGE,), "specify the image folder with --images"):
+        paths = list_media_files(folder, (IMAGE,), "specify the image folder with --images", builder).media
+        builder.offer_files(paths)
+        for path in paths:
             key = image_key(path.name)
             self._paths.setdefault(key, {})[path.relative_to(folder).as_posix()] = path
             if match := FLICKR_NAME.fullmatch(key):
                 self._by_number.setdefault(match[1], []).append(path)
 
     @classmethod
-    def of(cls, source: Path, options: ReaderOptions) -> ImageFolder:
+    def of(cls, source: Path, options: ReaderOptions, builder: ItemBuilder) -> ImageFolder:
         """Index the image folder of a corpus: `options.images`, or a folder of a usual name in the source."""
         root = source if source.is_dir() else source.parent
         candidates = (root / name for name in IMAGE_FOLDERS)
-        return cls(options.images or next((folder for folder in candidates if folder.is_dir()), root))
+        return cls(options.images or next((folder for folder in candidates if folder.is_dir()), root), builder)
 
     def find(self, name: str) -> Path | None:
         """Find the image with this path relative to the folder, or the only image that the name can denote.
@@ -180,35 +184,53 @@ class ImageFolder:
         return paths[0] if len(paths) == 1 else None
 
 
-def list_media_files(folder: Path, modalities: Sequence[Modality], remedy: str) -> list[Path]:
-    """Files of some modalities below a folder, sorted by path; hidden files and folders are skipped.
+class FolderFiles(NamedTuple):
+    """Files below a folder, sorted by path."""
+
+    media: list[Path]
+    """Files of the modalities that were asked for."""
+    others: list[Path]
+    """All other files."""
+
+
+def list_media_files(folder: Path, modalities: Sequence[Modality], remedy: str, builder: ItemBuilder) -> FolderFiles:
+    """List the files below a folder; hidden files and folders, and links to folders, are noted and not read.
 
     Args:
         folder: folder to search.
         modalities: modalities of the files.
         remedy: end of the error message if there are no files.
+        builder: receives the notes.
 
     Raises:
-        CollectionError: the folder does not exist or has no such files.
+        CollectionError: the folder does not exist or has no files of the modalities.
     """
-    paths: list[Path] = []
-    others: set[Modality] = set()
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
-        found = {name: find_modality(name) for name in sorted(names) if not name.startswith(".")}
-        paths += [Path(parent, name) for name, modality in found.items() if modality in modalities]
-        others |= {modality for modality in found.values() if modality is not None and modality not in modalities}
-    if paths:
-        return paths
+    files = FolderFiles([], [])
+    for path in _visible_files(folder, builder):
+        (files.media if find_modality(path) in modalities else files.others).append(path)
+    if files.media:
+        return files
     if not folder.is_dir():
         raise CollectionError(f"{folder}: expected a folder; {remedy}")
     plural = " and no ".join(modality.plural for modality in modalities)
-    for other in others:
+    for other in filter(None, map(find_modality, files.others)):
         raise CollectionError(
             f"{folder}: no {plural} below this folder, but {other.plural}; choose a reader of {other.plural}"
         )
     suffixes = ", ".join(sorted(suffix for modality in modalities for suffix in modality.suffixes))
     raise CollectionError(f"{folder}: no {plural} below this folder ({suffixes}); {remedy}")
+
+
+def _visible_files(folder: Path, builder: ItemBuilder) -> Iterator[Path]:
+    """Yield the files below a folder in the order of their paths, without hidden ones."""
+    for parent, folders, names in os.walk(folder):
+        hidden = [name for name in folders if name.startswith(HIDDEN_FOLDERS)]
+        for name in (*hidden, *(name for name in names if name.startswith("."))):
+            builder.tally.note("hidden files and folders, which are not read", os.path.join(parent, name))
+        folders[:] = sorted(set(folders) - set(hidden))
+        for name in (one for one in folders if os.path.islink(os.path.join(parent, one))):
+            builder.tally.note("links to folders, which are not followed", os.path.join(parent, name))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 class SplitEntry(NamedTuple):

@@ -42,26 +42,21 @@ def read_flickr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> N
     if others:
         names = f"{path.name}, {others[0].name}"
         raise CollectionError(f"{source}: several files of sentences ({names}); specify one of them as the source")
-    images, splits = ImageFolder.of(source, options), SplitLists.of(source, options, builder)
+    images, splits = ImageFolder.of(source, options, builder), SplitLists.of(source, options, builder)
     for key, (name, split, location) in splits.entries.items():
         if image := images.find(name):
             builder.add_item(key, location, split=split, image=image)
         else:
             builder.skip("images of a split that are missing", key, location)
-    described = set()
     for number, line in enumerate(read_lines(path), start=1):
         location = SourceLocation(path, number)
         name, lang, group, text = _parse_line(line, location)
         key = builder.key(name, location)
         if key in builder:
             builder.add_sentence(key, location, options.lang or lang, text, group)
-            described.add(key)
         else:
             reason = "in no split" if images.find(name) else "missing"
             builder.skip(f"sentences whose image is {reason}", name, location)
-    for key, (_, _, location) in splits.entries.items():
-        if key in builder and key not in described:
-            builder.skip("images without sentences (the images are kept)", key, location)
 
 
 def _parse_line(line: str, location: SourceLocation) -> tuple[str, str, int, str]:

@@ -70,7 +70,7 @@ def read_flickr30k_entities(source: Path, options: ReaderOptions, builder: ItemB
         CollectionError: a file is missing or malformed.
     """
     as_json = source.name.endswith(JSON_SUFFIXES)
-    images = ImageFolder.of(source, options)
+    images = ImageFolder.of(source, options, builder)
     from_lists = options.splits is not None or not (as_json or options.split)
     splits = SplitLists.of(source, options, builder) if from_lists else None
     for annotated in _read_json_lines(source) if as_json else _read_original(source):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from limner.data.readers.corpus_files import (
@@ -15,6 +16,8 @@ from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 
+TEXT_SUFFIX = ".txt"
+"""Suffix of the files of sentences, in lower or upper case."""
 SPLIT_FOLDERS = ("train", "val", "dev", "test")
 
 
@@ -46,7 +49,9 @@ def read_media_folder(
     """
     paths: dict[str, Path] = {}
     plural = " or ".join(modality.plural for modality in modalities)
-    for path in list_media_files(source, modalities, f"specify a folder of {plural}"):
+    files = list_media_files(source, modalities, f"specify a folder of {plural}", builder)
+    texts = _texts(files.others)
+    for path in files.media:
         relative = path.relative_to(source)
         id = relative.with_suffix("").as_posix()
         if (other := paths.setdefault(id, path)) != path:
@@ -54,10 +59,29 @@ def read_media_folder(
         top = relative.parts[0] if len(relative.parts) > 1 else ""
         split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else assign_split(id, options)
         builder.add_item(id, SourceLocation(path), split=split, image=path)
-        text_file = path.with_suffix(".txt")
-        if text_file.is_file() and not text_file.read_bytes().strip():
+        text_file = texts.pop(_without_suffix(path), None)
+        if text_file is not None and not text_file.read_bytes().strip():
             kept = (find_modality(path) or modalities[0]).plural
             builder.skip(f"empty text files (the {kept} are kept)", id, SourceLocation(text_file))
-        elif text_file.is_file():
+        elif text_file is not None:
             for number, line in enumerate(read_lines(text_file), start=1):
                 builder.add_sentence(id, SourceLocation(text_file, number), options.lang or "en", line, number - 1)
+    kinds = " or ".join(modality.noun for modality in modalities)
+    for path in texts.values():
+        builder.skip(f"text files without an {kinds} of the same name", str(path), SourceLocation(path))
+    for path in files.others:
+        if path.suffix.lower() != TEXT_SUFFIX:
+            builder.tally.note("files of other kinds, which are not read", str(path))
+
+
+def _texts(files: list[Path]) -> dict[str, Path]:
+    """Return the files of sentences by their path without suffix."""
+    texts: dict[str, Path] = {}
+    for path in files:
+        if path.suffix.lower() == TEXT_SUFFIX and (other := texts.setdefault(_without_suffix(path), path)) != path:
+            raise CollectionError(f"{path}: has the same name as {other}; join the two files of sentences")
+    return texts
+
+
+def _without_suffix(path: Path) -> str:
+    return os.fspath(path.with_suffix(""))

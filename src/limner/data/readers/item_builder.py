@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.data.readers.image_names import image_key, may_be_same_image
+from limner.data.tally import Tally
 from limner.errors import CollectionError
-
-MAX_EXAMPLES = 3
-"""Maximum number of names that are reported for each reason of skipped entries."""
 
 
 class SourceLocation(NamedTuple):
@@ -31,10 +29,18 @@ class ReaderResult:
     """Items read from a source, whose media paths are those of the source files."""
 
     items: list[Item]
-    skipped: Counter[str] = field(default_factory=Counter)
-    """Number of skipped entries by reason."""
-    examples: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Some names of skipped entries by reason."""
+    tally: Tally = field(default_factory=Tally)
+    """Counts of skipped entries and of oddities of the source."""
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """Number of skipped entries by reason."""
+        return self.tally.skipped
+
+    @property
+    def examples(self) -> dict[str, tuple[str, ...]]:
+        """Some names of skipped or noted entries by reason."""
+        return self.tally.examples
 
 
 class _Draft(NamedTuple):
@@ -57,8 +63,9 @@ class ItemBuilder:
         self._strict = strict
         self._names: dict[str, tuple[str, SourceLocation]] = {}
         self._drafts: dict[str, _Draft] = {}
-        self._skipped: Counter[str] = Counter()
-        self._examples: defaultdict[str, list[str]] = defaultdict(list)
+        self._available: dict[str, None] = {}
+        self.tally = Tally()
+        """Counts of skipped entries and of oddities of the source."""
 
     def key(self, name: str, location: SourceLocation) -> str:
         """Item id of an image: its name without folders and suffix.
@@ -132,7 +139,10 @@ class ItemBuilder:
             raise CollectionError(f"{location}: the language of the sentence is empty; expected a code such as 'en'")
         else:
             valid = tuple(phrase for phrase in phrases if self._check_phrase(phrase, stripped, id, location))
-            self._drafts[id].sentences[Sentence(lang, stripped, group, phrases=valid)] = None
+            sentences, sentence = self._drafts[id].sentences, Sentence(lang, stripped, group, phrases=valid)
+            if sentence in sentences:
+                self.tally.note("sentences that repeat another one of their item and group", f"{id}: {stripped}")
+            sentences[sentence] = None
 
     def add_region(self, id: str, region: Region) -> None:
         """Add a region to an item that was added before; the types of equal regions are united."""
@@ -161,16 +171,24 @@ class ItemBuilder:
         """
         if self._strict:
             raise CollectionError(f"{location}: '{name}': {reason}; correct the source, or read it without 'strict'")
-        self._skipped[reason] += 1
-        examples = self._examples[reason]
-        if len(examples) < MAX_EXAMPLES and name not in examples:
-            examples.append(name)
+        self.tally.skip(reason, name)
+
+    def offer_files(self, paths: Iterable[Path]) -> None:
+        """Register media files of the source; those that no item has at the end are noted."""
+        self._available |= {str(path): None for path in paths}
 
     def __contains__(self, id: str) -> bool:
         return id in self._drafts
 
     def result(self) -> ReaderResult:
-        """Items in the order in which they were added, and the skipped entries."""
+        """Items in the order in which they were added, and the counts of skipped and odd entries."""
+        for id, draft in self._drafts.items():
+            if not (draft.sentences or draft.regions or draft.label):
+                self.tally.note("items without sentences", id)
+        used = {draft.image for draft in self._drafts.values()}
+        for path in self._available:
+            if path not in used:
+                self.tally.note("files that no item of the source uses", path)
         items = [
             Item(
                 id,
@@ -182,4 +200,4 @@ class ItemBuilder:
             )
             for id, draft in self._drafts.items()
         ]
-        return ReaderResult(items, self._skipped, {reason: tuple(names) for reason, names in self._examples.items()})
+        return ReaderResult(items, self.tally)

@@ -49,7 +49,7 @@ def read_multi30k(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
     Raises:
         CollectionError: a file is missing or malformed, or files of one split differ in length.
     """
-    images = ImageFolder(options.images) if options.images else None
+    images = ImageFolder(options.images, builder) if options.images else None
     splits = SplitLists.of(source, options, builder) if options.splits else None
     added: set[tuple[str, str]] = set()  # both tasks list the same images; missing ones are counted once
     for part in _find_files(source):

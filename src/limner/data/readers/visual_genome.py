@@ -40,7 +40,7 @@ def read_visual_genome(source: Path, options: ReaderOptions, builder: ItemBuilde
     Raises:
         CollectionError: a file is missing or malformed.
     """
-    images = ImageFolder.of(source, options)
+    images = ImageFolder.of(source, options, builder)
     splits = SplitLists.of(source, options, builder) if options.splits else None
     for path in find_files(source, REGION_FILES, "file of regions"):
         sizes = _original_sizes(path.with_name(IMAGE_DATA))

@@ -17,6 +17,8 @@ from limner.structured_files import MAX_YAML_BYTES, StructureError, parse_yaml
 
 _CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
 """Keys in the context of pydantic's errors about a name that is none of several: the name, and the known names."""
+MAX_SHOWN = 60
+"""Maximum number of characters of a value in a message."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -46,9 +48,9 @@ class Settings(BaseModel):
 def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> str:
     messages = []
     for detail in error.errors():
-        key = ".".join(str(part) for part in detail["loc"])
+        key = ".".join(str(part) for part in detail["loc"] if "[" not in str(part))  # the rest are types of a union
         value = detail.get("input")
-        got = f" (got {value!r})" if isinstance(value, str | int | float | bool | None) else ""
+        got = f" (got {_shown(value)})" if isinstance(value, str | int | float | bool | None) else ""
         message = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "union_tag_not_found":
             message = f"expected {key}.name, which selects the kind"
@@ -61,6 +63,13 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
             message += did_you_mean(str(detail["ctx"].get(value_key, value)), known)
         messages.append((f"{key}: " if key else "") + message + got)
     return (f"{where}: " if where else "") + "; ".join(messages)
+
+
+def _shown(value: str | int | float | None) -> str:
+    """Return a value for a message, shortened."""
+    # an integer of thousands of digits has no decimal text
+    text = hex(value) if isinstance(value, int) and value.bit_length() > 1000 else repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _keys(settings: type[BaseModel], path: Sequence[int | str]) -> list[str]:

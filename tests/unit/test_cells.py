@@ -168,7 +168,7 @@ def test_peepholes_of_chosen_gates() -> None:
         ({"name": "lstm", "time_constant": 2.0}, "belong to the cell 'leaky', got 'lstm'"),
         ({"name": "gru", "peepholes": ["input"]}, "belong to the cell 'peephole', got 'gru'"),
         ({"name": "peephole", "peepholes": []}, "one to three different gates"),
-        ({"name": "leaky", "time_constant": 0.5}, "at least 1"),
+        ({"name": "leaky", "time_constant": 0.5}, "expected a number from 1 to 1,000,000"),
         ({"name": "leaky", "time_constant": [8, 2]}, "rising order"),
         ("lstmm", "'tanh', 'relu'"),
     ],

@@ -35,8 +35,11 @@ MRNN = {"name": "mrnn"}
         ),
         ({}, "model: Field required"),
         ({"model": {**MRNN, "variant": "mRNN"}}, "model.mrnn.variant: Input should be 'm-RNN', 'RNN-base'"),
-        ({"model": {**MRNN, "dropout": 1.0}}, "model.mrnn.dropout: Input should be less than 1 (got 1.0)"),
-        ({"model": MRNN, "training": {"epochs": "many"}}, "training.epochs: Input should be a valid integer"),
+        ({"model": {**MRNN, "dropout": 1.0}}, "model.mrnn.dropout: expected a number from 0 and below 1 (got 1.0)"),
+        (
+            {"model": MRNN, "training": {"epochs": "many"}},
+            "training.epochs: expected a whole number from 1 to",
+        ),
         (
             {"model": MRNN, "training": {"optimizer": {"lr": 1}}},
             "training.optimizer: expected",

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from limner.bounds import Count
 from limner.cli.app import USE, app
-from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, require_models
+from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, Number, require_models
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, print_error, print_json
 from limner.cli.text_files import STANDARD_INPUT, read_lines
@@ -31,7 +32,9 @@ def classify(
         Path | None,
         typer.Option("--file", metavar="FILE", help="Text file with one input per line; - is standard input."),
     ] = None,
-    n_best: Annotated[int, typer.Option("--n-best", help="Labels to print for each input or step.", min=1)] = 1,
+    n_best: Annotated[
+        int, typer.Option("--n-best", help="Labels to print for each input or step.", parser=Number(Count))
+    ] = 1,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from limner.bounds import CountOrNone, Probability, Seed
 from limner.cli.app import DATA, app
-from limner.cli.options import JsonOption, given
+from limner.cli.options import JsonOption, Number, given
 from limner.cli.terminal import activity, err, print_json, print_summary, progress_bar
 from limner.errors import SettingsError, did_you_mean
 
@@ -90,6 +91,48 @@ def import_(
             typer.echo(line)
 
 
+TrainingItemsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--train",
+        help="Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds, 4000 reviews.",
+        parser=Number(CountOrNone),
+    ),
+]
+ValidationItemsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--val",
+        help="Number of validation items; default: 200 scenes or clips, 100 sounds.",
+        parser=Number(CountOrNone),
+    ),
+]
+TestItemsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--test",
+        help="Number of test items; default: 200 scenes or clips, 100 sounds.",
+        parser=Number(CountOrNone),
+    ),
+]
+AmbiguousOption = Annotated[
+    float | None,
+    typer.Option(
+        "--ambiguous",
+        help="Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4.",
+        parser=Number(Probability),
+    ),
+]
+OccludedOption = Annotated[
+    float | None,
+    typer.Option(
+        "--occluded",
+        help="Share of moving objects of clips that an obstacle hides, 0-1; default: 0.",
+        parser=Number(Probability),
+    ),
+]
+
+
 @app.command(rich_help_panel=DATA)
 def generate(
     kind: Annotated[
@@ -99,29 +142,12 @@ def generate(
         ),
     ],
     collection: Annotated[Path, typer.Argument(help="Collection to create.")],
-    seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 0.")] = None,
-    train: Annotated[
-        int | None,
-        typer.Option(
-            "--train", help="Number of training items; default: 2400 scenes, 1600 clips, 1000 sounds, 4000 reviews."
-        ),
-    ] = None,
-    val: Annotated[
-        int | None, typer.Option("--val", help="Number of validation items; default: 200 scenes or clips, 100 sounds.")
-    ] = None,
-    test: Annotated[
-        int | None, typer.Option("--test", help="Number of test items; default: 200 scenes or clips, 100 sounds.")
-    ] = None,
-    ambiguous: Annotated[
-        float | None,
-        typer.Option(
-            "--ambiguous", help="Share of scenes with a word that only the image disambiguates, 0-1; default: 0.4."
-        ),
-    ] = None,
-    occluded: Annotated[
-        float | None,
-        typer.Option("--occluded", help="Share of moving objects of clips that an obstacle hides, 0-1; default: 0."),
-    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Random seed; default: 0.", parser=Number(Seed))] = None,
+    train: TrainingItemsOption = None,
+    val: ValidationItemsOption = None,
+    test: TestItemsOption = None,
+    ambiguous: AmbiguousOption = None,
+    occluded: OccludedOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Generate a collection with sentences; the same seed gives the same bytes.

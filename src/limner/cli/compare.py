@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from limner.bounds import Level, Seed, Trials
 from limner.cli.app import MEASURE, app
-from limner.cli.options import JsonOption, given
+from limner.cli.options import JsonOption, Number, given
 from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -34,9 +35,14 @@ LangOption = Annotated[
     str | None, typer.Option("--lang", help="Language code of the sentences; default: that of the first run.")
 ]
 TrialsOption = Annotated[
-    int | None, typer.Option("--trials", help="Number of trials of approximate randomisation; default: 10000.")
+    int | None,
+    typer.Option(
+        "--trials", help="Number of trials of approximate randomisation; default: 10000.", parser=Number(Trials)
+    ),
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed of the trials; default: 1.")]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="Random seed of the trials; default: 1.", parser=Number(Seed))
+]
 ExchangeOption = Annotated[
     str | None,
     typer.Option(
@@ -45,7 +51,9 @@ ExchangeOption = Annotated[
         "outputs (one by one, as MultEval does, which treats seeds as independent); default: systems.",
     ),
 ]
-LevelOption = Annotated[float | None, typer.Option("--level", help="Significance level; default: 0.05.")]
+LevelOption = Annotated[
+    float | None, typer.Option("--level", help="Significance level; default: 0.05.", parser=Number(Level))
+]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")]
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from limner.bounds import Few, Folds, Half, Seed
 from limner.cli.app import MEASURE, app, command_line
-from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
+from limner.cli.options import ChangesArgument, CollectionOption, JsonOption, Number
 from limner.cli.terminal import err, out, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -26,14 +27,22 @@ def crossvalidate(
     *,
     collection: CollectionOption,
     out_folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the runs of all folds.")],
-    folds: Annotated[int, typer.Option("--folds", help="Number of folds.", min=2)] = 10,
+    folds: Annotated[int, typer.Option("--folds", help="Number of folds.", parser=Number(Folds))] = 10,
     validation: Annotated[
-        float, typer.Option("--validation", help="Share of each training part that selects the best weights.")
+        float,
+        typer.Option(
+            "--validation",
+            help="Share of each training part that selects the best weights.",
+            parser=Number(Half),
+        ),
     ] = 0.1,
     split: Annotated[str | None, typer.Option("--split", help="Split to divide; default: all items.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of the folds.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the folds.", parser=Number(Seed))] = 1,
     models: Annotated[
-        int, typer.Option("--models", help="Number of models per fold, which are evaluated as an ensemble.", min=1)
+        int,
+        typer.Option(
+            "--models", help="Number of models per fold, which are evaluated as an ensemble.", parser=Number(Few)
+        ),
     ] = 1,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also train bag-of-words classifiers on the folds (extra 'words').")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from limner.bounds import FewOrNone, PositiveDeviation, Seed, Trials
 from limner.cli.app import MEASURE, app, command_line
 from limner.cli.options import (
     BackboneOption,
@@ -18,6 +19,7 @@ from limner.cli.options import (
     EvaluatedSplitOption,
     JsonOption,
     ModelOption,
+    Number,
     SkipMissingOption,
     given,
     require_one_model,
@@ -57,12 +59,15 @@ CentreSigmaOption = Annotated[
         "--centre-sigma",
         help="With --grounding: standard deviation of the Gaussian of the baseline 'centre', as a fraction of each "
         "side of the grid; default: 0.25.",
+        parser=Number(PositiveDeviation),
     ),
 ]
 ExamplesOption = Annotated[
     int | None,
     typer.Option(
-        "--examples", help="With --grounding: number of hits and of misses kept for the report; default: 6.", min=0
+        "--examples",
+        help="With --grounding: number of hits and of misses kept for the report; default: 6.",
+        parser=Number(FewOrNone),
     ),
 ]
 MetricOption = Annotated[
@@ -72,8 +77,10 @@ MetricOption = Annotated[
         help="Metric, the verdict uses the first; default: bleu4, chrf3, ter and perplexity. Repeatable.",
     ),
 ]
-TrialsOption = Annotated[int, typer.Option("--trials", help="Trials of each significance test.", min=1)]
-SeedOption = Annotated[int, typer.Option("--seed", help="Random seed of the tests and of the shuffled images.")]
+TrialsOption = Annotated[int, typer.Option("--trials", help="Trials of each significance test.", parser=Number(Trials))]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="Random seed of the tests and of the shuffled images.", parser=Number(Seed))
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from limner.bounds import CountOrNone, Mebibytes
 from limner.cli.app import MEASURE, app, command_line
 from limner.cli.options import (
     BeamSizeOption,
@@ -18,6 +19,7 @@ from limner.cli.options import (
     LengthPenaltyOption,
     MetricsOption,
     ModelsOption,
+    Number,
     SkipMissingOption,
     given,
     require_models,
@@ -44,7 +46,7 @@ MarginalOption = Annotated[
     typer.Option(
         "--marginal",
         help="Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split.",
-        min=0,
+        parser=Number(CountOrNone),
     ),
 ]
 RegionBaselineOption = Annotated[
@@ -58,7 +60,9 @@ RegionBaselineOption = Annotated[
 RegionCaptionerOption = Annotated[
     Path | None, typer.Option("--region-captioner", metavar="RUN", help="Captioner of --region-baseline caption.")
 ]
-MemoryOption = Annotated[int, typer.Option("--memory", help="Working memory of retrieval in MiB.", min=1)]
+MemoryOption = Annotated[
+    int, typer.Option("--memory", help="Working memory of retrieval in MiB.", parser=Number(Mebibytes))
+]
 
 
 @app.command(rich_help_panel=MEASURE)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from limner.bounds import Few, PositiveShare, Seed
 from limner.cli.app import MORE, app, command_line
-from limner.cli.options import JsonOption, given
+from limner.cli.options import JsonOption, Number, given
 from limner.cli.terminal import err, print_json, print_scores, progress_bars
 from limner.errors import SettingsError
 
@@ -39,7 +40,9 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for the collections, the runs and the reports.")
     ] = Path("demo"),
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of the drawings and of the training.")] = 1,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Random seed of the drawings and of the training.", parser=Number(Seed))
+    ] = 1,
     full: Annotated[bool, typer.Option("--full", help="Longer recipes on larger and harder collections.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,6 +98,20 @@ def _print_demo(result: DemoResult) -> None:
     typer.echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
 
 
+SeedsOption = Annotated[
+    int,
+    typer.Option("--seeds", help="Number of training seeds per row; the table shows the means.", parser=Number(Few)),
+]
+BudgetOption = Annotated[
+    float,
+    typer.Option(
+        "--budget",
+        help="Share of the recipes' epochs and samples to use, above 0, at most 1.",
+        parser=Number(PositiveShare),
+    ),
+]
+
+
 @app.command(rich_help_panel=MORE)
 def reproduce(
     table: Annotated[
@@ -113,16 +130,12 @@ def reproduce(
         typer.Option("--recipes", help="Folder of recipes to use, such as calixto2017/small; default: the table's."),
     ] = None,
     row: Annotated[list[str] | None, typer.Option("--row", help="Row to train; default: all. Repeatable.")] = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", help="Number of training seeds per row; the table shows the means.", min=1)
-    ] = 1,
+    seeds: SeedsOption = 1,
     init: Annotated[
         Path | None,
         typer.Option("--init", metavar="RUN", help="Start every row from the weights and vocabularies of this run."),
     ] = None,
-    budget: Annotated[
-        float, typer.Option("--budget", help="Share of the recipes' epochs and samples to use, above 0, at most 1.")
-    ] = 1.0,
+    budget: BudgetOption = 1.0,
     show_list: ListOption = False,
     as_json: JsonOption = False,
 ) -> None:

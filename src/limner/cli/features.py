@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from limner.bounds import (
+    Count,
+    FilterCount,
+    Frames,
+    GridSide,
+    ImageSide,
+    PatchSide,
+    Regions,
+    Seed,
+    Several,
+    Views,
+)
 from limner.cli.app import DATA, app
-from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, JsonOption, given
+from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, JsonOption, Number, given
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
 
@@ -37,13 +49,23 @@ KindOption = Annotated[
     ),
 ]
 SizeOption = Annotated[
-    int | None, typer.Option("--size", help="Side of the backbone's input in pixels; default: as pre-trained.")
+    int | None,
+    typer.Option(
+        "--size",
+        help="Side of the backbone's input in pixels; default: as pre-trained.",
+        parser=Number(ImageSide),
+    ),
 ]
 ResizeOption = Annotated[
     str | None, typer.Option("--resize", help="Resizing to a square: crop or squash; default: as pre-trained.")
 ]
 ViewsOption = Annotated[
-    int, typer.Option("--views", help="Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).")
+    int,
+    typer.Option(
+        "--views",
+        help="Views averaged per image: 1, 2 (with the mirror image) or 10 (with crops).",
+        parser=Number(Views),
+    ),
 ]
 BoxesOption = Annotated[
     str | None,
@@ -53,15 +75,29 @@ BoxesOption = Annotated[
     ),
 ]
 RegionsOption = Annotated[
-    int | None, typer.Option("--regions", help="With --boxes: maximum number of regions per image; default: 4.")
+    int | None,
+    typer.Option(
+        "--regions",
+        help="With --boxes: maximum number of regions per image; default: 4.",
+        parser=Number(Regions),
+    ),
 ]
 FramesOption = Annotated[
     int | None,
-    typer.Option("--frames", help="Frames of a video that are encoded, evenly spaced in time; default: 16."),
+    typer.Option(
+        "--frames",
+        help="Frames of a video that are encoded, evenly spaced in time; default: 16.",
+        parser=Number(Frames),
+    ),
 ]
 EveryOption = Annotated[
     int | None,
-    typer.Option("--every", metavar="K", help="Encode every K-th frame of a video, at most --frames of them."),
+    typer.Option(
+        "--every",
+        metavar="K",
+        help="Encode every K-th frame of a video, at most --frames of them.",
+        parser=Number(Count),
+    ),
 ]
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Name of the feature table; default: from the backbone.")
@@ -76,20 +112,30 @@ StrictOption = Annotated[bool, typer.Option("--strict", help="Fail at a file tha
 PatchesArgument = Annotated[Path, typer.Argument(help="Collection whose images the filters are learned from.")]
 FiltersOption = Annotated[Path, typer.Option("--out", metavar="FILE", help="New .safetensors file for the filters.")]
 ImageSizeOption = Annotated[
-    int | None, typer.Option("--size", help="Side to which images are resized, in pixels; default: 64.")
+    int | None,
+    typer.Option("--size", help="Side to which images are resized, in pixels; default: 64.", parser=Number(PatchSide)),
 ]
-PatchOption = Annotated[int | None, typer.Option("--patch", help="Side of a patch in pixels; default: 6.")]
+PatchOption = Annotated[
+    int | None, typer.Option("--patch", help="Side of a patch in pixels; default: 6.", parser=Number(PatchSide))
+]
 NumFiltersOption = Annotated[
-    int | None, typer.Option("--filters", help="Number of filters, and of feature maps, at least 4; default: 128.")
+    int | None,
+    typer.Option(
+        "--filters",
+        help="Number of filters, and of feature maps, at least 4; default: 128.",
+        parser=Number(FilterCount),
+    ),
 ]
 GridOption = Annotated[
-    int | None, typer.Option("--grid", help="Side of a pooled feature map in locations; default: 9.")
+    int | None,
+    typer.Option("--grid", help="Side of a pooled feature map in locations; default: 9.", parser=Number(GridSide)),
 ]
 NumPatchesOption = Annotated[
-    int | None, typer.Option("--patches", help="Number of patches sampled for training; default: 200000.")
+    int | None,
+    typer.Option("--patches", help="Number of patches sampled for training; default: 200000.", parser=Number(Several)),
 ]
 SplitOption = Annotated[str, typer.Option("--split", help="Split to learn from.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed; default: 1.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed; default: 1.", parser=Number(Seed))]
 SheetOption = Annotated[
     Path | None, typer.Option("--sheet", metavar="FILE", help="Write an image of the filters as a PNG file.")
 ]

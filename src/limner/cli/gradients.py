@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from limner.bounds import Count, Few, Seed
 from limner.cli.app import MEASURE, app, command_line
-from limner.cli.options import DeviceOption, JsonOption, SkipMissingOption, given, require_models
+from limner.cli.options import DeviceOption, JsonOption, Number, SkipMissingOption, given, require_models
 from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
 
 SHOWN = (1, 2, 3, 5, 8, 10, 15, 20)
 """Distances printed in the table."""
+
+
+SentencesOption = Annotated[int, typer.Option("--sentences", help="Maximum number of sentences.", parser=Number(Count))]
+ProbesOption = Annotated[
+    int,
+    typer.Option(
+        "--probes",
+        help="Random vectors per state tensor; at least its size gives exact norms.",
+        parser=Number(Few),
+    ),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="Random seed of the sentences and vectors.", parser=Number(Seed))
+]
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -36,12 +51,9 @@ def gradients(
     split: Annotated[
         str | None, typer.Option("--split", help="Split of the sentences; default: the recipe's validation split.")
     ] = None,
-    sentences: Annotated[int, typer.Option("--sentences", help="Maximum number of sentences.", min=1)] = 128,
-    probes: Annotated[
-        int,
-        typer.Option("--probes", help="Random vectors per state tensor; at least its size gives exact norms.", min=1),
-    ] = 4,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of the sentences and vectors.")] = 1,
+    sentences: SentencesOption = 128,
+    probes: ProbesOption = 4,
+    seed: SeedOption = 1,
     plot: Annotated[
         Path | None,
         typer.Option(

@@ -7,7 +7,37 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from limner.bounds import (
+    BatchSize,
+    BeamSize,
+    Length,
+    LengthOrNone,
+    LengthPenalty,
+    PositiveShare,
+    Probability,
+    Seed,
+    Temperature,
+    VocabularySize,
+    bounds_of,
+)
 from limner.errors import SettingsError
+
+
+class Number:
+    """Parser of a numeric option."""
+
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401  (a type with metadata has no type)
+        """Create the parser of one of the types of `limner.bounds`."""
+        self.bounds = bounds_of(kind)
+        self.__name__ = "number"
+
+    def __call__(self, value: Any) -> int | float:  # noqa: ANN401  (a text, or the default value)
+        """Return the number; typer adds the name of the option to an error."""
+        try:
+            return self.bounds.parse(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
 
 ModelsOption = Annotated[
     list[Path] | None,
@@ -49,10 +79,17 @@ ChangesArgument = Annotated[
 
 BeamSizeOption = Annotated[
     int | None,
-    typer.Option("--beam-size", help="Hypotheses kept in each step; 1 is greedy search; default: the recipe's."),
+    typer.Option(
+        "--beam-size",
+        help="Hypotheses kept in each step; 1 is greedy search; default: the recipe's.",
+        parser=Number(BeamSize),
+    ),
 ]
 NBestOption = Annotated[
-    int | None, typer.Option("--n-best", help="Hypotheses to print for each input; default: the recipe's.")
+    int | None,
+    typer.Option(
+        "--n-best", help="Hypotheses to print for each input; default: the recipe's.", parser=Number(BeamSize)
+    ),
 ]
 LengthPenaltyOption = Annotated[
     float | None,
@@ -60,13 +97,16 @@ LengthPenaltyOption = Annotated[
         "--length-penalty",
         help="Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability, larger "
         "values favour longer sentences; default: the recipe's.",
+        parser=Number(LengthPenalty),
     ),
 ]
 MinLengthOption = Annotated[
-    int | None, typer.Option("--min-length", help="Minimum length in tokens; default: the recipe's.")
+    int | None,
+    typer.Option("--min-length", help="Minimum length in tokens; default: the recipe's.", parser=Number(LengthOrNone)),
 ]
 MaxLengthOption = Annotated[
-    int | None, typer.Option("--max-length", help="Maximum length in tokens; default: the recipe's.")
+    int | None,
+    typer.Option("--max-length", help="Maximum length in tokens; default: the recipe's.", parser=Number(Length)),
 ]
 SampleOption = Annotated[
     bool, typer.Option("--sample", help="Sample tokens from the model's distribution instead of beam search.")
@@ -76,19 +116,28 @@ TemperatureOption = Annotated[
     typer.Option(
         "--temperature",
         help="With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.",
+        parser=Number(Temperature),
     ),
 ]
 TopKOption = Annotated[
-    int | None, typer.Option("--top-k", help="With --sample: sample from the k most probable tokens; default: all.")
+    int | None,
+    typer.Option(
+        "--top-k",
+        help="With --sample: sample from the k most probable tokens; default: all.",
+        parser=Number(VocabularySize),
+    ),
 ]
 TopPOption = Annotated[
     float | None,
     typer.Option(
         "--top-p",
         help="With --sample: sample from the smallest set of tokens with this total probability; default: 1.",
+        parser=Number(PositiveShare),
     ),
 ]
-SamplingSeedOption = Annotated[int | None, typer.Option("--seed", help="With --sample: random seed; default: 0.")]
+SamplingSeedOption = Annotated[
+    int | None, typer.Option("--seed", help="With --sample: random seed; default: 0.", parser=Number(Seed))
+]
 
 ExplainBeamOption = Annotated[
     Path | None,
@@ -106,19 +155,27 @@ MinConfidenceOption = Annotated[
     typer.Option(
         "--min-confidence",
         help=f"Leave out regions whose confidence is lower, 0-1; default: {MIN_CONFIDENCE}.",
-        min=0,
-        max=1,
+        parser=Number(Probability),
     ),
 ]
 
 CaptionBatchSizeOption = Annotated[
-    int, typer.Option("--batch-size", help="Images captioned together; captions do not depend on it.", min=1)
+    int,
+    typer.Option(
+        "--batch-size", help="Images captioned together; captions do not depend on it.", parser=Number(BatchSize)
+    ),
 ]
 TranslationBatchSizeOption = Annotated[
-    int, typer.Option("--batch-size", help="Sentences decoded together; results do not depend on it.", min=1)
+    int,
+    typer.Option(
+        "--batch-size", help="Sentences decoded together; results do not depend on it.", parser=Number(BatchSize)
+    ),
 ]
 ExtractionBatchSizeOption = Annotated[
-    int, typer.Option("--batch-size", help="Images encoded together; results do not depend on it.", min=1)
+    int,
+    typer.Option(
+        "--batch-size", help="Images encoded together; results do not depend on it.", parser=Number(BatchSize)
+    ),
 ]
 
 AttentionOption = Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from limner.bounds import Count
 from limner.cli.app import USE, app
 from limner.cli.describe import RecursiveOption, report_unreadable
 from limner.cli.input_files import find_input_files
@@ -19,6 +20,7 @@ from limner.cli.options import (
     JsonOption,
     MinConfidenceOption,
     ModelOption,
+    Number,
     given,
     require_one_model,
 )
@@ -44,7 +46,9 @@ def regions(
             "also a PNG or JPEG file.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", help="Number of regions, the most confident first.", min=1)] = 10,
+    count: Annotated[
+        int, typer.Option("--count", help="Number of regions, the most confident first.", parser=Number(Count))
+    ] = 10,
     min_confidence: MinConfidenceOption = None,
     beam_size: BeamSizeOption = None,
     backbone: BackboneOption = None,

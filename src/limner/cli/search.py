@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from limner.bounds import Count
 from limner.cli.app import USE, app
 from limner.cli.options import (
     MIN_CONFIDENCE,
@@ -16,6 +17,7 @@ from limner.cli.options import (
     JsonOption,
     MinConfidenceOption,
     ModelOption,
+    Number,
     SearchedSplitOption,
     require_one_model,
 )
@@ -33,7 +35,7 @@ def search(
     *,
     collection: CollectionOption,
     split: SearchedSplitOption = None,
-    count: Annotated[int, typer.Option("--count", help="Number of results.", min=1)] = 5,
+    count: Annotated[int, typer.Option("--count", help="Number of results.", parser=Number(Count))] = 5,
     regions: Annotated[
         bool, typer.Option("--regions", help="Retrieve regions of the images, with a dense captioner.")
     ] = False,

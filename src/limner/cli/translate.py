@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from limner.bounds import Count
 from limner.cli.app import USE, app
 from limner.cli.beam import require_beam_file, write_beam
 from limner.cli.options import (
@@ -23,6 +24,7 @@ from limner.cli.options import (
     MaxLengthOption,
     ModelsOption,
     NBestOption,
+    Number,
     TranslationBatchSizeOption,
     given,
     require_models,
@@ -110,7 +112,7 @@ SplitOption = Annotated[
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option("--limit", help="With --collection: maximum number of sentences; default: all.", min=1),
+    typer.Option("--limit", help="With --collection: maximum number of sentences; default: all.", parser=Number(Count)),
 ]
 
 

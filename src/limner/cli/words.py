@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from limner.bounds import Count
 from limner.cli.app import MEASURE, app
-from limner.cli.options import JsonOption, ModelOption, require_one_model
+from limner.cli.options import JsonOption, ModelOption, Number, require_one_model
 from limner.cli.terminal import activity, print_json
 
 
@@ -16,7 +17,7 @@ from limner.cli.terminal import activity, print_json
 def words(
     word: Annotated[str, typer.Argument(help="A word of the model's vocabulary.")],
     model: ModelOption = None,
-    count: Annotated[int, typer.Option("--count", help="Number of words to show.", min=1)] = 10,
+    count: Annotated[int, typer.Option("--count", help="Number of words to show.", parser=Number(Count))] = 10,
     map_file: Annotated[
         Path | None,
         typer.Option("--map", metavar="FILE", help="Also draw a two-dimensional map of the words (.png or .svg)."),

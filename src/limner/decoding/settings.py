@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import model_validator
 
+from limner.bounds import (
+    BeamSize,
+    Length,
+    LengthOrNone,
+    LengthPenalty,
+    PositiveShare,
+    Seed,
+    Temperature,
+    VocabularySize,
+)
 from limner.settings import Settings
 
 
 class SampleSettings(Settings):
     """Draw tokens at random instead of taking the most probable ones."""
 
-    temperature: PositiveFloat = 1.0
+    temperature: Temperature = 1.0
     """Divisor of the log-probabilities: below 1 probable tokens are drawn more often, above 1 less often."""
-    top_k: PositiveInt | None = None
+    top_k: VocabularySize | None = None
     """Number of most probable tokens to draw from; null for all."""
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: PositiveShare | None = None
     """Probability mass of the most probable tokens to draw from (Holtzman et al., 2020); null for all."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Random seed; with the id of an example it determines the draws, whatever the batch."""
     greedy_first: bool = False
     """Whether the first sentence of each example is the greedy one and only the others are drawn: the baseline of
@@ -31,15 +41,15 @@ class DecodingSettings(Settings):
     The length counts the tokens and the end-of-sentence token, that is, the factors of the probability.
     """
 
-    beam_size: PositiveInt = 1
+    beam_size: BeamSize = 1
     """Number of hypotheses of an example after every step (1: greedy search), or of samples of an example."""
-    n_best: PositiveInt = 1
+    n_best: BeamSize = 1
     """Number of hypotheses returned for an example, best first; at most `beam_size`."""
-    length_penalty: NonNegativeFloat = 0.0
+    length_penalty: LengthPenalty = 0.0
     """Exponent of the length: 0 ranks by log-probability, 1 by its mean over the tokens; higher favours long ones."""
-    min_length: NonNegativeInt = 0
+    min_length: LengthOrNone = 0
     """Minimum length in tokens, without the end-of-sentence token."""
-    max_length: PositiveInt = 50
+    max_length: Length = 50
     """Maximum length in tokens, the prefix included; longer sentences are cut off."""
     ban_unknown: bool = False
     """Whether <unk> is never generated; a prefix may contain it."""

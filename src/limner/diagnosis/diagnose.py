@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import Field
-
+from limner.bounds import Seed, Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
 from limner.decoding.hypotheses import Hypothesis
@@ -57,9 +56,9 @@ class DiagnosisSettings(Settings):
     """Source masks of a translation model, see `create_mask`."""
     contrastive: Path | None = None
     """File of a contrastive set, see `read_contrastive_set`."""
-    trials: int = Field(default=10_000, ge=1)
+    trials: Trials = 10_000
     """Number of trials of each approximate randomisation test."""
-    seed: int = 1
+    seed: Seed = 1
     """Random seed of the significance tests and of the image controls."""
     leave_out: bool = False
     """Whether to leave out items whose image has no features instead of raising an error."""

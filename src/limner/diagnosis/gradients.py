@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, computed_field
+from pydantic import computed_field
 from torch import Tensor
 
+from limner.bounds import Count, Few, Seed
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
@@ -38,11 +39,11 @@ class GradientSettings(Settings):
 
     split: str | None = None
     """Name of the split; None for the validation split of the model's recipe."""
-    sentences: int = Field(default=128, ge=1)
+    sentences: Count = 128
     """Maximum number of sentences, drawn at random."""
-    probes: int = Field(default=4, ge=1)
+    probes: Few = 4
     """Number of random vectors for each tensor of the state; as many as the tensor has units give exact norms."""
-    seed: int = 1
+    seed: Seed = 1
     """Random seed of the sentences and the vectors."""
     leave_out: bool = False
     """Whether to leave out items whose image has no features instead of raising an error."""

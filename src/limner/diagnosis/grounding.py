@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import Field
 
+from limner.bounds import FewOrNone, PositiveDeviation, Seed, Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
 from limner.decoding.hypotheses import Hypothesis
@@ -49,13 +49,13 @@ class GroundingSettings(Settings):
 
     split: str | None = None
     """Name of the split; None for the test split of the model's recipe."""
-    centre_sigma: float = Field(default=0.25, gt=0)
+    centre_sigma: PositiveDeviation = 0.25
     """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
-    examples: int = Field(default=6, ge=0)
+    examples: FewOrNone = 6
     """Number of hits and of misses to keep for the report."""
-    trials: int = Field(default=10_000, ge=1)
+    trials: Trials = 10_000
     """Number of trials of each approximate randomisation test."""
-    seed: int = 1
+    seed: Seed = 1
     """Random seed of the significance tests."""
     leave_out: bool = False
     """Whether to leave out items whose image has no features instead of raising an error."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
+from limner.bounds import Level, Seed, Trials
 from limner.errors import RunError, SettingsError
 from limner.metrics import METRICS, Metric, MetricStatistics, require_metrics, sentence_statistics
 from limner.metrics.classification import METRICS_OF_LABELS
@@ -46,13 +47,13 @@ class ComparisonSettings(Settings):
 
     metrics: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Names of metrics; None for those of Calixto et al. (2017), or for labels all metrics of their kind."""
-    trials: int = Field(default=TRIALS, ge=1)
+    trials: Trials = TRIALS
     """Number of trials of approximate randomisation."""
-    seed: int = Field(default=SEED, ge=0)
+    seed: Seed = SEED
     """Seed of the trials."""
     exchange: Exchange = EXCHANGE
     """Unit that a trial exchanges if systems have several runs, see `approximate_randomisation`."""
-    level: float = Field(default=0.05, gt=0, lt=1)
+    level: Level = 0.05
     """Significance level: a difference is significant if p is below it."""
 
 

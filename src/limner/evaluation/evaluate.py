@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from limner.bounds import Bytes, CountOrNone, Seed
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.decoding.hypotheses import Hypothesis
@@ -64,15 +65,15 @@ class EvaluationOptions(Settings):
     target."""
     retrieval: bool = True
     """Whether to evaluate image-text retrieval, which scores every sentence with every image."""
-    marginal_images: int = MARGINAL_IMAGES
+    marginal_images: CountOrNone = MARGINAL_IMAGES
     """Number of training images sampled for the normalisation of Mao et al. (2015), eq. 7."""
     image_control: ImageControl = "right"
     """Images given to the model in place of the right ones, see `control_features`."""
     skip_missing: bool = False
     """Whether items whose image has no features are left out and counted instead of being an error."""
-    seed: int = 1
+    seed: Seed = 1
     """Seed of sampled images and sentences, of shuffled images, and of the example queries."""
-    budget: int = MEMORY_BUDGET
+    budget: Bytes = MEMORY_BUDGET
     """Working memory of retrieval in bytes."""
     regions: RegionOptions = RegionOptions()
     """Options of a dense captioner."""

@@ -24,10 +24,11 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from limner.bounds import Epochs, FilterCount, GridSide, PatchSide, Seed, Several
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
 from limner.media.image import ImageInput, Pixels, describe_input, open_image
@@ -54,19 +55,19 @@ _METADATA_KEY = "limner.kmeans"  # of files of earlier versions
 class KMeansSettings(Settings):
     """Settings of the dictionary; the defaults are the published values where the papers give them."""
 
-    size: int = Field(default=64, ge=2, le=1024)
+    size: PatchSide = 64
     """Side to which images are resized, ignoring the aspect ratio, in pixels."""
-    patch: int = Field(default=6, ge=2)
+    patch: PatchSide = 6
     """Side r of a patch, in pixels."""
-    filters: int = Field(default=128)
+    filters: FilterCount = 128
     """Number k_f of centroids, and of maps; at least 4, as models take maps of three channels for pixels."""
-    grid: int = Field(default=9, ge=1)
+    grid: GridSide = 9
     """Side G to which each map is max-pooled, in locations."""
-    patches: int = Field(default=200_000, ge=2)
+    patches: Several = 200_000
     """Number of training patches, spread evenly over the images; each needs 3 * patch * patch bytes of memory."""
-    passes: int = Field(default=10, ge=1)
+    passes: Epochs = 10
     """Number of passes of k-means over the patches."""
-    seed: int = Field(default=1, ge=0)
+    seed: Seed = 1
     """Seed of the drawn patches and initial centroids."""
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from limner.bounds import ImageSide, Measured, PositiveWeight, Resampling
 from limner.errors import SettingsError
 from limner.media.image import Pixels
 from limner.settings import Settings
@@ -22,19 +23,19 @@ class Preprocessing(Settings):
 
     resize: Resize
     """`crop` keeps the aspect ratio and cuts off the ends of the longer side; `squash` ignores the aspect ratio."""
-    size: int
+    size: ImageSide
     """Side of the backbone's square input, in pixels."""
-    short: int
+    short: ImageSide
     """Side to which the image is resized before cropping, in pixels (the shorter side under `crop`)."""
-    resample: int = int(Image.Resampling.BILINEAR)
+    resample: Resampling = int(Image.Resampling.BILINEAR)
     """Resampling filter, by Pillow's number."""
     views: Literal[1, 2, 10] = 1
     """Number of views averaged: 1 (the image), 2 (and its mirror image), 10 (centre, corners and mirror images)."""
-    scale: float = 1 / 255
+    scale: PositiveWeight = 1 / 255
     """Factor on pixel values before normalisation."""
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    mean: tuple[Measured, Measured, Measured] = (0.485, 0.456, 0.406)
     """Mean of each channel: a pixel value p becomes (p * scale - mean) / std."""
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    std: tuple[PositiveWeight, PositiveWeight, PositiveWeight] = (0.229, 0.224, 0.225)
     """Standard deviation of each channel."""
     bgr: bool = False
     """Whether the channel order is blue, green, red."""

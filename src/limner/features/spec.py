@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
+from limner.bounds import Count, GridSide, Regions
 from limner.errors import FeatureError
 from limner.media.modality import ModalityName
 from limner.media.video import FrameSampling
@@ -24,7 +24,7 @@ _NOT_IN_FINGERPRINT = {"name", "modality", "source"}
 class RegionRows(Settings):
     """Layout of a grid of image regions: up to `count` regions, zero rows where there are fewer, the whole image."""
 
-    count: int = Field(ge=1, le=100)
+    count: Regions
     """Maximum number of regions per image; the grid has one row more."""
     boxes_sha256: str
     """SHA-256 of the boxes that the regions were chosen from."""
@@ -37,14 +37,14 @@ class FeatureSpec(Settings):
     """Name of the table in its collection; not part of the fingerprint."""
     kind: FeatureKind
     """Kind of features: pooled, grid or maps."""
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     """Shape of the features of one item: pooled (D,), grid (L, D), maps (C, H, W); frame by frame a grid (L, D) or maps
     (L, C, H, W)."""
     backbone: str
     """Name of a built-in backbone, base name of the hub id or the folder, or the weight file's architecture."""
     layer: str | None = None
     """Module whose output the features are; None for the last layer."""
-    grid_size: tuple[int, int] | None = None
+    grid_size: tuple[GridSide, GridSide] | None = None
     """Height and width of a grid in locations; L is their product, in row-major order."""
     regions: RegionRows | None = None
     """Layout of a grid whose rows are image regions."""

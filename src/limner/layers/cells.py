@@ -15,6 +15,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from limner.bounds import TimeConstant
 from limner.layers.precision import at_least_float32
 from limner.settings import Settings
 
@@ -29,7 +30,7 @@ class CellSettings(Settings):
     """Cell: `tanh` (Elman), `relu`, `leaky` (leaky units), `lstm`, `peephole` (LSTM with peepholes), `coupled` (LSTM
     with coupled forget and input gates), `gru` (resets the recurrent product) or `gru-before` (resets the state before
     the product)."""
-    time_constant: float | tuple[float, float] | None = None
+    time_constant: TimeConstant | tuple[TimeConstant, TimeConstant] | None = None
     """Time constant of leaky units in steps, at least 1: one number for all units, or the smallest and the largest of
     constants that are spread geometrically over the units; 2 if not given."""
     learn_time_constant: bool = False

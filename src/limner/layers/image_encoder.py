@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
+from limner.bounds import Channels, Rate, Width, WidthOrNone
 from limner.data.examples import ImageFeatures
 from limner.errors import SettingsError
 from limner.layers.dropout import dropout
@@ -31,13 +31,13 @@ class ImageEncoderSettings(Settings):
     scaling: Scaling = "none"
     """Scaling of each stored feature vector: 'none', 'unit' length, 'l2' for length sqrt(D), or 'layer' for zero mean
     and unit variance."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the image features while training."""
-    convnet_width: int = Field(default=16, ge=4, multiple_of=4)
+    convnet_width: Channels = 16
     """Number of channels of the first layer of the convnet on pixels, for features that are pixels."""
-    convnet_dim: int = Field(default=256, ge=1)
+    convnet_dim: Width = 256
     """Size of the image vector that a convnet on pixels or feature maps computes."""
-    grid_rnn_dim: int = Field(default=0, ge=0)
+    grid_rnn_dim: WidthOrNone = 0
     """Size of the states of a four-direction two-dimensional RNN over a square grid; 0 for none."""
 
 

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from limner.bounds import AnchorSize, PositiveShare, Probability, Several, Width
 from limner.layers.boxes import anchor_grid, anchor_shapes, apply_offsets, iou
 from limner.layers.precision import precise
 from limner.settings import Settings
@@ -23,17 +24,17 @@ TIE_NOISE = 1e-6
 class LocalisationSettings(Settings):
     """Settings of the localisation network; the defaults are those of the paper, where it gives them."""
 
-    filters: int = Field(default=256, ge=1)
+    filters: Width = 256
     """Number of filters of the 3x3 convolution."""
-    anchor_scales: tuple[float, ...] = (0.09, 0.18, 0.36, 0.71)
+    anchor_scales: tuple[AnchorSize, ...] = Field(default=(0.09, 0.18, 0.36, 0.71), min_length=1, max_length=32)
     """Square roots of the anchors' areas, in fractions of the image: 64, 128, 256 and 512 of 720 pixels."""
-    anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    anchor_ratios: tuple[AnchorSize, ...] = Field(default=(0.5, 1.0, 2.0), min_length=1, max_length=32)
     """Ratios of width to height of the anchors; there is one anchor for each scale and ratio."""
-    positive_iou: float = Field(default=0.7, gt=0, le=1)
+    positive_iou: PositiveShare = 0.7
     """Smallest IoU with an annotated region of a positive region in training."""
-    negative_iou: float = Field(default=0.3, ge=0, le=1)
+    negative_iou: Probability = 0.3
     """A region whose IoU with all annotated regions is smaller is negative in training."""
-    sampled_regions: int = Field(default=256, ge=2)
+    sampled_regions: Several = 256
     """Number of regions sampled per training image, at most half of them positive."""
 
 

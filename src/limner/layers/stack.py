@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from limner.bounds import Layers, LayersOrNone, Rate
 from limner.layers.cells import CellSettings, CellState, build_cell, orthogonal_gates
 from limner.layers.dropout import dropout
 from limner.layers.fused import recurrent as fused
@@ -22,15 +23,15 @@ class RecurrentSettings(Settings):
 
     cell: CellSettings = CellSettings()
     """Recurrent cell."""
-    layers: int = Field(default=1, ge=1)
+    layers: Layers = 1
     """Number of layers, each of which reads the states of the one below."""
-    transition_layers: int = Field(default=0, ge=0)
+    transition_layers: LayersOrNone = 0
     """Number of further layers between the cell's output and h_t (deep hidden-to-hidden transition)."""
     transition_skip: bool = False
     """Whether the last of these layers reads h_{t-1} as well (skip connection)."""
-    delay: int = Field(default=0, ge=0)
+    delay: LayersOrNone = 0
     """Length D of the additional connections from h_{t-D} to h_t, in steps; 0 for none."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the states between layers in training."""
 
     @model_validator(mode="after")

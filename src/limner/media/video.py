@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
-from pydantic import Field
 
+from limner.bounds import Count, Frames
 from limner.errors import MediaError, MissingExtraError
 from limner.media.image import MAX_PIXELS
 from limner.settings import Settings
@@ -23,10 +23,10 @@ VIDEO_SUFFIXES = frozenset(
 class FrameSampling(Settings):
     """Choice of the frames of a clip."""
 
-    count: int = Field(default=16, ge=1, le=1000)
+    count: Frames = 16
     """Maximum number of frames. They are evenly spaced in time: the clip is divided into intervals of equal duration,
     and the frame shown in the middle of each is taken once."""
-    every: int | None = Field(default=None, ge=1)
+    every: Count | None = None
     """Distance between frames: every k-th frame of the file, of which at most `count`, evenly spaced, are taken. None
     for frames evenly spaced in time."""
 

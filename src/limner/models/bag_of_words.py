@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, logsigmoid
 
+from limner.bounds import Deviation
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
@@ -31,7 +31,7 @@ class BagOfWordsSettings(ConditionalLMSettings):
     name: Literal["bow"] = "bow"
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features. Maps are flattened, so the settings of the convnet have no effect."""
-    init_std: float = Field(default=0.01, ge=0)
+    init_std: Deviation = 0.01
     """Standard deviation of the normal initialisation of the weights."""
 
 

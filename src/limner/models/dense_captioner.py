@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, smooth_l1_loss
 
+from limner.bounds import Count, GridSide, PositiveShare, Rate, Weight, Width
 from limner.data.examples import Batch, ImageFeatures, RegionBatch
 from limner.layers.boxes import apply_offsets, clip_to_image, nms, offsets_to
 from limner.layers.cells import CellSettings, CellState, build_cell
@@ -32,26 +32,26 @@ MIN_SIDE = 0.01
 class LossWeights(Settings):
     """Weights of the five losses; the defaults are those of the paper, section 3.3."""
 
-    proposal_score: float = Field(default=0.1, ge=0)
+    proposal_score: Weight = 0.1
     """Weight of the confidences of the localisation network."""
-    proposal_box: float = Field(default=0.1, ge=0)
+    proposal_box: Weight = 0.1
     """Weight of the offsets of the localisation network."""
-    final_score: float = Field(default=0.1, ge=0)
+    final_score: Weight = 0.1
     """Weight of the confidences of the recognition network."""
-    final_box: float = Field(default=0.1, ge=0)
+    final_box: Weight = 0.1
     """Weight of the offsets of the recognition network."""
-    caption: float = Field(default=1.0, ge=0)
+    caption: Weight = 1.0
     """Weight of the descriptions."""
 
 
 class DetectionSettings(Settings):
     """Settings of the detection of regions at test time."""
 
-    proposals: int = Field(default=300, ge=1)
+    proposals: Count = 300
     """Number of proposals that the recognition network receives."""
-    proposal_nms: float = Field(default=0.7, gt=0, le=1)
+    proposal_nms: PositiveShare = 0.7
     """Largest IoU of two proposals."""
-    final_nms: float = Field(default=0.3, gt=0, le=1)
+    final_nms: PositiveShare = 0.3
     """Largest IoU of two detected regions."""
 
 
@@ -61,17 +61,17 @@ class DenseCaptionerSettings(ConditionalLMSettings):
     name: Literal["dense_captioner"] = "dense_captioner"
     localisation: LocalisationSettings = LocalisationSettings()
     """Anchors and filters of the localisation network, and the sampling of regions in training."""
-    region_size: int = Field(default=7, ge=1)
+    region_size: GridSide = 7
     """Rows Y and columns X of a sampled region."""
-    code_dim: int = Field(default=4096, ge=1)
+    code_dim: Width = 4096
     """Number of units of both layers of the recognition network."""
-    embedding_dim: int = Field(default=512, ge=1)
+    embedding_dim: Width = 512
     """Size of the word embeddings and of the encoded region code."""
-    hidden_dim: int = Field(default=512, ge=1)
+    hidden_dim: Width = 512
     """Number of units of the recurrent layer."""
     cell: CellSettings = CellSettings(name="lstm")
     """Recurrent cell of the language model."""
-    dropout: float = Field(default=0.5, ge=0, lt=1)
+    dropout: Rate = 0.5
     """Dropout rate of both layers of the recognition network in training."""
     loss_weights: LossWeights = LossWeights()
     """Weights of the five losses."""

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
+from limner.bounds import EpochsOrNone, Few, Seed, Weight, Width
 from limner.data.examples import Batch
 from limner.errors import TrainingError
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
@@ -30,18 +30,18 @@ class HMMSettings(ConditionalLMSettings):
     """Settings of the hidden Markov model."""
 
     name: Literal["hmm"] = "hmm"
-    states: int = Field(default=100, ge=1)
+    states: Width = 100
     """Number K of hidden states."""
-    pseudo_count: float = Field(default=0.01, ge=0)
+    pseudo_count: Weight = 0.01
     """Count added to every expected initial state, transition and emission: the parameter of a symmetric Dirichlet
     prior, minus 1. With 0 the likelihood itself is maximised, and unseen emissions have probability 0."""
-    iterations: int = Field(default=100, ge=0)
+    iterations: EpochsOrNone = 100
     """Maximum number of iterations of expectation maximisation."""
-    tolerance: float = Field(default=1e-4, ge=0)
+    tolerance: Weight = 1e-4
     """Gain of the objective, in nats per training token, below which the iterations end."""
-    restarts: int = Field(default=1, ge=1)
+    restarts: Few = 1
     """Number of random initialisations; the estimate with the highest objective is kept."""
-    seed: int = 1
+    seed: Seed = 1
     """Random seed of the first initialisation."""
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
+from limner.bounds import PositiveWeight, Rate, Width
 from limner.data.examples import Batch
 from limner.layers.cells import CellSettings, CellState
 from limner.layers.dropout import dropout
@@ -29,19 +29,19 @@ class IndependentSettings(ConditionalLMSettings):
     transfer: Literal["fixed", "joint"] = "fixed"
     """Training of the source-language model: 'fixed' trains it on the source sentences alone, so that its last state
     is a fixed feature to the target-language model; 'joint' trains it on the translations too."""
-    source_weight: float = Field(default=1.0, gt=0)
+    source_weight: PositiveWeight = 1.0
     """Weight of the loss of the source sentences, relative to the loss of the translations."""
     cell: CellSettings = CellSettings(name="gru")
     """Recurrent cell of both models; GRUs in the systems that Calixto et al. compare."""
-    embedding_dim: int = Field(default=256, ge=1)
+    embedding_dim: Width = 256
     """Size E of the word embeddings of both languages."""
-    hidden_dim: int = Field(default=256, ge=1)
+    hidden_dim: Width = 256
     """Size H of both recurrent states."""
-    readout_dim: int = Field(default=256, ge=1)
+    readout_dim: Width = 256
     """Size of the layers before the vocabularies."""
-    input_dropout: float = Field(default=0.5, ge=0, lt=1)
+    input_dropout: Rate = 0.5
     """Dropout rate of the models' inputs: word embeddings, image vector and transferred state."""
-    readout_dropout: float = Field(default=0.0, ge=0, lt=1)
+    readout_dropout: Rate = 0.0
     """Dropout rate before the vocabularies."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling of the image features, dropout of them in addition to `input_dropout`, and sizes of the convnet."""

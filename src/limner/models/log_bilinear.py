@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from limner.bounds import Context, PositiveDeviation, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.dropout import dropout
@@ -31,15 +31,15 @@ class LBLSettings(ConditionalLMSettings):
     variant: Variant = "MLBL-B"
     """Role of the image: none (LBL, section 3), additive bias (MLBL-B, section 4.1), or bias and gates (MLBL-F, section
     4.2)."""
-    word_dim: int = Field(default=100, ge=1)
+    word_dim: Width = 100
     """Size d of the word representations."""
-    context: int = Field(default=5, ge=1)
+    context: Context = 5
     """Number n - 1 of context tokens."""
-    factors: int = Field(default=100, ge=1)
+    factors: Width = 100
     """Number f of factors of the tensor of MLBL-F."""
-    init_std: float = Field(default=0.01, gt=0)
+    init_std: PositiveDeviation = 0.01
     """Standard deviation of the normal initialisation of the weights; biases are zero."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the predicted word representation in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and sizes of the convnet that is trained jointly (section 5)."""

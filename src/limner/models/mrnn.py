@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from limner.bounds import Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, softmax_log_probs
 from limner.layers.cells import CellSettings, CellState, build_cell
@@ -40,15 +41,15 @@ class MRNNSettings(ConditionalLMSettings):
     """Architecture: the full model, RNN-base without the image, or a variant of section 7.3 (Figure 3, Table 8)."""
     cell: CellSettings | None = None
     """Recurrent cell that reads w(t) in place of eq. 2; None for eq. 2."""
-    embedding_dim: int = Field(128, ge=1)
+    embedding_dim: Width = 128
     """Number of units of word embedding layer I."""
-    hidden_dim: int = Field(256, ge=1)
+    hidden_dim: Width = 256
     """Number of units of word embedding layer II and of the recurrent layer, whose terms eq. 2 adds."""
-    multimodal_dim: int = Field(512, ge=1)
+    multimodal_dim: Width = 512
     """Number of units of the multimodal layer."""
     embedding_activation: Literal["linear", "relu"] = "linear"
     """Activation of word embedding layer II, which the paper does not specify; without effect in OneLayerEmb."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of word embedding layer II, the recurrent layer and the multimodal layer in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and sizes of the convnet on pixels or feature maps."""

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from limner.bounds import Count, Order
 from limner.data.examples import Batch
 from limner.errors import RunError, TrainingError
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
@@ -36,9 +36,9 @@ class NGramSettings(ConditionalLMSettings):
     """Settings of the n-gram model."""
 
     name: Literal["ngram"] = "ngram"
-    order: int = Field(default=3, ge=1, le=9)
+    order: Order = 3
     """Number of tokens of an n-gram: 2 for GT2, 3 for GT3; the paper reports no gain above 3."""
-    cutoff: int = Field(default=5, ge=1)
+    cutoff: Count = 5
     """Largest count that is discounted; 1 disables discounting."""
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from limner.bounds import PositiveDeviation, Rate, Width
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.layers.attention import AdditiveAttention, Annotations
@@ -40,27 +41,27 @@ class NMTSettings(ConditionalLMSettings):
     initial_state: Literal["ends", "first"] = "ends"
     """Input of the initial decoder state: the last states of both directions of the encoder (2017), or the annotation
     of the first source token (2016, eq. 2)."""
-    embedding_dim: int = Field(default=620, ge=1)
+    embedding_dim: Width = 620
     """Size E of the source and target embeddings."""
-    hidden_dim: int = Field(default=1024, ge=1)
+    hidden_dim: Width = 1024
     """Size H of each direction of the encoder and of the decoder state."""
-    attention_dim: int = Field(default=1024, ge=1)
+    attention_dim: Width = 1024
     """Size A of the hidden layer of the attentions; the papers do not give it."""
-    readout_dim: int = Field(default=620, ge=1)
+    readout_dim: Width = 620
     """Size of the layer before the vocabulary; the papers do not give it."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and width of the convnet that computes a grid from pixels."""
-    encoder_dropout: float = Field(default=0.0, ge=0, lt=1)
+    encoder_dropout: Rate = 0.0
     """Dropout rate of the encoder's inputs and recurrent states, one mask for all time steps."""
-    annotation_dropout: float = Field(default=0.0, ge=0, lt=1)
+    annotation_dropout: Rate = 0.0
     """Dropout rate of the encoder's annotations."""
-    decoder_dropout: float = Field(default=0.0, ge=0, lt=1)
+    decoder_dropout: Rate = 0.0
     """Dropout rate of the decoder's inputs and recurrent states, one mask for all time steps."""
-    readout_dropout: float = Field(default=0.0, ge=0, lt=1)
+    readout_dropout: Rate = 0.0
     """Dropout rate before the vocabulary."""
-    source_word_dropout: float = Field(default=0.0, ge=0, lt=1)
+    source_word_dropout: Rate = 0.0
     """Share of the source tokens whose whole embedding is dropped (2016, section 3)."""
-    initial_std: float = Field(default=0.01, gt=0)
+    initial_std: PositiveDeviation = 0.01
     """Standard deviation of the Gaussian initialisation; recurrent weights are orthogonal, biases zero
     (forget gates of an LSTM: 1). Small models
     learn faster with more than the papers' 0.01."""

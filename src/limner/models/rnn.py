@@ -12,9 +12,10 @@ import math
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from limner.bounds import LayersOrNone, Length, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
@@ -30,20 +31,20 @@ class RNNSettings(RecurrentSettings, ConditionalLMSettings):
     name: Literal["rnn"] = "rnn"
     conditioning: Literal["none", "every-step", "initial-state", "both"] = "none"
     """Use of the image vector: none, as an extra input of every step, as the initial state, or as both."""
-    embedding_dim: int = Field(default=256, ge=1)
+    embedding_dim: Width = 256
     """Size E of the word embeddings, and of the image vector as an extra input."""
-    hidden_dim: int = Field(default=256, ge=1)
+    hidden_dim: Width = 256
     """Size H of the recurrent state."""
-    output_layers: int = Field(default=0, ge=0)
+    output_layers: LayersOrNone = 0
     """Number of tanh layers of size H between the state and the vocabulary (deep hidden-to-output)."""
     output_recurrence: bool = False
     """Whether the previous token is the only memory: h_t does not read h_{t-1}. For the cells `tanh` and `relu`."""
     length: Literal["end-symbol", "explicit"] = "end-symbol"
     """End of a sentence: a symbol of the vocabulary that the recurrent network predicts, or an explicit distribution of
     the length P(T), from the image vector if there is one."""
-    max_length: int = Field(default=40, ge=1)
+    max_length: Length = 40
     """Longest length M with a probability of its own in the explicit distribution; longer ones are geometric."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the word embeddings, of the states between layers and before the vocabulary in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and sizes of the convnet on pixels or feature maps."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from limner.bounds import Layers, PositiveDeviation, Rate, Width
 from limner.data.examples import Batch
 from limner.errors import TrainingError
 from limner.layers.cells import CellSettings
@@ -39,7 +40,7 @@ class SequenceLabellerSettings(ConditionalLMSettings):
     """One label of the whole sequence, or one label of each step."""
     cell: CellSettings | Literal["none"] = CellSettings()
     """Recurrent cell; `none` for a tanh layer of each step alone, which has no memory."""
-    layers: int = Field(default=1, ge=1)
+    layers: Layers = 1
     """Number of recurrent layers."""
     bidirectional: bool = False
     """Whether a second set of layers reads the sequence backwards, so that every output depends on all steps."""
@@ -49,19 +50,19 @@ class SequenceLabellerSettings(ConditionalLMSettings):
     previous_label: bool = False
     """Whether each label depends on the labels before it (`outputs: every`): a further recurrent layer reads the
     outputs and the embedding of the previous label."""
-    word_dim: int = Field(default=128, ge=1)
+    word_dim: Width = 128
     """Size E of the word embeddings."""
-    projection_dim: int | None = Field(default=None, ge=1)
+    projection_dim: Width | None = None
     """Size E of a tanh layer between the features of a frame and the recurrent layers; None for no such layer."""
-    hidden_dim: int = Field(default=128, ge=1)
+    hidden_dim: Width = 128
     """Size H of the states of each layer and direction."""
-    label_dim: int = Field(default=32, ge=1)
+    label_dim: Width = 32
     """Size of the label embeddings for `previous_label`."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the inputs of each layer and of the layer before the labels, in training."""
-    word_dropout: float = Field(default=0.0, ge=0, lt=1)
+    word_dropout: Rate = 0.0
     """Share of the source tokens whose whole embedding is dropped in training."""
-    embedding_std: float = Field(default=0.1, gt=0)
+    embedding_std: PositiveDeviation = 0.1
     """Standard deviation of the initial word embeddings."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the features, and sizes of the convnet on pixels of frames."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
+from limner.bounds import Layers, Rate, Width
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.cells import CellSettings
 from limner.layers.dropout import dropout
@@ -25,13 +25,13 @@ class ShowAndTellSettings(ConditionalLMSettings):
     name: Literal["show_and_tell"] = "show_and_tell"
     cell: CellSettings = CellSettings(name="lstm", linear_output=True)
     """Recurrent cell; the default is the LSTM as printed, whose output has no tanh (eq. 8)."""
-    layers: int = Field(1, ge=1)
+    layers: Layers = 1
     """Number of stacked recurrent layers."""
-    embedding_dim: int = Field(512, ge=1)
+    embedding_dim: Width = 512
     """Size E of the word embeddings and of the embedded image."""
-    hidden_dim: int = Field(512, ge=1)
+    hidden_dim: Width = 512
     """Size H of the recurrent state."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the embeddings, between layers and before the vocabulary in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and sizes of the convnet on pixels or feature maps."""

@@ -11,10 +11,10 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from limner.bounds import Probability, Rate, Weight, Width
 from limner.data.examples import Batch
 from limner.layers.attention import AdditiveAttention, Annotations, weighted_sum
 from limner.layers.cells import CellSettings, CellState, build_cell
@@ -35,26 +35,26 @@ class ShowAttendTellSettings(ConditionalLMSettings):
     """Deterministic soft attention (section 4.2), or stochastic hard attention (section 4.1)."""
     cell: CellSettings = CellSettings()
     """Recurrent cell."""
-    embedding_dim: int = Field(512, ge=1)
+    embedding_dim: Width = 512
     """Size E (m in the paper) of the word embeddings and of the deep output layer."""
-    hidden_dim: int = Field(512, ge=1)
+    hidden_dim: Width = 512
     """Size H (n in the paper) of the recurrent state."""
-    attention_dim: int = Field(512, ge=1)
+    attention_dim: Width = 512
     """Size A of the hidden layer of the attention model f_att."""
     output_activation: Literal["linear", "tanh"] = "linear"
     """Activation before L_o: none as in eq. 7, or tanh as in the authors' program."""
-    doubly_stochastic: float = Field(1.0, ge=0)
+    doubly_stochastic: Weight = 1.0
     """Weight lambda of the penalty that makes the attention to each location sum to 1 over time (eq. 14); soft only."""
-    reinforce: float = Field(1.0, ge=0)
+    reinforce: Weight = 1.0
     """Weight lambda_r of the REINFORCE term (eq. 12); hard only."""
-    entropy: float = Field(0.01, ge=0)
+    entropy: Weight = 0.01
     """Weight lambda_e of the entropy of the attention (eq. 12); hard only."""
-    expected_rate: float = Field(0.5, ge=0, le=1)
+    expected_rate: Probability = 0.5
     """Share of the training examples whose sampled locations are replaced by their expected value; hard only."""
     test_attention: Literal["mode", "sample"] = "mode"
     """Location that hard attention selects outside of training: the most probable one, or one drawn from alpha by
     random numbers that depend on the id of the example and the position in the sentence only."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the word embeddings, the states and the deep output layer in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the image features, and width of the convnet that computes a grid from pixels."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
+from limner.bounds import Layers, Rate, Width, WidthOrNone
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.cells import Cell, CellSettings, CellState, build_cell
@@ -29,24 +30,24 @@ class VideoCaptionerSettings(ConditionalLMSettings):
     name: Literal["video_captioner"] = "video_captioner"
     cell: CellSettings = CellSettings()
     """Recurrent cell of all recurrent layers."""
-    layers: int = Field(2, ge=1)
+    layers: Layers = 2
     """Number of stacked recurrent layers."""
-    visual_layer: int = Field(1, ge=1)
+    visual_layer: Layers = 1
     """Recurrent layer that reads the clip: 1 for the model of Venugopalan et al. and the unfactored LRCN (LRCN-1u with
     `layers: 1`, LRCN-2u), 2 for the factored LRCN-2f, 3 with `layers: 4` for LRCN-4f."""
     frames: Literal["mean", "last", "attention"] = "mean"
     """Summary of the frames: their mean, the state of the frame encoder after the last frame, or additive attention in
     every step."""
-    frame_encoder_dim: int = Field(0, ge=0)
+    frame_encoder_dim: WidthOrNone = 0
     """Size F of a recurrent layer that reads the frames in order before they are summarised; 0 for none. Without it,
     'mean' and 'attention' do not depend on the order of the frames."""
-    embedding_dim: int = Field(500, ge=1)
+    embedding_dim: Width = 500
     """Size E of the word embeddings."""
-    hidden_dim: int = Field(1000, ge=1)
+    hidden_dim: Width = 1000
     """Size H of the state of each recurrent layer."""
-    attention_dim: int = Field(256, ge=1)
+    attention_dim: Width = 256
     """Size of the hidden layer of the attention over frames."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: Rate = 0.0
     """Dropout rate of the embeddings and of the state of every layer, as input of the next, in training."""
     image_encoder: ImageEncoderSettings = ImageEncoderSettings()
     """Scaling and dropout of the frame features, and sizes of the convnet on pixels or feature maps."""

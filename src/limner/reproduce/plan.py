@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
+from limner.bounds import Few, PositiveShare
 from limner.data.collection import Collection
 from limner.errors import FeatureError, SettingsError
 from limner.progress import StageProgress
@@ -22,7 +21,7 @@ class ReproductionSettings(Settings):
 
     rows: tuple[str, ...] = ()
     """Names of the rows to reproduce; empty for all rows with a recipe."""
-    seeds: int = Field(default=1, ge=1)
+    seeds: Few = 1
     """Number of training runs of each row, with consecutive random seeds from that of its recipe."""
     dataset: str | None = None
     """Key of the data set, for a table whose recipes depend on it; None to recognise it by the ids of the items."""
@@ -32,7 +31,7 @@ class ReproductionSettings(Settings):
     """Recipe overrides KEY=VALUE, applied to every row and its preceding stages."""
     init: Path | None = None
     """Run directory of the initial vocabularies and, where name and shape agree, weights of every row."""
-    budget: float = Field(default=1.0, gt=0, le=1)
+    budget: PositiveShare = 1.0
     """Fraction of the recipes' epochs and samples, for a faster and less accurate reproduction."""
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from limner.bounds import VocabularySize
 from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError
@@ -39,11 +40,11 @@ class ModelConfig(RunConfig):
 
     features: tuple[FeatureSpec, ...] = ()
     """Image features the model was trained on; features of another fingerprint are rejected."""
-    vocab_size: int
+    vocab_size: VocabularySize
     """Number of tokens of the target vocabulary, special tokens included."""
     tokenizer_sha256: str = ""
     """SHA-256 of tokenizer.json, set when the model is saved."""
-    source_vocab_size: int | None = None
+    source_vocab_size: VocabularySize | None = None
     """Number of tokens of the source vocabulary (source_tokenizer.json); None for a model that does not translate."""
     source_tokenizer_sha256: str = ""
     """SHA-256 of source_tokenizer.json, set when the model is saved."""

@@ -7,6 +7,24 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from limner.bounds import (
+    Batches,
+    BatchSize,
+    Count,
+    Epochs,
+    EpochsOrNone,
+    Few,
+    LearningRate,
+    Level,
+    PositiveShare,
+    PositiveWeight,
+    Rate,
+    Seed,
+    Steps,
+    StepsOrNone,
+    Temperature,
+    Weight,
+)
 from limner.errors import did_you_mean
 from limner.metrics import METRICS, REGION_METRICS
 from limner.settings import Settings
@@ -16,13 +34,13 @@ class SGDSettings(Settings):
     """Stochastic gradient descent with momentum, which may increase during the first epochs."""
 
     name: Literal["sgd"] = "sgd"
-    lr: float = Field(default=0.1, gt=0, le=1e4)
+    lr: LearningRate = 0.1
     """Learning rate."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    momentum: Rate = 0.9
     """Momentum after the first `momentum_epochs` epochs."""
-    momentum_start: float | None = Field(default=None, ge=0, lt=1)
+    momentum_start: Rate | None = None
     """Momentum of the first epoch, increased linearly to `momentum`; None for a constant momentum."""
-    momentum_epochs: int = Field(default=20, ge=1)
+    momentum_epochs: Epochs = 20
     """Number of epochs over which the momentum increases."""
     nesterov: bool = False
     """Whether to use Nesterov momentum."""
@@ -32,11 +50,11 @@ class AdadeltaSettings(Settings):
     """Adadelta, Zeiler (2012)."""
 
     name: Literal["adadelta"] = "adadelta"
-    lr: float = Field(default=1.0, gt=0, le=1e4)
+    lr: LearningRate = 1.0
     """Learning rate: factor of Adadelta's update."""
-    rho: float = Field(default=0.95, gt=0, lt=1)
+    rho: Level = 0.95
     """Decay of the running averages of squared gradients and updates."""
-    eps: float = Field(default=1e-6, gt=0)
+    eps: PositiveShare = 1e-6
     """Constant added for numerical stability."""
 
 
@@ -44,11 +62,11 @@ class AdamSettings(Settings):
     """Adam, or AdamW with decoupled weight decay."""
 
     name: Literal["adam", "adamw"] = "adamw"
-    lr: float = Field(default=1e-3, gt=0, le=1e4)
+    lr: LearningRate = 1e-3
     """Learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Rate, Rate] = (0.9, 0.999)
     """Decays of the running averages of the gradient and its square."""
-    eps: float = Field(default=1e-8, gt=0)
+    eps: PositiveShare = 1e-8
     """Constant added for numerical stability."""
 
 
@@ -60,25 +78,25 @@ class ScheduleSettings(Settings):
 
     name: Literal["constant", "cosine", "linear", "exponential"] = "constant"
     """Shape: constant; cosine or linear decay to zero over all epochs; or multiplication by `decay` every epoch."""
-    warmup_steps: int = Field(default=0, ge=0)
+    warmup_steps: StepsOrNone = 0
     """Number of steps at the start over which the learning rate increases linearly from zero."""
-    decay: float = Field(default=0.998, gt=0, le=1)
+    decay: PositiveShare = 0.998
     """Factor per epoch of the exponential schedule."""
 
 
 class SelfCriticalSettings(Settings):
     """Self-critical sequence training, Rennie et al. (2017)."""
 
-    reward: dict[Literal["cider", "bleu4"], float] = Field(default={"cider": 1.0}, min_length=1)
+    reward: dict[Literal["cider", "bleu4"], Weight] = Field(default={"cider": 1.0}, min_length=1)
     """Reward of a sentence: a metric, or a weighted sum of several ('{cider: 1, bleu4: 0.5}'). CIDEr-D has the document
     frequencies of the training split; BLEU-4 of one sentence is smoothed. The end-of-sentence token counts as a word.
     """
     baseline: Literal["greedy", "mean"] = "greedy"
     """Baseline of the reward: that of the greedy sentence, as in the paper, or the mean reward of the other samples of
     the same image (Luo, 2020)."""
-    samples: int = Field(default=1, ge=1)
+    samples: Few = 1
     """Number of sentences drawn for each image."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: Temperature = 1.0
     """Divisor of the log-probabilities that sentences are drawn from."""
 
     @field_validator("reward", mode="before")
@@ -101,31 +119,31 @@ class TrainingSettings(Settings):
     training (Rennie et al., 2017), for a model that was trained by cross-entropy (`limner train --init RUN`)."""
     scst: SelfCriticalSettings = SelfCriticalSettings()
     """Self-critical sequence training; without effect on the other objective."""
-    epochs: int = Field(default=20, ge=1)
+    epochs: Epochs = 20
     """Maximum number of epochs."""
-    batch_size: int = Field(default=128, ge=1)
+    batch_size: BatchSize = 128
     """Number of sentences per batch; of images, or source sentences, in self-critical training."""
-    bucket: int = Field(default=50, ge=1)
+    bucket: Batches = 50
     """Number of batches within which sentences are sorted by length; 1 for no sorting."""
-    prefetch: int = Field(default=4, ge=1)
+    prefetch: Batches = 4
     """Number of batches prepared in advance."""
     optimizer: OptimizerSettings = AdamSettings()
     """Optimizer and its hyperparameters."""
     schedule: ScheduleSettings = ScheduleSettings()
     """Learning-rate schedule."""
-    weight_decay: dict[str, float] = Field(default_factory=dict)
+    weight_decay: dict[str, Weight] = Field(default_factory=dict)
     """Weight decay by pattern of parameter names ('*bias': 0, '*': 0.01); the first match applies, 0 without one."""
-    lr_factors: dict[str, float] = Field(default_factory=dict)
+    lr_factors: dict[str, Weight] = Field(default_factory=dict)
     """Factors of the learning rate by pattern of parameter names ('*factors*': 0.1); the first match applies, 1
     without one."""
-    l2: float = Field(default=0.0, ge=0)
+    l2: Weight = 0.0
     """Coefficient of the squared norm of all weights in the loss, Mao et al. (2015), eq. 6, with the loss in nats per
     token; the paper's lambda, with the loss in bits, is 1.4427 times this."""
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    label_smoothing: Rate = 0.0
     """Share of the target probability spread evenly over the vocabulary."""
-    clip_norm: float | None = Field(default=None, gt=0)
+    clip_norm: PositiveWeight | None = None
     """Maximum norm of the gradient; larger gradients are scaled down."""
-    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    ema_decay: Rate = 0.0
     """Decay of the exponential moving average of the weights that is validated and saved; 0 for no average."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of the matrix products; 'auto' is bf16 on hardware that multiplies bf16 natively."""
@@ -134,12 +152,12 @@ class TrainingSettings(Settings):
     model that describes regions also `map` or `localisation_map` of the regions that it detects."""
     metrics: tuple[str, ...] = ("perplexity", "bleu4")
     """Further metrics to compute and log at every validation."""
-    validation_images: int = Field(default=200, ge=1)
+    validation_images: Count = 200
     """Number of images that `map` and `localisation_map` are computed on at a validation, at regular intervals of the
     validation split: of a larger number, the detection can take longer than a tenth of an epoch."""
-    patience: int | None = Field(default=None, ge=1)
+    patience: Epochs | None = None
     """Number of validations without improvement after which training stops; None for no early stopping."""
-    train_on_val_epochs: int = Field(default=0, ge=0)
+    train_on_val_epochs: EpochsOrNone = 0
     """Maximum number of further epochs on the training and validation splits together, which end when the validation
     perplexity reaches the training perplexity of the best weights (Kiros et al., 2014, section 7.2); 0 for none. A
     count-based model is refitted on both splits, whatever the number."""
@@ -148,11 +166,11 @@ class TrainingSettings(Settings):
     pretrained_image_encoder: Path | None = None
     """Run directory of any model with a convnet on the same pixels or feature maps: the image encoder starts from its
     weights."""
-    validate_every: int = Field(default=1, ge=1)
+    validate_every: Epochs = 1
     """Number of epochs between validations."""
-    save_every: int = Field(default=500, ge=1)
+    save_every: Steps = 500
     """Number of steps between saved states; the state is also saved after every epoch."""
-    seed: int = Field(default=1, ge=0)
+    seed: Seed = 1
     """Seed of the initial weights, dropout and the order of the examples."""
 
     @field_validator("metric", "metrics")

@@ -13,8 +13,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from pydantic import Field
-
+from limner.bounds import CountOrNone, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError
@@ -78,13 +77,13 @@ CONCESSIONS = (
 class ReviewSettings(Settings):
     """Size of the generated collection."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    train: int = Field(default=4000, ge=0)
+    train: CountOrNone = 4000
     """Number of reviews in the split 'train'."""
-    val: int = Field(default=500, ge=0)
+    val: CountOrNone = 500
     """Number of reviews in the split 'val'."""
-    test: int = Field(default=500, ge=0)
+    test: CountOrNone = 500
     """Number of reviews in the split 'test'."""
 
 

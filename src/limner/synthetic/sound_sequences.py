@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from pydantic import Field
 
+from limner.bounds import CountOrNone, SampleRate, Seconds, Seed, Window
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import CollectionError
@@ -38,19 +38,19 @@ BACKGROUND = 1e-4
 class SoundSequenceSettings(Settings):
     """Size and contents of the generated collection."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    train: int = Field(default=600, ge=0)
+    train: CountOrNone = 600
     """Number of recordings in the split 'train'."""
-    val: int = Field(default=100, ge=0)
+    val: CountOrNone = 100
     """Number of recordings in the split 'val'."""
-    test: int = Field(default=100, ge=0)
+    test: CountOrNone = 100
     """Number of recordings in the split 'test'."""
-    seconds: float = Field(default=2.0, ge=0.5, le=60)
+    seconds: Seconds = 2.0
     """Duration of a recording in seconds."""
-    rate: int = Field(default=16000, ge=8000, le=192000)
+    rate: SampleRate = 16000
     """Sampling rate in Hz."""
-    frame: float = Field(default=0.032, ge=0.005, le=1)
+    frame: Window = 0.032
     """Duration of a labelled frame in seconds, that of the frames of the backbone `logmel:FRAMES`."""
 
 

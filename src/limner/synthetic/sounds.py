@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
+from limner.bounds import CountOrNone, SampleRate, Seconds, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item, Sentence
 from limner.errors import CollectionError
@@ -88,17 +88,17 @@ Samples = NDArray[np.float64]
 class SoundSettings(Settings):
     """Size and contents of the generated collection."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    train: int = Field(default=1000, ge=0)
+    train: CountOrNone = 1000
     """Number of sounds in the split 'train'."""
-    val: int = Field(default=100, ge=0)
+    val: CountOrNone = 100
     """Number of sounds in the split 'val'."""
-    test: int = Field(default=100, ge=0)
+    test: CountOrNone = 100
     """Number of sounds in the split 'test'."""
-    seconds: float = Field(default=1.0, ge=0.5, le=60)
+    seconds: Seconds = 1.0
     """Duration of a file in seconds; the sound is a part of it."""
-    rate: int = Field(default=16000, ge=8000, le=192000)
+    rate: SampleRate = 16000
     """Sampling rate in Hz."""
 
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
+from limner.bounds import Count, Length, Total
 from limner.settings import Settings
 
 JOINER = "￭"
@@ -34,11 +35,11 @@ _MAX_LENGTH = 100  # letters; bounds the time for a line of noise
 class CompoundSettings(Settings):
     """Conditions for splitting a word; the names are those of the options of Moses."""
 
-    min_size: PositiveInt = Field(default=4)
+    min_size: Length = 4
     """Minimum number of letters of a part, without linking letters."""
-    min_count: PositiveInt = Field(default=5)
+    min_count: Count = 5
     """Minimum frequency of a part as a word of its own in the training sentences."""
-    max_count: PositiveInt = Field(default=5)
+    max_count: Count = 5
     """Frequency from which on a word is not split."""
     fillers: tuple[str, ...] = Field(default=("", "s", "es"))
     """Linking letters between two parts, in lower case."""
@@ -48,7 +49,7 @@ class CompoundSplitter(Settings):
     """Compound splitter with word frequencies of the training sentences; stored with the vocabulary."""
 
     settings: CompoundSettings
-    words: dict[str, tuple[str, NonNegativeInt]]
+    words: dict[str, tuple[str, Total]]
     """Most frequent spelling and its frequency, by lower-case word."""
 
     @classmethod

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Literal, Self
 
 import tokenizers
-from pydantic import PositiveInt, model_validator
+from pydantic import model_validator
 from tokenizers import normalizers
 
+from limner.bounds import Count, VocabularySize
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
 from limner.settings import Settings
@@ -66,9 +67,9 @@ class TextSettings(Settings):
     """Vocabulary entries: whole words, or subwords from byte-pair encoding (Sennrich et al., 2016). With tokenise
     'unicode', the words of scripts without spaces are characters, and subwords are learned from the text between
     punctuation, spaces and words of other scripts."""
-    min_count: PositiveInt = 1
+    min_count: Count = 1
     """Minimum frequency of a word (BPE: of a pair to merge) to receive a vocabulary entry."""
-    max_size: PositiveInt | None = None
+    max_size: VocabularySize | None = None
     """Maximum number of vocabulary entries, special tokens included, most frequent first; with BPE, the size at
     which merging stops. None for no limit."""
 

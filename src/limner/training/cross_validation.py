@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field
 
+from limner.bounds import Few, Folds, Half, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import SettingsError
@@ -30,15 +30,15 @@ RECORD = "crossvalidation.json"
 class CrossValidationSettings(Settings):
     """Folds of a cross-validation."""
 
-    folds: int = Field(default=10, ge=2)
+    folds: Folds = 10
     """Number of folds; each is the test part once."""
-    validation: float = Field(default=0.1, gt=0, le=0.5)
+    validation: Half = 0.1
     """Share of the training part of each fold that selects the best weights."""
     split: str | None = None
     """Split whose items are divided; None for all items of the collection."""
-    seed: int = Field(default=1, ge=0)
+    seed: Seed = 1
     """Seed of the assignment of items to folds; the training has its own."""
-    models: int = Field(default=1, ge=1)
+    models: Few = 1
     """Number of models of each fold, trained with successive seeds; the mean of their probabilities is evaluated."""
     baseline: bool = False
     """Whether to train bag-of-words classifiers of scikit-learn on the same folds."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
+from limner.bounds import ImageSide
 from limner.errors import BackboneError
 from limner.features.preprocessing import Preprocessing, Resize, preprocess
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
@@ -66,7 +67,7 @@ class BackboneOptions(Settings):
     `fc7`); default: the last layer, and the network's own pooling."""
     kind: Literal["pooled", "grid", "both"] = "pooled"
     """Kind of features: one vector per image, one per location, or both."""
-    size: int | None = None
+    size: ImageSide | None = None
     """Side of the input in pixels; default: as the network was trained."""
     resize: Resize | None = None
     """Resizing mode: `crop` or `squash`; default: as the network was trained (`squash` for pixels)."""

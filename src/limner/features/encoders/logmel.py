@@ -14,8 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
+from limner.bounds import Bands, Frequency, Hop, PositiveShare, SoundFrames, Window
 from limner.errors import MediaError
 from limner.features.encoders.base import EncoderInput
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
@@ -31,19 +32,19 @@ _STATISTICS = 4
 class LogMelSettings(Settings):
     """Settings of the log-mel features; part of a feature table's fingerprint."""
 
-    bands: int = Field(default=40, ge=4, le=128)
+    bands: Bands = 40
     """Number of mel bands."""
-    lowest: float = Field(default=50.0, ge=0)
+    lowest: Frequency = 50.0
     """Lower edge of the lowest band, in Hz."""
-    highest: float = Field(default=8000.0, le=24000)
+    highest: Frequency = 8000.0
     """Upper edge of the highest band, in Hz; bands above half the sampling rate have zero power."""
-    window: float = Field(default=0.032, ge=0.005, le=1)
+    window: Window = 0.032
     """Length of a frame (a Hann window), in seconds."""
-    hop: float = Field(default=0.01, ge=0.001, le=1)
+    hop: Hop = 0.01
     """Distance between frames, in seconds."""
-    floor: float = Field(default=1e-8, gt=0)
+    floor: PositiveShare = 1e-8
     """Power per band below which the level is near zero; a full-scale sine has a total power of 0.5."""
-    frames: int | None = Field(default=None, ge=1, le=10_000)
+    frames: SoundFrames | None = None
     """Number of frames L of a grid, the most that a recording may have; None for statistics over all frames."""
 
     @model_validator(mode="after")

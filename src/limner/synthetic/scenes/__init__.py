@@ -13,8 +13,7 @@ import logging
 from functools import partial
 from pathlib import Path
 
-from pydantic import Field
-
+from limner.bounds import CountOrNone, DrawnSide, Objects, Probability, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError
@@ -48,19 +47,19 @@ EDITION = 1
 class SceneSettings(Settings):
     """Size and contents of the generated collection."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    train: int = Field(default=2400, ge=0)
+    train: CountOrNone = 2400
     """Number of images in the split 'train'."""
-    val: int = Field(default=200, ge=0)
+    val: CountOrNone = 200
     """Number of images in the split 'val'."""
-    test: int = Field(default=200, ge=0)
+    test: CountOrNone = 200
     """Number of images in the split 'test'."""
-    size: int = Field(default=192, ge=32, le=2048)
+    size: DrawnSide = 192
     """Side of an image in pixels."""
-    ambiguous: float = Field(default=0.4, ge=0, le=1)
+    ambiguous: Probability = 0.4
     """Fraction of images with an ambiguous word."""
-    max_objects: int = Field(default=3, ge=1, le=3)
+    max_objects: Objects = 3
     """Largest number of objects in an image."""
 
 

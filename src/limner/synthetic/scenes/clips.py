@@ -16,8 +16,8 @@ from random import Random
 from typing import NamedTuple
 
 from PIL import Image, ImageDraw
-from pydantic import Field
 
+from limner.bounds import ClipSide, CountOrNone, DrawnFrames, FramesPerSecond, Probability, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item, Track
 from limner.errors import CollectionError
@@ -53,21 +53,21 @@ OBSTACLE_COLOUR, OBSTACLE_EDGE = (120, 116, 124), (84, 80, 90)
 class ClipSettings(Settings):
     """Size and contents of a generated collection of clips."""
 
-    seed: int = 0
+    seed: Seed = 0
     """Random seed."""
-    train: int = Field(default=1600, ge=0)
+    train: CountOrNone = 1600
     """Number of clips in the split 'train'."""
-    val: int = Field(default=200, ge=0)
+    val: CountOrNone = 200
     """Number of clips in the split 'val'."""
-    test: int = Field(default=200, ge=0)
+    test: CountOrNone = 200
     """Number of clips in the split 'test'."""
-    size: int = Field(default=96, ge=32, le=1024, multiple_of=2)
+    size: ClipSide = 96
     """Side of a frame in pixels, an even number."""
-    frames: int = Field(default=16, ge=2)
+    frames: DrawnFrames = 16
     """Number of frames."""
-    rate: int = Field(default=8, ge=1, le=120)
+    rate: FramesPerSecond = 8
     """Frames per second."""
-    occluded: float = Field(default=0.0, ge=0, le=1)
+    occluded: Probability = 0.0
     """Fraction of clips of motions in one direction ('left', 'right', 'fall', 'rise') with an obstacle that hides the
     object for some frames."""
 

@@ -35,6 +35,10 @@ class RunError(LimnerError):
     """A trained model or a run directory is missing, incomplete or incompatible."""
 
 
+class WriteError(RunError):
+    """A file cannot be written, for example because the disk is full."""
+
+
 class TrainingError(LimnerError):
     """Training cannot continue: the loss is not finite, a split is empty, or a run does not match its recipe."""
 

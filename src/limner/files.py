@@ -1,4 +1,4 @@
-"""Atomic file writes, decoding of text, and locks that give a folder a single writing process.
+"""Reading of regular files, atomic writes, decoding of text, and locks that give a folder a single writing process.
 
 A file is flushed to disk before it replaces the previous one, so that a power failure leaves either version intact.
 """
@@ -8,19 +8,75 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from limner.errors import LimnerError, RunError
+from limner.errors import LimnerError, WriteError
 
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 """Name of the lock file in a locked folder."""
+
+
+_KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+def kind_of_file(mode: int) -> str:
+    """Name the kind of a file by the mode that `os.stat` returns: file, folder, named pipe, socket or device."""
+    return _KINDS.get(stat.S_IFMT(mode), "special file")
+
+
+def open_file(path: Path | str) -> BinaryIO:
+    """Open a regular file for reading; nothing is read from named pipes, sockets and devices, which may never end.
+
+    Raises:
+        OSError: the file is missing, cannot be read, or is not a regular file; `strerror` is a reason for messages.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        require_regular(path, os.fstat(handle).st_mode)
+    except BaseException:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
+
+
+def require_regular(path: Path | str, mode: int | None = None) -> None:
+    """Check that a path is a regular file, for libraries that open it themselves.
+
+    Args:
+        path: file to check.
+        mode: its mode, if it is known.
+
+    Raises:
+        OSError: it is missing or not a regular file; `strerror` is a reason for messages.
+    """
+    kind = kind_of_file(os.stat(path).st_mode if mode is None else mode)
+    if kind == "folder":
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if kind != "file":
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", str(path))
+
+
+def read_bytes(path: Path | str) -> bytes:
+    """Read a regular file; see `open_file`."""
+    with open_file(path) as stream:
+        return stream.read()
 
 
 @contextmanager
@@ -32,12 +88,14 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
         error_types: exceptions of the writer for a failed write, besides OSError.
 
     Raises:
-        RunError: the file cannot be written; an existing file is unchanged.
+        WriteError: the file cannot be written; an existing file is unchanged.
     """
     handled: tuple[type[Exception], ...] = (OSError, *error_types)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, f"it is a {kind_of_file(path.stat().st_mode)}")
         yield temporary
         sync(temporary)
         os.replace(temporary, path)
@@ -73,16 +131,16 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, as UTF-8.
 
     Raises:
-        RunError: the file cannot be written; an existing file is unchanged.
+        WriteError: the file cannot be written; an existing file is unchanged.
     """
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_error(path: Path, error: Exception) -> RunError:
+def write_error(path: Path, error: Exception) -> WriteError:
     """Error for a failed write, with the reason and the remedy."""
     reason = (isinstance(error, OSError) and error.strerror) or error
-    return RunError(
+    return WriteError(
         f"{path}: cannot be written ({reason}); free disk space, then repeat the command (train: with --resume)"
     )
 

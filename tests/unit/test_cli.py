@@ -325,7 +325,8 @@ def test_a_contact_sheet_needs_an_image_suffix(tiny, name, capsys, monkeypatch, 
     (tmp_path / "folder.png").mkdir()
     status, _, stderr = run(capsys, monkeypatch, "show", tiny.path, "--sheet", tmp_path / name)
     assert status == 1
-    assert re.fullmatch(rf"error: .*{name}: .*; expected the name of an image file, such as sheet\.png\n", stderr)
+    expected = "is a folder; name a file in it" if name == "folder.png" else "expected the name of an image file"
+    assert re.fullmatch(rf"error: .*{name}: {expected}.*\n", stderr)
 
 
 def test_names_are_shown_literally(capsys, monkeypatch, tmp_path):
@@ -347,7 +348,7 @@ def test_a_run_must_be_a_folder(capsys, monkeypatch, tmp_path):
         capsys, monkeypatch, "train", "scenes/mrnn", "--collection", tmp_path, "--out", tmp_path / "run"
     )
     assert status == 1
-    assert stderr.strip().endswith("run: is a file; name a folder")
+    assert stderr.strip().endswith("run: expected a folder, found a file; name a folder")
 
 
 def test_available_devices_are_checked(trained, capsys, monkeypatch):

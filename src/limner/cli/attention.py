@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from limner.cli.terminal import err, progress_bar
 from limner.errors import RunError, SettingsError
+from limner.storage.outputs import claim_folder
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Caption, Captioner
@@ -20,19 +21,23 @@ class AttentionOptions(NamedTuple):
     compare: Sequence[Path] = ()
 
 
-def attention_options(attention: Path | None, compare: Sequence[Path] | None) -> AttentionOptions | None:
+def attention_options(attention: Path | None, compare: Sequence[Path] | None, force: bool) -> AttentionOptions | None:
     """Check the options of the attention plots before a model is loaded; None without --attention.
 
     Raises:
-        SettingsError: --compare has no effect, or the folder is a file.
+        SettingsError: --compare has no effect, or the folder must not be written to.
     """
     if attention is None:
         if compare:
             raise SettingsError("--compare adds models to the plots of --attention DIR; give both")
         return None
-    if attention.exists() and not attention.is_dir():
-        raise SettingsError(f"--attention {attention}: expected a folder for the plots, found a file")
+    claim_plots(attention, force)
     return AttentionOptions(attention, tuple(compare or ()))
+
+
+def claim_plots(folder: Path, force: bool) -> None:
+    """Check that plots of attention may be written to a folder; SettingsError if not."""
+    claim_folder(folder, "--attention", force=force, suffixes=(".png", ".html"))
 
 
 class StripPlotter:

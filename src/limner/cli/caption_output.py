@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from limner.errors import MediaError, SettingsError, did_you_mean
+from limner.storage.outputs import OutputStream
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Caption
@@ -59,27 +60,27 @@ def caption_output(output: Path | None, kind: CaptionFormat) -> Iterator[WriteCa
     """Yield a function that writes the captions of one input at once, so that they can be read while others follow.
 
     Raises:
-        SettingsError: the file cannot be written.
+        WriteError: the file cannot be written; the captions are in another file, which the message names.
     """
     if output is None:
-        yield from _write(lambda: sys.stdout, kind)
+        yield from _write(_to_standard_output, kind)
         return
-    try:
-        stream = output.open("w", encoding="utf-8", newline="")
-    except OSError as error:
-        raise SettingsError(f"--output {output}: cannot be written ({error.strerror}); name another file") from None
-    with stream:
-        yield from _write(lambda: stream, kind)
+    with OutputStream(output) as stream:
+        yield from _write(stream.write, kind)
 
 
-def _write(stream: Callable[[], TextIO], kind: CaptionFormat) -> Iterator[WriteCaptions]:
+def _to_standard_output(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _write(write_text: Callable[[str], None], kind: CaptionFormat) -> Iterator[WriteCaptions]:
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
     def emit(text: str) -> None:
         # Bytes of a file name that are not UTF-8 are written as \udc80 to \udcff, which is valid in JSON as well.
-        stream().write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
-        stream().flush()
+        write_text(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
     def write(file: Path, result: list[Caption] | MediaError) -> None:
         if kind == "json":

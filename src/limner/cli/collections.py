@@ -10,9 +10,10 @@ import typer
 
 from limner.bounds import CountOrNone, Probability, Seed
 from limner.cli.app import DATA, app
-from limner.cli.options import JsonOption, Number, given
+from limner.cli.options import ForceOption, JsonOption, Number, given
 from limner.cli.terminal import activity, err, print_json, print_summary, progress_bar
 from limner.errors import SettingsError, did_you_mean
+from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -217,26 +218,33 @@ def show(
         Path | None, typer.Option("--sheet", metavar="FILE", help="Write a contact sheet of some images as a PNG file.")
     ] = None,
     boxes: Annotated[bool, typer.Option("--boxes", help="Draw the boxes of the regions on the contact sheet.")] = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the contents of a collection: counts, missing images, feature tables, a contact sheet.
 
     Example: `limner show collections/flickr8k --sheet sheet.png`
     """
+    if sheet is not None:
+        claim_file(sheet, "--sheet", force=force)
     from limner.data.collection import Collection
     from limner.data.summary import summarise
-    from limner.report.contact_sheet import contact_sheet, save_sheet
+    from limner.report.contact_sheet import contact_sheet, require_sheet_suffix, save_sheet
 
     if boxes and sheet is None:
         raise SettingsError("--boxes: draws on the contact sheet; expected --sheet FILE as well")
+    if sheet is not None:
+        require_sheet_suffix(sheet)
     opened = Collection.open(collection)
     with activity("reading the collection"):
-        if sheet is not None:
-            save_sheet(contact_sheet(opened, split, boxes=boxes), sheet)
         contents = summarise(opened)
-    if sheet is not None:
-        err.print(f"contact sheet: {sheet}")
+        drawn = None if sheet is None else contact_sheet(opened, split, boxes=boxes)
+    saved = None if sheet is None or drawn is None else save_output(sheet, lambda file: save_sheet(drawn, file))
+    if saved is not None:
+        err.print(f"contact sheet: {saved.path}")
     if as_json:
         print_json({**asdict(contents), "collection": str(collection)})
     else:
         print_summary(contents)
+    if saved is not None:
+        saved.require()

@@ -57,8 +57,10 @@ def crossvalidate(
     """
     from limner.data.collection import Collection
     from limner.runs.recipe import load_recipe
-    from limner.training.cross_validation import CrossValidationSettings, cross_validate
+    from limner.storage.outputs import claim_folder
+    from limner.training.cross_validation import RECORD, CrossValidationSettings, cross_validate
 
+    claim_folder(out_folder, "--out", records={RECORD: "fold-1"})
     chosen = load_recipe(recipe, changes or [])
     values = {"folds": folds, "validation": validation, "split": split, "seed": seed, "models": models}
     with training_bar(chosen.training.metric) as bar:

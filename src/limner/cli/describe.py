@@ -10,6 +10,7 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.attention import AttentionOptions, StripPlotter, attention_options
+from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
 from limner.cli.caption_output import CaptionFormat, WriteCaptions, caption_output, choose_format
 from limner.cli.options import (
     AttentionOption,
@@ -18,6 +19,7 @@ from limner.cli.options import (
     CaptionBatchSizeOption,
     DeviceOption,
     ExplainBeamOption,
+    ForceOption,
     JsonOption,
     LengthPenaltyOption,
     MaxLengthOption,
@@ -35,6 +37,7 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, print_error, progress_bar
 from limner.errors import MediaError, SettingsError
+from limner.storage.outputs import claim_file
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Captioner
@@ -96,6 +99,7 @@ def describe(
     explain_beam: ExplainBeamOption = None,
     attention: AttentionOption = None,
     compare: CompareOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Generate captions of images and videos, or of audio files with a model trained on audio features.
@@ -107,14 +111,21 @@ def describe(
     sampling = _sampling(sample, given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed))
     lengths = given(length_penalty=length_penalty, min_length=min_length, max_length=max_length)
     decoding = given(beam_size=beam_size, n_best=n_best, **lengths, sample=sampling)
-    plots = attention_options(attention, compare)
+    plots = attention_options(attention, compare, force)
     if explain_beam is not None:
         _require_alone("--explain-beam", {"--attention": plots, "--format": format_, "--output": output})
         if as_json:
             raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
-        _explain_beam(images, require_models(model), prefix, decoding, backbone, device, explain_beam)
+        if images[0].is_dir():
+            raise SettingsError(
+                f"--explain-beam explains the search of one file, got the folder {images[0]}; name a file in it"
+            )
+        require_beam_file(explain_beam, len(images), force)
+        _explain_beam(images[0], require_models(model), prefix, decoding, backbone, device, explain_beam)
         return
     kind = choose_format(format_, as_json, output)
+    if output is not None:
+        claim_file(output, "--output", force=force)
     runs = require_models(model)
     files = _find_files(images, runs, decoding, device, recursive)
     captioner, strips = _load(runs, backbone, device, plots)
@@ -200,7 +211,7 @@ def report_unreadable(errors: Sequence[MediaError], total: int) -> None:
 
 
 def _explain_beam(
-    images: Sequence[Path],
+    image: Path,
     runs: Sequence[Path],
     prefix: str | None,
     decoding: dict[str, Any],
@@ -209,19 +220,13 @@ def _explain_beam(
     out: Path,
 ) -> None:
     """Write the tree of the beam of one image, and print its captions unless the tree is printed."""
-    from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
     from limner.inference.captioner import Captioner
 
-    require_beam_file(out, len(images))
-    (image,) = images
-    if image.is_dir():
-        raise SettingsError(
-            f"--explain-beam explains the search of one file, got the folder {image}; name a file in it"
-        )
     check_runs(runs, device, decoding)
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
     explanation = captioner.explain_beam(image, prefix=prefix, **decoding)
-    write_beam(explanation, out)
+    saved = write_beam(explanation, out)
     if out != STANDARD_OUTPUT:
         for one in explanation.hypotheses:
             typer.echo(f"{image}\t{captioner.tokenizer.decode(one.tokens, detokenise=True)}\t{one.log_prob:.2f}")
+    saved.require()

@@ -17,6 +17,7 @@ from limner.cli.options import (
     CollectionOption,
     DeviceOption,
     EvaluatedSplitOption,
+    ForceOption,
     JsonOption,
     ModelOption,
     Number,
@@ -26,6 +27,7 @@ from limner.cli.options import (
 )
 from limner.cli.terminal import out, print_json, progress_bars
 from limner.errors import SettingsError
+from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
 if TYPE_CHECKING:
     from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis, Grounding
@@ -109,6 +111,7 @@ def diagnose(
     beam_size: BeamSizeOption = None,
     skip_missing: SkipMissingOption = False,
     out_file: OutOption = None,
+    force: ForceOption = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -118,6 +121,7 @@ def diagnose(
     Example: `limner diagnose --model runs/src-img --collection collections/multi30k --mask colours --mask last:3`
     """
     run = require_one_model(model, "diagnose")
+    _claim(run, out_file, force)
     of_grounding = _options_of_grounding(grounding, given(centre_sigma=centre_sigma, examples=examples))
     if grounding:
         unused = given(mask=mask, contrast=contrast, metric=metric, beam_size=beam_size, backbone=backbone)
@@ -126,7 +130,7 @@ def diagnose(
         return
     from limner.data.collection import Collection
     from limner.decoding.settings import DecodingSettings
-    from limner.diagnosis import DiagnosisSettings, save_diagnosis
+    from limner.diagnosis import DiagnosisSettings, diagnosis_path
     from limner.diagnosis import diagnose as diagnose_model
     from limner.runs.trained_model import load_trained_model
 
@@ -144,10 +148,17 @@ def diagnose(
             command=command_line(),
             on_progress=progress,
         )
-    path = save_diagnosis(diagnosis, run) if out_file is None else out_file
-    if out_file is not None:
-        diagnosis.save(out_file)
-    _report(diagnosis, path, _print, as_json)
+    _report(diagnosis, save_output(out_file or diagnosis_path(diagnosis, run), diagnosis.save), _print, as_json)
+
+
+def _claim(run: Path, out_file: Path | None, force: bool) -> None:
+    """Check before the measurement that its record can be written."""
+    if out_file is None:
+        require_writable(run / "diagnosis", str(run))
+        return
+    from limner.diagnosis.records import Diagnosis, Grounding
+
+    claim_file(out_file, "--out", force=force, is_own=lambda file: Diagnosis.is_in(file) or Grounding.is_in(file))
 
 
 def _options_of_grounding(grounding: bool, options: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +183,7 @@ def _measure_grounding(
         option = next(iter(unused)).replace("_", "-")
         raise SettingsError(f"--grounding: generates no sentences and has no option --{option}; leave it out")
     from limner.data.collection import Collection
-    from limner.diagnosis import GroundingSettings, measure_grounding, save_grounding
+    from limner.diagnosis import GroundingSettings, grounding_path, measure_grounding
     from limner.runs.trained_model import load_trained_model
 
     with progress_bars() as progress:
@@ -183,19 +194,19 @@ def _measure_grounding(
             command=command_line(),
             on_progress=progress,
         )
-    path = save_grounding(result, run) if out_file is None else out_file
-    if out_file is not None:
-        result.save(out_file)
-    _report(result, path, _print_grounding, as_json)
+    _report(result, save_output(out_file or grounding_path(result, run), result.save), _print_grounding, as_json)
 
 
-def _report(record: RecordOfModel, path: Path, print_record: Callable[[RecordOfModel], None], as_json: bool) -> None:
+def _report(
+    record: RecordOfModel, saved: SavedOutput, print_record: Callable[[RecordOfModel], None], as_json: bool
+) -> None:
     """Print a record as JSON or as tables, and the file that it was written to."""
     if as_json:
-        print_json({"file": str(path), **json.loads(record.model_dump_json())})
-        return
-    print_record(record)
-    typer.echo(f"{path} ({record.seconds:.1f} s)")
+        print_json({"file": str(saved.path), **json.loads(record.model_dump_json())})
+    else:
+        print_record(record)
+        typer.echo(f"{saved.path} ({record.seconds:.1f} s)")
+    saved.require()
 
 
 def _print_grounding(result: Grounding) -> None:

@@ -27,6 +27,7 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, print_json, print_scores, progress_bars
 from limner.errors import SettingsError
+from limner.storage.outputs import require_writable, save_output
 
 if TYPE_CHECKING:
     from limner.runs.recipe import Published, Recipe
@@ -93,13 +94,14 @@ def evaluate(
     """
     runs = require_models(model)
     from limner.data.collection import Collection
-    from limner.evaluation.evaluate import EvaluationOptions, save_evaluation
+    from limner.evaluation.evaluate import EvaluationOptions, evaluation_path
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.regions import RegionOptions
     from limner.runs.trained_model import load_trained_model
 
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
     recipe = _check(runs, device, decoding, changes or [], metric or [])
+    require_writable(runs[0] / "evaluation", str(runs[0]))
     opened = Collection.open(collection)
     opened.require_split(split or recipe.data.test)
     with activity("loading the model"):
@@ -123,7 +125,9 @@ def evaluate(
             command=command_line(),
             on_progress=progress,
         )
-    _print(evaluation, models[0].recipe.published, save_evaluation(evaluation, runs[0]), as_json)
+    saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
+    _print(evaluation, models[0].recipe.published, saved.path, as_json)
+    saved.require()
 
 
 def _print(evaluation: Evaluation, published: Published | None, path: Path, as_json: bool) -> None:

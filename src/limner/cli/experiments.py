@@ -12,6 +12,7 @@ from limner.cli.app import MORE, app, command_line
 from limner.cli.options import JsonOption, Number, given
 from limner.cli.terminal import err, print_json, print_scores, progress_bars
 from limner.errors import SettingsError
+from limner.storage.outputs import claim_folder
 
 if TYPE_CHECKING:
     from limner.cli.demo import DemoResult
@@ -52,6 +53,7 @@ def demo(
 
     Example: `limner demo --out demo`
     """
+    claim_folder(out, "--out", records={"report.html": "run", "translation.html": "translation"})
     from limner.cli.demo import run_demo
 
     with progress_bars() as progress:
@@ -155,6 +157,7 @@ def reproduce(
     if table is None or out is None:
         expected = "the name of a table, such as mao2015/table3" if table is None else "--out, the folder of the rows"
         raise SettingsError(f"expected {expected}; 'limner reproduce --list' lists the tables")
+    claim_folder(out, "--out", records={"table.md": "rows", "table.json": "rows"})
     published = find_table(table)
     opened = open_collection(published, collection)
     values = given(rows=row, seeds=seeds, dataset=dataset, recipes=recipes, overrides=changes, init=init, budget=budget)

@@ -20,9 +20,10 @@ from limner.bounds import (
     Views,
 )
 from limner.cli.app import DATA, app
-from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, JsonOption, Number, given
+from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, ForceOption, JsonOption, Number, given
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import SettingsError
+from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.features.encoders.base import Backbone
@@ -211,41 +212,48 @@ def kmeans(
     split: SplitOption = "train",
     seed: SeedOption = None,
     sheet: SheetOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Learn k-means filters from image patches, for feature maps that need no pre-trained backbone.
 
     Example: `limner kmeans collections/flickr8k --out filters.safetensors`
     """
+    _claim_filters(out, force)
+    if sheet is not None:
+        claim_file(sheet, "--sheet", force=force)
     from limner.data.collection import Collection
     from limner.features.kmeans import KMeansSettings, filter_sheet, learn_filters, save_filters
-    from limner.report.contact_sheet import save_sheet
+    from limner.report.contact_sheet import require_sheet_suffix, save_sheet
 
+    if sheet is not None:
+        require_sheet_suffix(sheet)
     values = given(size=size, patch=patch, filters=filters, grid=grid, patches=patches, seed=seed)
     settings = KMeansSettings.parse(values, "kmeans")
-    _require_new_filters(out)
     with progress_bar("learning filters") as bar:
         learned = learn_filters(Collection.open(collection), settings, split=split, on_progress=bar)
-    save_filters(out, learned)
+    saved = [save_output(out, lambda file: save_filters(file, learned))]
     if sheet is not None:
-        save_sheet(filter_sheet(learned), sheet)
-        err.print(f"sheet of the filters: {sheet}")
-    next_command = f"limner features {collection} --backbone kmeans:{out}"
+        saved.append(save_output(sheet, lambda file: save_sheet(filter_sheet(learned), file)))
+        err.print(f"sheet of the filters: {saved[-1].path}")
+    path = saved[0].path
+    next_command = f"limner features {collection} --backbone kmeans:{path}"
     if as_json:
-        print_json({"filters": str(out), "settings": settings.model_dump(mode="json"), "next": next_command})
-        return
-    typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {out}")
-    typer.echo(f"next: {next_command}")
+        print_json({"filters": str(path), "settings": settings.model_dump(mode="json"), "next": next_command})
+    else:
+        typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {path}")
+        typer.echo(f"next: {next_command}")
+    for one in saved:
+        one.require()
 
 
-def _require_new_filters(out: Path) -> None:
+def _claim_filters(out: Path, force: bool) -> None:
     """Check before the training that the filters can be written to a new file."""
-    if out.is_dir():
-        raise SettingsError(f"--out {out}: is a folder; name a file in it, for example {out / 'filters.safetensors'}")
-    if out.suffix != ".safetensors":
-        raise SettingsError(f"--out {out}: expected a .safetensors file; name it {out.with_suffix('.safetensors')}")
-    if out.exists():
+    if out.is_file() and not force:
         raise SettingsError(
             f"--out {out}: already exists, and models trained on the features of its filters need it to encode new "
-            "images; name another file, or remove it"
+            "images; name another file, or add --force to replace it"
         )
+    claim_file(out, "--out", force=force)
+    if out.suffix != ".safetensors":
+        raise SettingsError(f"--out {out}: expected a .safetensors file; name it {out.with_suffix('.safetensors')}")

@@ -11,8 +11,9 @@ import typer
 
 from limner.bounds import Count, Few, Seed
 from limner.cli.app import MEASURE, app, command_line
-from limner.cli.options import DeviceOption, JsonOption, Number, SkipMissingOption, given, require_models
+from limner.cli.options import DeviceOption, ForceOption, JsonOption, Number, SkipMissingOption, given, require_models
 from limner.cli.terminal import out, print_json, progress_bars
+from limner.storage.outputs import claim_file, require_writable, save_output
 
 if TYPE_CHECKING:
     from limner.diagnosis.gradients import GradientNorms, GradientSettings
@@ -60,6 +61,7 @@ def gradients(
             "--plot", metavar="FILE", help="Plot to write (.png or .svg); default: a .png beside the JSON file."
         ),
     ] = None,
+    force: ForceOption = False,
     skip_missing: SkipMissingOption = False,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -71,6 +73,10 @@ def gradients(
     Example: `limner gradients --model runs/lstm --model runs/tanh --plot gradients.png`
     """
     runs = require_models(model)
+    if plot is not None:
+        claim_file(plot, "--plot", force=force)
+    for run in runs:
+        require_writable(run / "gradients", str(run))
     from limner.diagnosis.gradients import GradientSettings
     from limner.report.plots import gradient_norms, require_plot_suffix, save_plot
 
@@ -80,12 +86,15 @@ def gradients(
         given(split=split, sentences=sentences, probes=probes, seed=seed, leave_out=skip_missing)
     )
     measured = {str(run): _measure(run, collection, settings, device) for run in runs}
-    path = save_plot(gradient_norms(_curves(measured)), plot or runs[0] / "gradients" / "gradients.png")
+    figure = gradient_norms(_curves(measured))
+    saved = save_output(plot or runs[0] / "gradients" / "gradients.png", lambda file: save_plot(figure, file))
     if as_json:
-        print_json({"plot": str(path), "models": {run: json.loads(n.model_dump_json()) for run, n in measured.items()}})
-        return
-    _print(measured)
-    typer.echo(str(path))
+        models = {run: json.loads(norms.model_dump_json()) for run, norms in measured.items()}
+        print_json({"plot": str(saved.path), "models": models})
+    else:
+        _print(measured)
+        typer.echo(str(saved.path))
+    saved.require()
 
 
 def _measure(run: Path, collection: Path | None, settings: GradientSettings, device: str) -> GradientNorms:

@@ -148,6 +148,14 @@ ExplainBeamOption = Annotated[
     ),
 ]
 
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace files that Limner did not write as this kind of file, and write inside runs and collections.",
+    ),
+]
+
 MIN_CONFIDENCE = 0.05
 """Default of `--min-confidence`."""
 MinConfidenceOption = Annotated[

@@ -17,6 +17,7 @@ from limner.cli.options import (
     BackboneOption,
     BeamSizeOption,
     DeviceOption,
+    ForceOption,
     JsonOption,
     MinConfidenceOption,
     ModelOption,
@@ -27,6 +28,7 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import MediaError, SettingsError
+from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.inference.region_captioner import RegionCaption, RegionCaptioner
@@ -54,6 +56,7 @@ def regions(
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     recursive: RecursiveOption = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find the regions of images and describe each of them, with a dense captioner.
@@ -66,10 +69,14 @@ def regions(
     run = require_one_model(model, "regions")
     from limner.inference.region_captioner import RegionCaptioner
     from limner.media.modality import IMAGE
+    from limner.report.contact_sheet import require_sheet_suffix
 
     check_runs([run], device, given(beam_size=beam_size))
     files = find_input_files(images, IMAGE, (IMAGE,), recursive)
     drawings = _drawings(files, out, is_single=len(images) == 1 and not images[0].is_dir())
+    for drawing in drawings.values():
+        claim_file(drawing, "--out", force=force)
+        require_sheet_suffix(drawing)
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
     selection = {"count": count, "min_confidence": MIN_CONFIDENCE if min_confidence is None else min_confidence}
     records: list[dict[str, Any]] = []
@@ -103,9 +110,9 @@ def _find(captioner: RegionCaptioner, file: Path, drawing: Path | None, options:
         from limner.report.contact_sheet import save_sheet
         from limner.report.region_drawing import draw_regions
 
-        drawing.parent.mkdir(parents=True, exist_ok=True)
         regions = [(one.box, f"{one.score:.2f} {one.text}") for one in found]
-        save_sheet(draw_regions(open_image(file), regions), drawing)
+        drawn = draw_regions(open_image(file), regions)
+        save_output(drawing, lambda path: save_sheet(drawn, path)).require()
     return found
 
 

@@ -8,8 +8,12 @@ from typing import Annotated
 import typer
 
 from limner.cli.app import MEASURE, app
-from limner.cli.options import JsonOption, ModelOption, require_one_model
+from limner.cli.options import ForceOption, JsonOption, ModelOption, require_one_model
 from limner.cli.terminal import activity, print_json
+from limner.storage.outputs import claim_file, save_output
+
+REPORT = "report.html"
+"""Name of the report in a run folder."""
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -19,6 +23,7 @@ def report(
         Path | None,
         typer.Option("--out", metavar="FILE", help="HTML file to write; default: report.html in the run folder."),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a report of a run as one self-contained HTML file: curves, metrics, captions, retrieval results.
@@ -28,8 +33,11 @@ def report(
     Example: `limner report --model runs/mrnn --out report.html`
     """
     run = require_one_model(model, "report")
+    default = run / REPORT
+    path = claim_file(out or default, "--out", force=force, default=default)
     from limner.report import write_report
 
     with activity("writing the report"):
-        path = write_report(run, out or run / "report.html")
-    print_json({"report": str(path)}) if as_json else typer.echo(str(path))
+        saved = save_output(path, lambda file: write_report(run, file))
+    print_json({"report": str(saved.path)}) if as_json else typer.echo(str(saved.path))
+    saved.require()

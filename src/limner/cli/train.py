@@ -10,7 +10,6 @@ import typer
 from limner.cli.app import TRAIN, app, command_line
 from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
 from limner.cli.terminal import print_json, training_bar
-from limner.errors import SettingsError
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -45,8 +44,7 @@ def train(
     from limner.runs.recipe import load_recipe
     from limner.training.loop import train as train_model
 
-    if out.is_file():
-        raise SettingsError(f"--out {out}: is a file; name a folder")
+    _claim(out)
     chosen = load_recipe(recipe, changes or [])
     with training_bar(chosen.training.metric) as bar:
         run = train_model(
@@ -67,6 +65,16 @@ def train(
         print_json({"run": str(run), **provenance})
         return
     typer.echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
+
+
+def _claim(out: Path) -> None:
+    """Check that a run can be written to a folder; whether it has a run already is checked with the recipe."""
+    from limner.storage.outputs import claim_folder, is_run, require_writable
+
+    if is_run(out):
+        require_writable(out, f"--out {out}")
+    else:
+        claim_folder(out, "--out")
 
 
 def _summary(run: Path, provenance: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from limner.bounds import Count
 from limner.cli.app import USE, app
+from limner.cli.attention import claim_plots
 from limner.cli.beam import require_beam_file, write_beam
 from limner.cli.options import (
     AttentionOption,
@@ -19,6 +20,7 @@ from limner.cli.options import (
     BeamSizeOption,
     DeviceOption,
     ExplainBeamOption,
+    ForceOption,
     JsonOption,
     LengthPenaltyOption,
     MaxLengthOption,
@@ -35,6 +37,7 @@ from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import SettingsError
 from limner.files import write_text
 from limner.storage.json_text import to_json
+from limner.storage.outputs import SavedOutput, claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
@@ -142,6 +145,7 @@ def translate(
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     explain_beam: ExplainBeamOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Translate sentences, with an image if the model was trained with images.
@@ -164,19 +168,26 @@ def translate(
     _refuse(_options(selection), "possible only with --collection")
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
-    _require_writable(out)
-    require_beam_file(explain_beam, len(source.texts))
+    if out is not None:
+        claim_file(out, "--out", force=force)
+    if attention is not None:
+        claim_plots(attention, force)
+    require_beam_file(explain_beam, len(source.texts), force)
     translator = _load_translator(runs, images, decoding, backbone, device)
+    saved = []
     if explain_beam is not None:
-        write_beam(translator.explain_beam(source.texts[0], image=images[0], missing=missing, **decoding), explain_beam)
+        explanation = translator.explain_beam(source.texts[0], image=images[0], missing=missing, **decoding)
+        saved.append(write_beam(explanation, explain_beam))
     with progress_bar("translating") as bar:
         translations = translator.translate(
             source.texts, images=images, missing=missing, batch_size=batch_size, on_progress=bar, **decoding
         )
+    lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
+    saved.append(_write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out))
     if attention is not None:
         _plot_attention(translator, source.texts, images, translations, missing, attention)
-    lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
-    _write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out)
+    for one in saved:
+        one.require()
 
 
 def _load_translator(
@@ -190,12 +201,12 @@ def _load_translator(
         return Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
 
 
-def _write(text: str, file: Path | None) -> None:
-    """Write text to a file, or to standard output."""
-    if file is None:
+def _write(text: str, file: Path | None) -> SavedOutput:
+    """Write text to a file, or to standard output; to both if the file cannot be written."""
+    saved = SavedOutput(STANDARD_INPUT) if file is None else save_output(file, lambda path: write_text(path, text))
+    if file is None or saved.error is not None:
         sys.stdout.write(text)
-    else:
-        write_text(file, text)
+    return saved
 
 
 def _plot_attention(
@@ -228,16 +239,6 @@ def _refuse(options: Mapping[str, object], reason: str) -> None:
     """Raise SettingsError if one of the options was given that would have no effect."""
     if names := [name for name, value in options.items() if value]:
         raise SettingsError(f"{', '.join(names)}: {reason}; leave out one or the other")
-
-
-def _require_writable(file: Path | None) -> None:
-    """Check before the translation that the output file can be created; None is standard output."""
-    if file is None:
-        return
-    if file.is_dir():
-        raise SettingsError(f"--out {file}: is a folder; name a file in it")
-    if not file.parent.is_dir():
-        raise SettingsError(f"--out {file}: there is no folder {file.parent}; create it, or name another file")
 
 
 class SourceSentences(NamedTuple):

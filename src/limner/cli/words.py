@@ -9,8 +9,9 @@ import typer
 
 from limner.bounds import Count
 from limner.cli.app import MEASURE, app
-from limner.cli.options import JsonOption, ModelOption, Number, require_one_model
+from limner.cli.options import ForceOption, JsonOption, ModelOption, Number, require_one_model
 from limner.cli.terminal import activity, print_json
+from limner.storage.outputs import claim_file, save_output
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -22,6 +23,7 @@ def words(
         Path | None,
         typer.Option("--map", metavar="FILE", help="Also draw a two-dimensional map of the words (.png or .svg)."),
     ] = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the words with the nearest embeddings, by Euclidean distance, and draw a map of all.
@@ -29,17 +31,19 @@ def words(
     Example: `limner words dog --model runs/mrnn --map words.png`
     """
     run = require_one_model(model, "words")
+    if map_file is not None:
+        claim_file(map_file, "--map", force=force)
     from limner.inference.word_vectors import nearest_words
     from limner.runs.trained_model import load_trained_model
 
     neighbours = nearest_words(load_trained_model(run), word, count)
+    if as_json:
+        print_json([{"word": other, "distance": distance} for other, distance in neighbours])
+    else:
+        for other, distance in neighbours:
+            typer.echo(f"{distance:.3f}\t{other}")
     if map_file is not None:
         from limner.report.word_map import save_word_map
 
         with activity("drawing the map"):
-            save_word_map(run, map_file)
-    if as_json:
-        print_json([{"word": other, "distance": distance} for other, distance in neighbours])
-        return
-    for other, distance in neighbours:
-        typer.echo(f"{distance:.3f}\t{other}")
+            save_output(map_file, lambda file: save_word_map(run, file)).require()

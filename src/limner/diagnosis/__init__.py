@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from limner.diagnosis.diagnose import DiagnosisSettings, diagnose, save_diagnosis, verdict
-from limner.diagnosis.grounding import GroundingSettings, grounding_verdict, measure_grounding, save_grounding
+from limner.diagnosis.diagnose import DiagnosisSettings, diagnose, diagnosis_path, save_diagnosis, verdict
+from limner.diagnosis.grounding import (
+    GroundingSettings,
+    grounding_path,
+    grounding_verdict,
+    measure_grounding,
+    save_grounding,
+)
 from limner.diagnosis.records import (
     AmbiguityResult,
     ConditionResult,
@@ -31,6 +37,8 @@ __all__ = [
     "GroundingSettings",
     "MaskingResult",
     "diagnose",
+    "diagnosis_path",
+    "grounding_path",
     "grounding_verdict",
     "measure_grounding",
     "save_diagnosis",

@@ -33,6 +33,7 @@ from limner.metrics import higher_is_better, require_metrics
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
+from limner.storage.names import require_name
 
 SIGNIFICANCE_LEVEL = 0.05
 
@@ -144,9 +145,14 @@ def verdict(image_controls: Sequence[ConditionResult]) -> str:
     return f"The image has an effect, but the right images score worse: {evidence}"
 
 
+def diagnosis_path(diagnosis: Diagnosis, run: Path) -> Path:
+    """Return RUN/diagnosis/NAME.json, which the report reads; a diagnosis with other masks has another name."""
+    return run / "diagnosis" / f"{require_name(diagnosis.name, 'the split')}.json"
+
+
 def save_diagnosis(diagnosis: Diagnosis, run: Path) -> Path:
-    """Write RUN/diagnosis/NAME.json, which the report reads; a diagnosis with other masks has another name."""
-    path = run / "diagnosis" / f"{diagnosis.name}.json"
+    """Write a diagnosis to its file in the run directory, and return the file."""
+    path = diagnosis_path(diagnosis, run)
     diagnosis.save(path)
     return path
 

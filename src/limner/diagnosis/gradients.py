@@ -28,6 +28,7 @@ from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
+from limner.storage.names import require_name
 
 WHOLE_STATE = "state"
 """Name of the curve of the whole state."""
@@ -137,7 +138,7 @@ class GradientNorms(Record):
 
 def gradient_path(run: Path, split: str) -> Path:
     """Return the file of the gradients of a run on a split."""
-    return run / "gradients" / f"{split}.json"
+    return run / "gradients" / f"{require_name(split, 'the split')}.json"
 
 
 class SquaredNorms(NamedTuple):

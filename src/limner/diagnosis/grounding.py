@@ -38,6 +38,7 @@ from limner.metrics.significance import approximate_randomisation
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
+from limner.storage.names import require_name
 
 SIGNIFICANCE_LEVEL = 0.05
 OUTSIDE = "phrases whose boxes are outside the part of the image that the features cover"
@@ -152,9 +153,14 @@ def grounding_verdict(group: GroundingGroup) -> str:
     return f"No significant agreement of the attention with the phrases: {evidence}"
 
 
+def grounding_path(grounding: Grounding, run: Path) -> Path:
+    """Return RUN/diagnosis/grounding/SPLIT.json, which the report reads."""
+    return run / "diagnosis" / "grounding" / f"{require_name(grounding.split, 'the split')}.json"
+
+
 def save_grounding(grounding: Grounding, run: Path) -> Path:
-    """Write RUN/diagnosis/grounding/SPLIT.json, which the report reads."""
-    path = run / "diagnosis" / "grounding" / f"{grounding.split}.json"
+    """Write a record to its file in the run directory, and return the file."""
+    path = grounding_path(grounding, run)
     grounding.save(path)
     return path
 

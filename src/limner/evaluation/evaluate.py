@@ -43,6 +43,7 @@ from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
+from limner.storage.names import require_name
 from limner.text.labels import LABEL_LANGUAGES
 
 MAX_LABEL_SCORES = 30
@@ -382,18 +383,21 @@ def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:
         )
 
 
-def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
-    """Write an evaluation to the run directory, where `limner report` and `limner compare` read it.
+def evaluation_path(evaluation: Evaluation, run: Path) -> Path:
+    """Return RUN/evaluation/NAME.json, where `limner report` and `limner compare` read an evaluation.
 
     An evaluation with fewer scores does not replace an existing one with more: its file name ends in `-part`.
-
-    Returns:
-        Path of the file, RUN/evaluation/NAME.json.
     """
-    path = run / "evaluation" / f"{evaluation.name}.json"
+    path = run / "evaluation" / f"{require_name(evaluation.name, 'the split')}.json"
     if path.exists():
         existing = {score.name for score in Evaluation.load(path).scores}
         if {score.name for score in evaluation.scores} < existing:
             path = path.with_name(f"{evaluation.name}-part.json")
+    return path
+
+
+def save_evaluation(evaluation: Evaluation, run: Path) -> Path:
+    """Write an evaluation to its file in the run directory, and return the file."""
+    path = evaluation_path(evaluation, run)
     evaluation.save(path)
     return path

@@ -6,15 +6,18 @@ import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps, PngImagePlugin
 
 from limner.data.collection import Collection
 from limner.data.examples import Item, Region
 from limner.errors import CollectionError, MediaError, SettingsError
+from limner.files import atomic_write
 from limner.media.modality import IMAGE, VIDEO
 from limner.report.film_strip import open_stills
+from limner.storage.outputs import GENERATOR
 
 THUMBNAIL_SIZE = (240, 180)
 """Width and height of a thumbnail in pixels."""
@@ -22,6 +25,8 @@ MARGIN, GAP = 28, 20
 """Width of the border and of the space between thumbnails, in pixels."""
 CAPTION_LINES = 3
 FONT_SIZE, LINE_HEIGHT = 13, 18
+SHEET_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+"""Formats of contact sheets by the suffix of the file."""
 BACKGROUND, TEXT, FADED_TEXT, TILE = "#fbfaf7", "#2b2b2b", "#8a8780", "#dedbd4"
 BOX_COLOURS = ("#e4572e", "#17bebb", "#ffc914", "#6a994e", "#b388eb", "#3a86ff", "#f28482", "#8d6e63")
 
@@ -75,16 +80,32 @@ def draw_boxes(image: Image.Image, regions: Sequence[Region]) -> None:
         draw.rectangle((left, top, left + width, top + height), outline=colour, width=max(2, min(image.size) // 100))
 
 
-def save_sheet(sheet: Image.Image, path: Path) -> None:
-    """Write a contact sheet in the image format of the file name's suffix.
+def require_sheet_suffix(path: Path) -> None:
+    """Check that a file name ends in the suffix of an image format that can be written.
 
     Raises:
-        SettingsError: the suffix is not that of an image format, or the path is a folder.
+        SettingsError: it does not.
     """
-    if path.is_dir() or not IMAGE.matches(path):
-        problem = "is a folder" if path.is_dir() else "has no image suffix"
-        raise SettingsError(f"{path}: {problem}; expected the name of an image file, such as sheet.png")
-    sheet.save(path)
+    if path.suffix.lower() not in SHEET_FORMATS:
+        expected = ", ".join(SHEET_FORMATS)
+        raise SettingsError(f"{path}: expected the name of an image file that ends in {expected}, such as sheet.png")
+
+
+def save_sheet(sheet: Image.Image, path: Path) -> None:
+    """Write a contact sheet in the image format of the file name's suffix; an existing file is replaced.
+
+    Raises:
+        SettingsError: the suffix is not that of an image format that can be written.
+        WriteError: the file cannot be written; an existing file is unchanged.
+    """
+    require_sheet_suffix(path)
+    format_ = SHEET_FORMATS[path.suffix.lower()]
+    options: dict[str, Any] = {"comment": GENERATOR} if format_ == "JPEG" else {}
+    if format_ == "PNG":
+        options["pnginfo"] = PngImagePlugin.PngInfo()
+        options["pnginfo"].add_text("Software", GENERATOR)
+    with atomic_write(path, ValueError) as beside:
+        sheet.save(beside, format=format_, **options)
 
 
 def _thumbnail(path: Path, font: ImageFont.FreeTypeFont, regions: Sequence[Region] = ()) -> Image.Image:

@@ -25,6 +25,7 @@ from limner.errors import SettingsError
 from limner.files import atomic_write
 from limner.metrics.classification import ReliabilityBin
 from limner.runs.records import LogLine, Point
+from limner.storage.outputs import GENERATOR
 
 # Distinguishable with colour vision deficiency, and on a white and a dark background (after Okabe and Ito, 2008).
 COLOURS = ("#0f7fbf", "#d9662b", "#1a9e77", "#b8589b", "#b98a00", "#6a6fd1")
@@ -329,9 +330,7 @@ def save_png(figure: Figure, out: Path) -> Path:
     Raises:
         RunError: the file cannot be written; an existing file is unchanged.
     """
-    with atomic_write(out) as beside, _style():
-        figure.savefig(beside, format="png", dpi=DOTS_PER_INCH, facecolor="white")
-    return out
+    return _save(figure, out, "png")
 
 
 def save_plot(figure: Figure, out: Path) -> Path:
@@ -345,8 +344,14 @@ def save_plot(figure: Figure, out: Path) -> Path:
         RunError: the file cannot be written; an existing file is unchanged.
     """
     require_plot_suffix(out)
+    return _save(figure, out, out.suffix[1:].lower())
+
+
+def _save(figure: Figure, out: Path, format_: str) -> Path:
+    """Write a figure with the mark by which `limner.storage.outputs` knows files of Limner."""
+    metadata = {"Software": GENERATOR} if format_ == "png" else {"Creator": GENERATOR, "Date": None}
     with atomic_write(out) as beside, _style():
-        figure.savefig(beside, format=out.suffix[1:].lower(), dpi=DOTS_PER_INCH, facecolor="white")
+        figure.savefig(beside, format=format_, dpi=DOTS_PER_INCH, facecolor="white", metadata=metadata)
     return out
 
 

@@ -40,6 +40,15 @@ class Record(BaseModel):
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
     @classmethod
+    def is_in(cls, path: Path) -> bool:
+        """Whether a file is a record of this class."""
+        try:
+            cls.load(path)
+        except RunError:
+            return False
+        return True
+
+    @classmethod
     def load(cls, path: Path) -> Self:
         """Read a record from a JSON file.
 

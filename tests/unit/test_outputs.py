@@ -1,0 +1,266 @@
+"""Files that the user names for results: nothing of others is destroyed, and no result is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from matplotlib.figure import Figure
+from PIL import Image
+from typer.core import TyperGroup
+
+from limner import cli
+from limner.cli.caption_output import caption_output
+from limner.errors import MediaError, SettingsError, WriteError
+from limner.files import write_text
+from limner.report.contact_sheet import save_sheet
+from limner.report.plots import save_plot
+from limner.storage import outputs
+from limner.storage.outputs import claim_file, claim_folder, is_marked, require_writable, save_output
+
+MODEL = ("--model", "run")
+ON_COLLECTION = (*MODEL, "--collection", "c")
+FILES = {
+    "report": ("report", *MODEL, "--out"),
+    "diagnose": ("diagnose", *ON_COLLECTION, "--out"),
+    "diagnose --grounding": ("diagnose", *ON_COLLECTION, "--grounding", "--out"),
+    "show": ("show", "c", "--sheet"),
+    "kmeans": ("kmeans", "c", "--out"),
+    "kmeans --sheet": ("kmeans", "c", "--out", "new.safetensors", "--sheet"),
+    "words": ("words", "dog", *MODEL, "--map"),
+    "gradients": ("gradients", *MODEL, "--plot"),
+    "describe": ("describe", "photo.jpg", *MODEL, "--format", "csv", "--output"),
+    "describe --explain-beam": ("describe", "photo.jpg", *MODEL, "--explain-beam"),
+    "translate": ("translate", "A dog .", *MODEL, "--out"),
+    "translate --explain-beam": ("translate", "A dog .", *MODEL, "--explain-beam"),
+}
+"""Commands that write a file, without its name."""
+FOLDERS = {
+    "describe --attention": ("describe", "photo.jpg", *MODEL, "--attention"),
+    "translate --attention": ("translate", "A dog .", *MODEL, "--attention"),
+}
+"""Commands that write plots to a folder."""
+RUN_FOLDERS = {
+    "train": ("train", "scenes/mrnn", "--collection", "c", "--out"),
+    "crossvalidate": ("crossvalidate", "lecture/sentiment", "--collection", "c", "--out"),
+    "demo": ("demo", "--out"),
+    "reproduce": ("reproduce", "kiros2014/table1", "--collection", "c", "--out"),
+}
+"""Commands that write runs to a folder."""
+OUTPUT_OPTIONS = {"--out", "--output", "--sheet", "--map", "--plot", "--explain-beam", "--attention"}
+
+
+def run(capsys, monkeypatch, *arguments):
+    """Run a command line; return its exit status, standard output and standard error."""
+    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    captured = capsys.readouterr()
+    return exit_.value.code, captured.out, " ".join(captured.err.split())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a file of the user, a file that looks like a run, and a photograph."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text("{}")
+    (tmp_path / "c" / "items.lance").mkdir(parents=True)
+    Image.new("RGB", (4, 4), "red").save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Contents of all files below a folder."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("suffix", [".jpg", ".json", ".png", ".safetensors"])
+def test_no_command_replaces_a_file_of_the_user(name, suffix, folder, capsys, monkeypatch):
+    (folder / f"mine{suffix}").write_bytes(b"mine")
+    before = contents(folder)
+    status, printed, errors = run(capsys, monkeypatch, *FILES[name], f"mine{suffix}")
+    assert (status, printed) == (1, "") and errors.startswith("error: ")
+    assert f"mine{suffix}" in errors and ("add --force" in errors or "expected" in errors)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", ["run/new.json", "c/new.json", "run/deeper/new.json"])
+def test_no_command_writes_into_a_run_or_a_collection(name, place, folder, capsys, monkeypatch):
+    place = place.replace(".json", ".safetensors" if name == "kmeans" else ".png" if "json" not in name else ".json")
+    before = contents(folder)
+    status, printed, errors = run(capsys, monkeypatch, *FILES[name], place)
+    assert (status, printed) == (1, "") and "is inside the" in errors and "--force" in errors
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_command_writes_to_a_folder_or_a_device(name, folder, capsys, monkeypatch):
+    (folder / "empty.png").mkdir()
+    os.mkfifo(folder / "pipe.png")
+    kept = socket.socket(socket.AF_UNIX)
+    kept.bind("socket.png")
+    for place, kind in (("empty.png", "folder"), ("pipe.png", "named pipe"), ("socket.png", "socket")):
+        status, printed, errors = run(capsys, monkeypatch, *FILES[name], place)
+        assert (status, printed) == (1, "") and f"is a {kind}" in errors
+    status, _, errors = run(capsys, monkeypatch, *FILES[name], "/dev/null")
+    assert status == 1 and ("is a device" in errors or "expected" in errors)
+    assert Path("/dev/null").is_char_device()
+    kept.close()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_plots_replace_no_image_or_page_of_the_user(name, folder, capsys, monkeypatch):
+    (folder / "plots").mkdir()
+    for place, message in (("plots", "contains 1-image.png"), ("run", "is the run"), ("photo.jpg", "found a file")):
+        (folder / "plots" / "1-image.png").write_bytes(b"mine")
+        status, printed, errors = run(capsys, monkeypatch, *FOLDERS[name], place)
+        assert (status, printed) == (1, "") and message in errors
+
+
+@pytest.mark.parametrize("name", RUN_FOLDERS)
+def test_no_run_is_written_into_a_collection_or_over_a_file(name, folder, capsys, monkeypatch):
+    for file in ("crossvalidation.json", "translation.html", "table.md"):
+        (folder / file).write_text("mine")
+    before = contents(folder)
+    for place, message in (
+        ("c", "is the collection"),
+        ("c/new", "is inside the collection"),
+        ("photo.jpg", "found a file"),
+        *([] if name == "train" else [(".", "which Limner did not write")]),
+    ):
+        status, printed, errors = run(capsys, monkeypatch, *RUN_FOLDERS[name], place)
+        assert (status, printed) == (1, "") and message in errors and "--force" not in errors
+    assert contents(folder) == before
+
+
+def test_every_command_with_an_output_is_tested_and_has_the_option_force():
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, TyperGroup)
+    found = set()
+    for name, command in group.commands.items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        found |= {(name, option) for option in options & OUTPUT_OPTIONS}
+        if name not in RUN_FOLDERS:
+            assert bool(options & OUTPUT_OPTIONS) == ("--force" in options), name
+    tested = {(arguments[0], arguments[-1]) for table in (FILES, FOLDERS, RUN_FOLDERS) for arguments in table.values()}
+    assert found == tested | {("regions", "--out")}
+
+
+def test_force_lifts_the_rules_for_files_only(folder):
+    (folder / "notes.txt").write_text("mine")
+    for place in ("notes.txt", "run/new.txt", "c/new.txt"):
+        assert claim_file(Path(place), "--out", force=True) == Path(place)
+    claim_folder(folder / "run", "--attention", force=True, suffixes=(".png",))
+    for place in (".", "/dev/null"):
+        with pytest.raises(SettingsError):
+            claim_file(Path(place), "--out", force=True)
+
+
+def test_a_link_into_a_run_is_inside_of_it(folder):
+    (folder / "link").symlink_to(folder / "run")
+    with pytest.raises(SettingsError, match="is inside the run"):
+        claim_file(folder / "link" / "x.html", "--out")
+
+
+def test_the_default_of_a_run_may_be_named(folder):
+    write_text(folder / "run" / "report.html", "of an older version")
+    default = folder / "run" / "report.html"
+    assert claim_file(Path("run/report.html"), "--out", default=default)
+    with pytest.raises(SettingsError, match="is inside the run"):
+        claim_file(folder / "run" / "other.html", "--out", default=default)
+
+
+def test_files_of_limner_are_known_by_their_marks(tmp_path):
+    for suffix in (".png", ".jpg", ".jpeg", ".webp", ".svg"):
+        own, other = tmp_path / f"own{suffix}", tmp_path / f"other{suffix}"
+        if suffix == ".svg":
+            save_plot(Figure(), own)
+            Figure().savefig(other)
+        else:
+            save_sheet(Image.new("RGB", (64, 64)), own)
+            Image.new("RGB", (64, 64)).save(other)
+        assert (is_marked(own), is_marked(other)) == (suffix != ".webp", False), suffix
+    save_plot(Figure(), tmp_path / "plot.png")
+    assert claim_file(tmp_path / "plot.png", "--out") and is_marked(tmp_path / "plot.png")
+    Figure().savefig(tmp_path / "plot.png")
+    with pytest.raises(SettingsError, match="Limner did not write it"):
+        claim_file(tmp_path / "plot.png", "--out")
+
+
+def test_templates_of_pages_have_the_mark():
+    for name in ("report.html", "attention.html"):
+        page = Path(cli.__file__).parents[1] / "templates" / name
+        assert b'<meta name="generator" content="Limner"' in page.read_bytes()
+
+
+def test_an_empty_file_is_replaced(tmp_path):
+    (tmp_path / "new.txt").touch()
+    assert claim_file(tmp_path / "new.txt", "--out")
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="is not a folder"):
+        claim_file(tmp_path / "file" / "x.html", "--out")
+    with pytest.raises(SettingsError, match="File name too long"):
+        claim_file(tmp_path / ("x" * 300), "--out")
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(outputs.tempfile, "TemporaryFile", full)
+    with pytest.raises(SettingsError, match=r"--out x: cannot be written \(No space left on device\); name a place"):
+        require_writable(tmp_path / "new" / "newer", "--out x")
+
+
+def fail(path: Path) -> None:
+    raise WriteError(f"{path}: cannot be written (No space left on device); free disk space")
+
+
+def test_results_that_cannot_be_saved_go_to_a_fallback(tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs.tempfile, "gettempdir", lambda: str(tmp_path))
+    path = tmp_path / "nowhere" / "result.json"
+    saved = save_output(path, lambda file: fail(file) if file == path else file.write_text("{}"))
+    assert saved.path.read_text() == "{}" and saved.path.name.startswith("limner-result-")
+    with pytest.raises(WriteError, match=r"No space left on device\); the results are in .*limner-result-.*\.json"):
+        saved.require()
+
+
+def test_results_that_cannot_be_saved_anywhere_leave_no_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(outputs.tempfile, "gettempdir", lambda: str(tmp_path))
+    saved = save_output(tmp_path / "result.json", fail)
+    with pytest.raises(WriteError, match="no other place can be written"):
+        saved.require()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_that_fails_goes_on_in_a_fallback(tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs.tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / "captions.jsonl").symlink_to("/dev/full")  # every write to it fails
+    error = pytest.raises(WriteError, match=r"captions\.jsonl: cannot be written \(No space left.*the results are in")
+    with error as caught, caption_output(tmp_path / "captions.jsonl", "jsonl") as write:
+        for name in "abc":
+            write(Path(name), MediaError(f"{name}: damaged"))
+    (fallback,) = tmp_path.glob("limner-captions-*.jsonl")
+    assert str(fallback) in str(caught.value)
+    assert [json.loads(line)["image"] for line in fallback.read_text().splitlines()] == ["a", "b", "c"]
+
+
+def test_a_stream_without_any_file_is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(outputs, "fallback_files", lambda path: iter(()))
+    (tmp_path / "captions.jsonl").symlink_to("/dev/full")
+    error = pytest.raises(WriteError, match="the results were printed")
+    with error, caption_output(tmp_path / "captions.jsonl", "jsonl") as write:
+        for name in "ab":
+            write(Path(name), MediaError(f"{name}: damaged"))
+    assert [json.loads(line)["image"] for line in capsys.readouterr().out.splitlines()] == ["a", "b"]

@@ -182,7 +182,9 @@ def test_hard_attention_is_at_one_location(runs, image):
 
 def test_a_model_without_attention_is_refused_before_images_are_read(trained, tmp_path, monkeypatch, capsys):
     options = ["--attention", tmp_path / "out"]
-    assert run_command(monkeypatch, "describe", tmp_path / "none.png", "--model", trained, *options) == 1
+    image = tmp_path / "damaged.png"
+    image.write_bytes(b"no image")
+    assert run_command(monkeypatch, "describe", image, "--model", trained, *options) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "model 'mrnn' has no attention over image locations" in line and "show_attend_tell" in line
     assert not (tmp_path / "out").exists()

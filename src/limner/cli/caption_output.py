@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from limner.errors import MediaError, SettingsError, did_you_mean
+from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _write(write_text: Callable[[str], None], kind: CaptionFormat) -> Iterator[W
         if kind == "json":
             records.extend([] if isinstance(result, MediaError) else [_record(file, result)])
         elif kind == "jsonl":
-            emit(json.dumps(_record(file, result), ensure_ascii=False) + "\n")
+            emit(to_json(_record(file, result)) + "\n")
         elif not isinstance(result, MediaError):
             emit("".join(_lines(file, result, kind)))
 
@@ -94,7 +94,7 @@ def _write(write_text: Callable[[str], None], kind: CaptionFormat) -> Iterator[W
         emit(_row(COLUMNS, kind))
     yield write
     if kind == "json":
-        emit(json.dumps(records, ensure_ascii=False, indent=1) + "\n")
+        emit(to_json(records, indent=1) + "\n")
 
 
 def _record(file: Path, result: list[Caption] | MediaError) -> dict[str, Any]:

@@ -299,8 +299,10 @@ def _evaluate_regions(task: _Task) -> RegionEvaluation:
 
 
 def _sentence_metrics(options: EvaluationOptions) -> tuple[str, ...] | None:
-    """Return the metrics of sentences or labels among the chosen ones; None if nothing was chosen."""
-    return options.metrics and tuple(name for name in options.metrics if name not in REGION_METRICS)
+    """Return the metrics of sentences or labels among the chosen ones; None if no metrics were chosen."""
+    if not options.metrics:
+        return None
+    return tuple(name for name in options.metrics if name not in REGION_METRICS)
 
 
 def _require_regions(model: TrainedModel, options: EvaluationOptions) -> None:

@@ -4,6 +4,8 @@
 #   make test     install with the development extras, then run the linters and the tests
 #   make lint     formatting, lint, types, layers of the package, spelling
 #   make check    the linters and the fast tests: before every commit
+#   make hostile  damaged files, forged values, full disks: each is one line of error and harms nothing
+#   make kill     commands killed at 50 random points, whose repetition must give the same bytes
 #   make slow     the tests that take many minutes each
 #   make bench    timings as JSON lines; make bench ONLY=name for one
 #   make docs     the documentation, into site/
@@ -19,13 +21,19 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test slow lint check bench docs clean
+.PHONY: demo test hostile kill slow lint check bench docs clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+
+hostile: $(VENV)/.limner-dev
+	$(BIN)/python -m pytest -n auto --dist loadgroup tests/hostile $(ARGS)
+
+kill: $(VENV)/.limner-dev
+	$(BIN)/python -m pytest -m kill tests/hostile $(ARGS)
 
 slow: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -4,43 +4,45 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import runner
 from filelock import FileLock
 from PIL import Image, ImageDraw
 
-BRIEF = ["training.epochs=1", "training.batch_size=16", "training.validate_every=1"]
-CONVNET = ["features.tables=[pixels16]", "model.image_encoder.convnet_width=4"]
-SMALL_MRNN = ["model.embedding_dim=8", "model.hidden_dim=8", "model.multimodal_dim=8", *CONVNET]
-SMALL_NMT = ["model.embedding_dim=8", "model.hidden_dim=8", "model.attention_dim=8", *CONVNET]
+BRIEF = "training.epochs=1 training.batch_size=16 training.validate_every=1"
+CONVNET = "features.tables=[pixels16] model.image_encoder.convnet_width=4"
+MRNN = f"model.embedding_dim=8 model.hidden_dim=8 model.multimodal_dim=8 {CONVNET}"
+NMT = f"model.embedding_dim=8 model.hidden_dim=8 model.attention_dim=8 {CONVNET}"
+DENSE = (
+    "training.metric=localisation_map training.metrics=[] training.validation_images=2 model.code_dim=8 "
+    "model.embedding_dim=8 model.hidden_dim=8 model.region_size=2"
+)
+COMMANDS = (
+    "generate scenes c --train 16 --val 4 --test 4",
+    "features c --backbone pixels:16",
+    f"train scenes/mrnn --collection c --out captioner {BRIEF} {MRNN}",
+    f"train scenes/translate-src-img --collection c --out translator {BRIEF} {NMT}",
+    f"train johnson2016/scenes --collection c --out dense {BRIEF} {DENSE} {CONVNET}",
+    "generate reviews reviews --train 40 --val 10 --test 10",
+    f"train lecture/reviews --collection reviews --out classifier {BRIEF}",
+    "evaluate --model captioner --collection c --no-retrieval --metric bleu4",
+)
+"""What the cases damage: a collection with features, and runs of four kinds."""
 
 
-def _limner(folder: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "limner", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (arguments, done.stderr)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("hostile")
 
 
-def _build(folder: Path) -> None:
-    """Create what the cases damage: photographs, captions, a collection with features, and runs of four kinds."""
-    (folder / "photos").mkdir()
-    for number in range(3):
-        image = Image.new("RGB", (40, 30), (60 * number, 120, 200))
-        ImageDraw.Draw(image).rectangle((5, 5, 20, 20), fill=(250, 20, 20))
-        image.save(folder / "photos" / f"{number}.jpg")
-    (folder / "captions.tsv").write_text("".join(f"{number}.jpg\ta red square\n" for number in range(3)))
-    (folder / "sentences.txt").write_text("a red ball\na blue tree\n")
-    (folder / "notes.txt").write_text("notes of the user, to be kept\n")
-    _limner(folder, "generate", "scenes", "c", *["--train", "16", "--val", "4", "--test", "4"])
-    _limner(folder, "features", "c", "--backbone", "pixels:16")
-    train = ("--collection", "c", "--out")
-    _limner(folder, "train", "scenes/mrnn", *train, "captioner", *BRIEF, *SMALL_MRNN)
-    _limner(folder, "train", "scenes/translate-src-img", *train, "translator", *BRIEF, *SMALL_NMT)
-    _limner(folder, "generate", "reviews", "reviews", *["--train", "40", "--val", "10", "--test", "10"])
-    _limner(folder, "train", "lecture/reviews", "--collection", "reviews", "--out", "classifier", *BRIEF)
+@pytest.fixture(scope="session", autouse=True)
+def _server() -> Iterator[None]:
+    yield
+    runner.close()
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +59,24 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
             _build(folder)
             (folder / "ready").touch()
     return folder
+
+
+def _build(folder: Path) -> None:
+    (folder / "photos").mkdir()
+    for number in range(3):
+        image = Image.new("RGB", (40, 30), (60 * number, 120, 200))
+        ImageDraw.Draw(image).rectangle((5, 5, 20, 20), fill=(250, 20, 20))
+        image.save(folder / "photos" / f"{number}.jpg")
+    (folder / "captions.csv").write_text(
+        "id,split,image,lang,text\n"
+        + "".join(f"{number},train,photos/{number}.jpg,en,a red square\n" for number in range(3))
+    )
+    (folder / "sentences.txt").write_text("a red ball\na blue tree\n")
+    (folder / "notes.txt").write_text("notes of the user, to be kept\n")
+    for command in COMMANDS:
+        outcome = runner.run(command.split(), folder, seconds=120)
+        assert outcome.status == 0, (command, outcome.stderr)
+    shutil.rmtree(folder.with_name(f"{folder.name}-streams"))
 
 
 @pytest.fixture

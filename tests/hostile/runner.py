@@ -1,90 +1,100 @@
-"""Run commands in processes that are forked from one that has already imported Limner, and compare folders."""
+"""Run commands through `server.py`, and compare folders before and after."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
-import os
-import resource
 import stat
+import subprocess
 import sys
-import time
-import traceback
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-SECONDS = 60.0
+SECONDS = 30.0
 """Time limit of a command; a loaded machine needs several times what an idle one does."""
 PEAK = 2 << 30
 """Limit of the resident memory of a command in bytes; that of an idle process with torch is a quarter of it."""
-PRELOADED = ("torch", "limner.cli", "limner.inference.load", "limner.evaluation.evaluate", "limner.training.loop")
 
 
 class Outcome(NamedTuple):
     """What a command did."""
 
     status: int | None
-    """Exit status; None if the command was stopped at the time limit."""
-    stdout: bytes
-    stderr: bytes
+    """Exit status, negative for a signal; None if the command was stopped at the time limit."""
+    stdout: str
+    stderr: str
     seconds: float
     peak: int
-    """Resident memory in bytes."""
-
-    @property
-    def error_lines(self) -> list[str]:
-        """Lines of standard error."""
-        return self.stderr.decode("utf-8", "backslashreplace").splitlines()
+    """Largest resident memory in bytes."""
 
 
-def run(arguments: Sequence[str], folder: Path, *, stdin: bytes = b"", seconds: float = SECONDS) -> Outcome:
-    """Run `limner ARGUMENTS` in a folder, with its files outside of it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    scratch = folder.with_name(f"{folder.name}-output")
-    scratch.mkdir(exist_ok=True)
-    (scratch / "stdin").write_bytes(stdin)
-    process = context.Process(target=_command, args=([*map(str, arguments)], str(folder), str(scratch)))
-    began = time.monotonic()
-    process.start()
-    process.join(seconds)
-    stopped = process.is_alive()
-    if stopped:
-        process.kill()
-        process.join()
-    peak = scratch / "peak"
-    return Outcome(
-        None if stopped else process.exitcode,
-        (scratch / "stdout").read_bytes(),
-        (scratch / "stderr").read_bytes(),
-        time.monotonic() - began,
-        int(peak.read_text()) if peak.exists() else 0,
+@cache
+def _server() -> subprocess.Popen[str]:
+    """Start the server, which ends with this process because its standard input does."""
+    command = [sys.executable, str(Path(__file__).with_name("server.py"))]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def close() -> None:
+    """End the server."""
+    if _server.cache_info().currsize:
+        with _server() as server:
+            assert server.stdin is not None
+            server.stdin.close()
+        _server.cache_clear()
+
+
+def run(
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    stdin: bytes = b"",
+    seconds: float = SECONDS,
+    file_size: int | None = None,
+    uid: int | None = None,
+    count_events: Path | None = None,
+    kill_at: int | None = None,
+    kill_after: float | None = None,
+) -> Outcome:
+    """Run `limner ARGUMENTS` in a folder, with the files of its streams beside the folder.
+
+    Args:
+        arguments: arguments of the command.
+        folder: current folder of the command.
+        stdin: contents of standard input.
+        seconds: time limit.
+        file_size: largest size of a written file in bytes; writes beyond it fail as on a full disk.
+        uid: user that the command runs as; only the administrator can choose one.
+        count_events: file that the number of operations that change files is written to.
+        kill_at: number of the operation before which the command is killed.
+        kill_after: seconds after which the command is killed.
+    """
+    streams = folder.with_name(f"{folder.name}-streams")
+    streams.mkdir(exist_ok=True)
+    for name, data in (("stdin", stdin), ("stdout", b""), ("stderr", b"")):
+        (streams / name).write_bytes(data)
+    request = {
+        "arguments": [str(argument) for argument in arguments],
+        "folder": str(folder),
+        "streams": str(streams),
+        "seconds": seconds,
+        "file_size": file_size,
+        "uid": uid,
+        "count_events": None if count_events is None else str(count_events),
+        "kill_at": kill_at,
+        "kill_after": kill_after,
+    }
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    status, took, peak = json.loads(server.stdout.readline())
+    stdout, stderr = (
+        (streams / name).read_bytes().decode("utf-8", "backslashreplace") for name in ("stdout", "stderr")
     )
-
-
-def _command(arguments: list[str], folder: str, scratch: str) -> None:
-    """Run a command in this process, with the standard streams in files, and exit."""
-    for descriptor, name, flags in ((0, "stdin", os.O_RDONLY), (1, "stdout", None), (2, "stderr", None)):
-        opened = os.open(f"{scratch}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC if flags is None else flags)
-        os.dup2(opened, descriptor)
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-    os.chdir(folder)
-    sys.argv = ["limner", *arguments]
-    from limner.cli import main
-
-    status = 1
-    try:
-        main()
-    except SystemExit as exit_:
-        status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    Path(scratch, "peak").write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
-    os._exit(status)
+    return Outcome(status, stdout, stderr, took, peak)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -108,14 +118,14 @@ def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
     return sorted(found + [f"created {name}" for name in after.keys() - before.keys()])
 
 
-def valid_json(data: bytes) -> bool:
-    """Whether the data are JSON as the standard defines it, without NaN and Infinity."""
+def valid_json(text: str) -> bool:
+    """Whether a text is JSON as the standard defines it, without NaN and Infinity."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)
 
     try:
-        json.loads(data, parse_constant=refuse)
+        json.loads(text, parse_constant=refuse)
     except ValueError:
         return False
     return True

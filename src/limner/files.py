@@ -6,6 +6,7 @@ A file is flushed to disk before it replaces the previous one, so that a power f
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import stat
@@ -13,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -40,7 +40,7 @@ def kind_of_file(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "special file")
 
 
-def open_file(path: Path | str) -> BinaryIO:
+def open_file(path: Path | str) -> io.BufferedReader:
     """Open a regular file for reading; nothing is read from named pipes, sockets and devices, which may never end.
 
     Raises:

@@ -5,6 +5,7 @@ This module imports neither torch nor a model; `limner.runs.recipe` combines the
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from limner.errors import SettingsError, did_you_mean
+from limner.files import open_file
 from limner.structured_files import MAX_YAML_BYTES, StructureError, parse_yaml
 
 _CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
@@ -95,12 +97,15 @@ def _settings_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file with a mapping; SettingsError if it is missing or invalid."""
     try:
-        if (size := path.stat().st_size) > MAX_YAML_BYTES:
-            raise SettingsError(f"{path}: expected a recipe of at most {MAX_YAML_BYTES:,} bytes, found {size:,}")
-        values = parse_yaml(path.read_text(encoding="utf-8"))
+        with open_file(path) as stream:
+            if (size := os.fstat(stream.fileno()).st_size) > MAX_YAML_BYTES:
+                raise SettingsError(f"{path}: expected a recipe of at most {MAX_YAML_BYTES:,} bytes, found {size:,}")
+            values = parse_yaml(stream.read().decode())
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, StructureError) as error:
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}); name a YAML file") from None
+    except (UnicodeDecodeError, StructureError) as error:
         raise SettingsError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: expected a mapping of 'key: value' lines, found {type(values).__name__}")

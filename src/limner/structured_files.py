@@ -8,12 +8,15 @@ is a key that occurs twice in one mapping, of which the parsers of the libraries
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from limner.files import open_file
 
 MAX_DEPTH = 64
 """Maximum number of lists and mappings within each other."""
@@ -151,9 +154,10 @@ def read_json_file(path: Path) -> Any:  # noqa: ANN401  (any JSON value)
         OSError: the file cannot be read.
         StructureError: see `parse_json`; or the file is larger than `MAX_JSON_BYTES`.
     """
-    if (size := path.stat().st_size) > MAX_JSON_BYTES:
-        raise StructureError(f"expected at most {MAX_JSON_BYTES:,} bytes, found {size:,}")
-    return parse_json(path.read_bytes())
+    with open_file(path) as stream:
+        if (size := os.fstat(stream.fileno()).st_size) > MAX_JSON_BYTES:
+            raise StructureError(f"expected at most {MAX_JSON_BYTES:,} bytes, found {size:,}")
+        return parse_json(stream.read())
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

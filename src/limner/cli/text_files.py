@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from limner.errors import SettingsError
-from limner.files import decode_utf8
+from limner.files import decode_utf8, read_bytes
 
 STANDARD_INPUT = Path("-")
 
@@ -21,7 +21,7 @@ def read_lines(file: Path) -> list[str]:
         SettingsError: the file cannot be read or is not UTF-8.
     """
     try:
-        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else read_bytes(file)
     except OSError as error:
         raise SettingsError(
             f"{file}: cannot be read ({error.strerror}); expected a text file, one line per sentence"

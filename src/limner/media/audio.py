@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.errors import MediaError, MissingExtraError
+from limner.files import open_file
 
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf"})
 """Lowercase suffixes of audio files."""
@@ -114,9 +116,8 @@ def soundfile_module(need: str) -> Any:  # noqa: ANN401 (soundfile is optional)
 def _check_header(path: Path) -> None:
     """Raise an error for empty and truncated files, which libsndfile would read without one."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(8)
+        with open_file(path) as stream:
+            size, head = os.fstat(stream.fileno()).st_size, stream.read(8)
     except FileNotFoundError:
         raise MediaError(f"{path}: no such audio file; check the path or remove the item") from None
     except OSError as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import PIL
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from limner.errors import MediaError, MissingExtraError
+from limner.files import open_file
 
 MAX_PIXELS = 89_478_485
 """Largest number of pixels that is decoded: 256 MiB at three bytes per pixel, Pillow's own limit."""
@@ -71,12 +73,10 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
             return _from_array(source, name)
         if isinstance(source, Image.Image):
             return _decode(source, name, None)
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_formats()) as image:
+        with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
             return _decode(image, name, min_side)
     except MediaError:
         raise
-    except FileNotFoundError:
-        raise MediaError(f"{name}: no such image file; check the path or remove the item") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, str(error)) from None
     except UnidentifiedImageError:
@@ -93,13 +93,34 @@ def image_size(path: Path | str) -> tuple[int, int]:
         MediaError: the file is missing or not an image.
     """
     try:
-        with Image.open(path, formats=_formats()) as image:
+        with _opened(path) as stream, Image.open(stream, formats=_formats()) as image:
             sideways = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
             return (image.height, image.width) if sideways else image.size
-    except FileNotFoundError:
-        raise MediaError(f"{path}: no such image file; check the path or remove the item") from None
+    except MediaError:
+        raise
     except Exception:  # the decoders raise almost any exception for a damaged file
         raise MediaError(_not_an_image(str(path), str(path))) from None
+
+
+@contextlib.contextmanager
+def _opened(source: Path | str | bytes) -> Iterator[BinaryIO]:
+    """Open a file or encoded bytes.
+
+    Raises:
+        MediaError: the file is missing, cannot be read, or is not a regular file.
+    """
+    if isinstance(source, bytes):
+        yield io.BytesIO(source)
+        return
+    try:
+        stream = open_file(source)
+    except FileNotFoundError:
+        raise MediaError(f"{source}: no such image file; check the path or remove the item") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise MediaError(f"{source}: cannot be read ({reason}); expected an image file") from None
+    with stream:
+        yield stream
 
 
 def describe_input(source: ImageInput) -> str:
@@ -147,11 +168,16 @@ def _too_large(name: str, size: str) -> MediaError:
     )
 
 
+def _head(path: Path) -> bytes:
+    with open_file(path) as stream:
+        return stream.read(12)
+
+
 def _not_an_image(source: ImageInput, name: str) -> str:
     size = len(source) if isinstance(source, bytes) else Path(str(source)).stat().st_size
     if size == 0:
         return f"{name}: the file is empty (0 bytes); copy it again from its source or remove it"
-    if remedy := _missing_decoder(source if isinstance(source, bytes) else Path(str(source)).read_bytes()[:12]):
+    if remedy := _missing_decoder(source if isinstance(source, bytes) else _head(Path(str(source)))):
         return f"{name}: {remedy}"
     return f"{name}: not an image; expected one of {', '.join(_formats())}; convert it or remove it"
 

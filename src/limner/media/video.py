@@ -11,6 +11,7 @@ from PIL import Image
 
 from limner.bounds import Count, Frames
 from limner.errors import MediaError, MissingExtraError
+from limner.files import require_regular
 from limner.media.image import MAX_PIXELS
 from limner.settings import Settings
 
@@ -108,6 +109,7 @@ def av_module(need: str) -> Any:  # noqa: ANN401 (PyAV is optional)
 
 def _require_content(path: Path) -> None:
     try:
+        require_regular(path)
         size = path.stat().st_size
     except FileNotFoundError:
         raise MediaError(f"{path}: no such video file; check the path or remove the item") from None

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from limner.errors import RunError
-from limner.files import write_text
+from limner.files import read_bytes, write_text
 from limner.metrics.base import Score
 from limner.structured_files import StructureError, parse_json, read_json_file
 
@@ -124,7 +124,7 @@ def read_log(path: Path) -> list[LogLine]:
         RunError: the file cannot be read or another line is damaged; names the file and the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(path).decode().splitlines()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
     log = []

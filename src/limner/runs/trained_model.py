@@ -21,7 +21,7 @@ from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.device import find_device
 from limner.errors import RunError
 from limner.features.spec import FeatureSpec
-from limner.files import write_text
+from limner.files import read_bytes, write_text
 from limner.models import Model, ModelInputs, build_model
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
@@ -226,6 +226,6 @@ def model_card(config: ModelConfig) -> str:
 def sha256(path: Path) -> str:
     """Compute the SHA-256 of a file in hexadecimal digits; RunError if it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None

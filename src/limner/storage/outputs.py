@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
 from limner.errors import SettingsError, WriteError
-from limner.files import kind_of_file
+from limner.files import kind_of_file, open_file
 
 GENERATOR = "Limner"
 """Value of the marks: the element `generator` of HTML pages, the entry `Software` of PNG files, the comment of JPEG
@@ -156,7 +156,7 @@ def is_marked(path: Path) -> bool:
     mark = _MARKS.get(path.suffix.lower())
     if mark is None:
         return False
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         return mark in stream.read(_MARK_BYTES)
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from limner.errors import LimnerError, RunError
-from limner.files import atomic_write
+from limner.files import atomic_write, require_regular
 from limner.storage.json_text import to_json
 from limner.structured_files import parse_json
 
@@ -70,6 +70,7 @@ def read_tensors(path: Path, error_type: type[LimnerError] = RunError, remedy: s
         LimnerError: of type `error_type`: the file is missing or damaged, or a tensor contains NaN or infinity.
     """
     try:
+        require_regular(path)
         with safe_open(path, framework="pt") as stored:
             metadata = dict(stored.metadata() or {})
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)

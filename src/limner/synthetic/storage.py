@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError
+from limner.files import read_bytes
 from limner.progress import Progress
 
 
@@ -29,7 +30,7 @@ def matches_record(path: Path, record_name: str, record: str) -> bool:
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return False
     try:
-        stored = (path / record_name).read_text(encoding="utf-8")
+        stored = read_bytes(path / record_name).decode()
     except (OSError, UnicodeDecodeError):
         stored = ""
     if stored != record:

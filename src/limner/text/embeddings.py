@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.errors import SettingsError
+from limner.files import open_file
 from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS
 
@@ -163,7 +164,7 @@ class _Row(NamedTuple):
 def _open(path: Path) -> Iterator[_Source]:
     """Open a file and detect its format; errors while it is open name the file."""
     try:
-        with path.open("rb") as raw:
+        with open_file(path) as raw:
             compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
             content: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=raw) if compressed else raw
             yield _detect_format(path, raw, io.BufferedReader(content, _BUFFER_SIZE))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
-from limner.files import decode_utf8
+from limner.files import decode_utf8, read_bytes
 from limner.media.modality import IMAGE, Modality, find_modality
 from limner.structured_files import StructureError, parse_json
 
@@ -71,7 +71,7 @@ def read_text(path: Path) -> str:
         CollectionError: the file cannot be read, is empty or is not UTF-8.
     """
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         if path.suffix == ".gz":
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:

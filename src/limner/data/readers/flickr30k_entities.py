@@ -23,6 +23,7 @@ from limner.data.readers.corpus_files import (
 from limner.data.readers.image_names import image_key
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError, MediaError
+from limner.files import read_bytes
 from limner.media.image import image_size
 
 ANNOTATION_FILES = ("Annotations/*.xml", "*.xml")
@@ -164,7 +165,7 @@ def _read_original(source: Path) -> Iterator[_AnnotatedImage]:
         if sentences is None:
             raise CollectionError(f"{candidates[0]}: does not exist; expected the sentences of {path}")
         try:
-            root = ElementTree.parse(path).getroot()
+            root = ElementTree.fromstring(read_bytes(path))
         except ElementTree.ParseError as error:
             raise CollectionError(f"{path}: not valid XML: {error}") from None
         location = SourceLocation(path)

@@ -14,6 +14,7 @@ from limner.data.readers.corpus_files import (
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
+from limner.files import read_bytes
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 
 TEXT_SUFFIX = ".txt"
@@ -60,7 +61,7 @@ def read_media_folder(
         split = SPLIT_ALIASES.get(top, top) if top in SPLIT_FOLDERS else assign_split(id, options)
         builder.add_item(id, SourceLocation(path), split=split, image=path)
         text_file = texts.pop(_without_suffix(path), None)
-        if text_file is not None and not text_file.read_bytes().strip():
+        if text_file is not None and not read_bytes(text_file).strip():
             kept = (find_modality(path) or modalities[0]).plural
             builder.skip(f"empty text files (the {kept} are kept)", id, SourceLocation(text_file))
         elif text_file is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from limner.data.readers.corpus_files import ReaderOptions, SplitLists, find_files
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
+from limner.files import read_bytes
 
 ANNOTATIONS = {"en": ("eng", "annotations_complete_eng"), "de": ("ger", "annotations_complete_ger")}
 TAG = re.compile(r"<(DOCNO|DESCRIPTION|IMAGE)>(.*?)</\1>", re.DOTALL)
@@ -73,7 +74,7 @@ def _image_path(source: Path, options: ReaderOptions, image: str) -> Path:
 
 
 def _read_tags(path: Path) -> dict[str, str]:
-    data = path.read_bytes()
+    data = read_bytes(path)
     declared = ENCODING.match(data)
     try:
         text = data.decode(declared[1].decode() if declared else "iso-8859-1")

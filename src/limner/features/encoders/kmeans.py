@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from limner.features.encoders.base import EncoderInput
 from limner.features.kmeans import load_filters, normalise, read_pixels
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
+from limner.files import read_bytes
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
 
@@ -49,7 +50,7 @@ class KMeansBackbone:
             shape=(settings.filters, settings.grid, settings.grid),
             backbone="kmeans",
             preprocessing=self.preprocessing.model_dump(mode="json"),
-            weights_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            weights_sha256=hashlib.sha256(read_bytes(path)).hexdigest(),
             source=f"kmeans:{path.resolve()}",
         )
         self.specs: tuple[FeatureSpec, ...] = (spec,)

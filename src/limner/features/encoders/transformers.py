@@ -16,6 +16,7 @@ from torch import nn
 from limner.errors import BackboneError, did_you_mean
 from limner.features.encoders.network import PretrainedNetwork
 from limner.features.preprocessing import Preprocessing, parse_processor_config
+from limner.files import open_file
 from limner.structured_files import read_json_file
 
 logger = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ def hash_files(files: Sequence[Path]) -> str:
     """Compute the SHA-256 of concatenated files."""
     digest = hashlib.sha256()
     for path in files:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             while block := stream.read(2**20):
                 digest.update(block)
     return digest.hexdigest()

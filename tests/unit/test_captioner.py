@@ -196,6 +196,11 @@ def test_an_image_file_is_read_once_for_all_its_sentences(scorer, photos, monkey
     assert scores[0] == scores[2] != scores[1]
 
 
+def test_captions_that_are_cut_off_are_counted(captioner, photos, caplog):
+    assert len(list(captioner.describe_each(list(photos.values()), max_length=1))) == len(photos)
+    assert f"{len(photos)} of {len(photos)} captions were cut off at max_length=1; raise max_length" in caplog.text
+
+
 def test_retrieval_leaves_out_items_without_features(retriever, own_tiny, photos, caplog):
     sentence = (Sentence("en", "a green wall"),)
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=sentence)])

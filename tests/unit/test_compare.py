@@ -207,7 +207,7 @@ def test_a_third_run_with_different_sentences_is_refused():
 
 def test_differently_tokenised_sentences_are_compared_as_running_text():
     systems = {"a": {"a": evaluation()}, "b": {"b": altered(3, reference_tokens=("ein haus",))}}
-    chosen = ComparisonSettings(metrics=("ter_text",), trials=10)
+    chosen = ComparisonSettings(metrics=("ter_text",), trials=20)
     assert compare_evaluations(systems, "de", settings=chosen).score("a", "ter_text").value == 0
 
 
@@ -215,7 +215,7 @@ def test_differently_tokenised_sentences_are_compared_as_running_text():
 def test_metrics_of_running_text_use_the_evaluated_text(bare):
     stored = (Score("sacrebleu", 50.0, "nrefs:1|input:tokens" if bare else "nrefs:1"),)
     systems = {name: {name: evaluation(written(2), scores=stored)} for name in "ab"}
-    chosen = ComparisonSettings(metrics=("sacrebleu",), trials=10)
+    chosen = ComparisonSettings(metrics=("sacrebleu",), trials=20)
     (metric,) = compare_evaluations(systems, "de", settings=chosen).metrics
     assert ("input:tokens" in metric.signature) == bare
 
@@ -234,7 +234,7 @@ def test_a_run_without_an_evaluation_is_an_error_with_a_remedy(run_of, tmp_path)
 def test_the_language_is_the_target_language_of_the_run(run_of, caplog):
     # METEOR does not support Japanese; the warning does not depend on Java.
     runs = [[run_of(name, evaluation(written(2)), "ja")] for name in "ab"]
-    chosen = ComparisonSettings(metrics=("meteor", "bleu4"), trials=10)
+    chosen = ComparisonSettings(metrics=("meteor", "bleu4"), trials=20)
     with caplog.at_level(logging.WARNING, "limner"):
         result = compare(runs, settings=chosen)
         assert [one.name for one in result.metrics] == ["bleu4"]

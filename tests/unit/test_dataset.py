@@ -33,7 +33,7 @@ def test_examples_are_the_sentences_of_one_language():
 
 def test_long_sentences_are_left_out_and_counted():
     pairs, _ = examples(max_tokens=3)
-    assert (pairs.texts, pairs.owners, pairs.left_out) == (["one two three", "one", "two"], [0, 2, 2], 1)
+    assert (pairs.texts, pairs.owners, pairs.too_long) == (["one two three", "one", "two"], [0, 2, 2], 1)
 
 
 def test_order_is_by_length_and_whole():
@@ -150,9 +150,9 @@ def test_model_generated_sentences_are_sources_only_and_optional():
 @pytest.mark.parametrize(("max_tokens", "texts", "left_out"), [(2, ["eins", "zwei eins"], 1), (1, ["eins"], 2)])
 def test_a_pair_with_a_long_sentence_on_either_side_is_left_out(max_tokens, texts, left_out):
     pairs = translated(max_tokens=max_tokens)
-    assert (pairs.texts, pairs.left_out) == (texts, left_out)
+    assert (pairs.texts, pairs.too_long) == (texts, left_out)
     other = Item("long", "train", sentences=(Sentence("en", "one " * 90), Sentence("de", "eins")))
-    assert translated(items=[*TRANSLATED, other]).left_out == 1
+    assert translated(items=[*TRANSLATED, other]).too_long == 1
 
 
 def test_batches_are_sorted_by_both_lengths():

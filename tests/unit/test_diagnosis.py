@@ -257,7 +257,7 @@ def condition(name, **values):
 )
 def test_the_verdict_respects_the_direction_of_the_metric(metric, right, shuffled, expected):
     conditions = [condition("right", **{metric: right}), condition("shuffled", **{metric: shuffled})]
-    assert verdict(conditions).startswith(expected)
+    assert verdict(conditions, items=100).startswith(expected)
 
 
 def test_masked_words_are_counted_and_their_translations_expected(diagnosis):
@@ -496,7 +496,7 @@ def own_toy_data(tmp_path, backbone_of):
 
 
 def test_image_controls_without_images_are_left_out(using, own_toy_data, caplog):
-    diagnosis = run_diagnosis(using, own_toy_data, metrics=["bleu1"], trials=5)
+    diagnosis = run_diagnosis(using, own_toy_data, metrics=["bleu1"], trials=20)
     assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
     assert (diagnosis.ambiguity.sentences, diagnosis.ambiguity.excluded) == (
         2,
@@ -507,7 +507,7 @@ def test_image_controls_without_images_are_left_out(using, own_toy_data, caplog)
 
 def test_a_training_split_without_images_has_no_mean_image(using, own_toy_data, caplog):
     write_items(own_toy_data.path, [Item("text", "train", sentences=(Sentence("en", "a bat"),))])
-    diagnosis = run_diagnosis(using, Collection.open(own_toy_data.path), metrics=["bleu1"], trials=5)
+    diagnosis = run_diagnosis(using, Collection.open(own_toy_data.path), metrics=["bleu1"], trials=20)
     assert [one.name for one in diagnosis.image_controls] == ["right", "shuffled", "none"]
     assert "expected items with an image in the training split" in caplog.text
 
@@ -519,7 +519,9 @@ def test_items_without_an_image_are_left_out(using, own_toy_data):
         [Item("text", "test", sentences=sentences), Item("other", "words", sentences=sentences)],
     )
     collection = Collection.open(own_toy_data.path)
-    assert run_diagnosis(using, collection, metrics=["bleu1"], trials=5).sentences == 3
+    diagnosis = run_diagnosis(using, collection, metrics=["bleu1"], trials=20)
+    assert diagnosis.sentences == 3
+    assert diagnosis.verdict.startswith("No verdict: ") and "items cannot give p < 0.05" in diagnosis.verdict
     with pytest.raises(SettingsError, match="split 'words' has no images"):
         run_diagnosis(using, collection, split="words")
 

@@ -57,6 +57,23 @@ def test_every_score_has_a_signature(evaluated):
     assert [line.right for query in evaluated.retrieval.image_to_text for line in query.top].count(True) > 0
 
 
+def test_notes_tell_few_sentences_cut_hypotheses_unknown_words_and_training_data(model, own_tiny, backbone_of):
+    added = [Item("odd", "few", image="test0.png", sentences=(Sentence("en", "zyzzyva xylem"),)), Item("mute", "few")]
+    write_items(own_tiny.path, added)
+    collection = Collection.open(own_tiny.path)
+    extract(collection, backbone_of())
+    short = DecodingSettings(max_length=1)
+    options = EvaluationOptions(split="few", metrics=("bleu1",), retrieval=False, decoding=short)
+    assert evaluate([model], collection, options=options).notes == (
+        "skipped 1 items without a sentence in 'en', for example mute",
+        "note: 2 tokens, 100.0% of all, are not in the vocabulary and count as one easy token <unk> in perplexity",
+        "note: 1 sentences only in split 'few', too few to measure or choose a model by",
+        "note: 1 hypotheses were cut off at decoding.max_length=1 before their end",
+    )
+    on_train = evaluate([model], collection, options=options.model_copy(update={"split": "train", "decoding": None}))
+    assert any("are of split 'train', which the model was trained on" in line for line in on_train.notes)
+
+
 def test_a_trained_model_describes_its_training_images(evaluated):
     assert values(evaluated)["bleu2"] > 50
     assert values(evaluated)["perplexity"] < 6

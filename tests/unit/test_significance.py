@@ -6,10 +6,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from limner.diagnosis import DiagnosisSettings, GroundingSettings
 from limner.errors import SettingsError
+from limner.evaluation.compare import ComparisonSettings
 from limner.metrics import METRICS
 from limner.metrics import significance as significance_module
-from limner.metrics.significance import approximate_randomisation
+from limner.metrics.significance import approximate_randomisation, check_trials, require_segments
 
 
 def ratio(totals):
@@ -173,3 +175,22 @@ def test_significance_of_every_metric(name):
 def test_invalid_inputs_are_refused(a, b, options, says):
     with pytest.raises(SettingsError, match=says):
         approximate_randomisation(a, b, ratio, **options)
+
+
+@pytest.mark.parametrize(("trials", "level", "needed"), [(19, 0.05, 20), (1, 0.05, 20), (99, 0.01, 100)])
+def test_trials_that_cannot_make_a_difference_significant_are_refused(trials, level, needed):
+    with pytest.raises(ValueError, match=rf"{trials} trials cannot give p < {level:g}.*expected {needed} or more"):
+        check_trials(trials, level)
+    assert check_trials(needed, level) == needed
+    for settings in (DiagnosisSettings, GroundingSettings, ComparisonSettings):
+        with pytest.raises(SettingsError, match=r"trials|level"):
+            settings.parse({"trials": 19})
+
+
+def test_so_few_items_that_no_difference_can_be_significant_are_named():
+    """Of n segments, 2 of the 2 ** n exchanges give at least the observed difference."""
+    few, enough = (np.array([[n, 1.0] for n in range(1, count + 1)]) for count in (5, 6))
+    for rows, reason in ((few, "5 items cannot give p < 0.05"), (enough, "")):
+        best = approximate_randomisation([rows], [rows * [0, 1]], ratio, trials=2000).p
+        assert (best >= 0.05) == bool(reason)
+        assert require_segments(len(rows)).startswith(reason) and bool(require_segments(len(rows))) == bool(reason)

@@ -18,7 +18,7 @@ from limner.files import locked
 from limner.metrics import METRICS
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
-from limner.runs.trained_model import load_trained_model
+from limner.runs.trained_model import ModelConfig, load_trained_model
 from limner.storage.tensors import load_tensors
 from limner.training import context as context_module
 from limner.training import epoch as epoch_module
@@ -303,13 +303,14 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_training(tiny, recip
     assert not (tmp_path / "run").exists()
 
 
-def test_excluded_long_sentences_are_logged_for_both_splits(caplog, tiny, recipe_of, tmp_path):
+def test_excluded_long_sentences_are_told_and_recorded_for_both_splits(tiny, recipe_of, tmp_path):
     recipe = recipe_of(epochs=1)
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_tokens": 3})})
-    with caplog.at_level("INFO", "limner"):
-        train(recipe, tiny, tmp_path / "run")
-    assert "split 'train': 33 sentences of over 3 tokens are left out" in caplog.text
-    assert "split 'val': 9 sentences of over 3 tokens are left out" in caplog.text
+    told: list[str] = []
+    train(recipe, tiny, tmp_path / "run", on_message=told.append)
+    assert "split 'train': skipped 33 sentences of over 3 tokens (data.max_tokens)" in told
+    assert "split 'val': skipped 9 sentences of over 3 tokens (data.max_tokens)" in told
+    assert ModelConfig.load(tmp_path / "run" / "config.json").provenance["notes"] == told
 
 
 def test_a_folder_with_other_files_is_refused(tiny, recipe_of, tmp_path):
@@ -394,6 +395,12 @@ def test_two_tables_of_one_feature_kind_are_refused(own_tiny, recipe_of, backbon
     recipe = recipe.model_copy(update={"features": recipe.features.model_copy(update={"tables": ("colour", "again")})})
     with pytest.raises(SettingsError, match="got 'colour' and 'again' of kind 'pooled'"):
         train(recipe, own_tiny, tmp_path / "run")
+
+
+def test_training_and_validation_on_one_split_is_refused(recipe_of):
+    values = recipe_of().model_dump(mode="json") | {"data": {"val": "train"}}
+    with pytest.raises(SettingsError, match=r"data: .*train and val are both 'train'.*set val to another split"):
+        Recipe.parse(values)
 
 
 def test_a_missing_language_is_an_error(tiny, recipe_of, tmp_path):

@@ -251,6 +251,8 @@ def _print(diagnosis: Diagnosis) -> None:
         _print_conditions(title, ambiguity.conditions)
     if diagnosis.contrastive is not None:
         _print_contrastive(diagnosis.contrastive)
+    for line in diagnosis.notes:
+        typer.echo(line)
     typer.echo(diagnosis.verdict)
 
 

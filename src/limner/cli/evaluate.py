@@ -134,12 +134,13 @@ def _print(evaluation: Evaluation, published: Published | None, path: Path, as_j
     """Print the scores beside the published values of the recipe, and the path of the evaluation."""
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
-        summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "scores": scores}
-        print_json({"file": str(path), **summary})
+        summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
+        print_json({"file": str(path), **summary, "scores": scores})
         return
     print_scores(evaluation.scores, published.values if published else {}, published.row if published else "")
-    skipped = f", {evaluation.left_out:,} items without image features skipped" if evaluation.left_out else ""
-    typer.echo(f"{path} ({evaluation.seconds:.1f} s{skipped})")
+    for line in evaluation.notes:
+        typer.echo(line)
+    typer.echo(f"{path} ({evaluation.seconds:.1f} s)")
 
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:

@@ -65,6 +65,8 @@ def train(
         print_json({"run": str(run), **provenance})
         return
     typer.echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
+    for line in provenance.get("notes", ()):
+        typer.echo(line)
 
 
 def _claim(out: Path) -> None:

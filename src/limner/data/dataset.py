@@ -13,9 +13,11 @@ import numpy as np
 from limner.data.batching import bounded_batches
 from limner.data.examples import Batch, Example, Item, RegionTarget, StoredFeatures, collate
 from limner.data.region_items import RegionItem, RegionSource, region_items, with_usable_regions
+from limner.data.tally import Tally
 from limner.errors import FeatureError, TrainingError
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection
@@ -118,7 +120,7 @@ class Examples:
             features: provider of image or audio features; None for text-only models.
             source: language and tokenizer of the source sentences of a translation model.
             max_tokens: maximum number of tokens of the source and of the target sentence; examples with a longer
-                sentence are excluded and counted in `left_out`. None for no limit.
+                sentence are excluded and counted in `tally`. None for no limit.
         """
         self.items, self.target, self.features, self.source = items, target, features, source
         pairs = [(row, *pair) for row, item in enumerate(items) for pair in text_pairs(item, target.lang, source)]
@@ -127,14 +129,24 @@ class Examples:
         selected = [
             k for k in range(len(pairs)) if max_tokens is None or max(len(targets[k]), len(sources[k])) <= max_tokens
         ]
-        self.left_out = len(pairs) - len(selected)
+        self.tally = Tally()
+        """Counts of what was excluded or is odd."""
+        self.too_long = len(pairs) - len(selected)
         """Number of examples excluded by `max_tokens`."""
+        self.tally.skip(f"sentences of over {max_tokens} tokens (data.max_tokens)", count=self.too_long)
         self.owners = [pairs[k][0] for k in selected]
         """Index in `items` of the item of each example."""
         self.texts = [pairs[k][2] for k in selected]
         """Target sentence of each example as text."""
         self.targets = [targets[k] for k in selected]
         """Target token ids of each example."""
+        self.unknown_tokens = sum(target.count(SPECIAL_TOKENS.unk) for target in self.targets)
+        """Number of target tokens that are not in the vocabulary."""
+        share = self.unknown_tokens / max(1, sum(map(len, self.targets)))
+        self.tally.note(
+            f"tokens, {share:.1%} of all, are not in the vocabulary and count as one easy token <unk> in perplexity",
+            count=self.unknown_tokens,
+        )
         self.sources = None if source is None else [sources[k] for k in selected]
         """Source token ids of each example; None for captioning."""
         self.synthetic = [row for row, k in enumerate(selected) if pairs[k][3]]
@@ -188,11 +200,16 @@ class Examples:
         described = target.items(items, features, where=where)
         examples = cls(described, target, features, source=source, max_tokens=max_tokens)
         examples.without_features = len(missing)
+        examples.tally.skip("items without features", next(iter(sorted(missing)), ""), len(missing))
+        without = [item for item in all_items if not text_pairs(item, target.lang, source)]
+        if not target.of_regions and without:
+            examples.tally.skip(f"items without a sentence in '{target.lang}'", without[0].id, len(without))
+        examples.tally.note_few(split, len(examples), "sentences" if target.lang not in LABEL_LANGUAGES else "items")
         if target.of_regions:
             examples.images = with_usable_regions(items, (one for one in described if isinstance(one, RegionItem)))
             all_items = described
         if not len(examples):
-            length = f" of at most {max_tokens} tokens" if examples.left_out else ""
+            length = f" of at most {max_tokens} tokens" if examples.too_long else ""
             reason = _explain_no_examples(all_items, target.lang, source, length)
             raise TrainingError(f"{collection.path}: split '{split}' {reason}")
         return examples
@@ -254,6 +271,12 @@ class Examples:
         """Copy of the examples that reads its features from another provider."""
         result = copy.copy(self)
         result.features = features
+        return result
+
+    def with_tally(self, tally: Tally) -> Self:
+        """Copy of the examples with the counts of the examples that they were selected from."""
+        result = copy.copy(self)
+        result.tally = tally
         return result
 
     def batch(self, rows: Sequence[int]) -> Batch:

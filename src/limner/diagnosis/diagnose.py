@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator
 
 from limner.bounds import Seed, Trials
 from limner.data.collection import Collection
@@ -30,12 +32,11 @@ from limner.features.controls import ControlFeatures
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
+from limner.metrics.significance import LEVEL, TRIALS, check_trials, require_segments
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
 from limner.storage.names import require_name
-
-SIGNIFICANCE_LEVEL = 0.05
 
 Conditions = dict[str, FeatureSource | None]
 """Image features by the name of the condition; None for no images."""
@@ -57,7 +58,7 @@ class DiagnosisSettings(Settings):
     """Source masks of a translation model, see `create_mask`."""
     contrastive: Path | None = None
     """File of a contrastive set, see `read_contrastive_set`."""
-    trials: Trials = 10_000
+    trials: Annotated[Trials, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
     seed: Seed = 1
     """Random seed of the significance tests and of the image controls."""
@@ -118,19 +119,27 @@ def diagnose(
         contrastive=contrastive,
         trials=settings.trials,
         seed=settings.seed,
-        verdict=verdict(measurements.image_controls),
+        verdict=verdict(measurements.image_controls, len({one.item.id for one in comparison.inputs})),
+        notes=tuple(comparison.examples.tally.lines()),
         **measurements._asdict(),
         seconds=time.perf_counter() - began,
     )
 
 
-def verdict(image_controls: Sequence[ConditionResult]) -> str:
-    """Summarise the effect of the image in one sentence, by the first metric with right and with shuffled images."""
+def verdict(image_controls: Sequence[ConditionResult], items: int) -> str:
+    """Summarise the effect of the image in one sentence, by the first metric with right and with shuffled images.
+
+    Args:
+        image_controls: scores under each image control.
+        items: number of items, which the significance tests exchange.
+    """
     if len(image_controls) == 1:
         return "The model does not use images."
     right, shuffled = image_controls[:2]
     if not shuffled.scores:
         return "No verdict: none of the metrics could be computed."
+    if reason := require_segments(items):
+        return f"No verdict: {reason}."
     control = shuffled.scores[0]
     own = next(score for score in right.scores if score.metric == control.metric)
     assert control.p is not None, "every condition but the first is tested"
@@ -138,7 +147,7 @@ def verdict(image_controls: Sequence[ConditionResult]) -> str:
         f"{own.metric} is {own.value:.2f} with the right images and {control.value:.2f} with shuffled images "
         f"(p = {control.p:.4f}, {shuffled.changed:.1f} % of the sentences change)."
     )
-    if control.p >= SIGNIFICANCE_LEVEL:
+    if control.p >= LEVEL:
         return f"No significant effect of the image: {evidence}"
     if (own.value > control.value) == higher_is_better(own.metric):
         return f"The model uses the image: {evidence}"
@@ -174,7 +183,9 @@ def _prepare(
             raise SettingsError(
                 f"{collection.path}: split '{split}' has no images to diagnose the use of; choose another --split"
             )
-        examples = Examples(items, model.target, features, source=model.source)
+        others = len(examples.items) - len(items)
+        examples.tally.skip("items without an image", count=others)
+        examples = Examples(items, model.target, features, source=model.source).with_tally(examples.tally)
     return ConditionComparison(
         model=model,
         examples=examples,

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import AfterValidator
 
 from limner.bounds import FewOrNone, PositiveDeviation, Seed, Trials
 from limner.data.collection import Collection
@@ -34,13 +35,12 @@ from limner.inference.explain import explain
 from limner.media.image import image_size
 from limner.media.modality import IMAGE
 from limner.metrics.base import Statistics
-from limner.metrics.significance import approximate_randomisation
+from limner.metrics.significance import LEVEL, TRIALS, approximate_randomisation, check_trials
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
 from limner.storage.names import require_name
 
-SIGNIFICANCE_LEVEL = 0.05
 OUTSIDE = "phrases whose boxes are outside the part of the image that the features cover"
 _CHUNK = 256  # sentences whose attention is held in memory
 
@@ -54,7 +54,7 @@ class GroundingSettings(Settings):
     """Standard deviation of the Gaussian of the baseline 'centre', as a fraction of each side of the grid."""
     examples: FewOrNone = 6
     """Number of hits and of misses to keep for the report."""
-    trials: Trials = 10_000
+    trials: Annotated[Trials, AfterValidator(check_trials)] = TRIALS
     """Number of trials of each approximate randomisation test."""
     seed: Seed = 1
     """Random seed of the significance tests."""
@@ -143,7 +143,7 @@ def grounding_verdict(group: GroundingGroup) -> str:
     )
 
     def above(baseline: GroundingScore) -> bool:
-        return model.mass > baseline.mass and baseline.mass_p is not None and baseline.mass_p < SIGNIFICANCE_LEVEL
+        return model.mass > baseline.mass and baseline.mass_p is not None and baseline.mass_p < LEVEL
 
     if above(mean) and above(uniform):
         short = "" if above(centre) else ", but is not more often inside the boxes than the centre of the image"

@@ -121,6 +121,8 @@ class Diagnosis(Record):
     """Random seed of the significance tests and of the image controls."""
     verdict: str
     """One-sentence summary of the effect of the image."""
+    notes: tuple[str, ...] = ()
+    """Lines about what was left out."""
 
     @property
     def name(self) -> str:

@@ -12,15 +12,25 @@ from functools import partial
 from itertools import combinations, product
 from os.path import commonprefix
 from pathlib import Path
+from typing import Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from limner.bounds import Level, Seed, Trials
 from limner.errors import RunError, SettingsError
 from limner.metrics import METRICS, Metric, MetricStatistics, require_metrics, sentence_statistics
 from limner.metrics.classification import METRICS_OF_LABELS
-from limner.metrics.significance import EXCHANGE, SEED, TRIALS, Exchange, Significance, approximate_randomisation
+from limner.metrics.significance import (
+    EXCHANGE,
+    LEVEL,
+    SEED,
+    TRIALS,
+    Exchange,
+    Significance,
+    approximate_randomisation,
+    check_trials,
+)
 from limner.progress import offset_progress
 from limner.runs.records import EvaluatedItem, Evaluation, Record, RunConfig
 from limner.settings import Settings
@@ -53,8 +63,13 @@ class ComparisonSettings(Settings):
     """Seed of the trials."""
     exchange: Exchange = EXCHANGE
     """Unit that a trial exchanges if systems have several runs, see `approximate_randomisation`."""
-    level: Level = 0.05
+    level: Level = LEVEL
     """Significance level: a difference is significant if p is below it."""
+
+    @model_validator(mode="after")
+    def _enough_trials(self) -> Self:
+        check_trials(self.trials, self.level)
+        return self
 
 
 class ComparedSystem(Record):

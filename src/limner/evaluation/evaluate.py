@@ -165,6 +165,7 @@ def evaluate(
         command=command,
         seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
+        notes=_notes(task, decoded),
         scores=tuple(_with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
         items=() if decoded is None else tuple(_evaluated_items(task, decoded)),
         retrieval=retrieval.shown,
@@ -211,6 +212,16 @@ def _supports_retrieval(task: _Task) -> bool:
         )
         return False
     return True
+
+
+def _notes(task: _Task, decoded: _Decoded | None) -> tuple[str, ...]:
+    """Lines about what was left out of the evaluation, and what makes its scores doubtful."""
+    tally = task.examples.tally
+    cut = 0 if decoded is None or task.has_labels else sum(not one.ended for one in decoded.best)
+    tally.note(f"hypotheses were cut off at decoding.max_length={task.decoding.max_length} before their end", "", cut)
+    if task.split == task.first.recipe.data.train:
+        tally.note(f"sentences are of split '{task.split}', which the model was trained on", "", len(task.examples))
+    return tuple(tally.lines())
 
 
 class _Decoded(NamedTuple):

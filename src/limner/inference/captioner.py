@@ -14,7 +14,7 @@ from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, require_captioning, warn_of_unknown_words
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import generate
+from limner.inference.generate import generate, warn_of_cut_off
 from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
@@ -100,6 +100,8 @@ class Captioner(TextGenerator):
             prefixes=prefixes,
             batch_size=batch_size,
         )
+        cut = sum(not n_best[0].ended for n_best in hypotheses)
+        warn_of_cut_off(cut, len(images), "captions", settings.max_length, "raise max_length")
         return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
 
     def describe_each(
@@ -125,6 +127,7 @@ class Captioner(TextGenerator):
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         starts = range(0, len(images), batch_size)
         pending = deque(slice(start, min(start + batch_size, len(images))) for start in starts)
+        cut = done = 0
         while pending:
             rows = pending.popleft()
             batch, given = images[rows], None if prefixes is None else prefixes[rows]
@@ -144,7 +147,9 @@ class Captioner(TextGenerator):
                     pending.extendleft(slice(row, row + 1) for row in reversed(range(rows.start, rows.stop)))
                 continue
             for image, n_best in zip(batch, hypotheses, strict=True):
+                cut, done = cut + (not n_best[0].ended), done + 1
                 yield image, [_caption(self.tokenizer, one) for one in n_best]
+        warn_of_cut_off(cut, done, "captions", settings.max_length, "raise max_length")
 
     def explain(
         self,

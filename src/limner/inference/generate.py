@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from limner.data.batching import bounded_batches, prefetch
@@ -14,6 +15,8 @@ from limner.errors import RunError
 from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
+
+logger = logging.getLogger(__name__)
 
 GENERATION_BATCH_SIZE = 128
 
@@ -76,6 +79,12 @@ def generate(
         if on_progress is not None:
             on_progress(done, len(inputs))
     return hypotheses
+
+
+def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: str) -> None:
+    """Log how many generated sentences did not end before the maximum length."""
+    if cut:
+        logger.warning("%d of %d %s were cut off at max_length=%d; %s", cut, total, noun, max_length, remedy)
 
 
 def require_ensemble(models: Sequence[TrainedModel]) -> None:

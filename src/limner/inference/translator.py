@@ -14,7 +14,7 @@ from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, require_sentences, warn_of_unknown_words
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import generate
+from limner.inference.generate import generate, warn_of_cut_off
 from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
 from limner.progress import Progress
@@ -113,14 +113,8 @@ class Translator(TextGenerator):
             self.models, inputs, self.features_of(given), settings, batch_size=batch_size, on_progress=on_progress
         )
         unfinished = sum(not n_best[0].ended for n_best in hypotheses)
-        if unfinished:
-            logger.warning(
-                "%d of %d translations were cut off at max_length=%d; raise max_length, or split the text into "
-                "sentences",
-                unfinished,
-                len(sentences),
-                settings.max_length,
-            )
+        remedy = "raise max_length, or split the text into sentences"
+        warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, remedy)
         translations = [[EMPTY_TRANSLATION] for _ in sentences]
         for row, n_best in zip(rows, hypotheses, strict=True):
             translations[row] = [_translation(self.tokenizer, one) for one in n_best]

@@ -7,6 +7,7 @@ share of trials with at least the observed difference is p. Segments are not sco
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,8 @@ from limner.metrics.base import Statistics
 Exchange = Literal["outputs", "systems"]
 
 TRIALS = 10_000
+LEVEL = 0.05
+"""Significance level: a difference is significant if p is below it."""
 SEED = 1
 EXCHANGE: Exchange = "systems"
 BLOCK_BYTES = 1 << 25
@@ -37,6 +40,33 @@ class Significance(NamedTuple):
     """a_mean - b_mean."""
     p: float
     """Two-sided p-value."""
+
+
+def check_trials(trials: int, level: float = LEVEL) -> int:
+    """Return a number of trials that can make a difference significant; the smallest p is 1 / (trials + 1).
+
+    Raises:
+        ValueError: there are too few trials.
+    """
+    needed = math.floor(1 / level + 1e-9)
+    if trials < needed:
+        raise ValueError(
+            f"{trials} trials cannot give p < {level:g}, as the smallest p is 1 / (trials + 1); expected {needed} or "
+            "more"
+        )
+    return trials
+
+
+def require_segments(segments: int, level: float = LEVEL) -> str:
+    """Return why no difference can be significant over so few segments; empty if there are enough.
+
+    Of the 2 ** n ways to exchange n segments two give at least the observed difference: the systems themselves and all
+    exchanged.
+    """
+    if 2 / 2**segments < level:
+        return ""
+    needed = math.floor(math.log2(2 / level)) + 1
+    return f"{segments} items cannot give p < {level:g}, whatever their difference; expected {needed} or more"
 
 
 def approximate_randomisation(

@@ -44,6 +44,15 @@ class DataSettings(Settings):
     """Maximum number of tokens of a sentence in training and in the perplexity of the validation split; longer
     sentences are excluded. None for no limit."""
 
+    @model_validator(mode="after")
+    def _validation_is_held_out(self) -> Self:
+        if self.val == self.train:
+            raise ValueError(
+                f"train and val are both '{self.train}', but the best weights cannot be chosen on sentences that the "
+                "model was trained on; set val to another split, or import with --split auto"
+            )
+        return self
+
 
 class FeatureSettings(Settings):
     """Image features that the model reads."""

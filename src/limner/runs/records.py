@@ -306,6 +306,8 @@ class Evaluation(Record):
     """Duration of the evaluation."""
     left_out: int = 0
     """Number of items left out because their image has no features."""
+    notes: tuple[str, ...] = ()
+    """Lines about what was left out or makes the scores doubtful."""
     scores: tuple[StoredScore, ...] = ()
     """Scores of all metrics."""
     items: tuple[EvaluatedItem, ...] = ()

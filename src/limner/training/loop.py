@@ -53,7 +53,8 @@ def train(
         init: run whose vocabularies are used, and its weights where names and shapes match.
         device: device to train on: cpu, cuda or cuda:N; None for cuda where it is available, else cpu.
         command: command line, stored with the model.
-        on_message: called before the first step of a new run with lines about pre-trained embeddings and weights.
+        on_message: called before the first step of a new run with lines about pre-trained embeddings and weights, and
+            about sentences that are left out.
         on_progress: called after every step.
 
     Returns:
@@ -79,7 +80,7 @@ def train(
         claim(out, trained.config, resume)
         stored = find_state(out) if resume else None
         if on_message is not None and stored is None:
-            _report_initialisation(trained, on_message)
+            _report(trained, on_message)
         optimization, state = _set_up(fabric, trained, stored)
         log = RunLog(out, state)
         run = TrainingContext(
@@ -124,8 +125,10 @@ def _set_up(fabric: Fabric, trained: TrainedModel, stored: Path | None) -> tuple
     return Optimization(fabric, wrapped_model, wrapped_optimizer, optimizer, ema), state
 
 
-def _report_initialisation(trained: TrainedModel, on_message: Callable[[str], None]) -> None:
+def _report(trained: TrainedModel, on_message: Callable[[str], None]) -> None:
     facts = trained.config.provenance
+    for line in facts.get("notes", ()):
+        on_message(line)
     if "embeddings" in facts:
         on_message(f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution")
     if "init" in facts:

@@ -90,6 +90,7 @@ def prepare(
             "collection": str(collection.path.resolve()),
             "collection_fingerprint": collection.fingerprint(),
             "training_sentences": len(training_set),
+            **_notes(recipe, training_set, validation_set),
             **initialisation,
             **provenance(recipe.training.seed, command),
         },
@@ -171,14 +172,16 @@ def _both_splits(
         )
         for split, language in ((data.train, source), (data.val, source and source._replace(synthetic=0.0)))
     )
-    for split, examples in ((data.train, training_set), (data.val, validation_set)):
-        if examples.left_out:
-            logger.info(
-                "split '%s': %d sentences of over %d tokens are left out", split, examples.left_out, data.max_tokens
-            )
     if source is not None and source.synthetic:
         _require_synthetic(recipe, training_set, collection)
     return training_set, validation_set
+
+
+def _notes(recipe: Recipe, training_set: Examples, validation_set: Examples) -> dict[str, list[str]]:
+    """Lines about what was excluded from both splits, for the records; none if there is nothing to say."""
+    sets = {recipe.data.train: training_set, recipe.data.val: validation_set}
+    lines = [f"split '{split}': {line}" for split, examples in sets.items() for line in examples.tally.lines()]
+    return {"notes": lines} if lines else {}
 
 
 def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Collection) -> None:

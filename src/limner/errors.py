@@ -43,6 +43,10 @@ class TrainingError(LimnerError):
     """Training cannot continue: the loss is not finite, a split is empty, or a run does not match its recipe."""
 
 
+class ResourceError(LimnerError):
+    """More memory or disk space is needed than there is."""
+
+
 class MissingExtraError(LimnerError):
     """An optional dependency is required and not installed."""
 

@@ -1,15 +1,20 @@
-"""Settings of the process: memory that the allocator keeps, the wait policy and the number of threads of torch."""
+"""The process: memory that is available and that the allocator keeps, wait policy and number of threads of torch."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from limner.errors import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import torch
     from torch import Tensor
 
 TRIM_THRESHOLD = 1 << 30
@@ -17,6 +22,11 @@ TRIM_THRESHOLD = 1 << 30
 MMAP_THRESHOLD = 1 << 25
 """Size in bytes up to which a block comes from the heap, 32 MiB: the largest value that glibc accepts."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+NEGLIGIBLE = 64 << 20
+"""Memory in bytes that is never compared with what is available."""
+_MEMORY_INFORMATION = Path("/proc/meminfo")
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 PARAMETERS_FOR_THREADS = 4_000_000
 """Number of model parameters from which several threads are faster than one."""
@@ -36,6 +46,88 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return bool(mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)) and bool(mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD))
+
+
+def available_memory(device: torch.device | None = None) -> int | None:
+    """Return the bytes that can be allocated without swapping; None if they are not known.
+
+    Args:
+        device: a CUDA device, whose own memory counts; otherwise that of the machine, or of the control group
+            (container) of the process if it is less.
+    """
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [free for free in (_of_machine(), _of_control_group()) if free is not None]
+    return min(found, default=None)
+
+
+def _of_machine() -> int | None:
+    try:
+        lines = _MEMORY_INFORMATION.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):  # not Linux
+        return None
+
+
+def _of_control_group() -> int | None:
+    """Return the free memory of a container that limits it (version 2 or 1 of the kernel's interface)."""
+    for limit, usage in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            total, used = (int((_CONTROL_GROUP / name).read_text(encoding="ascii")) for name in (limit, usage))
+        except (OSError, ValueError):  # no such file, or 'max': no limit
+            continue
+        return max(0, total - used)
+    return None
+
+
+def require_memory(needed: int, purpose: str, remedy: str, available: int | None = None) -> None:
+    """Check that memory is available, before it is allocated.
+
+    Args:
+        needed: estimate in bytes; rather too low than too high, as what would fit is not refused.
+        purpose: what needs the memory.
+        remedy: settings to lower.
+        available: result of `available_memory`; by default that of the machine.
+
+    Raises:
+        ResourceError: there is less.
+    """
+    if needed <= NEGLIGIBLE:
+        return
+    available = available_memory() if available is None else available
+    if available is not None and needed > available:
+        raise ResourceError(
+            f"{purpose}: needs about {_in_gib(needed)} of memory, and {_in_gib(available)} are available; {remedy}"
+        )
+
+
+def require_space(folder: Path, needed: int, purpose: str, remedy: str) -> None:
+    """Check that a disk has room, before files are written.
+
+    Args:
+        folder: folder to write, which need not exist.
+        needed: estimate in bytes.
+        purpose: what needs the room.
+        remedy: settings to lower.
+
+    Raises:
+        ResourceError: there is less.
+    """
+    existing = next((one for one in (folder, *folder.absolute().parents) if one.is_dir()), Path())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise ResourceError(
+            f"{folder}: {purpose} needs about {_in_gib(needed)} of disk space, and {_in_gib(free)} are free; {remedy}"
+        )
+
+
+def _in_gib(size: int) -> str:
+    return f"{size / (1 << 30):,.1f} GiB"
 
 
 def set_wait_policy() -> None:

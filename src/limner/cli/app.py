@@ -83,9 +83,21 @@ def _run() -> int:
     except (LimnerError, OSError) as error:
         print_error(error)
         return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print_error("the memory is not enough; lower the batch size or the sizes in the settings, or free memory")
+        return 1
     if status == INTERRUPTED:
         err.print("interrupted; files already written are complete; repeat the command (train: with --resume)")
     return status or 0
+
+
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether an allocation failed: of Python, or of torch, which raises a RuntimeError."""
+    return isinstance(error, MemoryError) or any(
+        text in str(error) for text in ("out of memory", "can't allocate memory", "alloc_cpu.cpp")
+    )
 
 
 def _usage_message(error: Any) -> str:  # noqa: ANN401  (typer does not export its errors)

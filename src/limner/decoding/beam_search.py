@@ -21,6 +21,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.layers.precision import precise
 from limner.models.protocols import ConditionalLM, Memory, State
+from limner.process import available_memory, require_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 Trace = Callable[[Beam, Choice | None, int], None]
@@ -58,6 +59,7 @@ def beam_search(
     if len(batch) == 0:
         return []
     vocab_size = _vocab_size(models)
+    _require_memory(batch, settings, vocab_size)
     prefix = pad_prefixes(prefixes, batch, settings.max_length, vocab_size)
     rules = Rules(settings, prefix)
     select_continuations: Select = BestContinuations(settings.beam_size)
@@ -96,6 +98,21 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     if len(log_probs) == 1:
         return log_probs[0]
     return torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))
+
+
+def _require_memory(batch: Batch, settings: DecodingSettings, vocab_size: int) -> None:
+    """Check that the logits, log-probabilities and tokens of all hypotheses fit into the memory of the device.
+
+    Raises:
+        ResourceError: they do not.
+    """
+    rows = len(batch) * settings.beam_size
+    require_memory(
+        rows * (8 * vocab_size + 8 * settings.max_length),
+        f"beams of {settings.beam_size:,} hypotheses for {len(batch):,} inputs",
+        "lower beam_size (--beam-size), or the number of inputs in a batch (--batch-size)",
+        available_memory(batch.target_in.device),
+    )
 
 
 def _vocab_size(models: Sequence[ConditionalLM]) -> int:

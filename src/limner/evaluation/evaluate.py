@@ -36,7 +36,7 @@ from limner.metrics import (
     sentence_scores,
 )
 from limner.metrics.classification import accuracy_statistics
-from limner.retrieval.all_pairs import MEMORY_BUDGET
+from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget
 from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
@@ -135,6 +135,8 @@ def evaluate(
         SettingsError: an unknown metric, a shortlist larger than the number of images, or an image control for a model
             that uses no images; a baseline of regions for a model without regions or with an image control.
     """
+    if options.retrieval:
+        require_budget(options.budget)  # before hours of decoding
     began = time.perf_counter()
     options = options or EvaluationOptions()
     require_metrics(_sentence_metrics(options) or ())

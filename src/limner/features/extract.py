@@ -20,6 +20,7 @@ from limner.features.repair import IntactRows, discard_unreadable, repair_table,
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable, TableWriter, table_path
 from limner.media.modality import VIDEO
+from limner.process import require_memory
 from limner.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -210,4 +211,6 @@ def _read_batches(
 
 def _padded(inputs: list[EncoderInput], batch_size: int) -> EncoderInput:
     """Stack inputs and repeat the last one to a constant batch size, so that a resumed run gives identical bits."""
+    size = batch_size * sum(values.nbytes for values in inputs) // len(inputs)
+    require_memory(5 * size, f"a batch of {batch_size:,} inputs", "lower batch_size (--batch-size)")  # bytes and floats
     return np.stack(inputs + [inputs[-1]] * (batch_size - len(inputs)))

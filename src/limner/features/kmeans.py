@@ -32,6 +32,7 @@ from limner.bounds import Epochs, FilterCount, GridSide, PatchSide, Seed, Severa
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
 from limner.media.image import ImageInput, Pixels, describe_input, open_image
+from limner.process import require_memory
 from limner.progress import Progress
 from limner.settings import Settings
 from limner.storage.tensors import read_tensors, save_tensors
@@ -133,6 +134,7 @@ def learn_filters(
     paths = [collection.image_path(item) for item in collection.items(split) if item.image is not None]
     if not paths:
         raise CollectionError(f"{collection.path}: split '{split}' has no images to learn filters from; choose another")
+    _require_memory(settings, len(paths))
     random = np.random.default_rng(settings.seed)
     batches = -(-settings.patches // BATCH_PATCHES)
     total = len(paths) + settings.passes * batches
@@ -154,6 +156,19 @@ def learn_filters(
     centroids = spherical_kmeans(patches, mean, whitening, settings, random, advance)
     advance(total)
     return Filters(settings, mean, whitening, centroids)
+
+
+def _require_memory(settings: KMeansSettings, images: int) -> None:
+    """Check that the patches, and the products of their values for the whitening, fit into memory.
+
+    Raises:
+        ResourceError: they do not.
+    """
+    values = 3 * settings.patch**2
+    patches = min(settings.patches, images * settings.positions**2) * values
+    products = 2 * 4 * values**2
+    remedy = "patches (--patches)" if patches > products else "the side of a patch (--patch)"
+    require_memory(patches + products, "k-means of image patches", f"lower {remedy}")
 
 
 def _sample_patches(

@@ -9,6 +9,7 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
+from limner.device import AllocationLimit
 from limner.models.bag_of_words import BagOfWords, BagOfWordsSettings
 from limner.models.dense_captioner import DenseCaptioner, DenseCaptionerSettings
 from limner.models.hmm import HMM, HMMSettings
@@ -77,5 +78,14 @@ def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:
 
     Raises:
         SettingsError: the model needs image features that `inputs` does not have.
+        ResourceError: its weights do not fit into the memory of the machine.
     """
-    return cast(Model, MODELS[type(settings)](settings, inputs))
+    with AllocationLimit(f"weights of model '{settings.name}'", f"lower {largest_size(settings)}"):
+        return cast(Model, MODELS[type(settings)](settings, inputs))
+
+
+def largest_size(settings: ModelSettings) -> str:
+    """Return the assignment of the largest size of a model, for messages about memory."""
+    sizes = {name: value for name, value in settings if isinstance(value, int) and not isinstance(value, bool)}
+    name = max(sizes, key=sizes.__getitem__, default=None)
+    return "the sizes of the model (model.*)" if name is None else f"model.{name} ({sizes[name]:,})"

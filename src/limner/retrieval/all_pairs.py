@@ -19,6 +19,7 @@ from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, c
 from limner.decoding.scoring import sentence_log_probs
 from limner.device import native_bf16
 from limner.models.protocols import Model, PairScorer, device_of
+from limner.process import require_memory
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
@@ -62,6 +63,7 @@ def score_tiles(
         bf16: whether matrix products may be computed in bfloat16.
         on_progress: called with the number of pairs done and their total.
     """
+    require_budget(budget)
     training, device = model.training, device_of(model)
     scorer = model if isinstance(model, PairScorer) and model.separable else None
     half, dtype = budget // 2, torch.bfloat16 if bf16 else torch.float32
@@ -88,6 +90,11 @@ def score_tiles(
                     on_progress(pairs, len(targets) * len(items))
     finally:
         model.train(training)
+
+
+def require_budget(budget: int) -> None:
+    """Check that a working memory is available; ResourceError if it is not."""
+    require_memory(budget, "working memory of all-pairs scoring", "lower the budget (--memory)")
 
 
 def _blocks(targets: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:

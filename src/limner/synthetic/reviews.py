@@ -20,7 +20,7 @@ from limner.errors import CollectionError
 from limner.progress import Progress
 from limner.settings import Settings
 from limner.storage.json_text import to_json
-from limner.synthetic.storage import matches_record, write_collection
+from limner.synthetic.storage import matches_record, require_room, write_collection
 
 RECORD = "reviews.json"
 EDITION = 2
@@ -102,6 +102,7 @@ def generate_reviews(path: Path | str, settings: ReviewSettings, on_progress: Pr
     record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         return Collection.open(path)
+    require_room(path, settings.train + settings.val + settings.test, 0)
     items = []
     for split in ("train", "val", "test"):
         for index in range(getattr(settings, split)):

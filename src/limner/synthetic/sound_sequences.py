@@ -23,7 +23,7 @@ from limner.progress import Progress
 from limner.settings import Settings
 from limner.storage.json_text import to_json
 from limner.synthetic.sounds import QUALITIES, make_sound, synthesise
-from limner.synthetic.storage import draw_collection, matches_record
+from limner.synthetic.storage import draw_collection, matches_record, require_room
 
 RECORD = "sound_sequences.json"
 EDITION = 1
@@ -72,6 +72,7 @@ def generate_sound_sequences(
     record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         return Collection.open(path)
+    require_room(path, settings.train + settings.val + settings.test, 2 * settings.seconds * settings.rate)
     soundfile_module("writing sounds")
     jobs = [
         partial(_write_item, settings, split, index)

@@ -26,7 +26,7 @@ from limner.media.audio import soundfile_module
 from limner.progress import Progress
 from limner.settings import Settings
 from limner.storage.json_text import to_json
-from limner.synthetic.storage import matches_record, write_collection
+from limner.synthetic.storage import matches_record, require_room, write_collection
 
 __all__ = ["QUALITIES", "Sound", "SoundSettings", "describe_sound", "generate_sounds", "make_sound", "synthesise"]
 
@@ -141,6 +141,7 @@ def generate_sounds(path: Path | str, settings: SoundSettings, on_progress: Prog
     if matches_record(path, RECORD, record):
         logger.info("%s: exists with the same settings", path)
         return Collection.open(path)
+    require_room(path, settings.train + settings.val + settings.test, 2 * settings.seconds * settings.rate)
     soundfile = soundfile_module("writing sounds")
     with TemporaryDirectory(prefix="limner-sounds-") as temporary:
         try:

@@ -7,13 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError
 from limner.files import read_bytes
+from limner.process import require_memory, require_space
 from limner.progress import Progress
+
+ITEM_BYTES = 2048
+"""Memory in bytes of an item with its sentences while a collection is made, rather too low than too high."""
 
 
 def matches_record(path: Path, record_name: str, record: str) -> bool:
@@ -38,6 +42,24 @@ def matches_record(path: Path, record_name: str, record: str) -> bool:
         content = f"{kind} of other settings" if stored else f"files that are not a collection of generated {kind}"
         raise CollectionError(f"{path}: has {content}; choose another folder, or remove this one first")
     return True
+
+
+def require_room(path: Path, count: int, file_bytes: float) -> None:
+    """Check that a collection of generated items fits into the memory and on the disk, before the first is made.
+
+    Args:
+        path: folder of the collection.
+        count: number of items.
+        file_bytes: typical size of the file of an item, rather too low than too high.
+
+    Raises:
+        ResourceError: it does not.
+    """
+    purpose, remedy = f"a collection of {count:,} items", "lower the numbers of items (--train, --val, --test)"
+    require_memory(count * ITEM_BYTES, purpose, remedy)
+    require_space(path, round(count * file_bytes), purpose, remedy)
+    if file_bytes:
+        require_space(Path(gettempdir()), round(count * file_bytes), purpose, f"{remedy}, or set TMPDIR")
 
 
 def write_collection(

@@ -35,6 +35,7 @@ from limner.storage.tensors import load_tensors
 from limner.text.embeddings import initial_embeddings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.training.memory import require_training_memory
 from limner.training.optimizers import build_optimizer
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ def prepare(
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
     if not isinstance(model, CountBasedModel):
         build_optimizer(model.named_parameters(), recipe.training)  # checks the patterns of parameter names
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        require_training_memory(model, recipe, training_set, device)
     if recipe.training.pretrained_embeddings:
         embedded = tokenizer if source is None else source.tokenizer
         initialisation |= _initialise_embeddings(model, embedded, recipe.training)

@@ -24,7 +24,7 @@ from limner.synthetic.scenes.clips import ClipSettings, generate_clips
 from limner.synthetic.scenes.drawing import draw_scene
 from limner.synthetic.scenes.grammar import describe_scene, english_phrase
 from limner.synthetic.scenes.scene import SENSES, make_scene, sample_senses
-from limner.synthetic.storage import draw_collection, matches_record
+from limner.synthetic.storage import draw_collection, matches_record, require_room
 
 __all__ = [
     "SENSES",
@@ -79,6 +79,7 @@ def generate_scenes(path: Path | str, settings: SceneSettings, on_progress: Prog
     if matches_record(path, RECORD, record):
         logger.info("%s: exists with the same settings", path)
         return Collection.open(path)
+    require_room(path, settings.train + settings.val + settings.test, settings.size**2 / 8)
     jobs = [
         partial(_draw_image, settings, split, index)
         for split in ("train", "val", "test")

@@ -37,7 +37,7 @@ from limner.synthetic.scenes.scene import (
     Scene,
     SceneObject,
 )
-from limner.synthetic.storage import draw_collection, matches_record
+from limner.synthetic.storage import draw_collection, matches_record, require_room
 from limner.text.labels import HIDDEN, VISIBLE
 
 RECORD = "clips.json"
@@ -114,6 +114,7 @@ def generate_clips(path: Path | str, settings: ClipSettings, on_progress: Progre
     record = to_json({"edition": EDITION, **settings.model_dump()}, indent=1)
     if matches_record(path, RECORD, record):
         return Collection.open(path)
+    require_room(path, settings.train + settings.val + settings.test, settings.frames * settings.size**2 / 50)
     av_module("writing clips")
     jobs = [
         partial(_write_item, settings, split, index)

@@ -1,0 +1,67 @@
+"""Estimate of the memory of a training, compared with what is available before the first step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import nn
+
+from limner.data.dataset import Examples
+from limner.models import Model, largest_size
+from limner.process import available_memory, require_memory
+from limner.runs.recipe import Recipe
+from limner.runs.training_settings import SGDSettings, TrainingSettings
+
+NUMBER_BYTES = 4
+"""Bytes of a weight, a gradient or an activation in float32."""
+LOGIT_TENSORS = 2
+"""Tensors of the size of the logits in a step: the logits and their gradient."""
+
+
+class TrainingMemory(NamedTuple):
+    """Memory of a training in bytes, besides the weights; rather too low than too high."""
+
+    states: int
+    """Gradients, moments of the optimizer and the moving average of the weights."""
+    batch: int
+    """Logits and hidden layers of a batch, with their gradients."""
+
+
+def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples) -> TrainingMemory:
+    """Estimate the memory that the steps of a training need.
+
+    Each weight matrix writes its rows once for each position of the sentences; a table of the size of the vocabulary is
+    an embedding, or computes the logits. Activations of convolutions are not counted.
+
+    Args:
+        model: model whose weights exist.
+        settings: settings of the training.
+        examples: training examples, whose mean length is that of a batch.
+    """
+    parameters = list(cast(nn.Module, model).parameters())
+    weights = NUMBER_BYTES * sum(one.numel() for one in parameters)
+    moments = (settings.optimizer.momentum > 0) if isinstance(settings.optimizer, SGDSettings) else 2
+    copies = 1 + moments + (settings.ema_decay > 0)
+    matrices = [one.shape for one in parameters if one.dim() == 2]
+    widths = sum(rows if rows != model.vocab_size else min(rows, columns) for rows, columns in matrices)
+    rows = min(settings.batch_size, len(examples))
+    if settings.objective == "scst":
+        rows *= settings.scst.samples
+    tokens = rows * (1 + sum(map(len, examples.targets)) // max(1, len(examples)))
+    batch = NUMBER_BYTES * tokens * (LOGIT_TENSORS * model.vocab_size + widths)
+    return TrainingMemory(weights * copies, batch)
+
+
+def require_training_memory(model: Model, recipe: Recipe, examples: Examples, device: torch.device) -> None:
+    """Check that the memory of a training is available.
+
+    Raises:
+        ResourceError: it is not; names the setting that needs most of it.
+    """
+    settings = recipe.training
+    needed = estimate_memory(model, settings, examples)
+    remedy = f"lower training.batch_size ({settings.batch_size:,})"
+    if needed.states > needed.batch:
+        remedy = f"lower {largest_size(recipe.model)}"
+    require_memory(sum(needed), "training", remedy, available_memory(device))

@@ -1,0 +1,130 @@
+"""Memory that would be allocated is compared with what is available, and the error names the setting to lower."""
+
+import pytest
+import torch
+
+from limner import process
+from limner.data.examples import Example, collate
+from limner.decoding.beam_search import beam_search
+from limner.decoding.settings import DecodingSettings
+from limner.device import AllocationLimit
+from limner.errors import ResourceError
+from limner.features.kmeans import KMeansSettings, learn_filters
+from limner.models import ModelInputs, build_model
+from limner.models.mrnn import MRNNSettings
+from limner.process import available_memory, require_memory, require_space
+from limner.retrieval.all_pairs import score_tiles
+from limner.synthetic.reviews import ReviewSettings, generate_reviews
+from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.training.loop import train
+from limner.training.memory import estimate_memory
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """A machine with 1 MiB of free memory."""
+    monkeypatch.setattr(process, "NEGLIGIBLE", 0)
+    monkeypatch.setattr(process, "available_memory", lambda device=None: 1 << 20)
+    for module in ("device", "decoding.beam_search", "training.memory"):
+        monkeypatch.setattr(f"limner.{module}.available_memory", lambda device=None: 1 << 20)
+
+
+def test_the_smaller_of_machine_and_control_group_is_available(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "_MEMORY_INFORMATION", tmp_path / "meminfo")
+    monkeypatch.setattr(process, "_CONTROL_GROUP", tmp_path)
+    assert available_memory() is None
+    (tmp_path / "meminfo").write_text("MemTotal:  8388608 kB\nMemAvailable:  4194304 kB\n")
+    assert available_memory() == 4 * GIB
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("5\n")
+    assert available_memory() == 4 * GIB
+    (tmp_path / "memory.max").write_text(f"{GIB + 5}\n")
+    assert available_memory() == GIB
+
+
+def test_the_error_names_what_is_needed_and_the_remedy(monkeypatch):
+    monkeypatch.setattr(process, "available_memory", lambda device=None: GIB)
+    require_memory(GIB, "a", "b")
+    with pytest.raises(ResourceError, match=r"^training: needs about 2\.0 GiB of memory, and 1\.0 GiB are "):
+        require_memory(2 * GIB, "training", "lower training.batch_size")
+    monkeypatch.setattr(process, "available_memory", lambda device=None: None)
+    require_memory(1 << 60, "where it is not known", "nothing is refused")
+
+
+def test_disk_space(tmp_path):
+    require_space(tmp_path / "new" / "folder", 1, "a", "b")
+    with pytest.raises(ResourceError, match=r"new: a needs about .* GiB of disk space, and .* are free; lower b"):
+        require_space(tmp_path / "new", 1 << 60, "a", "lower b")
+
+
+def test_tensors_that_do_not_fit_are_not_created(little_memory):
+    with AllocationLimit("weights", "lower sizes"):
+        torch.zeros(10, 10)
+        torch.empty(0)
+        with pytest.raises(ResourceError, match=r"^weights: needs about .*; lower sizes$"):
+            torch.empty((1 << 20, 1 << 20))
+    with AllocationLimit("weights", "lower sizes"), pytest.raises(ResourceError):
+        for _ in range(10):
+            torch.ones(50_000)
+
+
+def test_a_model_that_is_too_large_is_not_built():
+    settings = MRNNSettings(hidden_dim=65_536, embedding_dim=65_536, multimodal_dim=65_536)
+    with pytest.raises(ResourceError, match=r"weights of model 'mrnn': needs .*; lower model\.\w+_dim \(65,536\)"):
+        build_model(settings, ModelInputs(10_000_000, {"pooled": (65_536,)}))
+
+
+def test_the_limit_changes_no_weight():
+    settings, inputs = MRNNSettings(hidden_dim=4, embedding_dim=5), ModelInputs(9, {"pooled": (3,)})
+    torch.manual_seed(3)
+    limited = build_model(settings, inputs)
+    torch.manual_seed(3)
+    free = type(limited)(settings, inputs)
+    assert all(map(torch.equal, limited.state_dict().values(), free.state_dict().values()))
+
+
+def test_the_estimate_of_a_training_counts_states_and_logits(trained_on_colours, recipe_of, tiny):
+    from limner.training.setup import prepare
+
+    recipe = recipe_of("colour", ema_decay=0.9, batch_size=8)
+    model, examples, _ = prepare(recipe, tiny, "test")
+    weights = 4 * sum(one.numel() for one in model.model.parameters())
+    states, batch = estimate_memory(model.model, recipe.training, examples)
+    assert states == 4 * weights  # gradients, two moments, the average
+    assert batch > 8 * 4 * 2 * 4 * model.model.vocab_size
+
+
+def test_a_training_that_does_not_fit_is_refused_before_the_first_step(recipe_of, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "NEGLIGIBLE", 0)
+    monkeypatch.setattr("limner.training.memory.available_memory", lambda device=None: 1000)
+    with pytest.raises(ResourceError, match=r"^training: needs about .*; lower (model\.\w+|training\.batch_size) \("):
+        train(recipe_of("colour"), tiny, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_beam_that_does_not_fit_is_refused(little_memory):
+    from limner.models.ngram import NGram, NGramSettings
+
+    model = NGram(NGramSettings(), ModelInputs(10_000))
+    with pytest.raises(ResourceError, match=r"beams of 100,000 hypotheses for 1 inputs: .*; lower beam_size"):
+        beam_search([model], collate([Example("a", ())]), DecodingSettings(beam_size=100_000))
+
+
+def test_a_working_memory_that_is_not_there_is_refused():
+    with pytest.raises(ResourceError, match=r"lower the budget \(--memory\)"):
+        next(score_tiles(None, [], [], None, budget=1 << 44))
+
+
+def test_collections_that_do_not_fit_are_not_generated(little_memory, tmp_path):
+    with pytest.raises(ResourceError, match=r"a collection of 1,000 items.*lower the numbers of items \(--train"):
+        generate_reviews(tmp_path / "c", ReviewSettings(train=1000, val=0, test=0))
+    with pytest.raises(ResourceError, match=r"--train"):
+        generate_scenes(tmp_path / "c", SceneSettings(train=10_000_000))
+    assert not (tmp_path / "c").exists()
+
+
+def test_patches_that_do_not_fit_are_refused(tiny):
+    with pytest.raises(ResourceError, match=r"k-means of image patches: .*; lower the side of a patch \(--patch\)"):
+        learn_filters(tiny, KMeansSettings(size=1024, patch=1024, grid=1, filters=4))

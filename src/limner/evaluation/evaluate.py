@@ -135,8 +135,6 @@ def evaluate(
         SettingsError: an unknown metric, a shortlist larger than the number of images, or an image control for a model
             that uses no images; a baseline of regions for a model without regions or with an image control.
     """
-    if options.retrieval:
-        require_budget(options.budget)  # before hours of decoding
     began = time.perf_counter()
     options = options or EvaluationOptions()
     require_metrics(_sentence_metrics(options) or ())
@@ -146,6 +144,7 @@ def evaluate(
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     if retrieval_features is not None:
         require_shortlist(task.measures.shortlist, task.examples.items)
+        require_budget(options.budget)
     task = _with_image_control(task)
     # A baseline does not write the model's sentences, and metrics of regions alone do not need them.
     decoded = None if options.regions.baseline or _sentence_metrics(options) == () else _decode(task)

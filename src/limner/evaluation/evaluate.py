@@ -151,9 +151,8 @@ def evaluate(
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
-    retrieval = RetrievalEvaluation((), None)
-    if retrieval_features is not None:
-        retrieval = _evaluate_retrieval(task, retrieval_features)
+    nothing = RetrievalEvaluation((), None)
+    retrieval = nothing if retrieval_features is None else _evaluate_retrieval(task, retrieval_features)
     regions = _evaluate_regions(task)
     recipe = task.first.recipe
     return Evaluation(

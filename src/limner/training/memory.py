@@ -53,7 +53,7 @@ def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples
     return TrainingMemory(weights * copies, batch)
 
 
-def require_training_memory(model: Model, recipe: Recipe, examples: Examples, device: torch.device) -> None:
+def require_training_memory(model: Model, recipe: Recipe, examples: Examples) -> None:
     """Check that the memory of a training is available.
 
     Raises:
@@ -64,4 +64,5 @@ def require_training_memory(model: Model, recipe: Recipe, examples: Examples, de
     remedy = f"lower training.batch_size ({settings.batch_size:,})"
     if needed.states > needed.batch:
         remedy = f"lower {largest_size(recipe.model)}"
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     require_memory(sum(needed), "training", remedy, available_memory(device))

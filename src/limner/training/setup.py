@@ -77,10 +77,7 @@ def prepare(
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
-    if not isinstance(model, CountBasedModel):
-        build_optimizer(model.named_parameters(), recipe.training)  # checks the patterns of parameter names
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        require_training_memory(model, recipe, training_set, device)
+    _require_steps(recipe, model, training_set)
     if recipe.training.pretrained_embeddings:
         embedded = tokenizer if source is None else source.tokenizer
         initialisation |= _initialise_embeddings(model, embedded, recipe.training)
@@ -235,6 +232,13 @@ def _initialise_from_run(init: Path, model: Model) -> dict[str, str]:
             ", ".join(missing),
         )
     return {"init": f"{init}: {transferred}", "init_sha256": sha256(weights)}
+
+
+def _require_steps(recipe: Recipe, model: Model, training_set: Examples) -> None:
+    """Check the patterns of parameter names and the memory of the steps of gradient descent, if there are any."""
+    if not isinstance(model, CountBasedModel):
+        build_optimizer(model.named_parameters(), recipe.training)
+        require_training_memory(model, recipe, training_set)
 
 
 def _require_objective(recipe: Recipe, model: Model) -> None:

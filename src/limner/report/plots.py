@@ -80,25 +80,32 @@ def _finish(axes: Axes) -> None:
         axes.legend(frameon=False, labelcolor=INK, fontsize=9, handlelength=1.4)
 
 
-def loss_curves(log: Sequence[LogLine]) -> Figure:
-    """Plot the training and validation loss in nats per token against the number of updates."""
+def loss_curves(log: Sequence[LogLine], kept: int | None = None) -> Figure:
+    """Plot the training and validation loss in nats per token against the number of updates.
+
+    Args:
+        log: the training log.
+        kept: update of the kept weights, which a dashed line marks.
+    """
     figure = _figure()
     axes = _axes(figure, "Loss, nats per token", "updates")
     for kind, name, colour in (("train", "training", COLOURS[0]), ("val", "validation", COLOURS[1])):
         points = [(line.step, line.loss) for line in log if line.kind == kind and line.loss is not None]
         _line(axes, points, name, colour)
+    _mark_kept(axes, kept)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     _finish(axes)
     return figure
 
 
-def metric_curves(title: str, log: Sequence[LogLine], names: Mapping[str, str]) -> Figure:
+def metric_curves(title: str, log: Sequence[LogLine], names: Mapping[str, str], kept: int | None = None) -> Figure:
     """Plot validation metrics against the number of updates.
 
     Args:
         title: title of the plot.
         log: the training log.
         names: labels of the metrics by their name in the log.
+        kept: update of the kept weights, which a dashed line marks.
     """
     figure = _figure()
     axes = _axes(figure, title, "updates")
@@ -106,9 +113,15 @@ def metric_curves(title: str, log: Sequence[LogLine], names: Mapping[str, str]) 
     for position, (name, label) in enumerate(names.items()):
         points = [(step, values[name]) for step, values in validations if name in values]
         _line(axes, points, label, COLOURS[position % len(COLOURS)])
+    _mark_kept(axes, kept)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     _finish(axes)
     return figure
+
+
+def _mark_kept(axes: Axes, step: int | None) -> None:
+    if step is not None:
+        axes.axvline(step, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="kept weights")
 
 
 def recall_curves(

@@ -1,12 +1,22 @@
-"""Drawings of images with boxes and descriptions."""
+"""Drawings of images with boxes and descriptions, and their cards in the report."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 from PIL import Image, ImageDraw, ImageFont
+
+from limner.errors import MediaError
+from limner.media.image import open_image
+from limner.report.thumbnails import Thumbnails
+from limner.runs.records import ImageRegions
+
+logger = logging.getLogger(__name__)
 
 Box = tuple[float, float, float, float]
 
@@ -54,3 +64,26 @@ def _label(
 @cache
 def _font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", FONT_SIZE)
+
+
+class RegionCard(NamedTuple):
+    """An image of a dense captioner."""
+
+    regions: ImageRegions
+    thumbnail: str | None
+    """Drawing of the detected regions; None if the image is missing, damaged or over the size limit of the page."""
+
+
+def region_cards(images: Sequence[ImageRegions], thumbnails: Thumbnails) -> list[RegionCard]:
+    """Draw the detected regions of images."""
+    cards = []
+    for one in images:
+        url = None
+        try:
+            if one.image is not None:
+                regions = [(region.box, region.text) for region in one.detected]
+                url = thumbnails.of_image(draw_regions(open_image(Path(one.image)), regions))
+        except MediaError as error:
+            logger.info("%s", error)
+        cards.append(RegionCard(one, url))
+    return cards

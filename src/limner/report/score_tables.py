@@ -115,12 +115,12 @@ def control_tables(evaluations: Sequence[Evaluation], modality: Modality) -> lis
         if group[-1].image_control == "right":
             continue
         names = dict.fromkeys(score.name for evaluation in group for score in evaluation.scores)
-        values = [{score.name: _format(score) for score in evaluation.scores} for evaluation in group]
+        values = [{score.name: format_score(score) for score in evaluation.scores} for evaluation in group]
         tables.append(
             {
                 "title": title,
                 "columns": [evaluation.image_control for evaluation in group],
-                "rows": [(_full_label(name, modality), [column.get(name, "–") for column in values]) for name in names],
+                "rows": [(full_label(name, modality), [column.get(name, "–") for column in values]) for name in names],
             }
         )
     return tables
@@ -130,8 +130,8 @@ def _retrieval_label(name: str, direction: str) -> str:
     return RETRIEVAL_LABELS.get(name.removeprefix(f"{direction}_"), name)
 
 
-def _full_label(name: str, modality: Modality) -> str:
-    """The label of a score, with the direction of a retrieval score."""
+def full_label(name: str, modality: Modality) -> str:
+    """Return the label of a score, with the direction of a retrieval score."""
     for direction, title in retrieval_titles(modality).items():
         if name.startswith(f"{direction}_"):
             return f"{title}: {_retrieval_label(name, direction)}"
@@ -141,11 +141,12 @@ def _full_label(name: str, modality: Modality) -> str:
 def _row(name: str, score: Score, published: Mapping[str, float]) -> ScoreRow:
     value = published.get(score.name)
     return ScoreRow(
-        name, _format(score), "–" if value is None else _format(score._replace(value=value)), score.signature
+        name, format_score(score), "–" if value is None else format_score(score._replace(value=value)), score.signature
     )
 
 
-def _format(score: Score) -> str:
+def format_score(score: Score) -> str:
+    """Write the value of a score with the decimals of its scale."""
     if "scale:" in score.signature:
         return format_value(score.value, 1)
     if abs(score.value) >= SCIENTIFIC:

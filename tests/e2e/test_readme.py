@@ -33,7 +33,7 @@ def place(tmp_path_factory) -> Path:
     changes = ["training.epochs=1", f"training.pretrained_image_encoder={run}"]
     limner.train(limner.load_recipe("scenes/demo-translate", changes), scenes, place / "demo" / "translation")
     (place / "my_photos").mkdir()
-    for item in scenes.items("test")[:3]:
+    for item in scenes.items("test")[:12]:
         shutil.copy(scenes.image_path(item), place / "my_photos" / f"{item.id}.jpg")
         (place / "my_photos" / f"{item.id}.txt").write_text("One sentence.\nAnother one.\n")
     return place
@@ -92,8 +92,10 @@ def test_translate_and_diagnose(place):
 def test_user_images(place):
     printed = shell(SHELL[3], place)
     mine = limner.Collection.open(place / "collections" / "mine")
-    assert "3 items with 6 sentences" in printed
-    assert len(FeatureTable.open(mine, "pixels64")) == 3
+    assert "12 items with 24 sentences" in printed
+    assert len(FeatureTable.open(mine, "efficientnet-lite2")) == 12
+    assert re.findall(r"^next: limner (\w+) ", printed, re.MULTILINE) == ["features", "train", "evaluate"]
+    assert (place / "runs" / "mine" / "model.safetensors").is_file()
 
 
 def test_user_filters_and_a_row_of_a_published_table(place):

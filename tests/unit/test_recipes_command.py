@@ -47,7 +47,7 @@ def test_as_json(capsys, monkeypatch):
     _, printed, _ = recipes(capsys, monkeypatch, "own/photos", "--json")
     shown = json.loads(printed)
     assert Recipe.parse(shown["settings"]) == load_recipe("own/photos", [])
-    assert shown["needs"] == ["sentences in en", "features mobilenet_v2"]
+    assert shown["needs"] == ["sentences in en", "features efficientnet-lite2"]
     _, printed, _ = recipes(capsys, monkeypatch, "sounds", "--json")
     assert [one["name"] for one in json.loads(printed)] == ["sounds/mlbl-b"]
 

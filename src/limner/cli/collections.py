@@ -10,8 +10,9 @@ import typer
 
 from limner.bounds import CountOrNone, Probability, Seed
 from limner.cli.app import DATA, app
+from limner.cli.next_steps import after_generate, after_import
 from limner.cli.options import ForceOption, JsonOption, Number, given
-from limner.cli.terminal import activity, err, print_json, print_summary, progress_bar
+from limner.cli.terminal import activity, err, print_json, print_next, print_summary, progress_bar
 from limner.errors import SettingsError, did_you_mean
 from limner.storage.outputs import claim_file, save_output
 
@@ -70,11 +71,13 @@ def import_(
 
     Example: `limner import flickr ~/flickr8k collections/flickr8k`
     """
+    from limner.data.collection import Collection
     from limner.data.readers import ReaderOptions, import_collection
 
     options = ReaderOptions(images=images, splits=splits, lang=lang, split=split)
     with progress_bar("copying images" if copy else "importing") as bar:
         report = import_collection(kind, source, collection, options, strict=strict, copy=copy, on_progress=bar)
+    next_command = after_import(Collection.open(report.collection))
     if as_json:
         print_json(
             {
@@ -85,11 +88,13 @@ def import_(
                 "phrases": report.phrases,
                 **report.changes._asdict(),
                 **report.tally.as_dict(),
+                "next": next_command,
             }
         )
-    else:
-        for line in report.lines():
-            typer.echo(line)
+        return
+    for line in report.lines():
+        typer.echo(line)
+    print_next(next_command)
 
 
 TrainingItemsOption = Annotated[
@@ -161,12 +166,12 @@ def generate(
     values = given(seed=seed, train=train, val=val, test=test, ambiguous=ambiguous, occluded=occluded)
     with progress_bar(f"generating {kind}") as bar:
         generated = _generate(kind, collection, values, bar)
-    next_command = _next_command(kind, generated)
+    next_command = after_generate(kind, generated)
     if as_json:
         print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
         return
     typer.echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
-    typer.echo(f"next: {next_command}")
+    print_next(next_command)
 
 
 def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progress) -> Collection:
@@ -194,20 +199,6 @@ def _generate(kind: str, path: Path, values: dict[str, Any], on_progress: Progre
     if kind == "scenes":
         return generate_scenes(path, SceneSettings.parse(values, kind), on_progress)
     return generate_clips(path, ClipSettings.parse(values, kind), on_progress)
-
-
-def _next_command(kind: str, generated: Collection) -> str:
-    """Return the command that usually follows: features of files, or a training on texts."""
-    if kind == "reviews":
-        return f"limner train lecture/reviews --collection {generated.path} --out runs/reviews"
-    from limner.media.modality import IMAGE, VIDEO
-
-    modality = generated.items()[0].modality or IMAGE
-    backbone = modality.default_backbone
-    if kind == "sound-sequences":
-        backbone = f"{backbone}:{max(len(item.frame_labels) for item in generated.items())}"
-    frames = " --frames 16" if modality is VIDEO else ""  # the table that the recipes of clips read
-    return f"limner features {generated.path} --backbone {backbone}{frames}"
 
 
 @app.command(rich_help_panel=DATA)

@@ -9,6 +9,7 @@ import typer
 
 from limner.bounds import CountOrNone, Mebibytes
 from limner.cli.app import MEASURE, app, command_line
+from limner.cli.next_steps import after_evaluate
 from limner.cli.options import (
     BeamSizeOption,
     CollectionOption,
@@ -25,7 +26,7 @@ from limner.cli.options import (
     require_models,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, print_json, print_scores, progress_bars
+from limner.cli.terminal import activity, print_json, print_next, print_scores, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import require_writable, save_output
 
@@ -126,21 +127,22 @@ def evaluate(
             on_progress=progress,
         )
     saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
-    _print(evaluation, models[0].recipe.published, saved.path, as_json)
+    _print(evaluation, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
     saved.require()
 
 
-def _print(evaluation: Evaluation, published: Published | None, path: Path, as_json: bool) -> None:
-    """Print the scores beside the published values of the recipe, and the path of the evaluation."""
+def _print(evaluation: Evaluation, published: Published | None, path: Path, next_command: str, as_json: bool) -> None:
+    """Print the scores beside the published values of the recipe, the path of the evaluation, and the next command."""
     if as_json:
         scores = [score._asdict() for score in evaluation.scores]
         summary = {"seconds": evaluation.seconds, "left_out": evaluation.left_out, "notes": evaluation.notes}
-        print_json({"file": str(path), **summary, "scores": scores})
+        print_json({"file": str(path), **summary, "scores": scores, "next": next_command})
         return
     print_scores(evaluation.scores, published.values if published else {}, published.row if published else "")
     for line in evaluation.notes:
         typer.echo(line)
     typer.echo(f"{path} ({evaluation.seconds:.1f} s)")
+    print_next(next_command)
 
 
 def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: list[str], metrics: list[str]) -> Recipe:

@@ -20,8 +20,9 @@ from limner.bounds import (
     Views,
 )
 from limner.cli.app import DATA, app
+from limner.cli.next_steps import after_features, features_command
 from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, ForceOption, JsonOption, Number, given
-from limner.cli.terminal import err, print_json, progress_bar
+from limner.cli.terminal import err, print_json, print_next, progress_bar
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_file, save_output
 
@@ -189,6 +190,7 @@ def features(
     media = encoder.modality.plural
     with progress_bar(f"encoding {media}") as bar:
         done = extract(opened, encoder, name=name, splits=split, batch_size=batch_size, strict=strict, on_progress=bar)
+    next_command = after_features(opened, [table.spec for table in done.tables])
     if as_json:
         tables = [table.spec.model_dump(mode="json") for table in done.tables]
         print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
@@ -198,6 +200,7 @@ def features(
     typer.echo(f"{done.added:,} {media} encoded, {done.present:,} already stored, {len(done.skipped):,} skipped")
     for item, reason in list(done.skipped.items())[:5]:
         typer.echo(f"  {item}: {reason}")
+    print_next(next_command)
 
 
 @app.command(rich_help_panel=DATA)
@@ -237,12 +240,12 @@ def kmeans(
         saved.append(save_output(sheet, lambda file: save_sheet(filter_sheet(learned), file)))
         err.print(f"sheet of the filters: {saved[-1].path}")
     path = saved[0].path
-    next_command = f"limner features {collection} --backbone kmeans:{path}"
+    next_command = features_command(collection, f"kmeans:{path}")
     if as_json:
         print_json({"filters": str(path), "settings": settings.model_dump(mode="json"), "next": next_command})
     else:
         typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {path}")
-        typer.echo(f"next: {next_command}")
+        print_next(next_command)
     for one in saved:
         one.require()
 

@@ -47,6 +47,11 @@ def print_json(value: object) -> None:
     sys.stdout.write(to_json(value, indent=1) + "\n")
 
 
+def print_next(command: str) -> None:
+    """Print the command that usually follows."""
+    typer.echo(f"next: {command}")
+
+
 def print_summary(summary: CollectionSummary) -> None:
     """Print the contents of a collection."""
     from rich.table import Table

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from limner.cli.app import TRAIN, app, command_line
+from limner.cli.next_steps import after_train
 from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
-from limner.cli.terminal import print_json, training_bar
+from limner.cli.terminal import print_json, print_next, training_bar
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -46,10 +47,11 @@ def train(
 
     _claim(out)
     chosen = load_recipe(recipe, changes or [])
+    opened = Collection.open(collection)
     with training_bar(chosen.training.metric) as bar:
         run = train_model(
             chosen,
-            Collection.open(collection),
+            opened,
             out,
             resume=resume,
             init=init,
@@ -61,12 +63,14 @@ def train(
     from limner.runs.records import RunConfig
 
     provenance = RunConfig.load(run / "config.json").provenance
+    next_command = after_train(run, opened, chosen.data.test)
     if as_json:
-        print_json({"run": str(run), **provenance})
+        print_json({"run": str(run), **provenance, "next": next_command})
         return
     typer.echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
     for line in provenance.get("notes", ()):
         typer.echo(line)
+    print_next(next_command)
 
 
 def _claim(out: Path) -> None:

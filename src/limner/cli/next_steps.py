@@ -1,0 +1,84 @@
+"""The command that usually follows another one, which is printed in its last line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from limner.data.collection import Collection
+    from limner.features.spec import FeatureSpec
+
+SMALL_COLLECTION = 1000
+"""Number of training items below which the recipe for small collections is suggested."""
+
+
+def after_generate(kind: str, generated: Collection) -> str:
+    """Return the command after `limner generate`: features of the files, or a training on texts."""
+    if kind == "reviews":
+        return _train("lecture/reviews", generated.path)
+    from limner.media.modality import IMAGE, VIDEO
+
+    modality = generated.items()[0].modality or IMAGE
+    backbone = modality.default_backbone
+    if kind == "sound-sequences":
+        backbone = f"{backbone}:{max(len(item.frame_labels) for item in generated.items())}"
+    frames = ["--frames", "16"] if modality is VIDEO else []  # the table that the recipes of clips read
+    return features_command(generated.path, backbone, *frames)
+
+
+def after_import(collection: Collection) -> str:
+    """Return the command after `limner import`: features of the files, or the list of recipes for texts."""
+    from limner.media.modality import IMAGE, VIDEO
+
+    modality = next((item.modality for item in collection.items() if item.modality), None)
+    if modality is None:
+        return "limner recipes"
+    if modality is IMAGE:
+        return features_command(collection.path, "efficientnet-lite2")
+    frames = ["--frames", "16"] if modality is VIDEO else []
+    return features_command(collection.path, modality.default_backbone, *frames)
+
+
+def after_features(collection: Collection, tables: Sequence[FeatureSpec]) -> str:
+    """Return the command after `limner features`: a training of a captioner that reads the first table.
+
+    Features of videos and audio files, and collections without a training split, have the list of recipes instead.
+    """
+    from limner.media.modality import IMAGE
+    from limner.runs.recipe import load_recipe
+
+    (table, *_), training = tables, collection.splits().get("train", 0)
+    if table.modality != IMAGE.name or table.frames is not None or not training:
+        return "limner recipes"
+    recipe = "scenes/mrnn" if table.backbone.startswith("pixels") else "mao2015/flickr8k"
+    if training < SMALL_COLLECTION:
+        recipe = "own/photos"
+    reads = load_recipe(recipe, []).features.tables == (table.name,)
+    changes = [] if reads else [f"features.tables=[{table.name}]"]
+    return _train(recipe, collection.path, *changes)
+
+
+def after_train(run: Path, collection: Collection, test: str) -> str:
+    """Return the command after `limner train`: an evaluation on the test split, or on one that the collection has."""
+    command = ["limner", "evaluate", "--model", str(run), "--collection", str(collection.path)]
+    if test not in collection.splits():
+        command += ["--split", "val"]
+    return shlex.join(command)
+
+
+def after_evaluate(run: Path) -> str:
+    """Return the command after `limner evaluate`."""
+    return shlex.join(["limner", "report", "--model", str(run)])
+
+
+def features_command(collection: Path, backbone: str, *options: str) -> str:
+    """Return the command that computes features with a backbone."""
+    return shlex.join(["limner", "features", str(collection), "--backbone", backbone, *options])
+
+
+def _train(recipe: str, collection: Path, *changes: str) -> str:
+    run = Path("runs") / recipe.rpartition("/")[2]
+    return shlex.join(["limner", "train", recipe, *changes, "--collection", str(collection), "--out", str(run)])

@@ -50,7 +50,7 @@ def classify(
     runs, texts = require_models(model), _read_inputs(inputs or [], file)
     from limner.inference.classifier import Classifier
 
-    check_runs(runs, device)
+    check_runs(runs, device, backbone=backbone)
     with activity("loading the model"):
         classifier = Classifier.load(*runs, backbone=backbone, device=device)
     records: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ import typer
 from limner.bounds import CountOrNone, Probability, Seed
 from limner.cli.app import DATA, app
 from limner.cli.next_steps import after_generate, after_import
-from limner.cli.options import ForceOption, JsonOption, Number, given
+from limner.cli.options import ForceOption, JsonOption, Number, given, refuse
 from limner.cli.terminal import activity, err, print_json, print_next, print_summary, progress_bar
 from limner.errors import SettingsError, did_you_mean
 from limner.storage.outputs import claim_file, save_output
@@ -222,8 +222,8 @@ def show(
     from limner.data.summary import summarise
     from limner.report.contact_sheet import contact_sheet, require_sheet_suffix, save_sheet
 
-    if boxes and sheet is None:
-        raise SettingsError("--boxes: draws on the contact sheet; expected --sheet FILE as well")
+    if sheet is None:
+        refuse({"--boxes": boxes, "--split": split}, "has an effect only on the contact sheet; add --sheet FILE")
     if sheet is not None:
         require_sheet_suffix(sheet)
     opened = Collection.open(collection)

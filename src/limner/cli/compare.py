@@ -9,7 +9,7 @@ import typer
 
 from limner.bounds import Level, Seed, Trials
 from limner.cli.app import MEASURE, app
-from limner.cli.options import JsonOption, Number, given
+from limner.cli.options import JsonOption, Number, given, refuse
 from limner.cli.terminal import out, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ def compare(
     from limner.evaluation.compare import ComparisonSettings
     from limner.evaluation.compare import compare as compare_systems
 
+    refuse({"--markdown": markdown and as_json}, "--json prints JSON instead; leave one of them out")
+    if not any("," in system for system in runs):
+        refuse({"--exchange": exchange}, "has an effect only on systems of several runs (RUN1,RUN2); leave it out")
     options = given(metrics=metric, trials=trials, seed=seed, exchange=exchange, level=level)
     with progress_bars() as progress:
         comparison = compare_systems(

@@ -32,6 +32,7 @@ from limner.cli.options import (
     TopKOption,
     TopPOption,
     given,
+    refuse,
     require_models,
 )
 from limner.cli.preflight import check_runs
@@ -114,6 +115,7 @@ def describe(
     plots = attention_options(attention, compare, force)
     if explain_beam is not None:
         _require_alone("--explain-beam", {"--attention": plots, "--format": format_, "--output": output})
+        refuse({"--recursive": recursive}, "--explain-beam explains the search of one file; leave one of them out")
         if as_json:
             raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
         if images[0].is_dir():
@@ -127,7 +129,7 @@ def describe(
     if output is not None:
         claim_file(output, "--output", force=force)
     runs = require_models(model)
-    files = _find_files(images, runs, decoding, device, recursive)
+    files = _find_files(images, runs, decoding, backbone, device, recursive)
     captioner, strips = _load(runs, backbone, device, plots)
     with caption_output(output, kind) as write:
         unreadable = _describe(captioner, files, prefix, decoding, batch_size, write, strips)
@@ -151,13 +153,18 @@ def _require_alone(option: str, others: dict[str, object]) -> None:
 
 
 def _find_files(
-    images: Sequence[Path], runs: Sequence[Path], decoding: dict[str, Any], device: str, recursive: bool
+    images: Sequence[Path],
+    runs: Sequence[Path],
+    decoding: dict[str, Any],
+    backbone: str | None,
+    device: str,
+    recursive: bool,
 ) -> list[Path]:
     """Return the files to describe, after a check of the other options; nothing is loaded."""
     from limner.cli.input_files import find_input_files
     from limner.media.modality import IMAGE, MODALITIES, readable_by
 
-    features = check_runs(runs, device, decoding).features
+    features = check_runs(runs, device, decoding, backbone).features
     modality = MODALITIES[features[0].modality] if features else IMAGE
     return find_input_files(images, modality, readable_by(modality), recursive)
 
@@ -222,7 +229,7 @@ def _explain_beam(
     """Write the tree of the beam of one image, and print its captions unless the tree is printed."""
     from limner.inference.captioner import Captioner
 
-    check_runs(runs, device, decoding)
+    check_runs(runs, device, decoding, backbone)
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
     explanation = captioner.explain_beam(image, prefix=prefix, **decoding)
     saved = write_beam(explanation, out)

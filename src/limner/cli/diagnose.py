@@ -23,6 +23,7 @@ from limner.cli.options import (
     Number,
     SkipMissingOption,
     given,
+    refuse,
     require_one_model,
 )
 from limner.cli.terminal import out, print_json, progress_bars
@@ -128,6 +129,8 @@ def diagnose(
         values = given(split=split, trials=trials, seed=seed, leave_out=skip_missing, **of_grounding)
         _measure_grounding(run, collection, values, unused, out_file, device, as_json)
         return
+    if contrast is None:
+        refuse({"--backbone": backbone}, "has an effect only on the image files of --contrast; leave it out")
     from limner.data.collection import Collection
     from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import DiagnosisSettings, diagnosis_path

@@ -23,6 +23,7 @@ from limner.cli.options import (
     Number,
     SkipMissingOption,
     given,
+    refuse,
     require_models,
 )
 from limner.cli.preflight import check_runs
@@ -44,10 +45,11 @@ RetrievalOption = Annotated[
     bool, typer.Option("--retrieval/--no-retrieval", help="Also measure image-text retrieval in both directions.")
 ]
 MarginalOption = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--marginal",
-        help="Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split.",
+        help="Training images sampled to estimate P(sentence) for retrieval; 0: the images of the split; default: "
+        "1000.",
         parser=Number(CountOrNone),
     ),
 ]
@@ -63,7 +65,8 @@ RegionCaptionerOption = Annotated[
     Path | None, typer.Option("--region-captioner", metavar="RUN", help="Captioner of --region-baseline caption.")
 ]
 MemoryOption = Annotated[
-    int, typer.Option("--memory", help="Working memory of retrieval in MiB.", parser=Number(Mebibytes))
+    int | None,
+    typer.Option("--memory", help="Working memory of retrieval in MiB; default: 128.", parser=Number(Mebibytes)),
 ]
 
 
@@ -78,9 +81,9 @@ def evaluate(
     beam_size: BeamSizeOption = None,
     length_penalty: LengthPenaltyOption = None,
     retrieval: RetrievalOption = True,
-    marginal: MarginalOption = 1000,
+    marginal: MarginalOption = None,
     image_control: ImageControlOption = "right",
-    memory: MemoryOption = 128,
+    memory: MemoryOption = None,
     region_baseline: RegionBaselineOption = None,
     region_captioner: RegionCaptionerOption = None,
     skip_missing: SkipMissingOption = False,
@@ -102,6 +105,10 @@ def evaluate(
 
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
     recipe = _check(runs, device, decoding, changes or [], metric or [])
+    if not retrieval or recipe.data.source_lang is not None or not recipe.features.tables:
+        refuse({"--marginal": marginal, "--memory": memory}, "have an effect only on retrieval; leave them out")
+    if region_baseline != "caption":
+        refuse({"--region-captioner": region_captioner}, "has an effect only with --region-baseline caption")
     require_writable(runs[0] / "evaluation", str(runs[0]))
     opened = Collection.open(collection)
     opened.require_split(split or recipe.data.test)
@@ -112,15 +119,14 @@ def evaluate(
             models,
             opened,
             options=EvaluationOptions(
+                **given(marginal_images=marginal, budget=None if memory is None else memory << 20),
                 split=split,
                 decoding=recipe.decoding,
                 measures=recipe.evaluation,
                 metrics=tuple(metric) if metric else None,
                 retrieval=retrieval,
-                marginal_images=marginal,
                 image_control=image_control,
                 skip_missing=skip_missing,
-                budget=memory << 20,
                 regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
             ),
             command=command_line(),

@@ -9,7 +9,7 @@ import typer
 
 from limner.bounds import Few, PositiveShare, Seed
 from limner.cli.app import MORE, app, command_line
-from limner.cli.options import JsonOption, Number, given
+from limner.cli.options import JsonOption, Number, given, refuse
 from limner.cli.terminal import err, print_json, print_scores, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_folder
@@ -151,6 +151,9 @@ def reproduce(
     from limner.reproduce import PROPERTY_TABLES, ReproductionSettings, find_table, reproduce_table
     from limner.reproduce.listing import list_tables, open_collection
 
+    if show_list:
+        others = {"--collection": collection, "--out": out, "--dataset": dataset, "--recipes": recipes, "--row": row}
+        refuse({**others, "--init": init}, "--list only lists; leave one of them out")
     if show_list or table in PROPERTY_TABLES:
         _print_listing(list_tables(table) if show_list else PROPERTY_TABLES[str(table)], as_json)
         return

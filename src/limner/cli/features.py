@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,8 @@ from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.features.encoders.base import Backbone
+
+logger = logging.getLogger(__name__)
 
 # Arguments and options of features.
 EncodedArgument = Annotated[Path, typer.Argument(help="Collection whose images, videos or audio files are encoded.")]
@@ -177,6 +180,8 @@ def features(
         raise SettingsError(f"--regions {regions}: needs --boxes; name the file of boxes, or leave --regions out")
     options = {"layer": layer, "size": size, "resize": resize, "views": views, "precision": precision, "device": device}
     sampling = given(count=frames, every=every)
+    if sampling and not has_videos(opened, split):
+        logger.warning("--frames, --every: there are images only, and an image is a video of one frame")
     if sampling or has_videos(opened, split):
         if boxes is not None:
             raise SettingsError("--boxes: regions of videos cannot be encoded; leave it out")

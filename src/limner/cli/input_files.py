@@ -31,11 +31,15 @@ def find_input_files(
         MediaError: none of the files exists.
     """
     files: list[Path] = []
+    any_folder = False
     for path in _with_listed(paths):
         if path.is_dir():
+            any_folder = True
             files += _inside(path, modality, readable, recursive)
         else:
             files.append(path)
+    if recursive and not any_folder:
+        raise SettingsError("--recursive: has no effect on files; name a folder, or leave it out")
     if not any(file.exists() for file in files):
         others = f", nor do {len(files) - 1} more" if len(files) > 1 else ""
         raise MediaError(f"{files[0]}: no such file{others}; name {modality.plural} or folders that exist")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -207,6 +208,20 @@ def given(**values: Any) -> dict[str, Any]:  # noqa: ANN401
     return {key: value for key, value in values.items() if value is not None}
 
 
+def refuse(options: Mapping[str, object], reason: str) -> None:
+    """Refuse options that would have no effect, so that none is ignored in silence.
+
+    Args:
+        options: values by the name of the option; None, False and empty values were not given.
+        reason: why they have no effect, and what to do.
+
+    Raises:
+        SettingsError: one of them was given.
+    """
+    if names := [name for name, value in options.items() if value or (value == 0 and value is not False)]:
+        raise SettingsError(f"{', '.join(names)}: {reason}")
+
+
 def require_models(runs: list[Path] | None) -> list[Path]:
     """Return the run folders of --model.
 
@@ -217,6 +232,11 @@ def require_models(runs: list[Path] | None) -> list[Path]:
         raise SettingsError(
             "no model: expected --model RUN, a run folder written by 'limner train'; 'limner demo' trains one to try"
         )
+    known: set[Path] = set()
+    for run in runs:
+        if run.resolve() in known:
+            raise SettingsError(f"--model {run}: given twice, which has no effect on an ensemble; give each run once")
+        known.add(run.resolve())
     return runs
 
 

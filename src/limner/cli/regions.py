@@ -71,7 +71,7 @@ def regions(
     from limner.media.modality import IMAGE
     from limner.report.contact_sheet import require_sheet_suffix
 
-    check_runs([run], device, given(beam_size=beam_size))
+    check_runs([run], device, given(beam_size=beam_size), backbone)
     files = find_input_files(images, IMAGE, (IMAGE,), recursive)
     drawings = _drawings(files, out, is_single=len(images) == 1 and not images[0].is_dir())
     for drawing in drawings.values():

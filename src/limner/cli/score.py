@@ -30,7 +30,7 @@ def score(
     from limner.inference.scorer import Scorer
     from limner.media.modality import modality_of
 
-    check_runs([run], device)
+    check_runs([run], device, backbone=backbone)
     modality_of(image).open(image)  # an unreadable image is found before the model is loaded
     with activity("loading the model"):
         scorer = Scorer.load(run, backbone=backbone, device=device)

@@ -19,6 +19,7 @@ from limner.cli.options import (
     ModelOption,
     Number,
     SearchedSplitOption,
+    refuse,
     require_one_model,
 )
 from limner.cli.preflight import check_runs
@@ -62,6 +63,8 @@ def search(
             f"'{query}': expected a sentence, or an image or audio file with a known suffix, got another file; give "
             "the sentence itself"
         )
+    if regions or not by_file:
+        refuse({"--backbone": backbone}, "has an effect only on an image file as the query; leave it out")
     if regions:
         confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
         _search_regions(query, run, collection, split, count, confidence, device, as_json)
@@ -71,7 +74,7 @@ def search(
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
 
-    check_runs([run], device)
+    check_runs([run], device, backbone=backbone)
     opened = Collection.open(collection)
     opened.require_split(split)
     with activity("loading the model"):

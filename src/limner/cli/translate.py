@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -29,6 +29,7 @@ from limner.cli.options import (
     Number,
     TranslationBatchSizeOption,
     given,
+    refuse,
     require_models,
 )
 from limner.cli.preflight import check_runs
@@ -162,10 +163,15 @@ def translate(
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
     if collection is not None:
         others = {"--missing": missing == "text", "--backbone": backbone, "--explain-beam": str(explain_beam or "")}
-        _refuse({**inputs, **_options(output), **others}, "not possible with --collection")
+        reason = "not possible with --collection; leave out one or the other"
+        refuse({**inputs, **_options(output), **others}, reason)
         _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
-    _refuse(_options(selection), "possible only with --collection")
+    refuse(_options(selection), "possible only with --collection; add it, or leave them out")
+    if as_json:
+        refuse({"--scores": scores, "--tokenised": tokenised}, "JSON has both always; leave them out")
+    if not image and image_list is None:
+        refuse({"--backbone": backbone}, "has an effect only with images (--image, --image-list); leave it out")
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
     if out is not None:
@@ -196,7 +202,7 @@ def _load_translator(
     """Load the models, and their backbone if there are images, after a check of the options."""
     from limner.inference.translator import Translator
 
-    check_runs(runs, device, decoding)
+    check_runs(runs, device, decoding, backbone)
     with activity("loading the model"):
         return Translator.load(*runs, backbone=backbone, device=device, encode_images=any(images))
 
@@ -233,12 +239,6 @@ def _plot_attention(
 def _options(values: OutputOptions | SelectionOptions) -> dict[str, object]:
     """Return option values by the name of the option."""
     return {f"--{name.replace('_', '-')}": value for name, value in values._asdict().items()}
-
-
-def _refuse(options: Mapping[str, object], reason: str) -> None:
-    """Raise SettingsError if one of the options was given that would have no effect."""
-    if names := [name for name, value in options.items() if value]:
-        raise SettingsError(f"{', '.join(names)}: {reason}; leave out one or the other")
 
 
 class SourceSentences(NamedTuple):

@@ -161,6 +161,8 @@ def read_source(
         if getattr(options, option.name) is not None and option.name not in reader.options:
             supported = ", ".join(sorted(reader.options))
             raise CollectionError(f"'{kind}' does not support the option '{option.name}'; it supports {supported}")
+    if options.splits is not None and options.split is not None:
+        raise CollectionError(f"split '{options.split}': has no effect with lists of splits ({options.splits})")
     if not source.exists():
         raise CollectionError(f"{source}: does not exist")
     builder = ItemBuilder(strict)
@@ -210,6 +212,8 @@ def import_collection(
     result = read_source(kind, source, options, strict=strict)
     if copy:
         items, files = _with_copied_files(result.items)
+        if not files:
+            raise CollectionError(f"{source}: has no files to copy; leave out --copy")
     else:
         items, files = _with_relative_paths(result.items, target), {}
     changes = write_items(target, items, files=files, on_progress=on_progress)

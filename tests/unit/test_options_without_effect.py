@@ -1,0 +1,90 @@
+"""Options that would have no effect are refused, in every command, before a model is loaded."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from limner import cli
+from limner.data.collection import write_items
+from limner.data.examples import Item, Sentence
+
+
+@pytest.fixture
+def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
+    """A run, another without features, a collection, a photo and a table of texts in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").symlink_to(trained_on_colours)
+    text_run = tmp_path / "text-run"
+    text_run.mkdir()
+    for file in Path(trained_on_colours).iterdir():
+        if file.name != "config.json" and file.is_file():
+            (text_run / file.name).symlink_to(file)
+    config = json.loads((Path(trained_on_colours) / "config.json").read_text())
+    (text_run / "config.json").write_text(json.dumps({**config, "features": []}))
+    Image.new("RGB", (8, 8)).save("a.png")
+    write_items(tmp_path / "c", [Item("a", "test", image="../a.png", sentences=(Sentence("en", "a wall"),))])
+    (tmp_path / "texts.csv").write_text("text,label\ngood,pos\n")
+    (tmp_path / "lists").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("describe a.png --model run --top-k 3", "--top-k has an effect only with --sample"),
+        ("describe a.png --model run --temperature 2 --seed 0", "--temperature, --seed have an effect only with"),
+        ("describe a.png --model run --length-penalty 1", "--length-penalty: has no effect on one hypothesis"),
+        ("describe a.png --model run --length-penalty 0", "--length-penalty: has no effect on one hypothesis"),
+        ("describe a.png --model run --length-penalty 1 --sample", "--length-penalty: has no effect on one hypothesis"),
+        ("describe a.png --model run --n-best 3 --beam-size 2", "n_best 3 is above beam_size 2"),
+        ("describe a.png --model run --recursive", "--recursive: has no effect on files"),
+        ("describe a.png --model run --recursive --explain-beam -", "--recursive: --explain-beam explains"),
+        ("describe a.png --model run --compare run", "--compare adds models to the plots of --attention"),
+        ("describe a.png --model run --model run", "--model run: given twice"),
+        ("describe a.png --model text-run --backbone b", "--backbone: text-run was trained without features"),
+        ("score a.png one --model text-run --backbone b", "--backbone: text-run was trained without features"),
+        ("search wall --model run --collection c --backbone b", "--backbone: has an effect only on an image file"),
+        ("search wall --model run --collection c --min-confidence 0.5", "--min-confidence has an effect only with"),
+        ("search wall --model run --collection c --regions --backbone b", "--backbone: has an effect only on an image"),
+        ("evaluate --model run --collection c --no-retrieval --marginal 0", "--marginal: have an effect only on retr"),
+        ("evaluate --model run --collection c --no-retrieval --memory 9", "--memory: have an effect only on retrieval"),
+        ("evaluate --model run --collection c --region-captioner run", "--region-captioner: has an effect only with"),
+        ("evaluate --model run --collection c --length-penalty 1", "--length-penalty: has no effect on one hypothesis"),
+        ("diagnose --model run --collection c --backbone b", "--backbone: has an effect only on the image files of"),
+        ("diagnose --model run --collection c --examples 3", "--examples: has a meaning with --grounding only"),
+        ("compare run text-run --exchange outputs", "--exchange: has an effect only on systems of several runs"),
+        ("compare run text-run --markdown --json", "--markdown: --json prints JSON instead"),
+        ("show c --split test", "--split: has an effect only on the contact sheet; add --sheet FILE"),
+        ("show c --boxes", "--boxes: has an effect only on the contact sheet; add --sheet FILE"),
+        ("reproduce --list --row LBL --out x", "--out, --row: --list only lists"),
+        ("translate one --model run --scores --json", "--scores: JSON has both always"),
+        ("translate one --model run --write", "--write: possible only with --collection"),
+        ("translate one --model run --backbone b", "--backbone: has an effect only with images"),
+        ("translate one --model run --collection c", "SENTENCE: not possible with --collection"),
+        ("features c --backbone pixels:8 --regions 3", "--regions 3: needs --boxes"),
+        ("import csv texts.csv new --copy", "has no files to copy; leave out --copy"),
+        ("import visual-genome . new --split val --splits lists", "split 'val': has no effect with lists of splits"),
+        ("import csv texts.csv new --splits lists", "'csv' does not support the option 'splits'"),
+        ("generate sounds new --occluded 0", "--occluded is an option of clips, not of sounds"),
+    ],
+)
+def test_an_option_without_effect_is_refused(place, command, message, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["limner", *command.split()])
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    printed = capsys.readouterr()
+    assert (exit.value.code, printed.out) == (1, "")
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: ") and message in line
+    assert not (place / "new").exists()
+
+
+def test_frames_of_images_are_told(place, capsys, monkeypatch, caplog):
+    monkeypatch.setattr(sys, "argv", ["limner", "features", "c", "--backbone", "pixels:8", "--frames", "4"])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert not exit.value.code and "an image is a video of one frame" in caplog.text

@@ -7,6 +7,7 @@
 #   make hostile  damaged files, forged values, full disks: each is one line of error and harms nothing
 #   make kill     commands killed at 50 random points, whose repetition must give the same bytes
 #   make slow     the tests that take many minutes each
+#   make fuzz     read mutated files for FUZZ_MINUTES (five by default); failing inputs are kept in fuzz-failures/
 #   make bench    timings as JSON lines; make bench ONLY=name for one
 #   make docs     the documentation, into site/
 #   make clean    remove caches and built files; environment, demo and runs stay
@@ -16,6 +17,7 @@ VENV ?= .venv
 OUT ?= demo
 ONLY ?=
 ARGS ?=
+FUZZ_MINUTES ?= 5
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -37,6 +39,9 @@ kill: $(VENV)/.limner-dev
 
 slow: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+fuzz: $(VENV)/.limner-dev
+	FUZZ_MINUTES=$(FUZZ_MINUTES) $(BIN)/python tests/fuzz/run.py $(ARGS)
 
 lint: $(VENV)/.limner-dev
 	$(BIN)/ruff format --check .

@@ -124,7 +124,7 @@ def test_a_masked_token_does_not_change_the_state():
 def test_features_and_a_training_objective_are_required():
     with pytest.raises(SettingsError, match=r"features\.tables: this model uses images"):
         IndependentDescriptions(IndependentSettings(**SIZES), ModelInputs(VOCAB, {}, SOURCE_VOCAB))
-    with pytest.raises(SettingsError, match=r"source_weight: Input should be greater than 0"):
+    with pytest.raises(SettingsError, match=r"source_weight: expected a number above 0"):
         IndependentSettings.parse({"source_weight": 0})
 
 

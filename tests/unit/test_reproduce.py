@@ -341,7 +341,7 @@ def test_a_budget_keeps_the_second_stage(small, tiny, tmp_path):
 
 @pytest.mark.parametrize("budget", [0, -1, 1.5])
 def test_an_invalid_budget(tiny, tmp_path, budget):
-    with pytest.raises(SettingsError, match="budget: Input should be"):
+    with pytest.raises(SettingsError, match="budget: expected a number above 0 to 1"):
         run_table(TABLE, tiny, tmp_path / "out", budget=budget)
 
 

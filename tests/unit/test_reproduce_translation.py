@@ -267,7 +267,7 @@ def changed(name, **values):
 
 
 def test_an_invalid_number_of_seeds(counting, tmp_path):
-    with pytest.raises(SettingsError, match="seeds: Input should be"):
+    with pytest.raises(SettingsError, match="seeds: expected a whole number from 1"):
         run_table(TABLE, counting, tmp_path / "out", seeds=0)
 
 

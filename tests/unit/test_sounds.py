@@ -226,7 +226,7 @@ def test_a_command_makes_collections(kind, backbone, capsys, monkeypatch, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["smells", "c"], "KIND 'smells': expected scenes, clips, sounds, sound-sequences or reviews"),
-     (["sounds", "c", "--train", "-1"], "sounds: train: Input should be greater than or equal to 0 (got -1)")],
+     (["sounds", "c", "--occluded", "0.5"], "--occluded is an option of clips, not of sounds")],
 )  # fmt: skip
 def test_invalid_arguments_of_generate(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

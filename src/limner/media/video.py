@@ -131,13 +131,20 @@ def _video_stream(container: Any, path: Path | str) -> Any:  # noqa: ANN401 (PyA
             "(give the file an audio suffix such as .m4a)"
         )
     stream = streams[0]
-    if stream.width * stream.height > MAX_PIXELS:
-        raise MediaError(
-            f"{path}: too large to decode safely: frames of {stream.width} x {stream.height} pixels, at most "
-            f"{MAX_PIXELS} pixels are decoded; store a smaller copy"
-        )
+    if stream.codec_context is None:
+        raise MediaError(f"{path}: the format of its frames is unknown; copy it again from its source, or convert it")
+    _require_decodable(stream.width, stream.height, path)
     stream.thread_type = "AUTO"
     return stream
+
+
+def _require_decodable(width: int, height: int, path: Path | str) -> None:
+    """Check the size of a frame, which is memory."""
+    if width * height > MAX_PIXELS:
+        raise MediaError(
+            f"{path}: too large to decode safely: frames of {width} x {height} pixels, at most {MAX_PIXELS} pixels are "
+            "decoded; store a smaller copy"
+        )
 
 
 def _read_index(container: Any, stream: Any, path: Path | str) -> _Index:  # noqa: ANN401
@@ -182,10 +189,13 @@ def _decode(container: Any, stream: Any, index: _Index, wanted: Sequence[int]) -
 def _to_image(frame: Any, path: Path | str) -> Image.Image:  # noqa: ANN401
     if frame.is_corrupt:
         raise MediaError(f"{path}: damaged at {frame.time or 0:.2f} s; copy it again from its source or remove it")
+    _require_decodable(frame.width, frame.height, path)  # frames may differ from what the file declares
     image: Image.Image = frame.to_image()
     ratio = frame.sample_aspect_ratio if hasattr(frame, "sample_aspect_ratio") else None
     if ratio and ratio != 1:
-        image = image.resize((max(1, round(image.width * ratio)), image.height))
+        width = max(1, round(image.width * ratio))
+        _require_decodable(width, image.height, path)
+        image = image.resize((width, image.height))
     return image.rotate(frame.rotation, expand=True) if frame.rotation else image
 
 

@@ -124,7 +124,7 @@ def read_log(path: Path) -> list[LogLine]:
         RunError: the file cannot be read or another line is damaged; names the file and the line.
     """
     try:
-        lines = read_bytes(path).decode().splitlines()
+        lines = read_bytes(path).splitlines()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from None
     log = []
@@ -137,7 +137,8 @@ def read_log(path: Path) -> list[LogLine]:
             if number == len(lines):
                 logger.info("%s: the last line is incomplete and was ignored", path)
                 continue
-            raise RunError(f"{path}, line {number}: expected a line of the training log: {error}") from None
+            problem = _first_problem(error) if isinstance(error, ValidationError) else error
+            raise RunError(f"{path}, line {number}: expected a line of the training log: {problem}") from None
     return log
 
 

@@ -30,7 +30,9 @@ from limner.text.vocab import SPECIAL_TOKEN_STRINGS
 
 logger = logging.getLogger(__name__)
 
-_HEADER = re.compile(rb"\s*(\d+)\s+(\d+)\s*")
+_HEADER = re.compile(rb"\s*(\d{1,12})\s+(\d{1,12})\s*")
+MAX_DIM = 65_536
+"""Maximum number of dimensions of a vector: a word of a binary file is read as a whole."""
 _BINARY_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _GZIP = b"\x1f\x8b"
 _EXPORT_HINT = "with gensim: vectors.save_word2vec_format('vectors.txt') (of a whole model: model.wv.save_…)"
@@ -194,9 +196,10 @@ def _detect_format(path: Path, raw: BinaryIO, handle: io.BufferedReader[Any]) ->
             )
         return _Source(path, raw, handle, dim, None, first, False)
     count, dim = int(header[1]), int(header[2])
-    if not count or not dim:
+    if not count or not 1 <= dim <= MAX_DIM:
         raise SettingsError(
-            f"{path}, line 1: the header says {count} words of {dim} dimensions; expected at least one of each"
+            f"{path}, line 1: the header says {count} words of {dim} dimensions; expected at least one word, and from "
+            f"1 to {MAX_DIM:,} dimensions; the file is damaged, download it again"
         )
     return _Source(path, raw, handle, dim, count, b"", _BINARY_BYTES.search(handle.peek(1)) is not None)
 

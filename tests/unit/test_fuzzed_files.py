@@ -1,0 +1,52 @@
+"""Damaged files that fuzzing found: each is one line of error."""
+
+import json
+
+import pytest
+
+from limner.errors import LimnerError, MediaError, RunError, SettingsError
+from limner.media.video import FrameSampling, _require_decodable, read_frames
+from limner.runs.records import read_log
+from limner.synthetic.scenes import ClipSettings, generate_clips
+from limner.text.embeddings import read_embeddings
+
+LINE = json.dumps({"kind": "train", "step": 1, "epoch": 1.0, "loss": 2.0})
+
+
+def test_a_log_with_bytes_that_are_not_utf8(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(f"{LINE}\n".encode() + b'{"kind": "\xff"}\n' + LINE.encode())
+    with pytest.raises(RunError, match=r"line 2: expected a line of the training log: not valid JSON"):
+        read_log(log)
+    log.write_bytes(f"{LINE}\n".encode() + b'{"kind": "\xc3')  # cut within a letter
+    assert len(read_log(log)) == 1
+
+
+def test_a_log_with_a_value_of_another_type_is_one_line(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(f'{{"kind": "train", "step": "x", "epoch": []}}\n{LINE}\n')
+    with pytest.raises(RunError, match=r"line 1: expected a line of the training log: step: ") as caught:
+        read_log(log)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("header", [b"2 " + b"9" * 5000, b"9" * 5000 + b" 3", b"2 999999999", b"2 0"])
+def test_a_header_of_embeddings_with_a_number_that_is_too_large(tmp_path, header):
+    (tmp_path / "a.bin").write_bytes(header + b"\na \0\0\0\0\0\0\0\0")
+    with pytest.raises(SettingsError, match="line 1: ") as caught:
+        read_embeddings(tmp_path / "a.bin", {"a"})
+    assert len(str(caught.value)) < 400
+
+
+def test_a_video_of_unknown_codec(tmp_path):
+    collection = generate_clips(tmp_path / "c", ClipSettings(train=1, val=0, test=0, size=32, frames=4))
+    clip = collection.media_file(collection.items()[0])
+    damaged = tmp_path / "a.mp4"
+    damaged.write_bytes(clip.read_bytes().replace(b"avc1", b"\0\0\0\0").replace(b"mp4v", b"\0\0\0\0"))
+    with pytest.raises(MediaError, match=r"a\.mp4: "):
+        read_frames(damaged, FrameSampling(count=2))
+
+
+def test_frames_that_are_too_large_to_decode(tmp_path):
+    with pytest.raises(LimnerError, match="frames of 100000 x 100000 pixels"):
+        _require_decodable(100_000, 100_000, tmp_path)

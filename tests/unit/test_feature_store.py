@@ -188,13 +188,14 @@ def test_error_creates_no_table(collection):
     assert collection.features() == ("eye",)
 
 
-def test_two_extractions_at_once_store_each_item_once(collection):
+def test_a_second_extraction_at_the_same_time_is_refused(collection):
     class Interrupted(ColourBackbone):
-        """Runs another extraction of the same table during its first batch."""
+        """Starts another extraction of the same table during its first batch."""
 
         def __call__(self, pixels):
             if not self.batches:
-                extract(collection, ColourBackbone(), batch_size=4)
+                with pytest.raises(FeatureError, match="another process is writing to it"):
+                    extract(collection, ColourBackbone(), batch_size=4)
             return super().__call__(pixels)
 
     table = extract(collection, Interrupted(), batch_size=4).tables[0]
@@ -292,6 +293,6 @@ def test_error_creates_no_empty_table(collection):
 @pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", "", ".hidden", "/x"])
 def test_a_name_with_a_path_is_refused(collection, name):
     before = sorted(collection.path.parent.rglob("*"))
-    with pytest.raises(FeatureError, match=r"expected a file name as the name of the features"):
+    with pytest.raises(FeatureError, match=r"--name .*; expected a name such as"):
         extract(collection, ColourBackbone(), name=name)
     assert sorted(collection.path.parent.rglob("*")) == before

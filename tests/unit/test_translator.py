@@ -216,7 +216,7 @@ def test_a_translated_file_does_not_depend_on_the_size_of_batches(limner_transla
     made = []
     for size in (1, 7, 64):
         out = tmp_path / f"out{size}"
-        options = ["--batch-size", size, "--beam-size", 3, "--out", out]
+        options = ["--batch-size", size, "--beam-size", 3, "--out", out, "--force"]
         assert limner_translate("--input", tmp_path / "in", *options)[:2] == (0, "")
         made.append(out.read_bytes())
     assert made == ["".join(f"{text}\n" for text in TRANSLATED * 8).encode()] * 3

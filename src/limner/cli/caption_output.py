@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from limner.errors import MediaError, SettingsError, did_you_mean
 from limner.storage.json_text import to_json
-from limner.storage.outputs import OutputStream
+from limner.storage.outputs import OutputStream, claim_file
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Caption
@@ -34,12 +34,16 @@ WriteCaptions = Callable[[Path, "list[Caption] | MediaError"], None]
 """Called with each input and its captions, or with the error that it cannot be read."""
 
 
-def choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | None) -> CaptionFormat:
+def choose_format(
+    chosen: CaptionFormat | None, as_json: bool, output: Path | None, force: bool = False
+) -> CaptionFormat:
     """Return the format of the captions: as chosen, else by the suffix of the file, else text.
 
     Raises:
-        SettingsError: --json and --format disagree, or the suffix has no format.
+        SettingsError: --json and --format disagree, the suffix has no format, or the file must not be written.
     """
+    if output is not None:
+        claim_file(output, "--output", force=force)
     if as_json:
         if chosen not in (None, "json"):
             raise SettingsError(f"--json and --format {chosen}: give one or the other")

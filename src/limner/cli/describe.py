@@ -38,7 +38,6 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, print_error, progress_bar
 from limner.errors import MediaError, SettingsError
-from limner.storage.outputs import claim_file
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Captioner
@@ -116,18 +115,10 @@ def describe(
     if explain_beam is not None:
         _require_alone("--explain-beam", {"--attention": plots, "--format": format_, "--output": output})
         refuse({"--recursive": recursive}, "--explain-beam explains the search of one file; leave one of them out")
-        if as_json:
-            raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
-        if images[0].is_dir():
-            raise SettingsError(
-                f"--explain-beam explains the search of one file, got the folder {images[0]}; name a file in it"
-            )
-        require_beam_file(explain_beam, len(images), force)
+        _claim_beam(explain_beam, images, force, as_json)
         _explain_beam(images[0], require_models(model), prefix, decoding, backbone, device, explain_beam)
         return
-    kind = choose_format(format_, as_json, output)
-    if output is not None:
-        claim_file(output, "--output", force=force)
+    kind = choose_format(format_, as_json, output, force)
     runs = require_models(model)
     files = _find_files(images, runs, decoding, backbone, device, recursive)
     captioner, strips = _load(runs, backbone, device, plots)
@@ -215,6 +206,17 @@ def report_unreadable(errors: Sequence[MediaError], total: int) -> None:
         print_error(f"{len(errors):,} of {total:,} files cannot be read; the others are done")
     if errors:
         raise typer.Exit(1)
+
+
+def _claim_beam(out: Path, images: Sequence[Path], force: bool, as_json: bool) -> None:
+    """Check the options of --explain-beam before the model is loaded."""
+    if as_json:
+        raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
+    if images[0].is_dir():
+        raise SettingsError(
+            f"--explain-beam explains the search of one file, got the folder {images[0]}; name a file in it"
+        )
+    require_beam_file(out, len(images), force)
 
 
 def _explain_beam(

@@ -109,7 +109,6 @@ def evaluate(
         refuse({"--marginal": marginal, "--memory": memory}, "have an effect only on retrieval; leave them out")
     if region_baseline != "caption":
         refuse({"--region-captioner": region_captioner}, "has an effect only with --region-baseline caption")
-    require_writable(runs[0] / "evaluation", str(runs[0]))
     opened = Collection.open(collection)
     opened.require_split(split or recipe.data.test)
     with activity("loading the model"):
@@ -158,6 +157,7 @@ def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: lis
 
     require_metrics(name for name in metrics if name not in REGION_METRICS)
     config = check_runs(runs, device, decoding)
+    require_writable(runs[0] / "evaluation", str(runs[0]))
     return _change(Recipe.parse(config.recipe), [*changes, *(f"decoding.{k}={v}" for k, v in decoding.items())])
 
 

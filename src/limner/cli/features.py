@@ -25,7 +25,7 @@ from limner.cli.next_steps import after_features, features_command
 from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, ForceOption, JsonOption, Number, given
 from limner.cli.terminal import err, print_json, print_next, progress_bar
 from limner.errors import SettingsError
-from limner.storage.outputs import claim_file, save_output
+from limner.storage.outputs import claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.features.encoders.base import Backbone
@@ -251,8 +251,7 @@ def kmeans(
     else:
         typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {path}")
         print_next(next_command)
-    for one in saved:
-        one.require()
+    require_saved(saved)
 
 
 def _claim_filters(out: Path, force: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,10 +28,10 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import err, print_json, progress_bar
 from limner.errors import MediaError, SettingsError
-from limner.storage.outputs import claim_file, save_output
+from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
-    from limner.inference.region_captioner import RegionCaption, RegionCaptioner
+    from limner.inference.region_captioner import RegionCaption
 
 
 @app.command(rich_help_panel=USE)
@@ -69,72 +69,86 @@ def regions(
     run = require_one_model(model, "regions")
     from limner.inference.region_captioner import RegionCaptioner
     from limner.media.modality import IMAGE
-    from limner.report.contact_sheet import require_sheet_suffix
 
     check_runs([run], device, given(beam_size=beam_size), backbone)
     files = find_input_files(images, IMAGE, (IMAGE,), recursive)
-    drawings = _drawings(files, out, is_single=len(images) == 1 and not images[0].is_dir())
-    for drawing in drawings.values():
-        claim_file(drawing, "--out", force=force)
-        require_sheet_suffix(drawing)
+    drawings = _drawings(files, out, force, is_single=len(images) == 1 and not images[0].is_dir())
     captioner = RegionCaptioner.load(run, backbone=backbone, device=device)
-    selection = {"count": count, "min_confidence": MIN_CONFIDENCE if min_confidence is None else min_confidence}
+    selection = _selection(count, min_confidence, beam_size)
     records: list[dict[str, Any]] = []
     unreadable: list[MediaError] = []
-    with progress_bar("finding regions") as bar:
-        for done, file in enumerate(files, 1):
-            try:
-                found = _find(captioner, file, drawings.get(file), {**selection, **given(beam_size=beam_size)})
-            except MediaError as error:
-                unreadable.append(error)
-            else:
-                if not found:
-                    confidence = selection["min_confidence"]
-                    message = f"{file}: no region has a confidence of {confidence:g} or more; lower --min-confidence"
-                    err.print(message, soft_wrap=True)
-                records.append({"image": str(file), "regions": [one._asdict() for one in found]})
-                if not as_json:
-                    _print(found, f"{file}\t" if len(files) > 1 else "")
-            if len(files) > 1:
-                bar(done, len(files))
+    drawn: list[SavedOutput] = []
+    for file in _with_progress(files):
+        try:
+            (found,) = captioner.describe([file], **selection)
+        except MediaError as error:
+            unreadable.append(error)
+            continue
+        records.append({"image": str(file), "regions": [one._asdict() for one in found]})
+        if not as_json:
+            _print(found, f"{file}\t" if len(files) > 1 else "")
+        if not found:
+            _report_none(file, selection["min_confidence"])
+        drawn += _draw(file, found, drawings.get(file))
     if as_json:
         print_json(records)
+    require_saved(drawn)
     report_unreadable(unreadable, len(files))
 
 
-def _find(captioner: RegionCaptioner, file: Path, drawing: Path | None, options: dict[str, Any]) -> list[RegionCaption]:
-    """Describe the regions of an image, and draw them with their confidences to a file."""
-    (found,) = captioner.describe([file], **options)
-    if drawing is not None:
-        from limner.media.image import open_image
-        from limner.report.contact_sheet import save_sheet
-        from limner.report.region_drawing import draw_regions
-
-        regions = [(one.box, f"{one.score:.2f} {one.text}") for one in found]
-        drawn = draw_regions(open_image(file), regions)
-        save_output(drawing, lambda path: save_sheet(drawn, path)).require()
-    return found
+def _with_progress(files: Sequence[Path]) -> Iterator[Path]:
+    """Yield files while a bar shows how many are done."""
+    with progress_bar("finding regions") as bar:
+        for done, file in enumerate(files, 1):
+            yield file
+            if len(files) > 1:
+                bar(done, len(files))
 
 
-def _drawings(files: Sequence[Path], out: Path | None, is_single: bool) -> dict[Path, Path]:
-    """Return the file that each image is drawn to; none without `out`.
+def _selection(count: int, min_confidence: float | None, beam_size: int | None) -> dict[str, Any]:
+    confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
+    return {"count": count, "min_confidence": confidence, **given(beam_size=beam_size)}
+
+
+def _report_none(file: Path, confidence: float) -> None:
+    err.print(f"{file}: no region has a confidence of {confidence:g} or more; lower --min-confidence", soft_wrap=True)
+
+
+def _draw(file: Path, found: Sequence[RegionCaption], drawing: Path | None) -> list[SavedOutput]:
+    """Draw the regions of an image with their confidences to a file, if one is given."""
+    if drawing is None:
+        return []
+    from limner.media.image import open_image
+    from limner.report.contact_sheet import save_sheet
+    from limner.report.region_drawing import draw_regions
+
+    regions = [(one.box, f"{one.score:.2f} {one.text}") for one in found]
+    image = draw_regions(open_image(file), regions)
+    return [save_output(drawing, lambda path: save_sheet(image, path))]
+
+
+def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single: bool) -> dict[Path, Path]:
+    """Return the file that each image is drawn to, after a check that it may be written; none without `out`.
 
     Raises:
-        SettingsError: `out` is a file for several images, or two images have the same name.
+        SettingsError: `out` is a file for several images, two images have the same name, or a file must not be written.
     """
     if out is None:
         return {}
+    from limner.report.contact_sheet import require_sheet_suffix
+
     if out.suffix and not out.is_dir():
         if not is_single:
             raise SettingsError(
                 f"--out: expected a folder for several images, got the file {out}; leave out its suffix"
             )
-        return {files[0]: out}
+        require_sheet_suffix(out)
+        return {files[0]: claim_file(out, "--out", force=force)}
     drawings = {file: out / f"{file.stem}.png" for file in files}
     names = list(drawings.values())
     if same := next((name for name in names if names.count(name) > 1), None):
         raise SettingsError(f"--out: expected images of different names, got two that are drawn to {same}; rename one")
-    return drawings
+    return {file: claim_file(drawing, "--out", force=force) for file, drawing in drawings.items()}
 
 
 def _print(found: Sequence[RegionCaption], prefix: str) -> None:

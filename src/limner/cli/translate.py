@@ -38,7 +38,7 @@ from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import SettingsError
 from limner.files import write_text
 from limner.storage.json_text import to_json
-from limner.storage.outputs import SavedOutput, claim_file, save_output
+from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
@@ -174,26 +174,40 @@ def translate(
         refuse({"--backbone": backbone}, "has an effect only with images (--image, --image-list); leave it out")
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
-    if out is not None:
-        claim_file(out, "--out", force=force)
-    if attention is not None:
-        claim_plots(attention, force)
-    require_beam_file(explain_beam, len(source.texts), force)
+    _claim(output, explain_beam, len(source.texts), force)
     translator = _load_translator(runs, images, decoding, backbone, device)
-    saved = []
-    if explain_beam is not None:
-        explanation = translator.explain_beam(source.texts[0], image=images[0], missing=missing, **decoding)
-        saved.append(write_beam(explanation, explain_beam))
+    saved = _explain_beam(translator, source.texts[0], images[0], missing, decoding, explain_beam)
+    decoding |= {"images": images, "missing": missing, "batch_size": batch_size}
     with progress_bar("translating") as bar:
-        translations = translator.translate(
-            source.texts, images=images, missing=missing, batch_size=batch_size, on_progress=bar, **decoding
-        )
+        translations = translator.translate(source.texts, on_progress=bar, **decoding)
     lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
     saved.append(_write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out))
     if attention is not None:
         _plot_attention(translator, source.texts, images, translations, missing, attention)
-    for one in saved:
-        one.require()
+    require_saved(saved)
+
+
+def _explain_beam(
+    translator: Translator,
+    text: str,
+    image: Path | None,
+    missing: Literal["refuse", "text"],
+    decoding: dict[str, Any],
+    out: Path | None,
+) -> list[SavedOutput]:
+    """Write the tree of the beam of a sentence, if a file is given for it."""
+    if out is None:
+        return []
+    return [write_beam(translator.explain_beam(text, image=image, missing=missing, **decoding), out)]
+
+
+def _claim(output: OutputOptions, explain_beam: Path | None, sentences: int, force: bool) -> None:
+    """Check that the named files and the folder may be written."""
+    require_beam_file(explain_beam, sentences, force)
+    if output.out is not None:
+        claim_file(output.out, "--out", force=force)
+    if output.attention is not None:
+        claim_plots(output.attention, force)
 
 
 def _load_translator(

@@ -31,6 +31,7 @@ from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM, checksum
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
+from limner.storage.names import require_name
 from limner.structured_files import parse_json
 
 logger = logging.getLogger(__name__)
@@ -268,6 +269,11 @@ def write_items(
     new_items = list(items)
     if not new_items:
         raise CollectionError(f"{path}: there are no items to write")
+    for split in {item.split for item in new_items}:
+        require_name(split, f"{path}: the split", CollectionError)
+    for name in files or {}:
+        if os.path.isabs(name) or ".." in Path(name).parts:
+            raise CollectionError(f"{path}: '{name}': expected a path inside of the collection for a copied file")
     creation_lock = path.with_name(f".{path.name}{LOCK_FILE}")
     with _explain_write_errors(path):
         if path.is_dir():
@@ -276,7 +282,9 @@ def write_items(
                 return _extend(path, new_items, files or {}, on_progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path, CollectionError, creation_lock):
-            return _create(path, new_items, files or {}, on_progress)
+            if not path.is_dir():
+                return _create(path, new_items, files or {}, on_progress)
+    return write_items(path, new_items, files=files, on_progress=on_progress)  # another process has just created it
 
 
 def _create(path: Path, items: list[Item], files: Mapping[str, Path], on_progress: Progress | None) -> Changes:

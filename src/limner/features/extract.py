@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +20,11 @@ from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable, TableWriter, table_path
+from limner.files import LOCK_FILE, locked
 from limner.media.modality import VIDEO
 from limner.process import require_memory
 from limner.progress import Progress
+from limner.storage.names import require_name
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +82,24 @@ def extract(
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
     items = [item for item in _select(collection, splits) if item.media_path is not None]
+    with ExitStack() as locks:
+        for spec, path in sorted(zip(specs, paths, strict=True), key=lambda pair: pair[1]):
+            lock_file = collection.path / f".features-{spec.name}{LOCK_FILE}"
+            locks.enter_context(locked(path, FeatureError, lock_file))
+        return _extract(collection, backbone, items, specs, paths, batch_size, strict, on_progress)
+
+
+def _extract(
+    collection: Collection,
+    backbone: Backbone,
+    items: Sequence[Item],
+    specs: Sequence[FeatureSpec],
+    paths: Sequence[Path],
+    batch_size: int,
+    strict: bool,
+    on_progress: Progress | None,
+) -> Extraction:
+    """Compute the features that the tables lack; the caller holds the locks of the tables."""
     intact = [_intact_rows(path, spec) for path, spec in zip(paths, specs, strict=True)]
     complete = set.intersection(*(rows.ids for rows in intact))
     missing = [item for item in items if item.id not in complete]
@@ -131,11 +152,7 @@ def _select(collection: Collection, splits: Sequence[str] | None) -> list[Item]:
 def _table_name(spec: FeatureSpec, name: str | None) -> str:
     if name is None:
         return spec.name
-    if not name or name.startswith(".") or "/" in name or "\\" in name:
-        raise FeatureError(
-            f"'{name}': expected a file name as the name of the features, without '/' and '\\' and without a leading "
-            "'.'; use for example 'mobilenet_v2'"
-        )
+    require_name(name, "--name", FeatureError)
     if spec.frame_by_frame:
         return f"{name}.frames"
     return f"{name}.grid" if spec.kind == "grid" and spec.regions is None else name

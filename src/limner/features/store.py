@@ -15,6 +15,7 @@ from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_commands import table_command
 from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
+from limner.storage.names import require_name
 from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
@@ -281,10 +282,10 @@ class TableWriter:
 
 
 def table_path(collection: Path, name: str) -> Path:
-    """Folder of a feature table."""
+    """Folder of a feature table; SettingsError if the name cannot be that of a file."""
     from limner.data.collection import FEATURES
 
-    return collection / FEATURES / f"{name}.lance"
+    return collection / FEATURES / f"{require_name(name, 'feature table')}.lance"
 
 
 def table_exists(path: Path) -> bool:

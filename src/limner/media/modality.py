@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from limner.media.audio import AUDIO_SUFFIXES, AudioFile
 from limner.media.image import IMAGE_SUFFIXES, ImageInput, open_image
+from limner.media.signatures import is_audio, is_image, is_video
 from limner.media.video import VIDEO_SUFFIXES, check_video
 
 ModalityName = Literal["image", "video", "audio"]
@@ -35,15 +36,17 @@ class Modality(NamedTuple):
     """Plural, for messages."""
     folder: str
     """Folder of copied files in a collection."""
+    is_in: Callable[[Path], bool]
+    """Whether a file begins like one of this modality, whatever its name is."""
 
     def matches(self, name: str | os.PathLike[str]) -> bool:
         """Whether a file name has one of the modality's suffixes."""
         return os.path.splitext(os.fspath(name))[1].lower() in self.suffixes
 
 
-IMAGE = Modality("image", IMAGE_SUFFIXES, open_image, "pixels:64", "image", "images", "images")
-VIDEO = Modality("video", VIDEO_SUFFIXES, check_video, "pixels:32", "video", "videos", "videos")
-AUDIO = Modality("audio", AUDIO_SUFFIXES, AudioFile, "logmel", "audio file", "audio files", "sounds")
+IMAGE = Modality("image", IMAGE_SUFFIXES, open_image, "pixels:64", "image", "images", "images", is_image)
+VIDEO = Modality("video", VIDEO_SUFFIXES, check_video, "pixels:32", "video", "videos", "videos", is_video)
+AUDIO = Modality("audio", AUDIO_SUFFIXES, AudioFile, "logmel", "audio file", "audio files", "sounds", is_audio)
 
 MODALITIES: dict[str, Modality] = {modality.name: modality for modality in (IMAGE, VIDEO, AUDIO)}
 """All modalities by name; an item that has files of several is represented by the first."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -248,6 +248,12 @@ class OutputStream:
             sys.stdout.write("".join(self._texts))
         else:
             self._open(fallback)
+
+
+def require_saved(outputs: Iterable[SavedOutput]) -> None:
+    """Raise one error for all outputs that were not saved in their places; call it after the results are printed."""
+    if errors := [output.error for output in outputs if output.error is not None]:
+        raise WriteError("; ".join(map(str, errors)))
 
 
 def fallback_files(path: Path) -> Iterator[Path]:

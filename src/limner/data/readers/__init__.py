@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -18,6 +17,7 @@ from limner.data.readers.folder import read_audio_folder, read_image_folder
 from limner.data.readers.iapr import read_iapr
 from limner.data.readers.item_builder import ItemBuilder, ReaderResult
 from limner.data.readers.labelled_texts import read_imdb, read_rt_polarity
+from limner.data.readers.media_files import with_copied_files, with_relative_paths, without_own_files
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.visual_genome import read_visual_genome
@@ -168,13 +168,18 @@ def read_source(
     builder = ItemBuilder(strict)
     reader.read(source, options, builder)
     result = builder.result()
-    if not result.items:
-        reasons = "; ".join(f"{count} {reason}" for reason, count in result.skipped.items()) or "it is empty"
-        raise CollectionError(f"{source}: no items to import as '{kind}' ({reasons})")
+    _require_items(result.items, kind, source, result.tally)
     for item in result.items:
         if reason := missing_support(item.image or ""):
             result.tally.note(f"images that cannot be read yet ({reason})", item.id)
     return replace(result, items=[_with_modality(item, reader.modality) for item in result.items])
+
+
+def _require_items(items: list[Item], kind: str, source: Path | str, tally: Tally) -> None:
+    """Raise CollectionError if no items are left, with the reasons."""
+    if not items:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in tally.skipped.items()) or "it is empty"
+        raise CollectionError(f"{source}: no items to import as '{kind}' ({reasons})")
 
 
 def _with_modality(item: Item, modality: Modality) -> Item:
@@ -210,12 +215,14 @@ def import_collection(
     """
     target = Path(target)
     result = read_source(kind, source, options, strict=strict)
+    if copy and not any(item.media_path for item in result.items):
+        raise CollectionError(f"{source}: has no files to copy; leave out --copy")
+    own = without_own_files(result.items, Path(source), target, result.tally)
     if copy:
-        items, files = _with_copied_files(result.items)
-        if not files:
-            raise CollectionError(f"{source}: has no files to copy; leave out --copy")
+        items, files = with_copied_files(own, result.tally, strict=strict)
     else:
-        items, files = _with_relative_paths(result.items, target), {}
+        items, files = with_relative_paths(own, target), {}
+    _require_items(items, kind, source, result.tally)
     changes = write_items(target, items, files=files, on_progress=on_progress)
     sentences, tally = [sentence for item in items for sentence in item.sentences], result.tally
     for name, count in Collection.open(target).splits().items():
@@ -229,40 +236,3 @@ def import_collection(
         changes,
         tally,
     )
-
-
-def _with_relative_paths(items: list[Item], target: Path) -> list[Item]:
-    """Replace media paths by paths relative to the collection, with links resolved so that '..' is correct."""
-    root = os.path.realpath(target)
-    relative_folders: dict[str, str] = {}
-    result = []
-    for item in items:
-        if item.media_path is not None:
-            folder, name = os.path.split(item.media_path)
-            if folder not in relative_folders:
-                relative_folders[folder] = Path(os.path.relpath(os.path.realpath(folder), root)).as_posix()
-            item = _with_path(item, f"{relative_folders[folder]}/{name}")
-        result.append(item)
-    return result
-
-
-def _with_copied_files(items: list[Item]) -> tuple[list[Item], dict[str, Path]]:
-    """Replace media paths by paths of copies in the collection; return the files to copy by these paths as well.
-
-    Copies keep their folders below the common folder of all files.
-    """
-    paths = [os.path.abspath(item.media_path) for item in items if item.media_path is not None]
-    root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    files: dict[str, Path] = {}
-    result = []
-    for item in items:
-        if item.media_path is not None and item.modality is not None:
-            name = Path(item.modality.folder, os.path.relpath(item.media_path, root)).as_posix()
-            files[name] = Path(item.media_path)
-            item = _with_path(item, name)
-        result.append(item)
-    return result, files
-
-
-def _with_path(item: Item, path: str) -> Item:
-    return item if item.modality is None else item.with_media(item.modality, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 from pathlib import Path
 
@@ -69,8 +70,9 @@ def _split_sentences(description: str) -> list[str]:
 
 
 def _image_path(source: Path, options: ReaderOptions, image: str) -> Path:
-    """Path of the image of the tag <IMAGE>`images/00/25.jpg`</IMAGE>."""
-    return options.images / image.removeprefix("images/") if options.images else source / image
+    """Path of the image of the tag <IMAGE>`images/00/25.jpg`</IMAGE>, below the image folder whatever the tag says."""
+    name = os.path.normpath(f"/{image}").lstrip("/")
+    return options.images / name.removeprefix("images/") if options.images else source / name
 
 
 def _read_tags(path: Path) -> dict[str, str]:

@@ -176,7 +176,7 @@ def translate(
     images = _read_images(source, image or [], image_list)
     _claim(output, explain_beam, len(source.texts), force)
     translator = _load_translator(runs, images, decoding, backbone, device)
-    saved = _explain_beam(translator, source.texts[0], images[0], missing, decoding, explain_beam)
+    saved = _explain_beam(translator, source.texts, images, missing, decoding, explain_beam)
     decoding |= {"images": images, "missing": missing, "batch_size": batch_size}
     with progress_bar("translating") as bar:
         translations = translator.translate(source.texts, on_progress=bar, **decoding)
@@ -189,16 +189,16 @@ def translate(
 
 def _explain_beam(
     translator: Translator,
-    text: str,
-    image: Path | None,
+    texts: Sequence[str],
+    images: Sequence[Path | None],
     missing: Literal["refuse", "text"],
     decoding: dict[str, Any],
     out: Path | None,
 ) -> list[SavedOutput]:
-    """Write the tree of the beam of a sentence, if a file is given for it."""
+    """Write the tree of the beam of the only sentence, if a file is given for it."""
     if out is None:
         return []
-    return [write_beam(translator.explain_beam(text, image=image, missing=missing, **decoding), out)]
+    return [write_beam(translator.explain_beam(texts[0], image=images[0], missing=missing, **decoding), out)]
 
 
 def _claim(output: OutputOptions, explain_beam: Path | None, sentences: int, force: bool) -> None:

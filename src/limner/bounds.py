@@ -141,6 +141,8 @@ Length = Annotated[int, Bounds(1, 10_000)]
 """Length of a sentence in tokens, of a word in letters, or of a sequence in frames."""
 LengthOrNone = Annotated[int, Bounds(0, 10_000)]
 """Length of a part of a sentence in tokens; 0 for none."""
+Group = Annotated[int, Bounds(-(2**31), 2**31 - 1)]
+"""Number of a sentence of an item: the range that a collection stores."""
 Temperature = Annotated[float, Bounds(1e-3, 1e3, whole=False)]
 """Divisor of log-probabilities."""
 VocabularySize = Annotated[int, Bounds(1, 10_000_000)]
@@ -205,6 +207,8 @@ PatchSide = Annotated[int, Bounds(2, 1_024)]
 """Side of a patch, or of an image that patches are cut from, in pixels."""
 GridSide = Annotated[int, Bounds(1, 1_024)]
 """Side of a grid of locations."""
+PixelSide = Annotated[int, Bounds(1, 1_024)]
+"""Side of stored images in pixels."""
 FilterCount = Annotated[int, Bounds(1, 65_536)]
 """Number of filters learned by k-means."""
 Objects = Annotated[int, Bounds(1, 3)]

@@ -165,8 +165,12 @@ def main() -> int:
     end = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "5"))
     import torch
 
+    import limner.data.readers
     import limner.evaluation.evaluate
     import limner.features.encoders.load
+    import limner.features.repair
+    import limner.runs.records
+    import limner.text.embeddings
     import limner.training.loop  # noqa: F401  (so that the forked processes need not)
 
     torch.set_num_threads(1)

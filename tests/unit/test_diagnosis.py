@@ -340,8 +340,8 @@ def test_a_word_list_may_contain_translations(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("last:0", "mask 'last:0': expected a number of words of 1 or more"),
-        ("last:few", "mask 'last:few': expected a number of words of 1 or more"),
+        ("last:0", "number of words: expected a whole number from 1 to 10,000, got 0"),
+        ("last:few", "number of words: expected a whole number from 1 to 10,000, got few"),
         ("colors", "mask 'colors': expected 'colours', 'last:3' or the path of a word list; no such file"),
         ("two words.txt", "words.txt:2: expected one source word before the tab, got 'a dog'"),
         ("elephants.txt", "elephants.txt': no word of the 16 source sentences is masked"),

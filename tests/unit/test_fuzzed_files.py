@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from PIL import Image
 
-from limner.errors import LimnerError, MediaError, RunError, SettingsError
+from limner.data.readers import ReaderOptions, read_source
+from limner.errors import BackboneError, CollectionError, LimnerError, MediaError, RunError, SettingsError
+from limner.features.encoders.load import load_backbone
 from limner.media.video import FrameSampling, _require_decodable, read_frames
 from limner.runs.records import read_log
 from limner.synthetic.scenes import ClipSettings, generate_clips
@@ -50,3 +53,20 @@ def test_a_video_of_unknown_codec(tmp_path):
 def test_frames_that_are_too_large_to_decode(tmp_path):
     with pytest.raises(LimnerError, match="frames of 100000 x 100000 pixels"):
         _require_decodable(100_000, 100_000, tmp_path)
+
+
+def test_numbers_of_sentences_that_a_collection_cannot_store(tmp_path):
+    for digits in (12, 5000):
+        (tmp_path / "x.csv").write_text(f"id,image,lang,text,group\na,,en,a ball,{'9' * digits}\n")
+        with pytest.raises(CollectionError, match=r"x\.csv:2: group: expected a whole number from -2,147,483,648 to"):
+            read_source("csv", tmp_path / "x.csv", ReaderOptions(split="auto"))
+        (tmp_path / "x.token.txt").write_text(f"a.jpg#{'9' * digits}\ta ball\n")
+        (tmp_path / "train.txt").write_text("a.jpg\n")
+        Image.new("RGB", (3, 3)).save(tmp_path / "a.jpg")
+        with pytest.raises(CollectionError, match=r"token\.txt:1: number of the sentence: expected a whole number"):
+            read_source("flickr", tmp_path)
+
+
+def test_a_side_of_pixels_of_thousands_of_digits():
+    with pytest.raises(BackboneError, match=r"^pixels:SIDE: side in pixels: expected a whole number from 1 to 1,024"):
+        load_backbone(f"pixels:{'9' * 5000}")

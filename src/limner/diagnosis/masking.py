@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from limner.bounds import Length, bounds_of
 from limner.data.readers.corpus_files import read_lines
 from limner.data.readers.item_builder import SourceLocation
 from limner.errors import CollectionError, SettingsError
@@ -134,9 +135,10 @@ def create_mask(name: str, source: str, target: str) -> SourceMask:
         return WordListMask(name, _colours(source, target))
     kind, separator, count = name.partition(":")
     if kind == "last" and separator:
-        if not count.isdecimal() or int(count) < 1:
-            raise SettingsError(f"mask '{name}': expected a number of words of 1 or more, as in 'last:3'")
-        return LastWordsMask(int(count))
+        try:
+            return LastWordsMask(int(bounds_of(Length).parse(count)))
+        except ValueError as error:
+            raise SettingsError(f"mask 'last:N': number of words: {error}; try 'last:3'") from None
     if not Path(name).is_file():
         raise SettingsError(f"mask '{name}': expected 'colours', 'last:3' or the path of a word list; no such file")
     return WordListMask(name, _read_word_list(Path(name)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from limner.bounds import Group, bounds_of
 from limner.data.readers.corpus_files import ImageFolder, ReaderOptions, SplitLists, find_files, read_lines
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
@@ -66,4 +67,8 @@ def _parse_line(line: str, location: SourceLocation) -> tuple[str, str, int, str
         raise CollectionError(
             f"{location}: expected 'name.jpg#0<TAB>sentence' or 'name.jpg#zhc#0 sentence', found {line[:60]!r}"
         )
-    return match["name"], match["tag"] or "en", int(match["index"]), match["text"]
+    try:
+        number = int(bounds_of(Group).parse(match["index"]))
+    except ValueError as error:
+        raise CollectionError(f"{location}: number of the sentence: {error}") from None
+    return match["name"], match["tag"] or "en", number, match["text"]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from limner.bounds import Group, bounds_of
 from limner.data.readers.corpus_files import ReaderOptions, assign_split, parse_json_line, read_lines, read_text
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
@@ -152,6 +153,6 @@ def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder
 def _group(row: dict[str, str], location: SourceLocation, default: int) -> int:
     text = row.get("group", "").strip()
     try:
-        return int(text) if text else default
-    except ValueError:
-        raise CollectionError(f"{location}: the group is '{text}'; expected an integer") from None
+        return int(bounds_of(Group).parse(text)) if text else default
+    except ValueError as error:
+        raise CollectionError(f"{location}: group: {error}") from None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from limner.bounds import PixelSide, bounds_of
 from limner.errors import BackboneError, FeatureError, SettingsError
 from limner.features.encoders.base import Backbone, BackboneOptions, CombinedBackbone
 from limner.features.encoders.classic import CLASSIC, load_classic
@@ -22,7 +23,6 @@ from limner.media.modality import IMAGE
 from limner.media.video import FrameSampling
 
 DEFAULT_PIXELS = 64
-MAX_PIXELS_SIDE = 1024
 _NO_NETWORK = {"precision", "device"}  # options without effect where there is no network
 _SAY_WHERE = "give the location of the backbone of the model's features (--backbone)"
 
@@ -45,7 +45,7 @@ def load_backbone(name: str, **options: Any) -> Backbone:  # noqa: ANN401
     family, _, rest = name.partition(":")
     if family == "pixels":
         _refuse_options(name, chosen, allowed={"size", "resize"})
-        return PixelBackbone(chosen.size or _pixel_size(name, rest), chosen.resize or "squash")
+        return PixelBackbone(chosen.size or _pixel_size(rest), chosen.resize or "squash")
     if family == "logmel":
         _refuse_options(name, chosen)
         return LogMelBackbone(LogMelSettings() if name == family else frame_settings(rest))
@@ -178,9 +178,10 @@ def _refuse_options(name: str, options: BackboneOptions, allowed: set[str] | Non
             raise BackboneError(f"{name}: option '{field}' does not apply to this backbone; remove it")
 
 
-def _pixel_size(name: str, text: str) -> int:
+def _pixel_size(text: str) -> int:
     if not text:
         return DEFAULT_PIXELS
-    if not text.isdecimal() or not 0 < int(text) <= MAX_PIXELS_SIDE:
-        raise BackboneError(f"{name}: expected a side of 1 to {MAX_PIXELS_SIDE} pixels after the colon, as 'pixels:64'")
-    return int(text)
+    try:
+        return int(bounds_of(PixelSide).parse(text))
+    except ValueError as error:
+        raise BackboneError(f"pixels:SIDE: side in pixels: {error}; try pixels:{DEFAULT_PIXELS}") from None

@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Region, Sentence
+from limner.data.summary import summarise
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError
 from limner.features.encoders.base import encode
 from limner.features.encoders.load import load_backbone
@@ -26,6 +28,7 @@ from limner.features.store import DamagedTableError, FeatureTable, TableWriter
 from limner.media.image import open_image
 from limner.storage.checksums import infinite_rows
 from limner.storage.json_text import to_json
+from limner.storage.lance_tables import damage_as
 from limner.storage.tensors import has_checksum, load_tensors, read_tensors, save_tensors
 
 PACKAGE = Path(__file__).parents[2] / "src" / "limner"
@@ -358,3 +361,35 @@ def test_every_tensor_file_is_written_with_a_checksum():
 
 def test_a_written_file_is_readable_by_safetensors(weights):
     assert set(load_file(weights)) == {"a", "b", "c", "empty"}
+
+
+class PanicException(BaseException):
+    """As PyO3 raises for a panic of Rust."""
+
+
+PANIC = b"\nthread 'lance' (7) panicked at src/a.rs:9:5:\nout of bounds\nnote: run with `RUST_BACKTRACE=1`\n"
+
+
+def test_reports_of_panics_are_dropped_and_other_messages_kept(capfd):
+    with pytest.raises(CollectionError, match=r"^out of bounds$"), damage_as(CollectionError):
+        os.write(2, b"one" + PANIC + b"two")
+        raise PanicException("out of bounds\nmore")
+    assert capfd.readouterr().err == "onetwo"
+    with damage_as(CollectionError), damage_as(CollectionError):
+        os.write(2, b"three")
+    os.write(2, b"four")
+    assert capfd.readouterr().err == "threefour"
+
+
+def test_stored_rows_are_verified_with_progress(table):
+    done = []
+    repair_table(table[0], SPEC, lambda *progress: done.append(progress))
+    assert done == sorted(done) and done[-1] == (60, 60)
+
+
+def test_the_summary_names_tables_whose_damage_is_not_found(collection):
+    fill(collection / "features" / "new.lance", np.ones((60, 64), np.float16))
+    assert summarise(Collection.open(collection)).unverified == ()
+    old_table(collection / "features" / "old.lance", np.ones((60, 64), np.float16))
+    (collection / "features" / "broken.lance").mkdir()
+    assert summarise(Collection.open(collection)).unverified == ("broken", "old")

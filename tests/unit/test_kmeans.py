@@ -251,7 +251,7 @@ def test_extraction_and_new_images_agree(stripes, file, tmp_path):
     spec = done.tables[0].spec
     assert (done.added, spec.name, spec.kind, spec.shape) == (12, "kmeans", "maps", (8, 3, 3))
     assert spec.source == f"kmeans:{file.resolve()}"
-    backbone = load_backbone_for([spec])
+    backbone = load_backbone_for([spec], spec.source)
     new = backbone(backbone.read(tmp_path / "3.png")[None])["maps"]
     np.testing.assert_allclose(new[0], FeatureTable.open(collection, "kmeans").take(["3"])[0], rtol=2**-9, atol=1e-4)
     other = learn_filters(stripes, SMALL.model_copy(update={"seed": 2}))

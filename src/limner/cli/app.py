@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from limner.cli.terminal import err, print_error, print_usage_error
 from limner.errors import LimnerError, did_you_mean
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
+from limner.storage.native_messages import separate_standard_error
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
     "Use a trained model",
@@ -65,6 +66,7 @@ REPEATING_COMMANDS = ("demo", "describe", "features", "reproduce", "train", "tra
 
 def main() -> None:
     """Run the command line and exit; errors that the user can correct are printed as one line."""
+    separate_standard_error()
     set_wait_policy()
     allow_thread_choice()
     warnings.filterwarnings("ignore")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,7 @@ from limner.bounds import (
 from limner.cli.app import DATA, app
 from limner.cli.next_steps import after_features, features_command
 from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, ForceOption, JsonOption, Number, given
-from limner.cli.terminal import err, print_json, print_next, progress_bar
+from limner.cli.terminal import err, print_json, print_next, progress_bar, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_file, require_saved, save_output
 
@@ -193,8 +194,17 @@ def features(
 
         encoder = with_regions(encoder, opened, boxes, strict=strict, **given(count=regions))
     media = encoder.modality.plural
-    with progress_bar(f"encoding {media}") as bar:
-        done = extract(opened, encoder, name=name, splits=split, batch_size=batch_size, strict=strict, on_progress=bar)
+    with progress_bars() as bars:
+        done = extract(
+            opened,
+            encoder,
+            name=name,
+            splits=split,
+            batch_size=batch_size,
+            strict=strict,
+            on_progress=partial(bars, f"encoding {media}"),
+            on_verified=partial(bars, "verifying stored features"),
+        )
     next_command = after_features(opened, [table.spec for table in done.tables])
     if as_json:
         tables = [table.spec.model_dump(mode="json") for table in done.tables]

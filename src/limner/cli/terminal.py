@@ -71,6 +71,13 @@ def print_summary(summary: CollectionSummary) -> None:
         f"{summary.phrases:,} phrases"
     )
     typer.echo(f"features: {', '.join(summary.features) or 'none'}")
+    if summary.unverified:
+        names = ", ".join(summary.unverified)
+        typer.echo(
+            f"without checksums, so that damage is not found: {names}; repeat 'limner import' or 'limner features'"
+        )
+    else:
+        typer.echo("checksums: all tables")
     if summary.missing:
         examples = "; ".join(summary.missing_examples)
         typer.echo(f"{summary.missing:,} media files are missing, for example {examples}")

@@ -30,7 +30,7 @@ from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM, checksum
 from limner.storage.json_text import to_json
-from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
+from limner.storage.lance_tables import WRITE_ERRORS, damage_as, has_column, open_table
 from limner.storage.names import require_name
 from limner.structured_files import parse_json
 
@@ -192,6 +192,13 @@ class Collection:
     def features(self) -> tuple[str, ...]:
         """Names of the feature tables of the collection."""
         return tuple(sorted(table.stem for table in (self.path / FEATURES).glob("*.lance")))
+
+    def unverified(self) -> tuple[str, ...]:
+        """Names of the tables without readable checksums, 'items' first: damage to their rows is not found."""
+        features = self.features()
+        tables = [(self.path / FEATURES / f"{name}.lance", name) for name in features]
+        without = [name for table, name in tables if not has_column(table, CHECKSUM)]
+        return (*(() if self.has_checksums else ("items",)), *without)
 
     def fingerprint(self) -> str:
         """SHA-256 of the contents of the items in stored order.

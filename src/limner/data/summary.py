@@ -33,6 +33,8 @@ class CollectionSummary:
     """Paths of the first missing files."""
     features: tuple[str, ...]
     """Names of the feature tables."""
+    unverified: tuple[str, ...]
+    """Names of the tables without readable checksums, see `Collection.unverified`."""
 
 
 def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary:
@@ -59,6 +61,7 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
         missing=len(missing),
         missing_examples=tuple(missing[:examples]),
         features=collection.features(),
+        unverified=collection.unverified(),
     )
 
 

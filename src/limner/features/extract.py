@@ -55,6 +55,7 @@ def extract(
     batch_size: int = 32,
     strict: bool = False,
     on_progress: Progress | None = None,
+    on_verified: Progress | None = None,
 ) -> Extraction:
     """Compute and store the features of a collection's images, videos or audio files.
 
@@ -70,6 +71,7 @@ def extract(
         batch_size: number of inputs per batch; videos are encoded one by one, their frames together.
         strict: raise an error for a file that cannot be read, instead of skipping it.
         on_progress: called with the number of items done and their total.
+        on_verified: called with the number of rows of a stored table that are verified, and their total.
 
     Raises:
         FeatureError: the tables exist and were computed by another backbone, layer or preprocessing; the name is not a
@@ -86,7 +88,8 @@ def extract(
         for spec, path in sorted(zip(specs, paths, strict=True), key=lambda pair: pair[1]):
             lock_file = collection.path / f".features-{spec.name}{LOCK_FILE}"
             locks.enter_context(locked(path, FeatureError, lock_file))
-        return _extract(collection, backbone, items, specs, paths, batch_size, strict, on_progress)
+        intact = [_intact_rows(path, spec, on_verified) for path, spec in zip(paths, specs, strict=True)]
+        return _extract(collection, backbone, items, specs, intact, batch_size, strict, on_progress)
 
 
 def _extract(
@@ -94,13 +97,13 @@ def _extract(
     backbone: Backbone,
     items: Sequence[Item],
     specs: Sequence[FeatureSpec],
-    paths: Sequence[Path],
+    intact: Sequence[IntactRows],
     batch_size: int,
     strict: bool,
     on_progress: Progress | None,
 ) -> Extraction:
     """Compute the features that the tables lack; the caller holds the locks of the tables."""
-    intact = [_intact_rows(path, spec) for path, spec in zip(paths, specs, strict=True)]
+    paths = [table_path(collection.path, spec.name) for spec in specs]
     complete = set.intersection(*(rows.ids for rows in intact))
     missing = [item for item in items if item.id not in complete]
     skipped: dict[str, str] = {}
@@ -158,7 +161,7 @@ def _table_name(spec: FeatureSpec, name: str | None) -> str:
     return f"{name}.grid" if spec.kind == "grid" and spec.regions is None else name
 
 
-def _intact_rows(path: Path, spec: FeatureSpec) -> IntactRows:
+def _intact_rows(path: Path, spec: FeatureSpec, on_verified: Progress | None) -> IntactRows:
     """Intact rows of a table that was computed in the same way; none where the table does not exist."""
     stored = stored_spec(path)
     if stored is not None:
@@ -166,7 +169,7 @@ def _intact_rows(path: Path, spec: FeatureSpec) -> IntactRows:
         require_compatible(stored, spec, str(path), remedy)
         if stored.frames != spec.frames:
             raise FeatureError(f"{path}: expected {_describe(spec)}, got {_describe(stored)}; {remedy}")
-    return repair_table(path, spec)
+    return repair_table(path, spec, on_verified)
 
 
 def _describe(spec: FeatureSpec) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from limner.features.store import (
     table_exists,
     to_array,
 )
+from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM, row_checksums
 from limner.storage.lance_tables import damage_as
 
@@ -53,7 +54,7 @@ def stored_spec(path: Path) -> FeatureSpec | None:
         return None
 
 
-def repair_table(path: Path, spec: FeatureSpec) -> IntactRows:
+def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = None) -> IntactRows:
     """Remove the damaged rows of a table, and add checksums to a table of an earlier version.
 
     A table that cannot be opened is moved to a hidden folder beside it, and replaced by a new one with the rows that
@@ -62,6 +63,7 @@ def repair_table(path: Path, spec: FeatureSpec) -> IntactRows:
     Args:
         path: folder of the table; it may be missing.
         spec: specification of the features that the table is to hold.
+        on_progress: called with the number of rows verified and their total.
 
     Raises:
         FeatureError: the table has another name or cannot be read by this user.
@@ -79,7 +81,7 @@ def repair_table(path: Path, spec: FeatureSpec) -> IntactRows:
         _discard(path)
         os.rename(path, _unreadable(path))
         return IntactRows(_salvage(path, spec, set()), 0)
-    intact = _remove_damaged(path, dataset, stored)
+    intact = _remove_damaged(path, dataset, stored, on_progress)
     return intact._replace(ids=_salvage(path, spec, intact.ids))
 
 
@@ -88,17 +90,30 @@ def discard_unreadable(path: Path) -> None:
     _discard(path)
 
 
-def _remove_damaged(path: Path, dataset: Any, spec: FeatureSpec) -> IntactRows:  # noqa: ANN401 (Lance has no types)
+def _remove_damaged(
+    path: Path,
+    dataset: Any,  # noqa: ANN401 (Lance has no types)
+    spec: FeatureSpec,
+    on_progress: Progress | None,
+) -> IntactRows:
     import lance
 
     ids: set[str] = set()
     bad_rows: list[int] = []
     bad_fragments: list[int] = []
-    damaged = 0
+    damaged = done = 0
+    total = dataset.count_rows()
+
+    def on_rows(count: int) -> None:
+        nonlocal done
+        done += count
+        if on_progress is not None:
+            on_progress(done, total)
+
     for fragment in dataset.get_fragments():
         try:
             with damage_as(lambda reason: damaged_table(path, reason)):
-                intact, bad = _check_fragment(fragment, spec, ids)
+                intact, bad = _check_fragment(fragment, spec, ids, on_rows)
         except DamagedTableError:
             bad_fragments.append(fragment.fragment_id)
             damaged += fragment.metadata.num_rows
@@ -123,6 +138,7 @@ def _check_fragment(
     fragment: Any,  # noqa: ANN401
     spec: FeatureSpec,
     earlier: set[str],
+    on_rows: Callable[[int], None],
 ) -> tuple[set[str], list[int]]:
     """Return the ids of the intact rows of a fragment, and the numbers of its damaged and repeated rows."""
     intact: set[str] = set()
@@ -139,6 +155,7 @@ def _check_fragment(
                 bad.append(numbers[row])
             else:
                 intact.add(item_id)
+        on_rows(len(batch))
     return intact, bad
 
 

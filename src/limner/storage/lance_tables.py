@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from limner.errors import LimnerError
+from limner.errors import CollectionError, LimnerError
+from limner.storage.native_messages import without_panics
 from limner.structured_files import read_json_file
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)
@@ -26,7 +27,8 @@ def damage_as(error_of: Callable[[str], LimnerError]) -> Iterator[None]:
         LimnerError: the result of `error_of`.
     """
     try:
-        yield
+        with without_panics():
+            yield
     except (LimnerError, MemoryError):
         raise
     except Exception as error:
@@ -51,6 +53,15 @@ def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
     if newest > dataset.version:
         raise ValueError(f"version {newest} is missing, the newest that is left is {dataset.version}")
     return dataset
+
+
+def has_column(path: Path, name: str) -> bool:
+    """Whether a table can be opened and has a column."""
+    try:
+        with damage_as(lambda reason: CollectionError(f"{path}: {reason}")):
+            return name in open_table(path).schema.names
+    except CollectionError:
+        return False
 
 
 def _newest_version(path: Path) -> int:

@@ -134,9 +134,7 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
         return _load_filters(first, name)
     if first.kind == "maps":
         return PixelBackbone(preprocessing.size, preprocessing.resize)
-    where = name or first.source
-    if where is None or (name is None and Path(where).is_absolute() and not Path(where).exists()):
-        raise BackboneError(f"the backbone '{first.backbone}' of the features was not found at {where}; {_SAY_WHERE}")
+    where = name or _recorded_source(first, _SAY_WHERE)
     if where.partition(":")[0] == "pixels":
         raise FeatureError(f"{where}: expected {first}, got maps of pixels; {_SAY_WHERE}")
     backbone = load_backbone(
@@ -155,10 +153,26 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
     return backbone
 
 
+def _recorded_source(spec: FeatureSpec, remedy: str) -> str:
+    """Return the recorded name of a backbone; a run or a collection from elsewhere must not choose a place to read.
+
+    Raises:
+        BackboneError: it is not the name of a built-in backbone or a hub id.
+    """
+    source = spec.source or ""
+    is_file = ":" in source  # family:FILE
+    if is_file or not source or Path(source).is_absolute() or ".." in source or source.startswith(("~", ".")):
+        raise BackboneError(
+            f"the features '{spec.name}' were computed by '{spec.backbone}' at {source or 'an unknown place'}, and "
+            f"only names of built-in backbones and of the hub are taken from a run; {remedy}"
+        )
+    return source
+
+
 def _load_filters(spec: FeatureSpec, name: str | None) -> Backbone:
     """Load the k-means filters that computed some maps, from their recorded location or from `name`."""
     remedy = "give the location of the filters of the model's features (--backbone kmeans:FILE)"
-    where = name or spec.source or ""
+    where = name or _recorded_source(spec, remedy)
     family, _, file = where.partition(":")
     if family != "kmeans":
         hint = f"for filters in this file write kmeans:{where}" if Path(where).is_file() else remedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import shlex
@@ -12,7 +13,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from limner.cli.terminal import err, print_error, print_usage_error
+from limner.cli.terminal import err, print_error, print_usage_error, printable
 from limner.errors import LimnerError, did_you_mean
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
 from limner.storage.native_messages import separate_standard_error
@@ -67,6 +68,9 @@ REPEATING_COMMANDS = ("demo", "describe", "features", "reproduce", "train", "tra
 def main() -> None:
     """Run the command line and exit; errors that the user can correct are printed as one line."""
     separate_standard_error()
+    for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     set_wait_policy()
     allow_thread_choice()
     warnings.filterwarnings("ignore")
@@ -136,12 +140,21 @@ def _global_options(
         keep_freed_memory()
 
 
+class _LineFormatter(logging.Formatter):
+    """Format of messages without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record."""
+        return printable(super().format(record), keep="\n")
+
+
 def _set_up_logging(level: int) -> None:
     from rich.logging import RichHandler
 
     handler = RichHandler(console=err, show_path=False, show_time=False)
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    handler.setFormatter(_LineFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("limner").setLevel(level)
 
 

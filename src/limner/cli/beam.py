@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from limner.cli.terminal import err
+from limner.cli.terminal import echo, err
 from limner.errors import SettingsError
 from limner.files import write_text
 from limner.storage.json_text import to_json
@@ -41,7 +39,7 @@ def write_beam(explanation: BeamExplanation, out: Path) -> SavedOutput:
     from limner.report.beam_plot import beam_text
 
     if out == STANDARD_OUTPUT:
-        typer.echo(beam_text(explanation))
+        echo(beam_text(explanation))
         return SavedOutput(out)
     saved = save_output(out, lambda file: _write(explanation, file))
     err.print(f"tree: {saved.path}", soft_wrap=True)

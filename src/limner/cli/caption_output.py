@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from limner.cli.terminal import printable, tab_separated
 from limner.errors import MediaError, SettingsError, did_you_mean
 from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, claim_file
@@ -83,8 +84,7 @@ def _write(write_text: Callable[[str], None], kind: CaptionFormat) -> Iterator[W
     records: list[dict[str, Any]] = []
 
     def emit(text: str) -> None:
-        # Bytes of a file name that are not UTF-8 are written as \udc80 to \udcff, which is valid in JSON as well.
-        write_text(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+        write_text(text)
 
     def write(file: Path, result: list[Caption] | MediaError) -> None:
         if kind == "json":
@@ -112,8 +112,8 @@ def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat) -> Iter
     """Yield the lines of an input; the log-probability is part of the text where there are several captions."""
     for rank, one in enumerate(captions, 1):
         if kind == "text":
-            log_prob = f"\t{one.log_prob:.2f}" if len(captions) > 1 else ""
-            yield f"{file}\t{one.text}{log_prob}\n"
+            log_prob = (f"{one.log_prob:.2f}",) if len(captions) > 1 else ()
+            yield tab_separated(file, one.text, *log_prob) + "\n"
         else:
             yield _row((str(file), rank, one.text, f"{one.log_prob:.4f}"), kind)
 
@@ -121,9 +121,7 @@ def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat) -> Iter
 def _row(values: Sequence[object], kind: CaptionFormat) -> str:
     """Write one row of a table; RFC 4180 with line feeds for csv, no quotes for tsv."""
     if kind == "tsv":
-        return (
-            "\t".join(" ".join(str(value).split()) if isinstance(value, str) else str(value) for value in values) + "\n"
-        )
+        return tab_separated(*values) + "\n"
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(values)
+    csv.writer(line, lineterminator="\n").writerow(map(printable, values))
     return line.getvalue()

@@ -13,7 +13,7 @@ from limner.bounds import Count
 from limner.cli.app import USE, app
 from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelsOption, Number, require_models
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, print_error, print_json
+from limner.cli.terminal import activity, echo, print_error, print_json, tab_separated
 from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import LimnerError, SettingsError
 
@@ -56,7 +56,7 @@ def classify(
     records: list[dict[str, Any]] = []
     unreadable = 0
     if not as_json and sys.stdout.isatty():
-        typer.echo("\t".join(_columns(classifier)))
+        echo(tab_separated(*_columns(classifier)))
     for number, (text, one) in enumerate(zip(texts, classifier.classify_each(texts), strict=True), 1):
         if isinstance(one, LimnerError):
             unreadable += 1
@@ -65,7 +65,7 @@ def classify(
             records.append(_record(text, one, n_best, steps=classifier.labels_steps))
         else:
             for line in _lines(one, n_best, steps=classifier.labels_steps):
-                typer.echo(f"{text}\t{line}")
+                echo(tab_separated(text, *line))
     if as_json:
         print_json(records)
     if unreadable:
@@ -102,15 +102,15 @@ def _columns(classifier: Classifier) -> list[str]:
     return ["input", *(["step"] if classifier.labels_steps else []), *values]
 
 
-def _lines(one: Classification, n_best: int, *, steps: bool) -> Iterator[str]:
-    """Yield the lines of one input: step (if every step has a label), position or labels, and probability."""
+def _lines(one: Classification, n_best: int, *, steps: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the fields of each line of an input: step (if every step has a label), position or label, probability."""
     for number, step in enumerate(one.steps):
-        start = f"{number}\t" if steps else ""
+        start = (str(number),) if steps else ()
         if step.position is not None:
-            yield start + "\t".join(f"{100 * share:.2f}" for share in step.position)
+            yield *start, *(f"{100 * share:.2f}" for share in step.position)
             continue
         for label, probability in step.labels[:n_best]:
-            yield f"{start}{label}\t{probability:.4f}"
+            yield *start, label, f"{probability:.4f}"
 
 
 def _record(text: str, one: Classification, n_best: int, *, steps: bool) -> dict[str, Any]:

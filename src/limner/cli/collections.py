@@ -12,7 +12,7 @@ from limner.bounds import CountOrNone, Probability, Seed
 from limner.cli.app import DATA, app
 from limner.cli.next_steps import after_generate, after_import
 from limner.cli.options import ForceOption, JsonOption, Number, given, refuse
-from limner.cli.terminal import activity, err, print_json, print_next, print_summary, progress_bar
+from limner.cli.terminal import activity, echo, err, print_json, print_next, print_summary, progress_bar
 from limner.errors import SettingsError, did_you_mean
 from limner.storage.outputs import claim_file, save_output
 
@@ -93,7 +93,7 @@ def import_(
         )
         return
     for line in report.lines():
-        typer.echo(line)
+        echo(line)
     print_next(next_command)
 
 
@@ -170,7 +170,7 @@ def generate(
     if as_json:
         print_json({"collection": str(collection), "splits": generated.splits(), "next": next_command})
         return
-    typer.echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
+    echo(f"{collection}: {', '.join(f'{split} {count:,}' for split, count in generated.splits().items())}")
     print_next(next_command)
 
 

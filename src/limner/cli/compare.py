@@ -10,7 +10,7 @@ import typer
 from limner.bounds import Level, Seed, Trials
 from limner.cli.app import MEASURE, app
 from limner.cli.options import JsonOption, Number, given, refuse
-from limner.cli.terminal import out, print_json, progress_bars
+from limner.cli.terminal import echo, out, print_json, progress_bars
 
 if TYPE_CHECKING:
     from limner.evaluation.compare import Comparison, SystemScore
@@ -95,14 +95,14 @@ def compare(
         print_json(comparison.model_dump(mode="json"))
         return
     if markdown:
-        typer.echo(_markdown(comparison), nl=False)
+        echo(_markdown(comparison), nl=False)
         return
     for table in (_scores(comparison), _differences(comparison)):
         _print_table(table)
-        typer.echo()
-    typer.echo(_legend(comparison))
+        echo()
+    echo(_legend(comparison))
     for one in comparison.metrics:
-        typer.echo(f"{one.name}: {one.signature}")
+        echo(f"{one.name}: {one.signature}")
 
 
 def _scores(comparison: Comparison) -> list[list[str]]:

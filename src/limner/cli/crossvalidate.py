@@ -10,7 +10,7 @@ import typer
 from limner.bounds import Few, Folds, Half, Seed
 from limner.cli.app import MEASURE, app, command_line
 from limner.cli.options import ChangesArgument, CollectionOption, JsonOption, Number
-from limner.cli.terminal import err, out, print_json, training_bar
+from limner.cli.terminal import echo, err, out, print_json, training_bar
 
 if TYPE_CHECKING:
     from limner.runs.records import Evaluation
@@ -100,4 +100,4 @@ def _print(result: CrossValidation) -> None:
     out.print(table)
     for one in result.baselines:
         name, accuracy = one.name, one.accuracy
-        typer.echo(f"baseline, {name}: accuracy {accuracy.mean:.2f}, std {accuracy.std:.2f} (p = {one.p:.3g})")
+        echo(f"baseline, {name}: accuracy {accuracy.mean:.2f}, std {accuracy.std:.2f} (p = {one.p:.3g})")

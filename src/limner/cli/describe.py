@@ -36,7 +36,7 @@ from limner.cli.options import (
     require_models,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, print_error, progress_bar
+from limner.cli.terminal import activity, echo, print_error, progress_bar, tab_separated
 from limner.errors import MediaError, SettingsError
 
 if TYPE_CHECKING:
@@ -237,5 +237,6 @@ def _explain_beam(
     saved = write_beam(explanation, out)
     if out != STANDARD_OUTPUT:
         for one in explanation.hypotheses:
-            typer.echo(f"{image}\t{captioner.tokenizer.decode(one.tokens, detokenise=True)}\t{one.log_prob:.2f}")
+            caption = captioner.tokenizer.decode(one.tokens, detokenise=True)
+            echo(tab_separated(image, caption, f"{one.log_prob:.2f}"))
     saved.require()

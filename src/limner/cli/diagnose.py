@@ -26,7 +26,7 @@ from limner.cli.options import (
     refuse,
     require_one_model,
 )
-from limner.cli.terminal import out, print_json, progress_bars
+from limner.cli.terminal import echo, out, print_json, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
@@ -208,7 +208,7 @@ def _report(
         print_json({"file": str(saved.path), **json.loads(record.model_dump_json())})
     else:
         print_record(record)
-        typer.echo(f"{saved.path} ({record.seconds:.1f} s)")
+        echo(f"{saved.path} ({record.seconds:.1f} s)")
     saved.require()
 
 
@@ -238,9 +238,9 @@ def _print_grounding(result: Grounding) -> None:
     out.print()
     out.print(table)
     for reason, count in result.excluded.items():
-        typer.echo(f"not measured: {count:,} {reason}")
-    typer.echo(f"attention correctness (maximum over the words of a phrase): {everything.correctness:.2f} %")
-    typer.echo(result.verdict)
+        echo(f"not measured: {count:,} {reason}")
+    echo(f"attention correctness (maximum over the words of a phrase): {everything.correctness:.2f} %")
+    echo(result.verdict)
 
 
 def _print(diagnosis: Diagnosis) -> None:
@@ -255,8 +255,8 @@ def _print(diagnosis: Diagnosis) -> None:
     if diagnosis.contrastive is not None:
         _print_contrastive(diagnosis.contrastive)
     for line in diagnosis.notes:
-        typer.echo(line)
-    typer.echo(diagnosis.verdict)
+        echo(line)
+    echo(diagnosis.verdict)
 
 
 def _print_conditions(title: str, conditions: Sequence[ConditionResult]) -> None:
@@ -291,4 +291,4 @@ def _print_contrastive(result: ContrastiveResult) -> None:
         table.add_row(str(pair.line), f"{pair.log_prob:.3f}", f"{pair.other_log_prob:.3f}")
     out.print(table)
     accuracy = f"accuracy {result.accuracy:.1f} % on {len(result.pairs):,} pairs"
-    typer.echo(f"{accuracy} ({result.accuracy_per_token:.1f} % by mean log-probability of a token)\n")
+    echo(f"{accuracy} ({result.accuracy_per_token:.1f} % by mean log-probability of a token)\n")

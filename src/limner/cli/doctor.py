@@ -11,11 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-import typer
-
 from limner.cli.app import MORE, app
 from limner.cli.options import JsonOption
-from limner.cli.terminal import activity, print_json
+from limner.cli.terminal import activity, echo, print_json
 
 REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)([^;]*)(?:;\s*extra\s*==\s*['\"]([^'\"]+)['\"])?")
 DEVELOPMENT_EXTRAS = ("dev", "docs")
@@ -74,10 +72,10 @@ def doctor(as_json: JsonOption = False) -> None:
         )
         return
     for section, lines in _sections(installation).items():
-        typer.echo(section)
+        echo(section)
         width = max((len(name) for name in lines), default=0)
         for name, value in lines.items():
-            typer.echo(f"  {name:{width}}  {value}")
+            echo(f"  {name:{width}}  {value}")
 
 
 def examine() -> Installation:

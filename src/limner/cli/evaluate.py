@@ -27,7 +27,7 @@ from limner.cli.options import (
     require_models,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, print_json, print_next, print_scores, progress_bars
+from limner.cli.terminal import activity, echo, print_json, print_next, print_scores, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import require_writable, save_output
 
@@ -145,8 +145,8 @@ def _print(evaluation: Evaluation, published: Published | None, path: Path, next
         return
     print_scores(evaluation.scores, published.values if published else {}, published.row if published else "")
     for line in evaluation.notes:
-        typer.echo(line)
-    typer.echo(f"{path} ({evaluation.seconds:.1f} s)")
+        echo(line)
+    echo(f"{path} ({evaluation.seconds:.1f} s)")
     print_next(next_command)
 
 

@@ -10,7 +10,7 @@ import typer
 from limner.bounds import Few, PositiveShare, Seed
 from limner.cli.app import MORE, app, command_line
 from limner.cli.options import JsonOption, Number, given, refuse
-from limner.cli.terminal import err, print_json, print_scores, progress_bars
+from limner.cli.terminal import echo, err, print_json, print_scores, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_folder
 
@@ -87,17 +87,17 @@ def _print_demo(result: DemoResult) -> None:
 
     print_scores(result.evaluation.scores, {}, "")
     for item in result.evaluation.items[:5]:
-        typer.echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
+        echo(f"  {Path(str(item.image)).name}: {item.hypothesis}")
     print_scores(result.translations.scores, {}, "")
     for item in {item.id: item for item in result.translations.items[:25]}.values():  # one sentence per image
-        typer.echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
-    typer.echo(result.diagnosis.verdict)
+        echo(f"  {Path(str(item.image)).name}: {item.source} -> {item.hypothesis}")
+    echo(result.diagnosis.verdict)
     if (ambiguity := result.diagnosis.ambiguity) is not None:
         names = {"right": "the right image", "swapped": "an image of the other sense", "none": "no image"}
         accuracies = [f"{one.scores[0].value:.0f} % with {names[one.name]}" for one in ambiguity.conditions]
-        typer.echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
-    typer.echo(f"{result.seconds:.0f} s of work; reports: {result.report}, {result.translation_report}")
-    typer.echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
+        echo(f"ambiguous words translated correctly: {', '.join(accuracies)} (chance: {ambiguity.chance:.0f} %)")
+    echo(f"{result.seconds:.0f} s of work; reports: {result.report}, {result.translation_report}")
+    echo("\n".join(["What to try next:", *(f"  {line}" for line in next_steps(result))]))
 
 
 SeedsOption = Annotated[
@@ -170,14 +170,14 @@ def reproduce(
             published, opened, out, settings=settings, command=command_line(), on_progress=progress
         )
     if as_json:
-        typer.echo(reproduction.json.read_text(encoding="utf-8"))
+        echo(reproduction.json.read_text(encoding="utf-8"))
         return
-    typer.echo(reproduction.markdown.read_text(encoding="utf-8"))
-    typer.echo(", ".join(str(path) for path in (reproduction.markdown, reproduction.json, *reproduction.figures)))
+    echo(reproduction.markdown.read_text(encoding="utf-8"))
+    echo(", ".join(str(path) for path in (reproduction.markdown, reproduction.json, *reproduction.figures)))
 
 
 def _print_listing(listing: TableList | PropertyTable, as_json: bool) -> None:
     if as_json:
         print_json(listing.to_plain())
     else:
-        typer.echo(listing.to_markdown())
+        echo(listing.to_markdown())

@@ -24,7 +24,7 @@ from limner.bounds import (
 from limner.cli.app import DATA, app
 from limner.cli.next_steps import after_features, features_command
 from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, ForceOption, JsonOption, Number, given
-from limner.cli.terminal import err, print_json, print_next, progress_bar, progress_bars
+from limner.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_file, require_saved, save_output
 
@@ -211,10 +211,10 @@ def features(
         print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})
         return
     for table in done.tables:
-        typer.echo(f"{table.spec.name}: {table.spec}")
-    typer.echo(f"{done.added:,} {media} encoded, {done.present:,} already stored, {len(done.skipped):,} skipped")
+        echo(f"{table.spec.name}: {table.spec}")
+    echo(f"{done.added:,} {media} encoded, {done.present:,} already stored, {len(done.skipped):,} skipped")
     for item, reason in list(done.skipped.items())[:5]:
-        typer.echo(f"  {item}: {reason}")
+        echo(f"  {item}: {reason}")
     print_next(next_command)
 
 
@@ -259,7 +259,7 @@ def kmeans(
     if as_json:
         print_json({"filters": str(path), "settings": settings.model_dump(mode="json"), "next": next_command})
     else:
-        typer.echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {path}")
+        echo(f"{settings.filters} filters of {settings.patch} x {settings.patch} pixels: {path}")
         print_next(next_command)
     require_saved(saved)
 

@@ -12,7 +12,7 @@ import typer
 from limner.bounds import Count, Few, Seed
 from limner.cli.app import MEASURE, app, command_line
 from limner.cli.options import DeviceOption, ForceOption, JsonOption, Number, SkipMissingOption, given, require_models
-from limner.cli.terminal import out, print_json, progress_bars
+from limner.cli.terminal import echo, out, print_json, progress_bars
 from limner.storage.outputs import claim_file, require_writable, save_output
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def gradients(
         print_json({"plot": str(saved.path), "models": models})
     else:
         _print(measured)
-        typer.echo(str(saved.path))
+        echo(str(saved.path))
     saved.require()
 
 
@@ -137,4 +137,4 @@ def _print(measured: Mapping[str, GradientNorms]) -> None:
             table.add_row(Path(run).name, curve.name, str(curve.size), *values, *fitted)
     out.print(table)
     sentences = ", ".join(f"{norms.sentences:,} of '{norms.split}'" for norms in measured.values())
-    typer.echo(f"root mean square singular value of d s_t / d s_k by the distance t - k; sentences: {sentences}")
+    echo(f"root mean square singular value of d s_t / d s_k by the distance t - k; sentences: {sentences}")

@@ -8,7 +8,7 @@ import typer
 
 from limner.cli.app import TRAIN, app
 from limner.cli.options import ChangesArgument, JsonOption
-from limner.cli.terminal import print_json
+from limner.cli.terminal import echo, print_json
 from limner.errors import SettingsError
 
 
@@ -39,7 +39,7 @@ def recipes(
             print_json({**summary._asdict(), "settings": chosen.model_dump(mode="json")})
             return
         comments = [summary.description, f"needs: {'; '.join(summary.needs)}", *summary.commands]
-        typer.echo("".join(f"# {line}\n" for line in comments) + recipe_yaml(chosen), nl=False)
+        echo("".join(f"# {line}\n" for line in comments) + recipe_yaml(chosen), nl=False)
         return
     if changes:
         raise SettingsError(f"'{changes[0]}': changes a setting of one recipe, and '{recipe}' names several; name one")
@@ -48,6 +48,6 @@ def recipes(
         print_json([one._asdict() for one in summaries])
         return
     for one in summaries:
-        typer.echo(f"{one.name}: {one.description}\n  needs: {'; '.join(one.needs)}")
+        echo(f"{one.name}: {one.description}\n  needs: {'; '.join(one.needs)}")
     count = "1 recipe" if len(summaries) == 1 else f"{len(summaries)} recipes"
-    typer.echo(f"{count}; 'limner recipes NAME' shows all settings of one and how to train it")
+    echo(f"{count}; 'limner recipes NAME' shows all settings of one and how to train it")

@@ -26,7 +26,7 @@ from limner.cli.options import (
     require_one_model,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import err, print_json, progress_bar
+from limner.cli.terminal import echo, err, print_json, progress_bar, tab_separated
 from limner.errors import MediaError, SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
 
@@ -86,7 +86,7 @@ def regions(
             continue
         records.append({"image": str(file), "regions": [one._asdict() for one in found]})
         if not as_json:
-            _print(found, f"{file}\t" if len(files) > 1 else "")
+            _print(found, (file,) if len(files) > 1 else ())
         if not found:
             _report_none(file, selection["min_confidence"])
         drawn += _draw(file, found, drawings.get(file))
@@ -151,7 +151,7 @@ def _drawings(files: Sequence[Path], out: Path | None, force: bool, *, is_single
     return {file: claim_file(drawing, "--out", force=force) for file, drawing in drawings.items()}
 
 
-def _print(found: Sequence[RegionCaption], prefix: str) -> None:
+def _print(found: Sequence[RegionCaption], prefix: Sequence[Path]) -> None:
     for one in found:
         box = " ".join(f"{value:.0f}" for value in one.box)
-        typer.echo(f"{prefix}{box}\t{one.score:.3f}\t{one.text}")
+        echo(tab_separated(*prefix, box, f"{one.score:.3f}", one.text))

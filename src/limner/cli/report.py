@@ -9,7 +9,7 @@ import typer
 
 from limner.cli.app import MEASURE, app
 from limner.cli.options import ForceOption, JsonOption, ModelOption, require_one_model
-from limner.cli.terminal import activity, print_json
+from limner.cli.terminal import activity, echo, print_json
 from limner.storage.outputs import claim_file, save_output
 
 REPORT = "report.html"
@@ -39,5 +39,5 @@ def report(
 
     with activity("writing the report"):
         saved = save_output(path, lambda file: write_report(run, file))
-    print_json({"report": str(saved.path)}) if as_json else typer.echo(str(saved.path))
+    print_json({"report": str(saved.path)}) if as_json else echo(str(saved.path))
     saved.require()

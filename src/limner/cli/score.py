@@ -10,7 +10,7 @@ import typer
 from limner.cli.app import USE, app
 from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelOption, require_one_model
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, print_json, progress_bar
+from limner.cli.terminal import activity, echo, print_json, progress_bar, tab_separated
 
 
 @app.command(rich_help_panel=USE)
@@ -41,6 +41,6 @@ def score(
         return
     from limner.metrics.base import format_value
 
-    typer.echo("log-prob\tperplexity\tsentence")
+    echo(tab_separated("log-prob", "perplexity", "sentence"))
     for text, one in zip(sentences, scores, strict=True):
-        typer.echo(f"{one.log_prob:.2f}\t{format_value(one.perplexity)}\t{text}")
+        echo(tab_separated(f"{one.log_prob:.2f}", format_value(one.perplexity), text))

@@ -23,7 +23,7 @@ from limner.cli.options import (
     require_one_model,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, err, print_json, progress_bar
+from limner.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.errors import SettingsError
 
 
@@ -89,7 +89,7 @@ def search(
         print_json([result._asdict() for result in results])
         return
     for result in results:
-        typer.echo(f"{result.score:.2f}\t{result.image or ''}\t{result.text}")
+        echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
 
 
 def _search_regions(
@@ -124,4 +124,5 @@ def _search_regions(
         return
     for result in results:
         box = " ".join(f"{value:.0f}" for value in result.box)
-        typer.echo(f"{result.score:.2f}\t{result.image}\t{box}\t{result.confidence:.3f}\t{result.description}")
+        fields = (f"{result.score:.2f}", result.image, box, f"{result.confidence:.3f}", result.description)
+        echo(tab_separated(*fields))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +25,60 @@ PLAIN_LINES = 10
 """Number of lines of progress of a stage where standard error is no terminal."""
 PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300
 """Shortest and longest time in seconds between two such lines."""
-out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 250, markup=False, emoji=False)
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, separators of lines, marks that reorder text, and bytes of file names that are not UTF-8."""
+_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def printable(value: object, *, keep: str = "") -> str:
+    r"""Return a name or a text with escapes such as `\x1b` for what would control a terminal or divide a line.
+
+    Args:
+        value: path, caption or other text, which may come from anywhere.
+        keep: control characters that are kept.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), str(value))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return _ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+class _SafeConsole(Console):
+    """Console that escapes the control characters of texts and of cells of tables."""
+
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401  (options of rich)
+        """Convert a text to what is printed."""
+        return super().render_str(printable(text, keep="\n"), **options)
+
+
+out = _SafeConsole(soft_wrap=True, width=None if sys.stdout.isatty() else 250, markup=False, emoji=False)
 """Standard output; files get lines of up to 250 characters."""
-err = Console(stderr=True, markup=False, emoji=False)
+err = _SafeConsole(stderr=True, markup=False, emoji=False)
 """Standard error; names with brackets or colons are printed unchanged."""
 
 
 def print_error(error: Exception | str) -> None:
     """Print an error as one line on standard error."""
-    err.print(Text.assemble(("error:", "bold red"), " ", str(error)), soft_wrap=True)
+    err.print(Text.assemble(("error:", "bold red"), " ", printable(error)), soft_wrap=True)
+
+
+def print_message(message: str) -> None:
+    """Print a message on standard error."""
+    err.print(message, highlight=False, soft_wrap=True)
+
+
+def echo(text: str = "", *, nl: bool = True) -> None:
+    """Print text on standard output; lines and tabs are kept, other control characters are escaped."""
+    typer.echo(printable(text, keep="\n\t"), nl=nl)
+
+
+def tab_separated(*fields: object) -> str:
+    """Return a line of fields that are separated by tabs; tabs and line feeds in a field are escaped."""
+    return "\t".join(map(printable, fields))
 
 
 def print_usage_error(message: str, command: str) -> None:
@@ -49,7 +95,7 @@ def print_json(value: object) -> None:
 
 def print_next(command: str) -> None:
     """Print the command that usually follows."""
-    typer.echo(f"next: {command}")
+    echo(f"next: {command}")
 
 
 def print_summary(summary: CollectionSummary) -> None:
@@ -65,22 +111,20 @@ def print_summary(summary: CollectionSummary) -> None:
         sentences = (f"{summary.sentences[split].get(lang, 0):,}" for lang in langs)
         table.add_row(split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences)
     out.print(table)
-    typer.echo(
+    echo(
         f"{summary.items:,} items, {sum(summary.media['video'].values()):,} videos, "
         f"{sum(summary.media['audio'].values()):,} audio files, {summary.regions:,} regions, "
         f"{summary.phrases:,} phrases"
     )
-    typer.echo(f"features: {', '.join(summary.features) or 'none'}")
+    echo(f"features: {', '.join(summary.features) or 'none'}")
     if summary.unverified:
         names = ", ".join(summary.unverified)
-        typer.echo(
-            f"without checksums, so that damage is not found: {names}; repeat 'limner import' or 'limner features'"
-        )
+        echo(f"without checksums, so that damage is not found: {names}; repeat 'limner import' or 'limner features'")
     else:
-        typer.echo("checksums: all tables")
+        echo("checksums: all tables")
     if summary.missing:
         examples = "; ".join(summary.missing_examples)
-        typer.echo(f"{summary.missing:,} media files are missing, for example {examples}")
+        echo(f"{summary.missing:,} media files are missing, for example {examples}")
 
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:

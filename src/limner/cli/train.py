@@ -10,7 +10,7 @@ import typer
 from limner.cli.app import TRAIN, app, command_line
 from limner.cli.next_steps import after_train
 from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
-from limner.cli.terminal import print_json, print_next, training_bar
+from limner.cli.terminal import echo, print_json, print_message, print_next, training_bar
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -57,7 +57,7 @@ def train(
             init=init,
             device=device,
             command=command_line(),
-            on_message=lambda line: typer.echo(line, err=True),
+            on_message=lambda line: print_message(line),
             on_progress=bar,
         )
     from limner.runs.records import RunConfig
@@ -67,9 +67,9 @@ def train(
     if as_json:
         print_json({"run": str(run), **provenance, "next": next_command})
         return
-    typer.echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
+    echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
     for line in provenance.get("notes", ()):
-        typer.echo(line)
+        echo(line)
     print_next(next_command)
 
 

@@ -10,7 +10,7 @@ import typer
 from limner.bounds import Count
 from limner.cli.app import MEASURE, app
 from limner.cli.options import ForceOption, JsonOption, ModelOption, Number, require_one_model
-from limner.cli.terminal import activity, print_json
+from limner.cli.terminal import activity, echo, print_json, tab_separated
 from limner.storage.outputs import claim_file, save_output
 
 
@@ -41,7 +41,7 @@ def words(
         print_json([{"word": other, "distance": distance} for other, distance in neighbours])
     else:
         for other, distance in neighbours:
-            typer.echo(f"{distance:.3f}\t{other}")
+            echo(tab_separated(f"{distance:.3f}", other))
     if map_file is not None:
         from limner.report.word_map import save_word_map
 

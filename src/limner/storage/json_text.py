@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
+
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that the standard allows in strings, but that control a terminal or cannot be written as UTF-8."""
 
 
 def to_json(value: object, *, indent: int | None = None, sort_keys: bool = False) -> str:
@@ -20,7 +24,8 @@ def to_json(value: object, *, indent: int | None = None, sort_keys: bool = False
         indent: number of spaces per level; None for one line.
         sort_keys: whether the keys of objects are sorted.
     """
-    return json.dumps(_plain(value), ensure_ascii=False, indent=indent, sort_keys=sort_keys, allow_nan=False)
+    text = json.dumps(_plain(value), ensure_ascii=False, indent=indent, sort_keys=sort_keys, allow_nan=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 (any JSON value)

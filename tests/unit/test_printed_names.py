@@ -1,0 +1,105 @@
+"""Names and captions on a terminal and in tables: control characters and bytes that are not UTF-8 are escaped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from limner import cli
+from limner.cli import terminal
+from limner.cli.caption_output import caption_output
+from limner.cli.terminal import echo, print_error, print_json, print_message, printable, tab_separated
+from limner.inference.captioner import Caption
+from limner.storage.json_text import to_json
+
+HOSTILE = "a\x1b[2J\tb\nc\r\x07\x9b31m\u202ed\u2028e\udcff"
+ESCAPED = r"a\x1b[2J\tb\nc\r\x07\x9b31m\u202ed\u2028e\xff"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]")
+
+
+def test_what_controls_a_terminal_is_escaped():
+    assert printable(HOSTILE) == ESCAPED
+    assert printable("a\tb\nc\x1b", keep="\n") == "a\\tb\nc\\x1b"
+    assert printable(Path(os.fsdecode(b"caf\xe9.jpg"))) == r"caf\xe9.jpg"
+    for text in ("Ein Hündchen läuft .", "一只狗", "كلب\u200f", "🐕", "C:\\photos\\x.jpg"):
+        assert printable(text) == text
+
+
+def test_a_field_stays_in_its_column_and_its_line():
+    line = tab_separated(Path(HOSTILE), 1, HOSTILE)
+    assert line.split("\t") == [ESCAPED, "1", ESCAPED] and len(line.splitlines()) == 1
+
+
+@pytest.fixture
+def consoles(monkeypatch):
+    """Consoles that write to the captured streams."""
+    monkeypatch.setattr(terminal.err, "_file", None)
+    monkeypatch.setattr(terminal.out, "_file", None)
+
+
+@pytest.mark.parametrize("print_it", [print_error, print_message, echo, terminal.out.print, terminal.err.print])
+def test_every_function_that_prints_escapes(print_it, capsys, consoles):
+    print_it(HOSTILE)
+    captured = capsys.readouterr()
+    printed = captured.out + captured.err
+    assert "x1b[2J" in printed and not CONTROL.search(printed)
+    assert print_it is not print_error or printed.count("\n") == 1
+
+
+def test_cells_of_tables_are_escaped(capsys, consoles):
+    table = Table("column")
+    table.add_row(HOSTILE.replace("\n", ""))
+    terminal.out.print(table)
+    printed = capsys.readouterr().out
+    assert r"\x1b[2J" in printed and not CONTROL.search(printed)
+
+
+def test_json_is_valid_and_has_no_control_characters(capsys):
+    print_json({"name": HOSTILE})
+    printed = capsys.readouterr().out
+    assert not CONTROL.search(printed) and json.loads(printed) == {"name": HOSTILE}
+    assert to_json("é一") == '"é一"'
+    printed.encode("utf-8")
+
+
+@pytest.mark.parametrize("kind", ["text", "tsv", "csv", "json", "jsonl"])
+def test_captions_of_hostile_names_are_one_record_each(kind, tmp_path):
+    out = tmp_path / "captions"
+    caption = Caption(HOSTILE, -1.0, -1.0)
+    with caption_output(out, kind) as write:
+        write(Path(HOSTILE), [caption])
+    text = out.read_text(encoding="utf-8")
+    assert not CONTROL.search(text)
+    if kind == "json":
+        assert json.loads(text)[0]["captions"][0]["text"] == HOSTILE
+    elif kind == "jsonl":
+        assert json.loads(text)["image"] == HOSTILE
+    elif kind == "csv":
+        assert next(csv.DictReader(io.StringIO(text)))["caption"] == ESCAPED
+    else:
+        assert text.splitlines()[-1].split("\t")[0] == ESCAPED
+
+
+def test_a_command_prints_a_name_that_is_not_utf_8(tmp_path, capsys, monkeypatch):
+    place = os.path.join(os.fsencode(tmp_path), b"caf\xe9\x1b[31m")
+    monkeypatch.setattr(sys, "argv", ["limner", "show", os.fsdecode(place)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert r"caf\xe9\x1b[31m: " in line and "Traceback" not in line
+
+
+def test_commands_print_through_the_terminal_module():
+    for path in Path(cli.__file__).parent.glob("*.py"):
+        if path.name not in ("terminal.py", "reference.py", "app.py"):
+            text = path.read_text()
+            assert "typer.echo(" not in text and not re.search(r"(?<![\w.])print\(", text), path.name
+            assert not re.search(r'f"[^"]*\\t', text), f"{path.name}: use tab_separated"

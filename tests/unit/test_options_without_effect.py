@@ -8,8 +8,11 @@ import pytest
 from PIL import Image
 
 from limner import cli
+from limner.cli.input_files import find_input_files
 from limner.data.collection import write_items
 from limner.data.examples import Item, Sentence
+from limner.inference.scorer import Scorer
+from limner.media.modality import IMAGE
 
 
 @pytest.fixture
@@ -88,3 +91,16 @@ def test_frames_of_images_are_told(place, capsys, monkeypatch, caplog):
     with pytest.raises(SystemExit) as exit:
         cli.main()
     assert not exit.value.code and "an image is a video of one frame" in caplog.text
+
+
+def test_hidden_files_of_a_folder_are_counted_and_not_read(place, caplog):
+    (place / "photos" / ".cache").mkdir(parents=True)
+    for name in ("b.png", "._b.png", ".cache/c.png"):
+        Image.new("RGB", (8, 8)).save(place / "photos" / name)
+    assert find_input_files([place / "photos"], IMAGE, (IMAGE,), recursive=True) == [place / "photos" / "b.png"]
+    assert "2 hidden files are not read" in caplog.text
+
+
+def test_a_score_counts_the_unknown_tokens(trained, place):
+    (score,) = Scorer.load(trained).score([place / "a.png"], ["zyzzyva xylem"])
+    assert (score.tokens, score.unknown) == (3, 2)

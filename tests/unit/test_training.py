@@ -408,3 +408,10 @@ def test_a_missing_language_is_an_error(tiny, recipe_of, tmp_path):
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"lang": "fr"})})
     with pytest.raises(TrainingError, match=r"no sentence in 'fr' \(languages of the split: de, en\)"):
         train(recipe, tiny, tmp_path / "run")
+
+
+def test_resuming_a_run_whose_best_weights_are_gone_says_so(tiny, recipe_of, tmp_path):
+    run = train(recipe_of(epochs=2), tiny, tmp_path / "run")
+    (run / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"run: its best weights, model\.safetensors, are gone.*; restore the file"):
+        train(recipe_of(epochs=2), tiny, run, resume=True)

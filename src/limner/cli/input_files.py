@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from limner.errors import MediaError, SettingsError
 
 if TYPE_CHECKING:
     from limner.media.modality import Modality
+
+logger = logging.getLogger(__name__)
 
 
 def find_input_files(
@@ -61,10 +64,18 @@ def _with_listed(paths: Sequence[Path]) -> Iterator[Path]:
 def _inside(folder: Path, modality: Modality, readable: Sequence[Modality], recursive: bool) -> list[Path]:
     """Return the files of a folder in the order of their names."""
     found = folder.rglob("*") if recursive else folder.iterdir()
-    inside = sorted(file for file in found if any(one.matches(file) for one in readable) and not file.is_dir())
+    files = [file for file in found if any(one.matches(file) for one in readable) and not file.is_dir()]
+    inside = sorted(file for file in files if not _is_hidden(file.relative_to(folder)))
+    if hidden := len(files) - len(inside):
+        logger.warning("%s: %d hidden files are not read; name them to read them", folder, hidden)
     if inside:
         return inside
     expected = ", ".join(sorted(suffix for one in readable for suffix in one.suffixes))
     deeper = not recursive and any(entry.is_dir() for entry in folder.iterdir())
     remedy = "; add --recursive for those in its folders" if deeper else ""
     raise SettingsError(f"{folder}: no {modality.plural} in this folder; expected {expected}{remedy}")
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether the name of a file or of one of its folders starts with a dot, as those that macOS adds to archives."""
+    return any(part.startswith(".") for part in path.parts)

@@ -19,6 +19,7 @@ from limner.media.image import ImageInput
 from limner.metrics import perplexity
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
+from limner.text.vocab import SPECIAL_TOKENS
 
 SCORING_BATCH_SIZE = 32
 
@@ -32,6 +33,8 @@ class SentenceScore(NamedTuple):
     """Number of tokens, end-of-sentence token included."""
     perplexity: float
     """Perplexity of the sentence, Mao et al. (2015), eq. 5."""
+    unknown: int = 0
+    """Number of tokens that are not in the vocabulary and count as <unk>."""
 
 
 class Scorer:
@@ -86,8 +89,10 @@ class Scorer:
         examples = Examples(items, self.model.target, features)
         scores = score_examples(self.model.model, examples, batch_size=SCORING_BATCH_SIZE, on_progress=on_progress)
         return [
-            SentenceScore(log_prob, count, perplexity(log_prob, count).value)
-            for log_prob, count in zip(scores.log_probs.tolist(), scores.tokens.tolist(), strict=True)
+            SentenceScore(log_prob, count, perplexity(log_prob, count).value, target.count(SPECIAL_TOKENS.unk))
+            for log_prob, count, target in zip(
+                scores.log_probs.tolist(), scores.tokens.tolist(), examples.targets, strict=True
+            )
         ]
 
 

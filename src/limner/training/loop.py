@@ -28,6 +28,9 @@ from limner.training.setup import prepare
 from limner.training.stages import Stage, schedule_stages
 from limner.training.state import TrainState, find_state, load_state
 
+WEIGHTS = "model.safetensors"
+"""File of the best weights in a run directory."""
+
 
 def train(
     recipe: Recipe,
@@ -82,6 +85,11 @@ def train(
         if on_message is not None and stored is None:
             _report(trained, on_message)
         optimization, state = _set_up(fabric, trained, stored)
+        if state.best is not None and not (out / WEIGHTS).exists():
+            raise RunError(
+                f"{out}: its best weights, {WEIGHTS}, are gone, and the state to resume from holds the last ones only; "
+                "restore the file, or train in another --out"
+            )
         log = RunLog(out, state)
         run = TrainingContext(
             trained, training_set, validation_set, out, state, log, Interruption(), optimization, on_progress

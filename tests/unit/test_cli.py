@@ -514,6 +514,17 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatc
     assert lines == [f"describing: {100 * n:,} of 1,000 ({10 * n} %)" for n in range(1, 11)]
 
 
+def test_a_stage_that_ends_before_its_first_line_gets_none(capsys, monkeypatch):
+    seconds = itertools.count(step=11)
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
+    with terminal.progress_bars() as bar:
+        bar("searching", 200, 200)
+        bar("ranking", 100, 200)
+        bar("ranking", 200, 200)
+    assert capsys.readouterr().err.splitlines() == ["ranking: 100 of 200 (50 %)", "ranking: 200 of 200 (100 %)"]
+
+
 def test_progress_of_a_training_without_a_terminal_has_rounded_figures(capsys, monkeypatch):
     seconds = itertools.count(step=11)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))

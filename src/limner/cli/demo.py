@@ -48,9 +48,9 @@ class DemoPlan(NamedTuple):
 SHORT = DemoPlan(
     "scenes/demo-caption",
     "scenes/demo-translate",
-    SceneSettings(train=4000, size=96, ambiguous=1.0, max_objects=1),
+    SceneSettings(train=8000, size=96, ambiguous=1.0, max_objects=1),
     None,
-    pixels=48,
+    pixels=64,
     shares_image_encoder=True,
     trials=1000,
 )
@@ -212,7 +212,7 @@ def next_steps(result: DemoResult) -> list[str]:
     item = next(item for item in result.translations.items if item.source)
     return [
         f"limner describe {image} --model {result.run} --beam-size 5 --n-best 3",
-        f'limner search "a red bat in the room" --model {result.run} --collection {result.scenes} --split test',
+        f'limner search "a purple seal in the meadow" --model {result.run} --collection {result.scenes} --split test',
         f'limner translate "{item.source}" --model {result.translation} --image {item.image}',
         f"limner demo --full --out {result.run.parent}-full",
     ]

@@ -211,7 +211,7 @@ def _plain_progress() -> Callable[[str, int, int], None]:
     """Return a callback (stage, done, total) that prints sparse lines, for logs and pipes.
 
     A line follows each further tenth of a stage, unless the previous one is less than ten seconds old, and at the
-    latest after five minutes.
+    latest after five minutes. A stage that ends before its first line gets none.
     """
     last, shown = time.monotonic(), {"": 0}
 
@@ -220,6 +220,8 @@ def _plain_progress() -> Callable[[str, int, int], None]:
         key = stage.partition(",")[0]  # the rest of a stage are figures that change
         part, now = PLAIN_LINES * done // max(1, total), time.monotonic()
         silence = now - last
+        if done >= total and key not in shown:
+            return
         if (part > shown.get(key, 0) and silence >= PLAIN_INTERVAL) or silence >= PLAIN_SILENCE:
             last, shown = now, {key: part}
             percent = 100 * done // max(1, total)

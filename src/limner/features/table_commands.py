@@ -17,7 +17,6 @@ TABLE_OPTIONS = {
     "vgg19_regions": "--backbone vgg19:FILE --boxes FILE --regions 4 --name vgg19_regions",
     "resnet50_res4f.grid": "--backbone microsoft/resnet-50 --layer res4f --kind grid --name resnet50_res4f",
     "kmeans": "--backbone kmeans:FILTERS",
-    "pixels48": "--backbone pixels:48",
     "pixels64": "--backbone pixels:64",
     "pixels96": "--backbone pixels:96",
     "pixels32.frames": "--backbone pixels:32 --frames 16",

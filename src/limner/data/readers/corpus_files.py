@@ -75,7 +75,8 @@ def read_text(path: Path) -> str:
         if path.suffix == ".gz":
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise CollectionError(f"{path}: cannot be read: {error}") from None
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise CollectionError(f"{path}: cannot be read: {reason}") from None
     text = decode_utf8(data, CollectionError, partial(SourceLocation, path))
     if not text.strip():
         raise CollectionError(f"{path}: the file is empty")

@@ -49,11 +49,17 @@ class AllocationLimit(TorchFunctionMode):
     to be refused before it is created. Counts 4 bytes a number.
     """
 
-    def __init__(self, purpose: str, remedy: str) -> None:
-        """Name what allocates, and the settings to lower, in the error; see `require_memory`."""
+    def __init__(self, purpose: str, remedy: str, copies: int = 1) -> None:
+        """Name what allocates, and the settings to lower, in the error; see `require_memory`.
+
+        Args:
+            purpose: what allocates.
+            remedy: settings to lower.
+            copies: number of tensors of the same size that follow each, itself included.
+        """
         super().__init__()
         self.purpose, self.remedy, self.allocated = purpose, remedy, 0
-        self.available = available_memory()
+        self.available, self.copies = available_memory(), copies
 
     def __torch_function__(
         self,
@@ -65,5 +71,5 @@ class AllocationLimit(TorchFunctionMode):
         """Call a function of torch; ResourceError if it creates a tensor without room."""
         if func in _ALLOCATIONS and args:
             self.allocated += 4 * math.prod(args if isinstance(args[0], int) else args[0])
-            require_memory(self.allocated, self.purpose, self.remedy, self.available)
+            require_memory(self.copies * self.allocated, self.purpose, self.remedy, self.available)
         return func(*args, **(kwargs or {}))

@@ -70,6 +70,11 @@ def test_tensors_that_do_not_fit_are_not_created(little_memory):
             torch.ones(50_000)
 
 
+def test_copies_of_the_weights_count(little_memory):
+    with AllocationLimit("weights", "lower sizes", copies=4), pytest.raises(ResourceError):
+        torch.zeros(100_000)
+
+
 def test_a_model_that_is_too_large_is_not_built():
     settings = MRNNSettings(hidden_dim=65_536, embedding_dim=65_536, multimodal_dim=65_536)
     with pytest.raises(ResourceError, match=r"weights of model 'mrnn': needs .*; lower model\.\w+_dim \(65,536\)"):

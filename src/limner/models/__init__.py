@@ -66,12 +66,13 @@ ModelSettings = Annotated[
 ]
 
 
-def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:
+def build_model(settings: ModelSettings, inputs: ModelInputs, copies: int = 1) -> Model:
     """Build the model of the given settings, with randomly initialised weights.
 
     Args:
         settings: settings of the model, whose class selects the model.
         inputs: sizes of the vocabularies and shapes of the image features.
+        copies: number of copies of the weights that memory is needed for, as a training has gradients and moments.
 
     Returns:
         Model in training mode, on the CPU.
@@ -80,7 +81,7 @@ def build_model(settings: ModelSettings, inputs: ModelInputs) -> Model:
         SettingsError: the model needs image features that `inputs` does not have.
         ResourceError: its weights do not fit into the memory of the machine.
     """
-    with AllocationLimit(f"weights of model '{settings.name}'", f"lower {largest_size(settings)}"):
+    with AllocationLimit(f"weights of model '{settings.name}'", f"lower {largest_size(settings)}", copies):
         return cast(Model, MODELS[type(settings)](settings, inputs))
 
 

@@ -28,6 +28,12 @@ class TrainingMemory(NamedTuple):
     """Logits and hidden layers of a batch, with their gradients."""
 
 
+def weight_copies(settings: TrainingSettings) -> int:
+    """Return the number of tensors of the size of the weights: these, gradients, moments and moving average."""
+    moments = int(settings.optimizer.momentum > 0) if isinstance(settings.optimizer, SGDSettings) else 2
+    return 2 + moments + (settings.ema_decay > 0)
+
+
 def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples) -> TrainingMemory:
     """Estimate the memory that the steps of a training need.
 
@@ -41,8 +47,6 @@ def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples
     """
     parameters = list(cast(nn.Module, model).parameters())
     weights = NUMBER_BYTES * sum(one.numel() for one in parameters)
-    moments = (settings.optimizer.momentum > 0) if isinstance(settings.optimizer, SGDSettings) else 2
-    copies = 1 + moments + (settings.ema_decay > 0)
     matrices = [one.shape for one in parameters if one.dim() == 2]
     widths = sum(rows if rows != model.vocab_size else min(rows, columns) for rows, columns in matrices)
     rows = min(settings.batch_size, len(examples))
@@ -50,7 +54,7 @@ def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples
         rows *= settings.scst.samples
     tokens = rows * (1 + sum(map(len, examples.targets)) // max(1, len(examples)))
     batch = NUMBER_BYTES * tokens * (LOGIT_TENSORS * model.vocab_size + widths)
-    return TrainingMemory(weights * copies, batch)
+    return TrainingMemory(weights * (weight_copies(settings) - 1), batch)
 
 
 def require_training_memory(model: Model, recipe: Recipe, examples: Examples) -> None:

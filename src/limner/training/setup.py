@@ -35,7 +35,7 @@ from limner.storage.tensors import load_tensors
 from limner.text.embeddings import initial_embeddings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
-from limner.training.memory import require_training_memory
+from limner.training.memory import require_training_memory, weight_copies
 from limner.training.optimizers import build_optimizer
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def prepare(
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, features)
     source_size = None if source is None else len(source.tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
-    model = build_model(recipe.model, inputs)
+    model = build_model(recipe.model, inputs, weight_copies(recipe.training))
     _require_objective(recipe, model)
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):

@@ -514,6 +514,17 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth(capsys, monkeypatc
     assert lines == [f"describing: {100 * n:,} of 1,000 ({10 * n} %)" for n in range(1, 11)]
 
 
+@pytest.mark.parametrize("mistake", [("--split", "tset"), ("--metric", "blu4"), ("--device", "abacus")])
+def test_diagnose_checks_its_options_before_the_model_is_loaded(mistake, trained, tiny, capsys, monkeypatch):
+    def load(*_: object) -> None:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr("limner.runs.trained_model.load_trained_model", load)
+    arguments = ["diagnose", "--model", trained, "--collection", tiny.path, *mistake]
+    status, printed, errors = run(capsys, monkeypatch, *arguments)
+    assert (status, printed) == (1, "") and mistake[1] in errors and errors.count("\n") == 1
+
+
 def test_a_stage_that_ends_before_its_first_line_gets_none(capsys, monkeypatch):
     seconds = itertools.count(step=11)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))

@@ -26,7 +26,8 @@ from limner.cli.options import (
     refuse,
     require_one_model,
 )
-from limner.cli.terminal import echo, out, print_json, progress_bars
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, echo, out, print_json, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
@@ -135,17 +136,25 @@ def diagnose(
     from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import DiagnosisSettings, diagnosis_path
     from limner.diagnosis import diagnose as diagnose_model
+    from limner.metrics import require_metrics
+    from limner.runs.recipe import Recipe
     from limner.runs.trained_model import load_trained_model
 
-    trained = load_trained_model(run, device)
-    decoding = {**trained.recipe.decoding.model_dump(), **given(beam_size=beam_size)}
+    require_metrics(name for name in metric or [] if name != "perplexity")
+    changes = given(beam_size=beam_size)
+    recipe = Recipe.parse(check_runs([run], device, changes).recipe)
+    decoding = DecodingSettings.parse({**recipe.decoding.model_dump(), **changes}, "decoding")
     values = given(split=split, metrics=metric, masks=mask, contrastive=contrast, trials=trials, seed=seed)
-    values |= {"decoding": DecodingSettings.parse(decoding, "decoding"), "leave_out": skip_missing}
+    settings = DiagnosisSettings.parse({**values, "decoding": decoding, "leave_out": skip_missing})
+    opened = Collection.open(collection)
+    opened.require_split(split or recipe.data.test)
+    with activity("loading the model"):
+        trained = load_trained_model(run, device)
     with progress_bars() as progress:
         diagnosis = diagnose_model(
             trained,
-            Collection.open(collection),
-            settings=DiagnosisSettings.parse(values),
+            opened,
+            settings=settings,
             backbone=backbone,
             device=device,
             command=command_line(),

@@ -63,7 +63,7 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("show c --split test", "--split: has an effect only on the contact sheet; add --sheet FILE"),
         ("show c --boxes", "--boxes: has an effect only on the contact sheet; add --sheet FILE"),
         ("reproduce --list --row LBL --out x", "--out, --row: --list only lists"),
-        ("translate one --model run --scores --json", "--scores: JSON has both always"),
+        ("translate one --model run --scores --json", "--scores: JSON has both"),
         ("translate one --model run --write", "--write: possible only with --collection"),
         ("translate one --model run --backbone b", "--backbone: has an effect only with images"),
         ("translate one --model run --collection c", "SENTENCE: not possible with --collection"),

@@ -32,6 +32,7 @@ from limner.errors import SettingsError
 from limner.storage.outputs import require_writable, save_output
 
 if TYPE_CHECKING:
+    from limner.evaluation.regions import RegionOptions
     from limner.runs.recipe import Published, Recipe
     from limner.runs.records import Evaluation
 
@@ -100,15 +101,13 @@ def evaluate(
     from limner.data.collection import Collection
     from limner.evaluation.evaluate import EvaluationOptions, evaluation_path
     from limner.evaluation.evaluate import evaluate as evaluate_models
-    from limner.evaluation.regions import RegionOptions
     from limner.runs.trained_model import load_trained_model
 
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
     recipe = _check(runs, device, decoding, changes or [], metric or [])
-    if not retrieval or recipe.data.source_lang is not None or not recipe.features.tables:
+    if not (retrieval and _can_retrieve(recipe)):
         refuse({"--marginal": marginal, "--memory": memory}, "have an effect only on retrieval; leave them out")
-    if region_baseline != "caption":
-        refuse({"--region-captioner": region_captioner}, "has an effect only with --region-baseline caption")
+    regions = _region_options(region_baseline, region_captioner)
     opened = Collection.open(collection)
     opened.require_split(split or recipe.data.test)
     with activity("loading the model"):
@@ -126,7 +125,7 @@ def evaluate(
                 retrieval=retrieval,
                 image_control=image_control,
                 skip_missing=skip_missing,
-                regions=RegionOptions(baseline=region_baseline, captioner=region_captioner),
+                regions=regions,
             ),
             command=command_line(),
             on_progress=progress,
@@ -159,6 +158,22 @@ def _check(runs: list[Path], device: str, decoding: dict[str, Any], changes: lis
     config = check_runs(runs, device, decoding)
     require_writable(runs[0] / "evaluation", str(runs[0]))
     return _change(Recipe.parse(config.recipe), [*changes, *(f"decoding.{k}={v}" for k, v in decoding.items())])
+
+
+def _region_options(
+    baseline: Literal["frequent", "nearest", "caption"] | None, captioner: Path | None
+) -> RegionOptions:
+    """Return the options of regions."""
+    from limner.evaluation.regions import RegionOptions
+
+    if baseline != "caption":
+        refuse({"--region-captioner": captioner}, "has an effect only with --region-baseline caption")
+    return RegionOptions(baseline=baseline, captioner=captioner)
+
+
+def _can_retrieve(recipe: Recipe) -> bool:
+    """Whether a model of images captions them, so that retrieval can be evaluated."""
+    return recipe.data.source_lang is None and bool(recipe.features.tables)
 
 
 def _change(recipe: Recipe, changes: list[str]) -> Recipe:

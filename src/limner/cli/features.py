@@ -30,6 +30,7 @@ from limner.storage.outputs import claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.features.encoders.base import Backbone
+    from limner.features.extract import Extraction
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +206,11 @@ def features(
             on_progress=partial(bars, f"encoding {media}"),
             on_verified=partial(bars, "verifying stored features"),
         )
-    next_command = after_features(opened, [table.spec for table in done.tables])
+    _print(done, media, after_features(opened, [table.spec for table in done.tables]), as_json)
+
+
+def _print(done: Extraction, media: str, next_command: str, as_json: bool) -> None:
+    """Print the tables, the numbers of items, some files that were skipped, and the next command."""
     if as_json:
         tables = [table.spec.model_dump(mode="json") for table in done.tables]
         print_json({"tables": tables, "added": done.added, "present": done.present, "skipped": done.skipped})

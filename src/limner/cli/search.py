@@ -50,19 +50,7 @@ def search(
     Example: `limner search "a dog in the snow" --model runs/mrnn --collection collections/flickr8k`
     """
     run = require_one_model(model, "search")
-    from limner.media.modality import find_modality, names_file
-
-    by_file = find_modality(query) is not None
-    if regions and names_file(query):
-        raise SettingsError(
-            f"'{query}': expected a sentence, as --regions retrieves regions by a sentence, got the name of a file; "
-            "give a sentence, such as \"a red ball\", or find the regions of one image with 'limner regions'"
-        )
-    if not by_file and names_file(query):
-        raise SettingsError(
-            f"'{query}': expected a sentence, or an image or audio file with a known suffix, got another file; give "
-            "the sentence itself"
-        )
+    by_file = _is_file(query, regions)
     if regions or not by_file:
         refuse({"--backbone": backbone}, "has an effect only on an image file as the query; leave it out")
     if regions:
@@ -90,6 +78,24 @@ def search(
         return
     for result in results:
         echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
+
+
+def _is_file(query: str, regions: bool) -> bool:
+    """Whether a query is an image or audio file; SettingsError for other files, and for regions, if it is a file."""
+    from limner.media.modality import find_modality, names_file
+
+    by_file = find_modality(query) is not None
+    if regions and names_file(query):
+        raise SettingsError(
+            f"'{query}': expected a sentence, as --regions retrieves regions by a sentence, got the name of a file; "
+            "give a sentence, such as \"a red ball\", or find the regions of one image with 'limner regions'"
+        )
+    if not by_file and names_file(query):
+        raise SettingsError(
+            f"'{query}': expected a sentence, or an image or audio file with a known suffix, got another file; give "
+            "the sentence itself"
+        )
+    return by_file
 
 
 def _search_regions(

@@ -163,17 +163,14 @@ def translate(
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
     if collection is not None:
         others = {"--missing": missing == "text", "--backbone": backbone, "--explain-beam": str(explain_beam or "")}
-        reason = "not possible with --collection; leave out one or the other"
-        refuse({**inputs, **_options(output), **others}, reason)
+        refuse({**inputs, **_options(output), **others}, "not possible with --collection; leave out one or the other")
         _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
     refuse(_options(selection), "possible only with --collection; add it, or leave them out")
-    if as_json:
-        refuse({"--scores": scores, "--tokenised": tokenised}, "JSON has both always; leave them out")
-    if not image and image_list is None:
-        refuse({"--backbone": backbone}, "has an effect only with images (--image, --image-list); leave it out")
+    refuse({"--scores": scores and as_json, "--tokenised": tokenised and as_json}, "JSON has both; leave them out")
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
+    refuse({"--backbone": not any(images) and backbone}, "has an effect only with images; add --image, or leave it out")
     _claim(output, explain_beam, len(source.texts), force)
     translator = _load_translator(runs, images, decoding, backbone, device)
     saved = _explain_beam(translator, source.texts, images, missing, decoding, explain_beam)

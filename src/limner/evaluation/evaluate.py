@@ -153,8 +153,7 @@ def evaluate(
     scores += [] if gates is None else gate_scores(gates)
     nothing = RetrievalEvaluation((), None)
     retrieval = nothing if retrieval_features is None else _evaluate_retrieval(task, retrieval_features)
-    regions = _evaluate_regions(task)
-    recipe = task.first.recipe
+    regions, recipe = _evaluate_regions(task), task.first.recipe
     return Evaluation(
         split=task.split,
         decoding="" if task.decoding == recipe.decoding and len(models) == 1 else task.decoding_signature,

@@ -85,15 +85,10 @@ def train(
         if on_message is not None and stored is None:
             _report(trained, on_message)
         optimization, state = _set_up(fabric, trained, stored)
-        if state.best is not None and not (out / WEIGHTS).exists():
-            raise RunError(
-                f"{out}: its best weights, {WEIGHTS}, are gone, and the state to resume from holds the last ones only; "
-                "restore the file, or train in another --out"
-            )
+        _require_best_weights(out, state)
         log = RunLog(out, state)
-        run = TrainingContext(
-            trained, training_set, validation_set, out, state, log, Interruption(), optimization, on_progress
-        )
+        records = (out, state, log, Interruption())
+        run = TrainingContext(trained, training_set, validation_set, *records, optimization, on_progress)
         run_stages(run, schedule_stages(run))
         log.close()
     return out
@@ -131,6 +126,15 @@ def _set_up(fabric: Fabric, trained: TrainedModel, stored: Path | None) -> tuple
     ema = ExponentialMovingAverage(trained.model.parameters(), settings.ema_decay) if settings.ema_decay else None
     state = load_state(stored, trained.model, optimizer, ema) if stored else TrainState()
     return Optimization(fabric, wrapped_model, wrapped_optimizer, optimizer, ema), state
+
+
+def _require_best_weights(out: Path, state: TrainState) -> None:
+    """Check that the best weights of a resumed training are there; RunError if not."""
+    if state.best is not None and not (out / WEIGHTS).exists():
+        raise RunError(
+            f"{out}: its best weights, {WEIGHTS}, are gone, and the state to resume from holds the last ones only; "
+            "restore the file, or train in another --out"
+        )
 
 
 def _report(trained: TrainedModel, on_message: Callable[[str], None]) -> None:

@@ -21,6 +21,7 @@ from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.report import plots
 from limner.report.word_map import Neighbours, WordMap
+from limner.report.word_plot import plot_words
 from limner.runs.records import Evaluation, LogLine, RunConfig, read_evaluations, read_log
 from limner.runs.trained_model import load_trained_model
 
@@ -257,8 +258,8 @@ def test_audio_files_are_not_called_images(run):
     text = Page(report.write_report(make_audio_run(run), run / "r.html").read_text(encoding="utf-8")).text
     assert "40 audio files of toy" in text
     assert "no image" not in text
-    assert "Audio-to-text retrieval" in text and "rank of the described audio file: 3" in text
-    strip = text.split("rank of the described audio file: 3")[1]
+    assert "Audio-to-text retrieval" in text and "described audio file, rank 3" in text
+    strip = text.split("at the end the one that it describes")[1]
     for k in range(5):
         assert f"item-{k:02} reference {k}" in strip
 
@@ -271,7 +272,7 @@ def test_facts_and_settings_are_shown(page):
 
 def test_relevant_results_are_marked(page):
     assert page.text.count("✓") == 2 + 3  # once in each legend; the described image is also at the end
-    assert "own sentence: 2" in page.text and "✓ described, rank 3" in page.text
+    assert "own sentence: 2" in page.text and "✓ described image, rank 3" in page.text
 
 
 def assert_no_shared_ids(page):
@@ -414,7 +415,7 @@ def test_without_a_model_the_log_explains_the_missing_maps(run, tmp_path, caplog
 def test_labels_of_a_map_do_not_overlap_and_the_first_words_have_priority():
     random = np.random.default_rng(2)
     words = [f"word{k}" for k in range(150)]
-    figure = plots.word_map("Words", words, random.normal(size=(150, 2)), [k % 6 for k in range(150)])
+    figure = plot_words("Words", words, random.normal(size=(150, 2)), [k % 6 for k in range(150)])
     (axes,) = figure.axes
     FigureCanvasAgg(figure).draw()
     boxes = np.array([label.get_window_extent().extents for label in axes.texts])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from limner.bounds import Bytes, CountOrNone, Seed
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
+from limner.data.region_items import RegionItem
 from limner.decoding.hypotheses import Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
@@ -392,6 +393,7 @@ def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:
             log_prob=hypothesis.log_prob,
             sentence_score=quality[row],
             ids=hypothesis.tokens,
+            box=one.item.regions[0].box if isinstance(one.item, RegionItem) else None,
         )
 
 

@@ -25,17 +25,18 @@ from limner.report.gallery import (
     mark,
 )
 from limner.report.gates import gate_section
-from limner.report.headlines import WordShares, abilities, choose_headlines, headline
-from limner.report.labels import is_of_labels, reliability_chart
+from limner.report.headlines import WordShares, abilities, choose_headlines, headline, units_of
+from limner.report.labels import confused_labels, is_of_labels, reliability_chart
 from limner.report.provenance import duration, without_folders
-from limner.report.region_drawing import region_cards
+from limner.report.region_drawing import draw_region, region_cards
 from limner.report.retrieval_examples import image_queries, recall_charts, sentence_queries
 from limner.report.score_tables import generation_rows, retrieval_rows, title_of
 from limner.report.thumbnails import Thumbnails
 from limner.report.tracks import PREDICTED, RIGHT, by_position_error, draw_track, is_of_tracks, key_positions
 from limner.report.word_kinds import Lexicon, read_lexicon
-from limner.report.word_marks import mark_words, share_of_right_words
+from limner.report.word_marks import mark_words, share_of_right_words, words_of
 from limner.runs.records import EvaluatedItem, Evaluation
+from limner.text.scripts import are_characters
 
 if TYPE_CHECKING:
     from limner.media.video import FrameSampling
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GROUPS = {"best": "Best", "worst": "Worst", "sample": "Random sample", "right": "Without error"}
-"""Labels of the groups of a gallery before those of the kinds of errors."""
+GROUPS = {"sample": "Random sample", "best": "Best", "worst": "Worst", "right": "Without error"}
+"""Labels of the groups of a gallery before those of the kinds of errors; the first is shown at first."""
 
 
 class PageContext(NamedTuple):
@@ -95,7 +96,7 @@ def material(evaluation: Evaluation, context: PageContext) -> Material:
     items = by_position_error(evaluation.items) if tracks else list(evaluation.items)
     translated = any(item.source is not None for item in items)
     lexicon = None if labels else read_lexicon(context.lang, [one for item in items for one in item.references])
-    draw = partial(draw_track, sampling=context.frames) if tracks else None
+    draw = partial(draw_track, sampling=context.frames) if tracks else draw_region
     prepared = Material(items, translated, labels, tracks, lexicon, cards)
     build = partial(
         cards, items=items, thumbnails=context.thumbnails, unmarked=prepared.unmarked, labels=labels, draw=draw
@@ -119,7 +120,7 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
         "labels": about.labels,
         "reliability": reliability_chart(evaluation) if about.labels else None,
         "title": title_of(evaluation),
-        "units": "sentences" if about.translated else modality.plural,
+        "units": units_of(evaluation, modality),
         "task": "Labels" if about.labels else "Translations" if about.translated else "Captions",
         "translated": about.translated,
         "collection": without_folders(evaluation.collection),
@@ -131,6 +132,7 @@ def evaluation_section(evaluation: Evaluation, context: PageContext) -> dict[str
         "gallery": shown,
         "filters": filters(shown, {**GROUPS, **{str(kind): label for kind, label in LABELS.items()}}),
         "errors": None if errors is None else group_errors(errors),
+        "confused_labels": confused_labels(items) if about.labels and not about.tracks else [],
         "lexicon": lexicon,
         "tracks": _tracks([items[one.row] for one in chosen]) if about.tracks else None,
         "curves": recall_charts(evaluation, modality),
@@ -162,7 +164,8 @@ def beginning(evaluation: Evaluation, context: PageContext) -> dict[str, Any]:
     return {
         "cards": about.cards(first, side=LARGE),
         "regions": region_cards(evaluation.regions[:FIRST], context.thumbnails),
-        "tracks": about.tracks,
+        "tracks": {"predicted": PREDICTED, "right": RIGHT} if about.tracks else None,
+        "labels": about.labels,
         "abilities": abilities(evaluation, context.modality, compared, words),
         "headlines": [headline(score, compared[score.name], context.modality) for score in headlines],
         "title": title_of(evaluation),
@@ -174,14 +177,16 @@ def word_shares(items: Sequence[EvaluatedItem], unmarked: frozenset[str]) -> Wor
     own = share_of_right_words(mark(item, unmarked, labels=False) for item in items)
     if own is None:
         return None
+    unit = "characters" if are_characters(word for item in items[:1] for word in words_of(item.hypothesis)) else "words"
     if len(items) < 2:
-        return WordShares(own, None)
+        return WordShares(own, None, unit)
     others = other_sentences([item.hypothesis for item in items])
     return WordShares(
         own,
         share_of_right_words(
             mark_words(text, item.references, unmarked) for text, item in zip(others, items, strict=True)
         ),
+        unit,
     )
 
 

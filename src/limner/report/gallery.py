@@ -20,7 +20,7 @@ FIRST = 6
 """Number of items at the beginning of the report."""
 BEST_AND_WORST = 12
 """Number of items among the best and among the worst."""
-SAMPLE = 24
+SAMPLE = 12
 """Number of items of the random sample."""
 PER_KIND = 6
 """Number of items with each kind of error, at least, if there are so many."""

@@ -47,7 +47,7 @@ class Headline(NamedTuple):
 def choose_headlines(scores: Sequence[Score]) -> list[Score]:
     """Choose the scores of the beginning of the report, in the order of `PRIORITY`, then in their own."""
     by_name = {score.name: score for score in scores}
-    names = [name for name in (*PRIORITY, *by_name) if name in by_name]
+    names = [name for name in (*PRIORITY, *by_name) if name in by_name and ":" not in name]  # not of single labels
     return [by_name[name] for name in list(dict.fromkeys(names))[:HEADLINES]]
 
 
@@ -72,6 +72,8 @@ class WordShares(NamedTuple):
     """That of the model's sentences."""
     others: float | None
     """That of its sentences for other items; None for a single item."""
+    unit: str = "words"
+    """What is counted: 'words', or 'characters' of a script without spaces."""
 
 
 def abilities(
@@ -93,38 +95,43 @@ def abilities(
         what = "regions that the model finds and describes" if name == "map" else "regions that the model finds"
         parts.append(f"the {what} reach a mean average precision of {_beside(scores[name], compared)}")
     elif "accuracy" in scores:
-        parts.append(f"the model gives the right label in {_beside(scores['accuracy'], compared, ' %')} of the cases")
+        parts.append(
+            f"the model gives the right label in {_beside(scores['accuracy'], compared, ' %', ' of the cases')}"
+        )
     elif "position_error" in scores:
-        error = _beside(scores["position_error"], compared, " %")
-        parts.append(f"the model's positions are on average {error} of the width of the frame away from the right ones")
+        error = _beside(scores["position_error"], compared, " %", " of the width of the frame")
+        parts.append(f"the model's positions differ from the right ones on average by {error}")
     elif words is not None:
         task = "translations" if any(item.source is not None for item in evaluation.items) else "captions"
         other = (
-            "" if words.others is None else f" ({task} of other {_units(evaluation, modality)}: {words.others:.0f} %)"
+            "" if words.others is None else f" ({task} of other {units_of(evaluation, modality)}: {words.others:.0f} %)"
         )
-        parts.append(f"{words.own:.0f} % of the words of the model's {task} are in a reference{other}")
+        parts.append(f"{words.own:.0f} % of the {words.unit} of the model's {task} are in a reference{other}")
     if (score := scores.get("text_to_image_r1")) is not None:
-        found = f"it finds the {modality.noun} that a sentence describes at the first place"
-        parts.append(f"{found} in {_beside(score, compared, ' %')} of the searches")
+        found = f"the {modality.noun} that a sentence describes is the first result"
+        parts.append(f"{found} of {_beside(score, compared, ' %', ' of the searches')}")
     if not parts:
         first = choose_headlines(evaluation.scores)
         if not first:
             return ""
         parts.append(f"the model has a score of {_beside(first[0], compared)} in {full_label(first[0].name, modality)}")
     on = (
-        f"On {count} {_units(evaluation, modality)} of the split '{evaluation.split}'"
+        f"On {count} {units_of(evaluation, modality)} of the split '{evaluation.split}'"
         if evaluation.items
         else "On the split '" + evaluation.split + "'"
     )
     return f"{on}, {', and '.join(parts)}."
 
 
-def _units(evaluation: Evaluation, modality: Modality) -> str:
-    return "sentences" if any(item.source is not None for item in evaluation.items) else modality.plural
+def units_of(evaluation: Evaluation, modality: Modality) -> str:
+    """Name what the items of an evaluation are."""
+    if any(item.source is not None for item in evaluation.items):
+        return "sentences"
+    return "regions" if evaluation.regions else modality.plural
 
 
-def _beside(score: Score, compared: dict[str, list[Baseline]], unit: str = "") -> str:
-    """A value and its first baseline."""
+def _beside(score: Score, compared: dict[str, list[Baseline]], unit: str = "", of: str = "") -> str:
+    """A value with its unit and what it is a share of, and its first baseline."""
     first = next(iter(compared.get(score.name, ())), None)
     other = "" if first is None else f" ({first.label}: {format_score(score._replace(value=first.value))}{unit})"
-    return f"{format_score(score)}{unit}{other}"
+    return f"{format_score(score)}{unit}{of}{other}"

@@ -32,8 +32,8 @@ def learning_curves(config: RunConfig, log: Sequence[LogLine]) -> LearningCurves
     line = kept_line(config, shown)
     kept = ""
     if line is not None:
-        total = f" of {log[-1].epoch:g}" if line.epoch != log[-1].epoch else ", the last one,"
-        kept = f"The dashed line is epoch {line.epoch:g}{total} whose weights are kept."
+        total = f" of {log[-1].epoch:g}" if line.epoch != log[-1].epoch else ", the last one"
+        kept = f"The dashed line is epoch {line.epoch:g}{total}, whose weights are kept."
     return LearningCurves(_charts(shown, None if line is None else line.step), kept, joint)
 
 

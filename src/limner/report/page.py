@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -29,8 +30,10 @@ from limner.report.learning_curves import learning_curves
 from limner.report.provenance import flatten, run_facts, without_folders
 from limner.report.score_tables import control_tables
 from limner.report.thumbnails import Thumbnails
+from limner.report.word_plot import plot_words
 from limner.runs.records import Evaluation, RunConfig, read_evaluations, read_log
 from limner.structured_files import read_json_file
+from limner.text.labels import LABEL_LANGUAGES
 
 if TYPE_CHECKING:
     from limner.features.spec import FeatureSpec
@@ -40,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 IMAGE_BYTES = 6_000_000
 """Maximum total size of the embedded images of a report in bytes; further images are left out."""
+
+MIN_SHAPE, MAX_SHAPE = 1.0, 1.8
+"""Smallest and largest width of the frame of an image, divided by its height."""
 
 
 def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = None) -> Path:
@@ -114,6 +120,7 @@ def _content(run: Path, config: RunConfig, context: PageContext) -> dict[str, An
         "groundings": read_groundings(run, context.thumbnails),
         "words": _words(context.model, context.seed),
         "seed": context.seed,
+        "shape": frame_shape(context.thumbnails.shapes),
         "facts": run_facts(config, log),
         "settings": {"Model": list(flatten(config.recipe.get("model") or {})), "Recipe": list(flatten(recipe))},
     }
@@ -126,6 +133,11 @@ def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Eva
         return one.split != test, bool(one.decoding), bool(one.measured), -len(one.scores)
 
     return min((one for one in evaluations if one.image_control == "right"), key=distance, default=None)
+
+
+def frame_shape(shapes: Sequence[float]) -> float:
+    """Return the shape of the frames of the images, width by height: that of most images, but neither long nor high."""
+    return round(min(MAX_SHAPE, max(MIN_SHAPE, median(shapes))), 3) if shapes else 4 / 3
 
 
 def content_policy(script: str) -> str:
@@ -158,9 +170,10 @@ def _about(config: RunConfig) -> list[str]:
     collection = config.provenance.get("collection")
     data = config.recipe.get("data") or {}
     languages = " to ".join(str(one) for one in (data.get("source_lang"), data.get("lang")) if one)
+    what = "target" if data.get("lang") in LABEL_LANGUAGES else "language"
     return [
         *([f"model {model}"] if model else []),
-        *([f"language {languages}"] if languages else []),
+        *([f"{what} {languages}"] if languages else []),
         *([f"collection {Path(str(collection)).name}"] if collection else []),
     ]
 
@@ -201,7 +214,7 @@ def _words(model: TrainedModel | None, seed: int) -> dict[str, Any] | None:
         return None
     charts = []
     for method, title in TITLES.items():
-        figure = plots.word_map(title, word_map.words, word_map.positions[method], word_map.clusters)
+        figure = plot_words(title, word_map.words, word_map.positions[method], word_map.clusters)
         charts.append(Markup(plots.svg(figure, f"{title}: map of {len(word_map.words)} words")))
     return {
         "count": len(word_map.words),

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from limner.errors import MediaError
 from limner.media.image import open_image
 from limner.report.thumbnails import Thumbnails
-from limner.runs.records import ImageRegions
+from limner.runs.records import EvaluatedItem, ImageRegions
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,8 @@ def _label(
     colour: str,
 ) -> None:
     """Write a text on a filled background, moved so that it lies inside the drawing."""
+    if not text:
+        return
     width, height = pen.textlength(text, font=font) + 2 * PADDING, FONT_SIZE + 2 * PADDING
     left, top = (max(0.0, min(corner[axis], size[axis] - (width, height)[axis])) for axis in (0, 1))
     pen.rectangle((left, top, left + width, top + height), fill=colour)
@@ -64,6 +66,24 @@ def _label(
 @cache
 def _font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", FONT_SIZE)
+
+
+def draw_region(item: EvaluatedItem, side: int) -> Image.Image | None:
+    """Draw the box of the region that an item describes; None without a box or a readable image.
+
+    Args:
+        item: item of an evaluation.
+        side: longer side of the drawing in pixels, at most.
+    """
+    if item.image is None or item.box is None:
+        return None
+    try:
+        drawing = draw_regions(open_image(Path(item.image)), [(item.box, "")])
+    except MediaError as error:
+        logger.info("%s", error)
+        return None
+    drawing.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return drawing
 
 
 class RegionCard(NamedTuple):

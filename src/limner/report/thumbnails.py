@@ -26,6 +26,8 @@ class Thumbnails:
         """
         self.left_out = 0
         """Number of images that are missing, damaged or over the budget."""
+        self.shapes: list[float] = []
+        """Width divided by height of every image of the page."""
         self._remaining = budget
         self._cache: dict[tuple[str, int], str | None] = {}
 
@@ -42,7 +44,7 @@ class Thumbnails:
 
     def of_image(self, image: Image.Image) -> str | None:
         """Return the data URL of an image in memory at its own size; None if it is over the budget."""
-        return self._within_budget(_data_url(image))
+        return self._within_budget(self._encode(image))
 
     def _within_budget(self, url: str | None) -> str | None:
         if url is None or len(url) > self._remaining:
@@ -51,17 +53,20 @@ class Thumbnails:
         self._remaining -= len(url)
         return url
 
-    @staticmethod
-    def _read(path: Path, side: int) -> str | None:
+    def _read(self, path: Path, side: int) -> str | None:
         try:
             stills = open_stills(path, min_side=side)
         except (MediaError, MissingExtraError) as error:
             logger.info("%s", error)
             return None
         if len(stills) > 1:
-            return _data_url(film_strip(stills, side // 2))
+            return self._encode(film_strip(stills, side // 2))
         stills[0].thumbnail((side, side), Image.Resampling.LANCZOS)
-        return _data_url(stills[0])
+        return self._encode(stills[0])
+
+    def _encode(self, image: Image.Image) -> str:
+        self.shapes.append(image.width / image.height)
+        return _data_url(image)
 
 
 def _data_url(image: Image.Image) -> str:

@@ -17,6 +17,7 @@ from limner.errors import MissingExtraError, SettingsError
 from limner.inference.word_vectors import nearest_words
 from limner.models.protocols import WordEmbeddingModel
 from limner.report import plots
+from limner.report.word_plot import plot_words
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS, WORD_START
@@ -111,7 +112,7 @@ def save_word_map(run: Path, out: Path, *, method: Method = "tsne", count: int =
     """
     plots.require_plot_suffix(out)
     word_map = map_words(load_trained_model(run), count=count, seed=seed)
-    figure = plots.word_map(TITLES[method], word_map.words, word_map.positions[method], word_map.clusters)
+    figure = plot_words(TITLES[method], word_map.words, word_map.positions[method], word_map.clusters)
     return plots.save_plot(figure, out)
 
 

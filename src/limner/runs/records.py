@@ -165,6 +165,8 @@ class EvaluatedItem(Record):
     """Smoothed sentence BLEU-4, or accuracy of the labels, 0-100, by which a report selects the best and worst."""
     ids: tuple[int, ...] = ()
     """Token ids of the hypothesis, without special tokens."""
+    box: tuple[float, float, float, float] | None = None
+    """Left, top, width and height in pixels of the region that the hypothesis describes; None for a whole image."""
 
 
 class RetrievedSentence(Record):

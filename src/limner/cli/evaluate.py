@@ -107,7 +107,6 @@ def evaluate(
     recipe = _check(runs, device, decoding, changes or [], metric or [])
     if not (retrieval and _can_retrieve(recipe)):
         refuse({"--marginal": marginal, "--memory": memory}, "have an effect only on retrieval; leave them out")
-    regions = _region_options(region_baseline, region_captioner)
     opened = Collection.open(collection)
     opened.require_split(split or recipe.data.test)
     with activity("loading the model"):
@@ -125,7 +124,7 @@ def evaluate(
                 retrieval=retrieval,
                 image_control=image_control,
                 skip_missing=skip_missing,
-                regions=regions,
+                regions=_region_options(region_baseline, region_captioner),
             ),
             command=command_line(),
             on_progress=progress,

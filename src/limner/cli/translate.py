@@ -167,10 +167,9 @@ def translate(
         _translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
     refuse(_options(selection), "possible only with --collection; add it, or leave them out")
-    refuse({"--scores": scores and as_json, "--tokenised": tokenised and as_json}, "JSON has both; leave them out")
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
-    refuse({"--backbone": not any(images) and backbone}, "has an effect only with images; add --image, or leave it out")
+    _refuse_without_effect(output, as_json, None if any(images) else backbone)
     _claim(output, explain_beam, len(source.texts), force)
     translator = _load_translator(runs, images, decoding, backbone, device)
     saved = _explain_beam(translator, source.texts, images, missing, decoding, explain_beam)
@@ -205,6 +204,13 @@ def _claim(output: OutputOptions, explain_beam: Path | None, sentences: int, for
         claim_file(output.out, "--out", force=force)
     if output.attention is not None:
         claim_plots(output.attention, force)
+
+
+def _refuse_without_effect(output: OutputOptions, as_json: bool, unused_backbone: str | None) -> None:
+    """Refuse options of sentences that have no effect on JSON, and a backbone without images."""
+    if as_json:
+        refuse({"--scores": output.scores, "--tokenised": output.tokenised}, "JSON has both; leave them out")
+    refuse({"--backbone": unused_backbone}, "has an effect only with images; add --image, or leave it out")
 
 
 def _load_translator(

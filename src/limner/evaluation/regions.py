@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from limner.bounds import Count
+from limner.bounds import CountOrNone
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.examples import Item, Region, collate_features
@@ -61,7 +61,7 @@ class RegionOptions(Settings):
     split, that of the `nearest` training region by the cosine of the region codes, or the `caption` of the image."""
     captioner: Path | None = None
     """Run directory of the model that captions the images for the baseline `caption`."""
-    retrieval_images: Count = 100
+    retrieval_images: CountOrNone = 100
     """Number of images whose regions are searched; one description of each is a query. 0 for no retrieval."""
 
 

@@ -300,11 +300,11 @@ def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
         (["a", "a"], ": given twice; give each run once"),
         (["a,a", "b"], ": given twice; give each run once"),
         (["a", "b", "--metric", "bleu9"], "no metric 'bleu9'"),
-        (["a", "b", "--exchange", "words"], "exchange: Input should be 'outputs' or 'systems'"),
+        (["a,a2", "b", "--exchange", "words"], "exchange: Input should be 'outputs' or 'systems'"),
     ],
 )
 def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, capsys, monkeypatch):
-    for name in "ab":
+    for name in ("a", "a2", "b"):
         run_of(name, evaluation())
     monkeypatch.chdir(tmp_path)
     status, stdout, message = call(capsys, monkeypatch, *arguments)

@@ -35,9 +35,9 @@ def translation(encoder, *changes):
     return load_recipe("scenes/demo-translate", given)
 
 
-def test_the_translator_starts_from_the_convolutions_of_the_captioner(scenes, captioner, tmp_path):
-    messages = []
-    run = train(translation(captioner), scenes, tmp_path / "run", on_message=messages.append)
+def test_the_translator_starts_from_the_convolutions_of_the_captioner(scenes, captioner, tmp_path, caplog):
+    caplog.set_level("INFO", "limner.training.loop")
+    run = train(translation(captioner), scenes, tmp_path / "run")
     stored, own = (load_tensors(folder / "model.safetensors") for folder in (captioner, run))
     names = [name for name in own if name.startswith("grid_encoder.convnet.")]
     assert len(names) == 16
@@ -46,7 +46,7 @@ def test_the_translator_starts_from_the_convolutions_of_the_captioner(scenes, ca
         torch.testing.assert_close(own[name], stored[other], rtol=0, atol=1e-9)
     summary = load_trained_model(run).config.provenance["image_encoder"]
     assert summary == f"{captioner}: 16 weights of the convolutions"
-    assert messages == [f"initial weights of the image encoder: {summary}"]
+    assert f"initial weights of the image encoder: {summary}" in caplog.messages
 
 
 def test_a_run_is_resumed_with_the_same_image_encoder_only(scenes, captioner, tmp_path):

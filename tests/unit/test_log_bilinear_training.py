@@ -130,27 +130,26 @@ def test_training_starts_from_pretrained_vectors(tiny, tmp_path):
         train(recipe_of({"name": "mrnn"}, pretrained_embeddings=str(file)), tiny, tmp_path / "mrnn")
 
 
-def test_coverage_of_pretrained_vectors_is_logged_before_training(tiny, tmp_path):
+def test_coverage_of_pretrained_vectors_is_logged_before_training(tiny, tmp_path, caplog):
+    caplog.set_level("INFO", "limner.training.loop")
     file = tmp_path / "vectors.txt"
     file.write_text("red 1 2 3\ngreen -1 0 2\nwall 0.5 0.5 0.5\n")
-    messages = []
+    before = []
     recipe = recipe_of({"name": "lbl", "word_dim": 3}, pretrained_embeddings=str(file), epochs=1)
     run = train(
         recipe,
         tiny,
         tmp_path / "run",
-        on_message=messages.append,
-        on_progress=lambda news: messages.append(news.state.step),
+        on_progress=lambda news: before.append((news.state.step, *caplog.messages)),
     )
     facts = load_trained_model(run).config.provenance
-    assert messages[:2] == [
-        f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution",
-        1,
-    ]
+    line = f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution"
+    assert before[0][0] == 1 and line in before[0][1:]
     with pytest.raises(SettingsError, match="does not support pre-trained word embeddings"):
         train(recipe_of({"name": "ngram"}, features=None, pretrained_embeddings=str(file)), tiny, tmp_path / "counted")
-    train(recipe_of(epochs=1), tiny, tmp_path / "none", on_message=messages.append)
-    assert not [line for line in messages[2:] if isinstance(line, str)]
+    caplog.clear()
+    train(recipe_of(epochs=1), tiny, tmp_path / "none")
+    assert not [line for line in caplog.messages if "embeddings" in line]
 
 
 def test_a_count_based_model_is_evaluated_before_it_is_fitted_on_both_splits(tiny, tmp_path):

@@ -286,7 +286,6 @@ def test_images_on_the_command_line(limner_translate, multimodal_run, photos, tm
         (["eins", "--input", "file"], "give one or the other"),
         (["eins", "--image", "a", "--image-list", "b"], "give one or the other"),
         (["eins", "zwei", "drei", "--image", "a", "--image", "b"], "2 images (--image) and 3 sentences"),
-        (["eins", "--beam-size", "0"], "beam_size"),
         (["--input", "nowhere"], "nowhere: cannot be read (No such file or directory); expected a text file"),
         (["eins", "--out", "."], "--out .: is a folder"),
     ],

@@ -32,7 +32,9 @@ from limner.errors import SettingsError
 from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
 if TYPE_CHECKING:
+    from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import ConditionResult, ContrastiveResult, Diagnosis, Grounding
+    from limner.runs.recipe import Recipe
 
 RecordOfModel = TypeVar("RecordOfModel", "Diagnosis", "Grounding")
 
@@ -133,17 +135,13 @@ def diagnose(
     if contrast is None:
         refuse({"--backbone": backbone}, "has an effect only on the image files of --contrast; leave it out")
     from limner.data.collection import Collection
-    from limner.decoding.settings import DecodingSettings
     from limner.diagnosis import DiagnosisSettings, diagnosis_path
     from limner.diagnosis import diagnose as diagnose_model
     from limner.metrics import require_metrics
-    from limner.runs.recipe import Recipe
     from limner.runs.trained_model import load_trained_model
 
     require_metrics(name for name in metric or [] if name != "perplexity")
-    changes = given(beam_size=beam_size)
-    recipe = Recipe.parse(check_runs([run], device, changes).recipe)
-    decoding = DecodingSettings.parse({**recipe.decoding.model_dump(), **changes}, "decoding")
+    recipe, decoding = _resolve_decoding(run, device, given(beam_size=beam_size))
     values = given(split=split, metrics=metric, masks=mask, contrastive=contrast, trials=trials, seed=seed)
     settings = DiagnosisSettings.parse({**values, "decoding": decoding, "leave_out": skip_missing})
     opened = Collection.open(collection)
@@ -161,6 +159,15 @@ def diagnose(
             on_progress=progress,
         )
     _report(diagnosis, save_output(out_file or diagnosis_path(diagnosis, run), diagnosis.save), _print, as_json)
+
+
+def _resolve_decoding(run: Path, device: str, changes: dict[str, Any]) -> tuple[Recipe, DecodingSettings]:
+    """Return the recipe of a run and its decoding settings with changes."""
+    from limner.decoding.settings import DecodingSettings
+    from limner.runs.recipe import Recipe
+
+    recipe = Recipe.parse(check_runs([run], device, changes).recipe)
+    return recipe, DecodingSettings.parse({**recipe.decoding.model_dump(), **changes}, "decoding")
 
 
 def _claim(run: Path, out_file: Path | None, force: bool) -> None:

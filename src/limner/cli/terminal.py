@@ -66,11 +66,6 @@ def print_error(error: Exception | str) -> None:
     err.print(Text.assemble(("error:", "bold red"), " ", printable(error)), soft_wrap=True)
 
 
-def print_message(message: str) -> None:
-    """Print a message on standard error."""
-    err.print(message, highlight=False, soft_wrap=True)
-
-
 def echo(text: str = "", *, nl: bool = True) -> None:
     """Print text on standard output; lines and tabs are kept, other control characters are escaped."""
     typer.echo(printable(text, keep="\n\t"), nl=nl)

@@ -10,7 +10,7 @@ import typer
 from limner.cli.app import TRAIN, app, command_line
 from limner.cli.next_steps import after_train
 from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
-from limner.cli.terminal import echo, print_json, print_message, print_next, training_bar
+from limner.cli.terminal import echo, print_json, print_next, training_bar
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -57,7 +57,6 @@ def train(
             init=init,
             device=device,
             command=command_line(),
-            on_message=lambda line: print_message(line),
             on_progress=bar,
         )
     from limner.runs.records import RunConfig
@@ -68,9 +67,19 @@ def train(
         print_json({"run": str(run), **provenance, "next": next_command})
         return
     echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
-    for line in provenance.get("notes", ()):
+    for line in (*provenance.get("notes", ()), *_origins(provenance)):
         echo(line)
     print_next(next_command)
+
+
+def _origins(provenance: dict[str, Any]) -> list[str]:
+    """Return lines that say where pre-trained embeddings and weights come from."""
+    kinds = {
+        "embeddings": "pre-trained embeddings",
+        "init": "initial weights",
+        "image_encoder": "initial weights of the image encoder",
+    }
+    return [f"{kind}: {provenance[key]}" for key, kind in kinds.items() if key in provenance]
 
 
 def _claim(out: Path) -> None:

@@ -28,6 +28,8 @@ from limner.training.setup import prepare
 from limner.training.stages import Stage, schedule_stages
 from limner.training.state import TrainState, find_state, load_state
 
+logger = logging.getLogger(__name__)
+
 WEIGHTS = "model.safetensors"
 """File of the best weights in a run directory."""
 
@@ -41,7 +43,6 @@ def train(
     init: Path | None = None,
     device: str | None = None,
     command: str = "limner.train",
-    on_message: Callable[[str], None] | None = None,
     on_progress: Callable[[TrainProgress], None] | None = None,
 ) -> Path:
     """Train a model and save its best weights.
@@ -56,8 +57,6 @@ def train(
         init: run whose vocabularies are used, and its weights where names and shapes match.
         device: device to train on: cpu, cuda or cuda:N; None for cuda where it is available, else cpu.
         command: command line, stored with the model.
-        on_message: called before the first step of a new run with lines about pre-trained embeddings and weights, and
-            about sentences that are left out.
         on_progress: called after every step.
 
     Returns:
@@ -82,8 +81,8 @@ def train(
     with locked(out, RunError):
         claim(out, trained.config, resume)
         stored = find_state(out) if resume else None
-        if on_message is not None and stored is None:
-            _report(trained, on_message)
+        if stored is None:
+            _log_origin(trained)
         optimization, state = _set_up(fabric, trained, stored)
         _require_best_weights(out, state)
         log = RunLog(out, state)
@@ -137,13 +136,14 @@ def _require_best_weights(out: Path, state: TrainState) -> None:
         )
 
 
-def _report(trained: TrainedModel, on_message: Callable[[str], None]) -> None:
+def _log_origin(trained: TrainedModel) -> None:
+    """Log what is left out of the data, and where pre-trained embeddings and weights come from."""
     facts = trained.config.provenance
     for line in facts.get("notes", ()):
-        on_message(line)
+        logger.warning("%s", line)
     if "embeddings" in facts:
-        on_message(f"pre-trained embeddings: {facts['embeddings']}; the others are drawn from the same distribution")
+        logger.info("pre-trained embeddings: %s; the others are drawn from the same distribution", facts["embeddings"])
     if "init" in facts:
-        on_message(f"initial weights: {facts['init']}")
+        logger.info("initial weights: %s", facts["init"])
     if "image_encoder" in facts:
-        on_message(f"initial weights of the image encoder: {facts['image_encoder']}")
+        logger.info("initial weights of the image encoder: %s", facts["image_encoder"])

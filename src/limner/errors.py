@@ -3,8 +3,12 @@
 Messages state what was expected, what was found, where, and what to do; the command line prints them unchanged.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_OF_LIBRARIES = re.compile(r"([A-Z][\w' ]+) \(os error \d+\)")
+"""Reason of the operating system within the message of a library in Rust."""
 
 
 class LimnerError(Exception):
@@ -76,3 +80,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {one.lower(): one for one in known}
     similar = get_close_matches(name.lower(), by_lower, 1)
     return f"; did you mean '{by_lower[similar[0]]}'?" if similar else ""
+
+
+def system_reason(error: BaseException) -> str:
+    """Return why an operation failed, in the words of the operating system where it gave the reason."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    found = _OF_LIBRARIES.search(text)
+    return found[1] if found else text

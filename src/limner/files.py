@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from limner.errors import LimnerError, WriteError
+from limner.errors import LimnerError, WriteError, system_reason
 
 logger = logging.getLogger(__name__)
 
@@ -139,9 +139,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_error(path: Path, error: Exception) -> WriteError:
     """Error for a failed write, with the reason and the remedy."""
-    reason = (isinstance(error, OSError) and error.strerror) or error
     return WriteError(
-        f"{path}: cannot be written ({reason}); free disk space, then repeat the command (train: with --resume)"
+        f"{path}: cannot be written ({system_reason(error)}); free disk space, then repeat the command (train: with "
+        "--resume)"
     )
 
 
@@ -179,7 +179,7 @@ def locked(folder: Path, error_type: type[LimnerError], lock_file: Path | None =
     except (OSError, NotImplementedError) as error:
         if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC):
             raise error_type(
-                f"{folder}: cannot be written ({error}); check its permissions and the free disk space"
+                f"{folder}: cannot be written ({system_reason(error)}); check its permissions and the free disk space"
             ) from None
         logger.warning("%s: cannot be locked (%s); run only one process that writes to it", folder, error)
     try:

@@ -58,7 +58,7 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
             message = f"expected {key}.name, which selects the kind"
         if detail["type"] == "extra_forbidden":
             *parents, last = detail["loc"]
-            message = "unknown key" + did_you_mean(str(last), _keys(settings, parents))
+            message = "unknown key" + (did_you_mean(str(last), _keys(settings, parents)) or "; check the name")
         if detail["type"] in _CHOICES:
             value_key, known_key = _CHOICES[detail["type"]]
             known = _QUOTED.findall(str(detail["ctx"][known_key]))

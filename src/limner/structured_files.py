@@ -133,6 +133,13 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
         raise
     except ValueError as error:  # bytes that are not UTF-8, integers of 5,000 digits
         raise StructureError(f"not valid JSON: {_one_line(str(error))}") from None
+    if _mentions_surrogates(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise StructureError(
+                "not valid JSON: a text has one half of a surrogate pair (\\ud800 to \\udfff)"
+            ) from None
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         containers = [one for one in level if isinstance(one, dict | list)]
@@ -145,6 +152,10 @@ def parse_json(text: str | bytes) -> Any:  # noqa: ANN401  (any JSON value)
             if isinstance(child, dict | list)
         ]
     raise StructureError(_too_deep())
+
+
+def _mentions_surrogates(text: str | bytes) -> bool:
+    return b"\\ud" in text.lower() if isinstance(text, bytes) else "\\ud" in text.lower()
 
 
 def read_json_file(path: Path) -> Any:  # noqa: ANN401  (any JSON value)

@@ -51,6 +51,7 @@ def run(
     folder: Path,
     *,
     stdin: bytes = b"",
+    streams: Path | None = None,
     seconds: float = SECONDS,
     file_size: int | None = None,
     uid: int | None = None,
@@ -58,12 +59,13 @@ def run(
     kill_at: int | None = None,
     kill_after: float | None = None,
 ) -> Outcome:
-    """Run `limner ARGUMENTS` in a folder, with the files of its streams beside the folder.
+    """Run `limner ARGUMENTS` in a folder.
 
     Args:
         arguments: arguments of the command.
         folder: current folder of the command.
         stdin: contents of standard input.
+        streams: folder of the files of its streams and of temporary files; by default beside the folder.
         seconds: time limit.
         file_size: largest size of a written file in bytes; writes beyond it fail as on a full disk.
         uid: user that the command runs as; only the administrator can choose one.
@@ -71,7 +73,7 @@ def run(
         kill_at: number of the operation before which the command is killed.
         kill_after: seconds after which the command is killed.
     """
-    streams = folder.with_name(f"{folder.name}-streams")
+    streams = streams or folder.with_name(f"{folder.name}-streams")
     streams.mkdir(exist_ok=True)
     for name, data in (("stdin", stdin), ("stdout", b""), ("stderr", b"")):
         (streams / name).write_bytes(data)

@@ -16,6 +16,7 @@ import resource
 import select
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -23,7 +24,16 @@ from typing import Any
 
 MEMORY = 8 << 30
 """Limit of the data of a command in bytes, which protects the machine; the tests expect far less."""
-ALSO = ("lance", "lxml.etree", "matplotlib.backends.backend_agg", "safetensors.torch", "sacrebleu", "sklearn.manifold")
+ALSO = (
+    "encodings.utf_8_sig",
+    "encodings.idna",
+    "lance",
+    "lxml.etree",
+    "matplotlib.backends.backend_agg",
+    "safetensors.torch",
+    "sacrebleu",
+    "sklearn.manifold",
+)
 """Modules of other packages that commands import late."""
 
 
@@ -84,6 +94,7 @@ def _become(request: dict[str, Any]) -> None:
             os.close(opened)
         sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         os.chdir(request["folder"])
+        tempfile.tempdir = os.environ["HOME"] = request["streams"]
         sys.argv = ["limner", *request["arguments"]]
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))

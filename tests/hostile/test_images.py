@@ -81,7 +81,7 @@ def test_what_is_no_file(case, work):
     case("describe - --model captioner", "standard input", stdin=b""),
     case("describe - --model captioner", "standard input", stdin=b"\n\n\n"),
     case("describe - --model captioner", "nul", stdin=b"nul\0name.jpg\n"),
-    case("describe - --model captioner", "\\udcff", stdin=b"\xff\xfe.jpg\n"),
+    case("describe - --model captioner", "\\xff\\xfe.jpg", stdin=b"\xff\xfe.jpg\n"),
     case(REGIONS.format(f"{PHOTO} bad.jpg"), "bad.jpg", "not an image", files={"bad.jpg": b"x"}),
 )
 def test_several(case, work):

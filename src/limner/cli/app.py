@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from limner.cli.terminal import err, print_error, print_usage_error, printable
-from limner.errors import LimnerError, did_you_mean
+from limner.errors import LimnerError, did_you_mean, system_reason
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
 from limner.storage.native_messages import separate_standard_error
 
@@ -86,8 +86,12 @@ def _run() -> int:
         command = error.ctx.command_path if error.ctx else " ".join(["limner", *sys.argv[1:2]])
         print_usage_error(_usage_message(error), command)
         return WRONG_USAGE
-    except (LimnerError, OSError) as error:
+    except LimnerError as error:
         print_error(error)
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print_error(f"{where}{system_reason(error)}; check the place, its permissions and the free disk space")
         return 1
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):

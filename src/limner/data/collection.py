@@ -25,7 +25,7 @@ import lance
 import pyarrow as pa
 
 from limner.data.examples import Item, Phrase, Region, Sentence
-from limner.errors import CollectionError, did_you_mean
+from limner.errors import CollectionError, did_you_mean, system_reason
 from limner.files import LOCK_FILE, locked
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM, checksum
@@ -498,7 +498,10 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except WRITE_ERRORS as error:
-        raise CollectionError(f"{path}: cannot be written and is unchanged: {error}") from error
+        raise CollectionError(
+            f"{path}: cannot be written and is unchanged ({system_reason(error)}); check the place, its permissions "
+            "and the free disk space"
+        ) from error
 
 
 def _damaged_table(path: Path, reason: str) -> CollectionError:

@@ -34,6 +34,7 @@ from limner.metrics.significance import (
 from limner.progress import offset_progress
 from limner.runs.records import EvaluatedItem, Evaluation, Record, RunConfig
 from limner.settings import Settings
+from limner.storage.names import require_name
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
 """Default metrics of sentences, those of Calixto et al. (2017)."""
@@ -189,7 +190,7 @@ def _name(runs: Sequence[Path]) -> str:
 
 
 def _load_evaluation(run: Path, split: str) -> Evaluation:
-    path = run / "evaluation" / f"{split}.json"
+    path = run / "evaluation" / f"{require_name(split, 'the split')}.json"
     # A partial evaluation has fewer scores but all hypotheses, and only these are read.
     if stored := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:
         newest = max(stored, key=lambda one: one.stat().st_mtime_ns)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.examples import Item, StoredFeatures
-from limner.errors import FeatureError, SettingsError, did_you_mean
+from limner.errors import FeatureError, SettingsError, did_you_mean, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_commands import table_command
 from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
@@ -275,8 +275,8 @@ class TableWriter:
             lance.write_dataset(table, self.path, mode="append" if table_exists(self.path) else "create")
         except WRITE_ERRORS as error:
             raise FeatureError(
-                f"{self.path}: cannot be written ({error}); features stored before are intact: free disk space and "
-                "run the same command again"
+                f"{self.path}: cannot be written ({system_reason(error)}); features stored before are intact: free "
+                "disk space and run the same command again"
             ) from None
         self._ids, self._values = [], []
 

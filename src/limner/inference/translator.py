@@ -214,7 +214,7 @@ class Translator(TextGenerator):
         """Check the images of the sentences at positions `rows` before anything is decoded."""
         for path in dict.fromkeys(Path(image) for image in images if isinstance(image, Path | str)):
             if not path.is_file():
-                raise MediaError(f"{path}: no such image file")
+                raise MediaError(f"{path}: no such image file; check the path")
         without = [row for row, image in zip(rows, images, strict=True) if image is None]
         if not self.uses_image:
             if len(without) < len(rows):

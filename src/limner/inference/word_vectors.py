@@ -30,7 +30,7 @@ def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple
     if word not in entries:
         raise SettingsError(
             f"'{word}' is not among the {len(entries)} words of the vocabulary: it occurs in the training sentences "
-            "too seldom or not at all"
+            "too seldom or not at all; use another word"
         )
     with torch.inference_mode():
         vectors = network.word_vectors()  # (V, D)

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from limner.bounds import Count, FewOrNone, Length, LengthOrNone, Measured, MebibytesOrNone, Rate
 from limner.decoding.settings import DecodingSettings
@@ -14,6 +14,7 @@ from limner.errors import SettingsError, did_you_mean
 from limner.models import ModelSettings
 from limner.runs.training_settings import TrainingSettings
 from limner.settings import Settings, override, read_yaml
+from limner.storage.names import require_name
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import TextSettings
 
@@ -43,6 +44,14 @@ class DataSettings(Settings):
     max_tokens: Length | None = 80
     """Maximum number of tokens of a sentence in training and in the perplexity of the validation split; longer
     sentences are excluded. None for no limit."""
+
+    @field_validator("train", "val", "test")
+    @classmethod
+    def _splits_can_be_file_names(cls, value: str) -> str:
+        try:
+            return require_name(value, "split")
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _validation_is_held_out(self) -> Self:

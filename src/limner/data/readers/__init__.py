@@ -26,6 +26,7 @@ from limner.errors import CollectionError, did_you_mean
 from limner.media.image import missing_support
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
+from limner.storage.names import require_name
 
 __all__ = ["READERS", "ImportReport", "Reader", "ReaderOptions", "ReaderResult", "import_collection", "read_source"]
 
@@ -160,11 +161,19 @@ def read_source(
     for option in fields(options):
         if getattr(options, option.name) is not None and option.name not in reader.options:
             supported = ", ".join(sorted(reader.options))
-            raise CollectionError(f"'{kind}' does not support the option '{option.name}'; it supports {supported}")
+            raise CollectionError(
+                f"'{kind}' does not support the option '{option.name}'; it supports {supported}; leave it out"
+            )
+    for what, name in (("language", options.lang), ("split", options.split)):
+        if name is not None:
+            require_name(name, what, CollectionError)
     if options.splits is not None and options.split is not None:
         raise CollectionError(f"split '{options.split}': has no effect with lists of splits ({options.splits})")
+    for folder in (options.images, options.splits):
+        if folder is not None and not folder.is_dir():
+            raise CollectionError(f"{folder}: no such folder; name a folder that exists")
     if not source.exists():
-        raise CollectionError(f"{source}: does not exist")
+        raise CollectionError(f"{source}: does not exist; name a folder or a file that exists")
     builder = ItemBuilder(strict)
     reader.read(source, options, builder)
     result = builder.result()
@@ -179,7 +188,7 @@ def _require_items(items: list[Item], kind: str, source: Path | str, tally: Tall
     """Raise CollectionError if no items are left, with the reasons."""
     if not items:
         reasons = "; ".join(f"{count} {reason}" for reason, count in tally.skipped.items()) or "it is empty"
-        raise CollectionError(f"{source}: no items to import as '{kind}' ({reasons})")
+        raise CollectionError(f"{source}: no items to import as '{kind}' ({reasons}); correct the source")
 
 
 def _with_modality(item: Item, modality: Modality) -> Item:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
+from limner.errors import CollectionError
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height in pixels."""
@@ -31,8 +33,13 @@ def fit_box(box: Box, scale: ImageScale, name: str, location: SourceLocation, bu
 
     Returns:
         The box in pixels of the stored image; None if it is empty or outside the image.
+
+    Raises:
+        CollectionError: a value is NaN or infinite.
     """
     left, top, width, height = box
+    if not all(map(math.isfinite, box)):
+        raise CollectionError(f"{location}: the box {box} of '{name}' is not finite; expected numbers of pixels")
     if width <= 0 or height <= 0:
         builder.skip("boxes without width or height", name, location)
         return None

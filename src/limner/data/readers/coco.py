@@ -116,8 +116,8 @@ def read_karpathy(source: Path, options: ReaderOptions, builder: ItemBuilder) ->
             location = SourceLocation(path, f"images[{number}]")
             name, split = require_field(image, "filename", str, location), require_field(image, "split", str, location)
             sentences = require_field(image, "sentences", list, location)
-            if folder := image.get("filepath"):
-                name = f"{folder}/{name}"
+            if image.get("filepath"):
+                name = f"{require_field(image, 'filepath', str, location)}/{name}"
             key, path_of_image = builder.key(name, location), image_folder.find(name)
             if path_of_image is None:
                 builder.skip("images that are missing", name, location)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
-from limner.errors import CollectionError
+from limner.errors import CollectionError, system_reason
 from limner.files import decode_utf8, read_bytes
 from limner.media.modality import IMAGE, Modality, find_modality
 from limner.structured_files import StructureError, parse_json
@@ -75,11 +75,12 @@ def read_text(path: Path) -> str:
         if path.suffix == ".gz":
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise CollectionError(f"{path}: cannot be read: {reason}") from None
+        raise CollectionError(
+            f"{path}: cannot be read ({system_reason(error)}); expected a text file that can be opened"
+        ) from None
     text = decode_utf8(data, CollectionError, partial(SourceLocation, path))
     if not text.strip():
-        raise CollectionError(f"{path}: the file is empty")
+        raise CollectionError(f"{path}: the file is empty; restore it from its source, or remove it")
     return text
 
 
@@ -93,7 +94,8 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (any JSON value)
     try:
         return parse_json(read_text(path))
     except StructureError as error:
-        raise CollectionError(f"{SourceLocation(path, error.line) if error.line else path}: {error}") from None
+        where = SourceLocation(path, error.line) if error.line else path
+        raise CollectionError(f"{where}: {error}; correct the file") from None
 
 
 def parse_json_line(line: str, location: SourceLocation) -> Any:  # noqa: ANN401 (any JSON value)
@@ -101,7 +103,7 @@ def parse_json_line(line: str, location: SourceLocation) -> Any:  # noqa: ANN401
     try:
         return parse_json(line)
     except StructureError as error:
-        raise CollectionError(f"{location}: {error}") from None
+        raise CollectionError(f"{location}: {error}; correct the line") from None
 
 
 def require_field(entry: Any, key: str, kind: type, location: SourceLocation) -> Any:  # noqa: ANN401
@@ -127,7 +129,7 @@ def find_files(source: Path, patterns: Iterable[str], description: str) -> list[
     if source.is_file():
         return [source]
     if not source.is_dir():
-        raise CollectionError(f"{source}: does not exist")
+        raise CollectionError(f"{source}: does not exist; name a folder or a file that exists")
     patterns = tuple(patterns)
     for pattern in patterns:
         if paths := sorted(path for path in source.glob(pattern) if path.is_file()):

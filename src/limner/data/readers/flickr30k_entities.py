@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,7 +125,10 @@ def _read_json_lines(path: Path) -> Iterator[_AnnotatedImage]:
             require_field(entry, "image", str, location),
             require_field(entry, "split", str, location),
             (_positive(entry, "width", location), _positive(entry, "height", location)),
-            {entity: [_box_of_list(box, location) for box in given] for entity, given in boxes.items()},
+            {
+                entity: [_box_of_list(box, location) for box in require_field(boxes, entity, list, location)]
+                for entity in boxes
+            },
             [_sentence_of_json(sentence, location) for sentence in sentences],
             location,
         )
@@ -140,8 +144,10 @@ def _positive(entry: Any, key: str, location: SourceLocation) -> int:  # noqa: A
 def _box_of_list(values: Any, location: SourceLocation) -> Box:  # noqa: ANN401 (any JSON value)
     try:
         left, top, width, height = (float(value) for value in values)
-    except (TypeError, ValueError):
-        raise CollectionError(f"{location}: box {values!r}; expected [left, top, width, height]") from None
+    except (TypeError, ValueError, OverflowError):
+        left = top = width = height = math.nan
+    if not all(map(math.isfinite, (left, top, width, height))):
+        raise CollectionError(f"{location}: box {values!r}; expected [left, top, width, height]")
     return left, top, width, height
 
 
@@ -167,7 +173,7 @@ def _read_original(source: Path) -> Iterator[_AnnotatedImage]:
         try:
             root = ElementTree.fromstring(read_bytes(path))
         except ElementTree.ParseError as error:
-            raise CollectionError(f"{path}: not valid XML: {error}") from None
+            raise CollectionError(f"{path}: not valid XML: {error}; restore the file from the corpus") from None
         location = SourceLocation(path)
         boxes: dict[str, list[Box]] = {}
         for annotated in root.iter("object"):
@@ -175,7 +181,7 @@ def _read_original(source: Path) -> Iterator[_AnnotatedImage]:
                 left, top, right, bottom = (_number(corners, name, path) for name in ("xmin", "ymin", "xmax", "ymax"))
                 for entity in annotated.findall("name"):
                     boxes.setdefault((entity.text or "").strip(), []).append((left, top, right - left, bottom - top))
-        size = (int(_number(root, "size/width", path)), int(_number(root, "size/height", path)))
+        size = (_side(root, "size/width", path), _side(root, "size/height", path))
         lines = [parse_tagged_sentence(line) for line in read_lines(sentences) if line.strip()]
         yield _AnnotatedImage(root.findtext("filename") or path.stem, None, size, boxes, lines, location)
 
@@ -183,9 +189,19 @@ def _read_original(source: Path) -> Iterator[_AnnotatedImage]:
 def _number(element: ElementTree.Element, name: str, path: Path) -> float:
     text = (element.findtext(name) or "").strip()
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise CollectionError(f"{path}: <{name}> is '{text}'; expected a number") from None
+        value = math.nan
+    if math.isnan(value):
+        raise CollectionError(f"{path}: <{name}> is '{text}'; expected a number")
+    return value
+
+
+def _side(element: ElementTree.Element, name: str, path: Path) -> int:
+    value = _number(element, name, path)
+    if not 1 <= value < math.inf:
+        raise CollectionError(f"{path}: <{name}> is '{value:g}'; expected a positive number of pixels")
+    return int(value)
 
 
 def parse_tagged_sentence(line: str) -> _AnnotatedSentence:

@@ -81,7 +81,9 @@ def _read_tags(path: Path) -> dict[str, str]:
     try:
         text = data.decode(declared[1].decode() if declared else "iso-8859-1")
     except (LookupError, UnicodeDecodeError) as error:
-        raise CollectionError(f"{path}: cannot be read in the encoding it declares: {error}") from None
+        raise CollectionError(
+            f"{path}: cannot be read in the encoding it declares ({error}); save it as ISO-8859-1"
+        ) from None
     tags = {tag: html.unescape(value).strip() for tag, value in TAG.findall(text)}
     if lacking := {"DESCRIPTION", "IMAGE"} - tags.keys():
         raise CollectionError(f"{path}: no <{min(lacking)}> found; expected an annotation of IAPR TC-12")

@@ -97,7 +97,7 @@ class ItemBuilder:
             CollectionError: the id or the split is empty, or the id was added with other contents.
         """
         if not id or not split:
-            raise CollectionError(f"{location}: the {'split' if id else 'id'} is empty; every item needs both")
+            raise CollectionError(f"{location}: the {'split' if id else 'id'} is empty; give every item both")
         path = None if image is None else str(image)
         known = self._drafts.get(id)
         if known is None:

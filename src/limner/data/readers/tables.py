@@ -58,7 +58,9 @@ def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None
                 if values:
                     yield location, dict(zip(header, values, strict=True))
         except csv.Error as error:
-            raise CollectionError(f"{SourceLocation(source, reader.line_num)}: not valid CSV: {error}") from None
+            raise CollectionError(
+                f"{SourceLocation(source, reader.line_num)}: not valid CSV: {error}; correct the file"
+            ) from None
 
     _add_rows(rows(), options.images or source.parent, options, builder)
 
@@ -120,7 +122,7 @@ def _check_columns(names: Iterable[str], location: SourceLocation, options: Read
             f"{remedy if 'split' in missing else ''}"
         )
     if repeated := [name for name, count in Counter(columns).items() if count > 1]:
-        raise CollectionError(f"{location}: the column '{repeated[0]}' occurs twice")
+        raise CollectionError(f"{location}: the column '{repeated[0]}' occurs twice; remove one of the two")
 
 
 def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder: ItemBuilder) -> None:

@@ -6,6 +6,7 @@ A file is flushed to disk before it replaces the previous one, so that a power f
 from __future__ import annotations
 
 import errno
+import glob
 import io
 import logging
 import os
@@ -96,6 +97,7 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, f"it is a {kind_of_file(path.stat().st_mode)}")
+        _remove_leftovers(path)
         yield temporary
         sync(temporary)
         os.replace(temporary, path)
@@ -105,6 +107,22 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # its folder may be missing, or a file; that error is reported above
             temporary.unlink()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of processes that were killed while they wrote a file."""
+    if sys.platform == "win32":  # where asking for a process ends it
+        return
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        number = leftover.name.rpartition(".")[2]
+        if number.isdecimal():
+            try:
+                os.kill(int(number), 0)
+            except (ProcessLookupError, OverflowError):
+                with suppress(OSError):
+                    leftover.unlink()
+            except PermissionError:  # it runs as another user
+                pass
 
 
 def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int], object]) -> str:

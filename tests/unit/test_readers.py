@@ -447,7 +447,10 @@ def test_tables_agree(dog):
         (rows("1,,,en,a"), r"t\.csv:2: the split is empty"),
         (rows(), r"no items to import"),
         ("", r"t\.csv: the file is empty"),
-        ("id,split,image,lang,text,group\n1,train,,en,a,one\n", r"t\.csv:2: the group is 'one'"),
+        (
+            "id,split,image,lang,text,group\n1,train,,en,a,one\n",
+            r"t\.csv:2: group: expected a whole number .*, got one",
+        ),
     ],
 )
 def test_invalid_csv_files_are_refused(tmp_path, text, message):

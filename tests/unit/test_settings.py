@@ -31,7 +31,7 @@ MRNN = {"name": "mrnn"}
         ({"model": MRNN, "training": {"optimizer": {"name": "sgd", "momentun": 0}}}, "did you mean 'momentum'?"),
         (
             {"model": MRNN, "training": {"optimizer": {"name": "sgd", "weights_dcy": 0}}},
-            "weights_dcy: unknown key (got",
+            "weights_dcy: unknown key; check the name (got",
         ),
         ({}, "model: Field required"),
         ({"model": {**MRNN, "variant": "mRNN"}}, "model.mrnn.variant: Input should be 'm-RNN', 'RNN-base'"),

@@ -140,7 +140,7 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
         weights: object = torch.load(file, map_location="cpu", weights_only=True)
     except Exception:  # torch explains how to load pickled code, which is never done here
         raise BackboneError(
-            f"{file}: not a weight file of tensors; download the one that torchvision publishes again"
+            f"{file}: cannot be read as a weight file of tensors; download the one that torchvision publishes again"
         ) from None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise BackboneError(f"{file}: expected a dictionary of tensors, as published by torchvision")

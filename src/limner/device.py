@@ -42,6 +42,11 @@ def native_bf16(device: torch.device) -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
+def training_device(name: str | None) -> torch.device:
+    """Return the device of a name, by default CUDA where it is available, else the CPU; see `find_device`."""
+    return find_device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 class AllocationLimit(TorchFunctionMode):
     """Context in which the tensors created so far and the next one have to fit into the memory of the machine.
 

@@ -58,7 +58,8 @@ def available_memory(device: torch.device | None = None) -> int | None:
     if device is not None and device.type == "cuda":
         import torch
 
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch for next tensors
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     found = [free for free in (_of_machine(), _of_control_group()) if free is not None]
     return min(found, default=None)
 
@@ -72,17 +73,29 @@ def _of_machine() -> int | None:
 
 
 def _of_control_group() -> int | None:
-    """Return the free memory of a container that limits it (version 2 or 1 of the kernel's interface)."""
-    for limit, usage in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    """Return the free memory of a container that limits it (version 2 or 1 of the kernel's interface).
+
+    Cached files count as free, because the kernel drops them when memory is needed.
+    """
+    for limit, usage, statistics, prefix in (
+        ("memory.max", "memory.current", "memory.stat", ""),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
     ):
         try:
             total, used = (int((_CONTROL_GROUP / name).read_text(encoding="ascii")) for name in (limit, usage))
         except (OSError, ValueError):  # no such file, or 'max': no limit
             continue
-        return max(0, total - used)
+        return max(0, total - used + _cached_files(_CONTROL_GROUP / statistics, prefix))
     return None
+
+
+def _cached_files(statistics: Path, prefix: str) -> int:
+    """Return the bytes of cached files in the statistics of a control group; 0 if they are not known."""
+    try:
+        values = dict(line.split() for line in statistics.read_text(encoding="ascii").splitlines())
+        return sum(int(values.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))
+    except (OSError, ValueError):
+        return 0
 
 
 def require_memory(needed: int, purpose: str, remedy: str, available: int | None = None) -> None:

@@ -1,5 +1,7 @@
 """Memory that would be allocated is compared with what is available, and the error names the setting to lower."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -14,10 +16,12 @@ from limner.models import ModelInputs, build_model
 from limner.models.mrnn import MRNNSettings
 from limner.process import available_memory, require_memory, require_space
 from limner.retrieval.all_pairs import score_tiles
+from limner.runs.training_settings import TrainingSettings
 from limner.synthetic.reviews import ReviewSettings, generate_reviews
 from limner.synthetic.scenes import SceneSettings, generate_scenes
+from limner.training import memory
 from limner.training.loop import train
-from limner.training.memory import estimate_memory
+from limner.training.memory import estimate_memory, weight_copies
 
 GIB = 1 << 30
 
@@ -42,6 +46,31 @@ def test_the_smaller_of_machine_and_control_group_is_available(tmp_path, monkeyp
     assert available_memory() == 4 * GIB
     (tmp_path / "memory.max").write_text(f"{GIB + 5}\n")
     assert available_memory() == GIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "statistics", "prefix"),
+    [
+        ("memory.max", "memory.current", "memory.stat", ""),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
+    ],
+)
+def test_cached_files_of_a_container_count_as_free(limit, usage, statistics, prefix, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "_MEMORY_INFORMATION", tmp_path / "meminfo")
+    monkeypatch.setattr(process, "_CONTROL_GROUP", tmp_path)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text(f"{4 * GIB}\n")
+    (tmp_path / usage).write_text(f"{4 * GIB}\n")
+    assert available_memory() == 0
+    lines = (f"{prefix}active_file {GIB}", f"{prefix}inactive_file {2 * GIB}", f"{prefix}anon {GIB}")
+    (tmp_path / statistics).write_text("\n".join(lines))
+    assert available_memory() == 3 * GIB
+
+
+def test_memory_that_torch_keeps_on_a_gpu_counts_as_free(monkeypatch):
+    for name, value in (("mem_get_info", (GIB, 8 * GIB)), ("memory_reserved", 6 * GIB), ("memory_allocated", 2 * GIB)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert available_memory(torch.device("cuda")) == 5 * GIB
 
 
 def test_the_error_names_what_is_needed_and_the_remedy(monkeypatch):
@@ -99,6 +128,24 @@ def test_the_estimate_of_a_training_counts_states_and_logits(trained_on_colours,
     states, batch = estimate_memory(model.model, recipe.training, examples)
     assert states == 4 * weights  # gradients, two moments, the average
     assert batch > 8 * 4 * 2 * 4 * model.model.vocab_size
+
+
+def test_a_source_embedding_counts_as_an_embedding():
+    class Translation(torch.nn.Embedding):
+        vocab_size = 10
+
+    class Sentences(list):
+        targets = ((1, 2, 3),) * 4
+        source = SimpleNamespace(tokenizer=range(1000))
+
+    estimate = estimate_memory(Translation(1000, 8), TrainingSettings(), Sentences(range(4)))
+    assert estimate.batch == 4 * 16 * (2 * 10 + 8)  # 16 positions, logits and embeddings of 8 numbers
+
+
+def test_on_a_gpu_only_the_initial_weights_are_in_the_memory_of_the_machine(monkeypatch):
+    assert weight_copies(TrainingSettings(), "cpu") == 4
+    monkeypatch.setattr(memory, "training_device", lambda name: torch.device("cuda"))
+    assert weight_copies(TrainingSettings()) == 1
 
 
 def test_a_training_that_does_not_fit_is_refused_before_the_first_step(recipe_of, tiny, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from lightning_fabric import Fabric
 
 from limner.data.collection import Collection
-from limner.device import find_device, native_bf16
+from limner.device import native_bf16, training_device
 from limner.errors import RunError
 from limner.files import locked
 from limner.models.protocols import CountBasedModel
@@ -71,12 +71,12 @@ def train(
     """
     if resume:
         require_run(out)
-    chosen = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = training_device(device)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it prints the precision to standard error
     devices = 1 if chosen.index is None else [chosen.index]
     fabric = Fabric(accelerator=chosen.type, devices=devices, precision=precision(recipe.training, chosen.type))
     fabric.seed_everything(recipe.training.seed, verbose=False)
-    trained, training_set, validation_set = prepare(recipe, collection, command, init)
+    trained, training_set, validation_set = prepare(recipe, collection, command, init, device)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, RunError):
         claim(out, trained.config, resume)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-import torch
 from torch import nn
 
 from limner.data.dataset import Examples
+from limner.device import training_device
 from limner.models import Model, largest_size
 from limner.process import available_memory, require_memory
 from limner.runs.recipe import Recipe
@@ -28,16 +28,25 @@ class TrainingMemory(NamedTuple):
     """Logits and hidden layers of a batch, with their gradients."""
 
 
-def weight_copies(settings: TrainingSettings) -> int:
-    """Return the number of tensors of the size of the weights: these, gradients, moments and moving average."""
+def weight_copies(settings: TrainingSettings, device: str | None = None) -> int:
+    """Return the number of tensors of the size of the weights that the memory of the machine must hold.
+
+    Those of a training: weights, gradients, moments and moving average. On a GPU all but the initial weights are in its
+    own memory.
+    """
+    return 1 + (_further_copies(settings) if training_device(device).type == "cpu" else 0)
+
+
+def _further_copies(settings: TrainingSettings) -> int:
+    """Return the number of tensors of the size of the weights besides these."""
     moments = int(settings.optimizer.momentum > 0) if isinstance(settings.optimizer, SGDSettings) else 2
-    return 2 + moments + (settings.ema_decay > 0)
+    return 1 + moments + (settings.ema_decay > 0)
 
 
 def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples) -> TrainingMemory:
     """Estimate the memory that the steps of a training need.
 
-    Each weight matrix writes its rows once for each position of the sentences; a table of the size of the vocabulary is
+    Each weight matrix writes its rows once for each position of the sentences; a table of the size of a vocabulary is
     an embedding, or computes the logits. Activations of convolutions are not counted.
 
     Args:
@@ -48,17 +57,18 @@ def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples
     parameters = list(cast(nn.Module, model).parameters())
     weights = NUMBER_BYTES * sum(one.numel() for one in parameters)
     matrices = [one.shape for one in parameters if one.dim() == 2]
-    widths = sum(rows if rows != model.vocab_size else min(rows, columns) for rows, columns in matrices)
+    vocabularies = {model.vocab_size, *(() if examples.source is None else (len(examples.source.tokenizer),))}
+    widths = sum(min(rows, columns) if rows in vocabularies else rows for rows, columns in matrices)
     rows = min(settings.batch_size, len(examples))
     if settings.objective == "scst":
         rows *= settings.scst.samples
     tokens = rows * (1 + sum(map(len, examples.targets)) // max(1, len(examples)))
     batch = NUMBER_BYTES * tokens * (LOGIT_TENSORS * model.vocab_size + widths)
-    return TrainingMemory(weights * (weight_copies(settings) - 1), batch)
+    return TrainingMemory(weights * _further_copies(settings), batch)
 
 
-def require_training_memory(model: Model, recipe: Recipe, examples: Examples) -> None:
-    """Check that the memory of a training is available.
+def require_training_memory(model: Model, recipe: Recipe, examples: Examples, device: str | None = None) -> None:
+    """Check that the memory of a training is available on its device; None is that of `training_device`.
 
     Raises:
         ResourceError: it is not; names the setting that needs most of it.
@@ -68,5 +78,4 @@ def require_training_memory(model: Model, recipe: Recipe, examples: Examples) ->
     remedy = f"lower training.batch_size ({settings.batch_size:,})"
     if needed.states > needed.batch:
         remedy = f"lower {largest_size(recipe.model)}"
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    require_memory(sum(needed), "training", remedy, available_memory(device))
+    require_memory(sum(needed), "training", remedy, available_memory(training_device(device)))

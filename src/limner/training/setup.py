@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(
-    recipe: Recipe, collection: Collection, command: str, init: Path | None = None
+    recipe: Recipe, collection: Collection, command: str, init: Path | None = None, device: str | None = None
 ) -> tuple[TrainedModel, Examples, Examples]:
     """Build the vocabularies, the model with its initial weights, and the examples of both splits.
 
@@ -51,6 +51,7 @@ def prepare(
         collection: collection with the training and the validation split.
         command: command line, for the records.
         init: run whose vocabularies and matching weights are used.
+        device: device of the training, whose memory is checked; None for that of `training_device`.
 
     Returns:
         The untrained model, the training examples and the validation examples.
@@ -72,12 +73,12 @@ def prepare(
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, features)
     source_size = None if source is None else len(source.tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
-    model = build_model(recipe.model, inputs, weight_copies(recipe.training))
+    model = build_model(recipe.model, inputs, weight_copies(recipe.training, device))
     _require_objective(recipe, model)
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
-    _require_steps(recipe, model, training_set)
+    _require_steps(recipe, model, training_set, device)
     if recipe.training.pretrained_embeddings:
         embedded = tokenizer if source is None else source.tokenizer
         initialisation |= _initialise_embeddings(model, embedded, recipe.training)
@@ -234,11 +235,11 @@ def _initialise_from_run(init: Path, model: Model) -> dict[str, str]:
     return {"init": f"{init}: {transferred}", "init_sha256": sha256(weights)}
 
 
-def _require_steps(recipe: Recipe, model: Model, training_set: Examples) -> None:
+def _require_steps(recipe: Recipe, model: Model, training_set: Examples, device: str | None) -> None:
     """Check the patterns of parameter names and the memory of the steps of gradient descent, if there are any."""
     if not isinstance(model, CountBasedModel):
         build_optimizer(model.named_parameters(), recipe.training)
-        require_training_memory(model, recipe, training_set)
+        require_training_memory(model, recipe, training_set, device)
 
 
 def _require_objective(recipe: Recipe, model: Model) -> None:

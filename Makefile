@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test hostile kill slow lint check bench docs clean
+.PHONY: demo test hostile kill slow fuzz lint check bench docs clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)

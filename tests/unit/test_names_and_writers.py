@@ -100,6 +100,9 @@ def test_media_are_known_by_their_first_bytes(tmp_path):
         (b"\0\0\0\x18ftypmp42", (False, True, False)),
         (b"RIFF\0\0\0\0WAVEfmt ", (False, False, True)),
         (b"root:x:0:0:root:/root", (False, False, False)),
+        (2 * (b"G" + bytes(187)), (False, True, False)),
+        (2 * (bytes(4) + b"G" + bytes(187)), (False, True, False)),
+        (b"Good morning, this is a letter. " * 20, (False, False, False)),
         (b"", (False, False, False)),
     ):
         file.write_bytes(data)

@@ -86,7 +86,7 @@ def test_after_features_that_no_captioner_of_images_reads(tmp_path):
 
 def test_after_a_training_and_an_evaluation(tmp_path):
     collection = collection_of(tmp_path, split="val")
-    line = after_train(Path("runs/one"), collection, "test")
-    assert line == f"limner evaluate --model runs/one --collection {tmp_path} --split val"
-    assert after_train(Path("runs/one"), collection, "val").endswith(str(tmp_path))
+    line = after_train(Path("runs/one"), collection, "test", "held-out")
+    assert line == f"limner evaluate --model runs/one --collection {tmp_path} --split held-out"
+    assert after_train(Path("runs/one"), collection, "val", "held-out").endswith(str(tmp_path))
     assert is_accepted(line) and is_accepted(after_evaluate(Path("runs/one")))

@@ -15,9 +15,12 @@ from PIL import Image
 from typer.core import TyperGroup
 
 from limner import cli
-from limner.cli.caption_output import caption_output
+from limner.cli.caption_output import caption_output, choose_format
+from limner.cli.translate import OutputOptions, _claim, _format_json
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
+from limner.inference.captioner import Caption
+from limner.inference.translator import Translation
 from limner.report.contact_sheet import save_sheet
 from limner.report.plots import save_plot
 from limner.storage import outputs
@@ -191,8 +194,39 @@ def test_files_of_limner_are_known_by_their_marks(tmp_path):
     save_plot(Figure(), tmp_path / "plot.png")
     assert claim_file(tmp_path / "plot.png", "--out") and is_marked(tmp_path / "plot.png")
     Figure().savefig(tmp_path / "plot.png")
-    with pytest.raises(SettingsError, match="Limner did not write it"):
+    with pytest.raises(SettingsError, match="cannot be recognised as a file of this kind that Limner wrote"):
         claim_file(tmp_path / "plot.png", "--out")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv"])
+def test_captions_of_an_earlier_run_are_replaced(kind, tmp_path):
+    path = tmp_path / f"captions.{kind}"
+    with caption_output(path, kind) as write:
+        write(Path('"quoted".jpg'), [Caption("a dog", -1.0, -1.0)])
+    assert choose_format(None, False, path) == kind
+    for other in {"jsonl", "json", "csv"} - {kind}:
+        with pytest.raises(SettingsError, match="add --force to replace it"):
+            choose_format(other, False, path)
+    path.write_text('{"image": "a.jpg", "mine": 1}\n' if "json" in kind else "image,caption\na.jpg,mine\n")
+    with pytest.raises(SettingsError, match="add --force to replace it"):
+        choose_format(None, False, path)
+
+
+def test_translations_as_json_are_replaced_by_translations_as_json(tmp_path):
+    path = tmp_path / "translations.json"
+    path.write_text(_format_json(["A dog ."], [None], [[Translation("Ein Hund .", ("Ein",), -1.0, -1.0)]]))
+    output = OutputOptions(out=path, scores=False, tokenised=False, attention=None, n_best=None)
+    _claim(output, None, 1, force=False, as_json=True)
+    with pytest.raises(SettingsError, match="add --force to replace it"):
+        _claim(output, None, 1, force=False, as_json=False)
+
+
+def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):
+    (tmp_path / "log.jsonl").write_text("{}\n")
+    assert claim_file(tmp_path / "new.html", "--out")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SettingsError, match="is inside the run"):
+        claim_file(tmp_path / "new.html", "--out")
 
 
 def test_templates_of_pages_have_the_mark():

@@ -16,7 +16,7 @@ from rich.table import Table
 from limner import cli
 from limner.cli import terminal
 from limner.cli.caption_output import caption_output
-from limner.cli.terminal import echo, print_error, print_json, print_message, printable, tab_separated
+from limner.cli.terminal import echo, print_error, print_json, printable, tab_separated
 from limner.inference.captioner import Caption
 from limner.storage.json_text import to_json
 
@@ -45,7 +45,7 @@ def consoles(monkeypatch):
     monkeypatch.setattr(terminal.out, "_file", None)
 
 
-@pytest.mark.parametrize("print_it", [print_error, print_message, echo, terminal.out.print, terminal.err.print])
+@pytest.mark.parametrize("print_it", [print_error, echo, terminal.out.print, terminal.err.print])
 def test_every_function_that_prints_escapes(print_it, capsys, consoles):
     print_it(HOSTILE)
     captured = capsys.readouterr()

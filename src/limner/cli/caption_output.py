@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from limner.cli.terminal import printable, tab_separated
 from limner.errors import MediaError, SettingsError, did_you_mean
 from limner.storage.json_text import to_json
-from limner.storage.outputs import OutputStream, claim_file
+from limner.storage.outputs import OutputStream, begins_with, claim_file
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Caption
@@ -30,6 +31,14 @@ SUFFIXES: dict[str, CaptionFormat] = {
 }
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
+_RECORD = rb'\{\s*"image": "(?:[^"\\]|\\.)*",\s*"(?:captions|error)": '
+_BEGINNINGS = {
+    "jsonl": re.compile(_RECORD),
+    "json": re.compile(rb"\[\s*" + _RECORD),
+    "csv": re.compile(",".join(COLUMNS).encode() + rb"\n"),
+    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"\n"),
+}
+"""How files of captions of each format begin; text begins with any word."""
 
 WriteCaptions = Callable[[Path, "list[Caption] | MediaError"], None]
 """Called with each input and its captions, or with the error that it cannot be read."""
@@ -43,8 +52,16 @@ def choose_format(
     Raises:
         SettingsError: --json and --format disagree, the suffix has no format, or the file must not be written.
     """
+    kind = _choose_format(chosen, as_json, output)
     if output is not None:
-        claim_file(output, "--output", force=force)
+        beginning = _BEGINNINGS.get(kind)
+        claim_file(
+            output, "--output", force=force, is_own=lambda file: beginning is not None and begins_with(file, beginning)
+        )
+    return kind
+
+
+def _choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | None) -> CaptionFormat:
     if as_json:
         if chosen not in (None, "json"):
             raise SettingsError(f"--json and --format {chosen}: give one or the other")
@@ -79,12 +96,9 @@ def _to_standard_output(text: str) -> None:
     sys.stdout.flush()
 
 
-def _write(write_text: Callable[[str], None], kind: CaptionFormat) -> Iterator[WriteCaptions]:
+def _write(emit: Callable[[str], None], kind: CaptionFormat) -> Iterator[WriteCaptions]:
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
-
-    def emit(text: str) -> None:
-        write_text(text)
 
     def write(file: Path, result: list[Caption] | MediaError) -> None:
         if kind == "json":

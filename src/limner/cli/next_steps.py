@@ -61,11 +61,11 @@ def after_features(collection: Collection, tables: Sequence[FeatureSpec]) -> str
     return _train(recipe, collection.path, *changes)
 
 
-def after_train(run: Path, collection: Collection, test: str) -> str:
-    """Return the command after `limner train`: an evaluation on the test split, or on one that the collection has."""
+def after_train(run: Path, collection: Collection, test: str, validation: str) -> str:
+    """Return the command after `limner train`: an evaluation on the test split, or on the other one without it."""
     command = ["limner", "evaluate", "--model", str(run), "--collection", str(collection.path)]
     if test not in collection.splits():
-        command += ["--split", "val"]
+        command += ["--split", validation]
     return shlex.join(command)
 
 

@@ -36,8 +36,8 @@ def check_runs(
     find_device(device)
     configs = [read_config(run) for run in runs]
     changed = change_decoding(configs[0][1].decoding, decoding or {})
-    if changed.beam_size == 1:
-        reason = "has no effect on one hypothesis, which nothing is ranked with; add --beam-size"
+    if changed.beam_size == 1 and "beam_size" not in (decoding or {}):  # series of commands may vary the beam size
+        reason = "has no effect on one hypothesis, which is ranked with no other; add --beam-size"
         refuse({"--length-penalty": (decoding or {}).get("length_penalty")}, reason)
     if not configs[0][0].features:
         refuse({"--backbone": backbone}, f"{runs[0]} was trained without features of a backbone; leave it out")

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from limner.storage.json_text import to_json
+from limner.storage.json_text import UNPRINTABLE, to_json
 
 if TYPE_CHECKING:
     from limner.data.summary import CollectionSummary
@@ -25,8 +25,7 @@ PLAIN_LINES = 10
 """Number of lines of progress of a stage where standard error is no terminal."""
 PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300
 """Shortest and longest time in seconds between two such lines."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, separators of lines, marks that reorder text, and bytes of file names that are not UTF-8."""
+_UNPRINTABLE = re.compile(rf"[\x00-\x1f{UNPRINTABLE}]")
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 

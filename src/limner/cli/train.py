@@ -62,7 +62,7 @@ def train(
     from limner.runs.records import RunConfig
 
     provenance = RunConfig.load(run / "config.json").provenance
-    next_command = after_train(run, opened, chosen.data.test)
+    next_command = after_train(run, opened, chosen.data.test, chosen.data.val)
     if as_json:
         print_json({"run": str(run), **provenance, "next": next_command})
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import typer
 from limner.bounds import Count
 from limner.cli.app import USE, app
 from limner.cli.attention import claim_plots
-from limner.cli.beam import require_beam_file, write_beam
+from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
 from limner.cli.options import (
     AttentionOption,
     BackboneOption,
@@ -38,11 +39,14 @@ from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.errors import SettingsError
 from limner.files import write_text
 from limner.storage.json_text import to_json
-from limner.storage.outputs import SavedOutput, claim_file, require_saved, save_output
+from limner.storage.outputs import SavedOutput, begins_with, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
     from limner.inference.translator import Translation, Translator
     from limner.runs.trained_model import TrainedModel
+
+_JSON = re.compile(rb'\[\s*\{\s*"source": .*"translations": ', re.DOTALL)
+"""How a file of translations as JSON begins."""
 
 
 class SelectionOptions(NamedTuple):
@@ -170,7 +174,7 @@ def translate(
     source = _read_sentences(sentences or [], input_file)
     images = _read_images(source, image or [], image_list)
     _refuse_without_effect(output, as_json, None if any(images) else backbone)
-    _claim(output, explain_beam, len(source.texts), force)
+    _claim(output, explain_beam, len(source.texts), force, as_json)
     translator = _load_translator(runs, images, decoding, backbone, device)
     saved = _explain_beam(translator, source.texts, images, missing, decoding, explain_beam)
     decoding |= {"images": images, "missing": missing, "batch_size": batch_size}
@@ -197,11 +201,11 @@ def _explain_beam(
     return [write_beam(translator.explain_beam(texts[0], image=images[0], missing=missing, **decoding), out)]
 
 
-def _claim(output: OutputOptions, explain_beam: Path | None, sentences: int, force: bool) -> None:
+def _claim(output: OutputOptions, explain_beam: Path | None, sentences: int, force: bool, as_json: bool) -> None:
     """Check that the named files and the folder may be written."""
     require_beam_file(explain_beam, sentences, force)
     if output.out is not None:
-        claim_file(output.out, "--out", force=force)
+        claim_file(output.out, "--out", force=force, is_own=lambda file: as_json and begins_with(file, _JSON))
     if output.attention is not None:
         claim_plots(output.attention, force)
 
@@ -226,7 +230,7 @@ def _load_translator(
 
 def _write(text: str, file: Path | None) -> SavedOutput:
     """Write text to a file, or to standard output; to both if the file cannot be written."""
-    saved = SavedOutput(STANDARD_INPUT) if file is None else save_output(file, lambda path: write_text(path, text))
+    saved = SavedOutput(STANDARD_OUTPUT) if file is None else save_output(file, lambda path: write_text(path, text))
     if file is None or saved.error is not None:
         sys.stdout.write(text)
     return saved

@@ -9,12 +9,14 @@ from limner.errors import MediaError
 from limner.files import open_file
 from limner.media.image import image_size
 
-_HEAD_BYTES = 16
+_HEAD_BYTES = 200
 _VIDEO = re.compile(
-    rb"....(ftyp|moov|mdat|free|skip|wide)|\x1aE\xdf\xa3|RIFF....AVI |\x00\x00\x01[\xba\xb3]|OggS|FLV|0&\xb2u|G|....G",
+    rb"....(ftyp|moov|mdat|free|skip|wide)|\x1aE\xdf\xa3|RIFF....AVI |\x00\x00\x01[\xba\xb3]|OggS|FLV|0&\xb2u"
+    rb"|G.{187}G|.{4}G.{191}G",
     re.DOTALL,
 )
-"""MP4 and QuickTime, Matroska and WebM, AVI, MPEG, Ogg, Flash, Windows Media, MPEG transport streams."""
+"""MP4 and QuickTime, Matroska and WebM, AVI, MPEG, Ogg, Flash, Windows Media, MPEG transport streams, whose packets of
+188 or 192 bytes each begin with G, or have it after a time of 4 bytes."""
 _AUDIO = re.compile(
     rb"(RIFF|RF64)....WAVE|fLaC|OggS|ID3|\xff[\xe0-\xff]|FORM....AIF[FC]|\.snd|caff",
     re.DOTALL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import comb
@@ -15,7 +16,6 @@ from limner.text.labels import LABEL_LANGUAGES, TRACK, read_position
 
 COMPARED = ("bleu1", "bleu2", "bleu3", "bleu4", "sacrebleu", "chrf", "chrf3", "ter", "cider", "rouge_l")
 """Metrics of sentences that are computed again for the sentences of other items."""
-RANK_SCORES = {"image_to_text": "image", "text_to_image": "sentence"}
 REGION_BASELINES = {
     "frequent": "most frequent description",
     "nearest": "description of the nearest training region",
@@ -84,7 +84,7 @@ def random_ranking(name: str, signature: str) -> float | None:
     relevant = max(1, round(counts["candidates"] / counts["queries"])) if match[1] == "image_to_text" else 1
     n = counts["candidates"]
     if match[2] == "median_rank":
-        return float(next(k for k in range(1, n + 1) if _matched(n, relevant, k) >= 0.5))
+        return float(1 + bisect_left(range(1, n + 1), 0.5, key=lambda k: _matched(n, relevant, k)))
     return 100 * _matched(n, relevant, min(n, int(match[2][1:])))
 
 

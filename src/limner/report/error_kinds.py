@@ -96,6 +96,6 @@ def group_errors(sentences: Sequence[SentenceErrors]) -> list[ErrorGroup]:
                 confusions[wrong[0], missing[0]] += 1
         most = sorted(confusions.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_CONFUSIONS]
         percentage = 100 * count / len(sentences) if sentences else 0.0
-        pairs = tuple((said, right, times) for (said, right), times in most if times >= MIN_CONFUSED)
+        pairs = tuple((*words, times) for words, times in most if times >= MIN_CONFUSED)
         groups.append(ErrorGroup(kind, label, count, percentage, pairs))
     return groups

@@ -14,7 +14,7 @@ COLOURS = {
 ENDINGS = {
     "en": ("",),
     "de": ("", "e", "er", "es", "en", "em"),
-    "fr": ("", "e", "s", "es", "te", "che", "ches"),
+    "fr": ("", "e", "s", "es", "te", "tes"),
 }
 """Endings of colours."""
 COLOUR_FORMS = {
@@ -51,8 +51,8 @@ RELATIONS = {
         "links rechts mitten oben unten nahe aus vorne hinten"
     ),
     "fr": (
-        "dans sur sous derrière devant entre près contre chez vers hors gauche droite milieu haut bas au-dessus au- "
-        "dessous dessus dessous travers autour long"
+        "dans sur sous derrière devant entre près contre chez vers hors gauche droite milieu haut bas au-dessus "
+        "au-dessous dessus dessous travers autour long"
     ),
 }
 """Prepositions and words of position."""

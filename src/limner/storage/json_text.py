@@ -8,8 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that the standard allows in strings, but that control a terminal or cannot be written as UTF-8."""
+UNPRINTABLE = r"\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+"""Ranges of a regular expression: control characters above those of ASCII, separators of lines, marks that reorder
+text, and bytes of file names that are not UTF-8. The standard of JSON allows them in strings."""
+_UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 
 
 def to_json(value: object, *, indent: int | None = None, sort_keys: bool = False) -> str:

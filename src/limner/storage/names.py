@@ -21,7 +21,7 @@ def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsE
         `name`.
 
     Raises:
-        LimnerError: of type `error_type`: the name is empty or too long, begins with a point or a space, or contains a
+        LimnerError: of type `error_type`: the name is empty or too long, begins with a dot or a space, or contains a
             path separator or a character that cannot be printed.
     """
     problem = None
@@ -30,7 +30,7 @@ def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsE
     elif any(separator in name for separator in _SEPARATORS):
         problem = "contains a path separator"
     elif name[0] in ". ":
-        problem = f"begins with {'a point' if name[0] == '.' else 'a space'}"
+        problem = f"begins with {'a dot' if name[0] == '.' else 'a space'}"
     elif not name.isprintable():
         problem = "contains characters that cannot be printed"
     elif len(name.encode(errors="surrogateescape")) > MAX_NAME_BYTES:

@@ -1,13 +1,14 @@
 """Files that the user names for results: what may be replaced, whether the place is writable, and a fallback.
 
 A command claims its outputs before its work and saves them after it. A file is replaced only if Limner wrote it as that
-kind of file, which a mark in the file tells; kinds without a mark (text, tables, JSON of results) are never replaced.
-Files inside a run or a collection belong to it. `--force` lifts both rules.
+kind of file, which a mark in the file tells, or its beginning (tables and JSON of captions); plain text tells nothing,
+and is never replaced. Files inside a run or a collection belong to it. `--force` lifts both rules.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,10 +30,13 @@ _MARKS = {
     ".jpeg": b"Limner\xff",
     ".svg": b"<dc:title>Limner</dc:title>",
 }
-_MARK_BYTES = 4096
-"""Number of bytes at the beginning of a file among which its mark is."""
-_RUN_FILES = ("recipe.json", "model.safetensors", "log.jsonl")
-"""Files one of which tells that a folder is a run, or a pre-trained network."""
+_HEAD_BYTES = 4096
+"""Number of bytes at the beginning of a file that tell who wrote it."""
+_RUN_RECORD = "recipe.json"
+"""First file of a run."""
+_MODEL_CONFIG, _MODEL_FILES = "config.json", ("model.safetensors", "log.jsonl")
+"""Configuration of a model; together with one of the other files it tells that a folder is a run, or a pre-trained
+network."""
 _COLLECTION_FILE = "items.lance"
 _PROBE = bytes(4096)
 
@@ -84,8 +88,8 @@ def claim_file(
         _require_outside(path, what)
         if kind == "file" and path.stat().st_size and not (is_own or is_marked)(path):
             raise SettingsError(
-                f"{what}: exists, and Limner did not write it as this kind of file; name another file, or add --force "
-                "to replace it"
+                f"{what}: exists, and cannot be recognised as a file of this kind that Limner wrote; name another "
+                "file, or add --force to replace it"
             )
     require_writable(path.parent, what)
     return path
@@ -154,10 +158,17 @@ def require_writable(folder: Path, what: str) -> None:
 def is_marked(path: Path) -> bool:
     """Whether a file has the mark of files of its suffix that Limner writes; false for kinds without a mark."""
     mark = _MARKS.get(path.suffix.lower())
-    if mark is None:
-        return False
+    return mark is not None and mark in _head(path)
+
+
+def begins_with(path: Path, pattern: re.Pattern[bytes]) -> bool:
+    """Whether the beginning of a file matches a pattern, by which a kind of file without a mark is known."""
+    return pattern.match(_head(path)) is not None
+
+
+def _head(path: Path) -> bytes:
     with open_file(path) as stream:
-        return mark in stream.read(_MARK_BYTES)
+        return stream.read(_HEAD_BYTES)
 
 
 def save_output(path: Path, write: Callable[[Path], object]) -> SavedOutput:
@@ -280,7 +291,9 @@ def _kind(path: Path, what: str) -> str | None:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run directory, or a pre-trained network."""
-    return any((folder / name).exists() for name in _RUN_FILES)
+    if (folder / _RUN_RECORD).exists():
+        return True
+    return (folder / _MODEL_CONFIG).exists() and any((folder / name).exists() for name in _MODEL_FILES)
 
 
 def _require_outside(path: Path, what: str, *, can_force: bool = True) -> None:

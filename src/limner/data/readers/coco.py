@@ -60,13 +60,15 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
             else:
                 builder.skip("images that are missing", name, location)
         groups: Counter[str] = Counter()
-        captions: dict[int, tuple[int, str]] = {}  # image and text by id
+        captions: dict[int | str, tuple[int, str]] = {}  # image and text by id
         for number, annotation in enumerate(require_field(contents, "annotations", list, SourceLocation(path))):
             location = SourceLocation(path, f"annotations[{number}]")
             image_id = require_field(annotation, "image_id", int, location)
             text = require_field(annotation, "caption", str, location)
             key_of_image = keys.get(image_id)
-            if "id" in annotation and _is_repeated(annotation["id"], (image_id, text), captions, location):
+            if annotation.get("id") is not None and _is_repeated(
+                annotation["id"], (image_id, text), captions, location
+            ):
                 builder.skip("captions that are in the file twice, with the same id", text, location)
             elif key_of_image is None:
                 builder.skip("captions of images that the file does not list", str(annotation["image_id"]), location)
@@ -80,12 +82,12 @@ def read_coco(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
 def _is_repeated(
     id: Any,  # noqa: ANN401 (any JSON value)
     contents: tuple[int, str],
-    known: dict[int, tuple[int, str]],
+    known: dict[int | str, tuple[int, str]],
     location: SourceLocation,
 ) -> bool:
     """Whether an annotation occurred before; CollectionError if its id has another caption or image there."""
-    if not isinstance(id, int):
-        raise CollectionError(f"{location}: 'id' is {id!r}; expected a value of type 'int'")
+    if not isinstance(id, int | str):
+        raise CollectionError(f"{location}: 'id' is {id!r}; expected a number or a text")
     if id not in known:
         known[id] = contents
         return False

@@ -146,6 +146,14 @@ def test_damaged_data_is_refused_and_repaired(table, damage, cache):
     assert np.array_equal(FeatureTable(path, cache_bytes=cache).take(IDS), values)
 
 
+def test_a_table_whose_checksums_have_another_name_is_damaged(table):
+    path, _ = table
+    lance.dataset(str(path)).alter_columns({"path": "checksum", "name": "checksun"})
+    with pytest.raises(DamagedTableError, match=r"expected the columns id, values and checksum, found .*checksun"):
+        FeatureTable(path)
+    assert repair_table(path, SPEC).ids == set(IDS), "the data files have the checksums"
+
+
 @pytest.mark.parametrize("damage", [cut, clear, remove])
 def test_a_table_that_cannot_be_opened_keeps_its_intact_rows(table, damage):
     path, values = table
@@ -339,8 +347,9 @@ def test_json_is_valid_whatever_the_numbers():
 
 
 def test_only_one_function_writes_json():
-    """Calls of `json.dumps` elsewhere only make the text of which a digest is computed, or quote a value."""
+    """Calls of `json.dumps` elsewhere only make the text of which a digest is computed, or check or quote a value."""
     digests = {"features/spec.py", "features/regions.py", "data/collection.py", "retrieval/stored_marginal.py"}
+    digests.add("structured_files.py")  # looks for halves of surrogate pairs
     callers = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")

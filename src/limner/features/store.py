@@ -339,9 +339,11 @@ def read_spec(path: Path, schema: pa.Schema) -> FeatureSpec:
     """Read the specification of the features from the schema of their table.
 
     Raises:
-        DamagedTableError: the specification is missing or damaged.
+        DamagedTableError: the specification is missing or damaged, or the columns are not those of features.
         FeatureError: the table has another name than its folder.
     """
+    if set(schema.names) - {CHECKSUM} != {"id", "values"}:
+        raise damaged_table(path, f"expected the columns id, values and {CHECKSUM}, found {', '.join(schema.names)}")
     stored = (schema.metadata or {}).get(_SPEC_KEY)
     if stored is None:
         raise damaged_table(path, "a table without a specification")

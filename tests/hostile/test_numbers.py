@@ -118,7 +118,7 @@ LATER = (
     *(
         case(
             f"{command} {option} {value}",
-            value[:4] if option == "--backbone" else option.lstrip("-"),
+            value.rpartition(":")[2][:4] if option == "--backbone" else option.lstrip("-"),
             status=1 if f"{option} {value}".startswith(LATER) else 2,
         )
         for command, options in OPTIONS.items()

@@ -23,7 +23,7 @@ from limner.features.preprocessing import (
     preprocess,
     resize_shorter_side,
 )
-from limner.media.image import _FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, image_size, open_image
+from limner.media.image import _FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, MAX_SIDE, image_size, open_image
 from limner.media.modality import AUDIO, IMAGE, MODALITIES, find_modality, modality_of, readable_by
 
 
@@ -183,8 +183,13 @@ def test_decompression_bomb_is_refused_before_it_is_decoded(tmp_path, side, as_e
     path = empty_png(tmp_path, side, side)  # decoding would fail in another way: there are no pixels
     with warnings.catch_warnings():
         warnings.simplefilter("error" if as_error else "ignore")
-        with pytest.raises(MediaError, match=rf"bomb\.png: too large .*{MAX_PIXELS}.*smaller copy"):
+        with pytest.raises(MediaError, match=rf"bomb\.png: too large .*{MAX_PIXELS:,} .*smaller copy"):
             open_image(path)
+
+
+def test_an_image_with_a_very_long_side_is_refused_before_it_is_decoded(tmp_path):
+    with pytest.raises(MediaError, match=rf"bomb\.png: too large .*1 x {MAX_SIDE + 1} pixels.*{MAX_SIDE:,} on a side"):
+        open_image(empty_png(tmp_path, 1, MAX_SIDE + 1))
 
 
 def test_resizing_keeps_proportions_and_bounds_strips():

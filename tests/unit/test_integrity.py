@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Region, Sentence
 from limner.data.summary import summarise
+from limner.decoding.beam_search import mean_log_probs
 from limner.errors import BackboneError, CollectionError, FeatureError, MediaError, RunError
 from limner.features.encoders.base import encode
 from limner.features.encoders.load import load_backbone
@@ -25,7 +26,10 @@ from limner.features.extract import extract
 from limner.features.repair import discard_unreadable, repair_table
 from limner.features.spec import FeatureSpec
 from limner.features.store import DamagedTableError, FeatureTable, TableWriter
+from limner.inference.retriever import Retriever
+from limner.inference.word_vectors import nearest_words
 from limner.media.image import open_image
+from limner.runs.trained_model import load_trained_model
 from limner.storage.checksums import infinite_rows
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import damage_as
@@ -402,3 +406,37 @@ def test_the_summary_names_tables_whose_damage_is_not_found(collection):
     old_table(collection / "features" / "old.lance", np.ones((60, 64), np.float16))
     (collection / "features" / "broken.lance").mkdir()
     assert summarise(Collection.open(collection)).unverified == ("broken", "old")
+
+
+# Results
+
+
+@pytest.mark.parametrize("values", [[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf]])
+def test_probabilities_that_are_not_numbers_are_an_error(values):
+    with pytest.raises(RunError, match=r"probabilities that are not numbers \(NaN\).*restore"):
+        mean_log_probs([torch.tensor([[0.0, 1.0], values])])
+    with pytest.raises(RunError, match="NaN"):
+        mean_log_probs([torch.zeros(2, 2), torch.tensor([[0.0, 1.0], values])])
+
+
+def test_finite_weights_whose_products_overflow_give_an_error_and_no_score(trained_on_colours, tiny):
+    model = load_trained_model(trained_on_colours)
+    with torch.no_grad():
+        for parameter in model.model.parameters():
+            parameter.fill_(1e37)
+    retriever = Retriever(model)
+    with pytest.raises(RunError, match="log-probabilities that are not numbers"):
+        retriever.retrieve_images("red", tiny)
+    with pytest.raises(RunError, match="word vectors that are not numbers"):
+        nearest_words(model, "red")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"image": "a\0b"}, {"regions": (Region((0.0, 0.0, math.nan, 1.0), "x"),)}, {"track": ((math.inf,) * 4,)}],
+    ids=["image", "region", "track"],
+)
+def test_items_with_impossible_values_are_refused(tmp_path, values):
+    with pytest.raises(CollectionError, match=r"item .a.: expected names of files .* boxes of finite numbers; correct"):
+        write_items(tmp_path / "c", [Item("a", "train", **values)])
+    assert not (tmp_path / "c").exists()

@@ -372,7 +372,7 @@ def test_the_file_contains_the_compound_statistics(tmp_path, values):
     with pytest.raises(RunError, match="not a tokenizer saved by Limner"):
         Tokenizer.load(path)
     path.write_text(whole.replace('"words"', '"wrods"'), encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"tokenizer\.json: .*wrods"):
+    with pytest.raises(RunError, match=r"tokenizer\.json: .*wrods.*restore"):
         Tokenizer.load(path)
 
 
@@ -385,6 +385,33 @@ def test_a_file_from_before_compounds_still_loads(tmp_path):
     assert content["pre_tokenizer"].keys() == {"type", "limner"}
     path.write_text(json.dumps(content), encoding="utf-8")
     assert Tokenizer.load(path).encode(GERMAN[0]) == tokenizer.encode(GERMAN[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda vocab: vocab.update(zebra=1000),
+        lambda vocab: vocab.update(zebra=5),
+        lambda vocab: vocab.update({"<unk>": vocab["dog"], "dog": vocab["<unk>"]}),
+    ],
+    ids=["gap", "repeated", "special tokens moved"],
+)
+def test_vocabularies_of_impossible_ids_are_refused(tmp_path, change):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer.train(SENTENCES, TextSettings()).save(path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content["model"]["vocab"])
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(RunError, match=r"tokenizer\.json: damaged.*restore"):
+        Tokenizer.load(path)
+
+
+def test_a_vocabulary_whose_unknown_word_is_another_entry_is_refused(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer.train(SENTENCES, TextSettings()).save(path)
+    path.write_text(path.read_text().replace('"unk_token": "<unk>"', '"unk_token": "dog"'), encoding="utf-8")
+    with pytest.raises(RunError, match="expected consecutive token ids"):
+        Tokenizer.load(path)
 
 
 def test_foreign_files_are_refused(tmp_path):

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from limner.data.examples import Example, collate
-from limner.errors import RunError, SettingsError
+from limner.errors import RunError
 from limner.models import ModelInputs, build_model
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, save_trained_model
+from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, save_trained_model, sha256
 from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.training.state import find_state
 
@@ -90,7 +90,59 @@ def test_a_recipe_of_another_version_is_refused(run):
     config = json.loads((run / "config.json").read_text())
     config["recipe"]["model"]["heads"] = 8
     (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SettingsError, match=r"config\.json: model\.mrnn\.heads: unknown key"):
+    with pytest.raises(RunError, match=r"config\.json: model\.mrnn\.heads: unknown key.*restore"):
+        load_trained_model(run)
+
+
+def change_config(run, change):
+    config = json.loads((run / "config.json").read_text())
+    change(config)
+    (run / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [
+        ("decoding", lambda config: config["recipe"]["decoding"].update(beam_size=2)),
+        ("model", lambda config: config["recipe"]["model"].update(embedding_activation="relu")),
+        ("text", lambda config: config["recipe"]["text"].update(lowercase=False)),
+        ("features", lambda config: config["features"][0]["preprocessing"].update(size=8)),
+        ("features", lambda config: config["features"].append(config["features"][0])),
+        ("tokenizer_sha256", lambda config: config.update(tokenizer_sha256="0" * 64)),
+    ],
+)
+def test_settings_other_than_those_of_the_weights_are_named(run, section, change):
+    change_config(run, change)
+    with pytest.raises(RunError, match=rf"config\.json: expected the settings .* others in {section}; restore"):
+        load_trained_model(run)
+
+
+def test_what_does_not_determine_results_may_change(run):
+    change_config(run, lambda config: config["provenance"].update(collection="/elsewhere"))
+    change_config(run, lambda config: config["recipe"].update(description="another"))
+    change_config(run, lambda config: config["recipe"]["training"].update(epochs=99))
+    change_config(run, lambda config: config["features"][0].update(name="moved"))
+    load_trained_model(run)
+
+
+def test_weights_of_earlier_versions_are_loaded_without_digests_of_the_settings(run):
+    save_file(load_file(run / "model.safetensors"), run / "model.safetensors")
+    change_config(run, lambda config: config["recipe"]["decoding"].update(beam_size=2))
+    assert load_trained_model(run).recipe.decoding.beam_size == 2
+
+
+def test_a_vocabulary_of_another_size_is_refused(run):
+    save_file(load_file(run / "model.safetensors"), run / "model.safetensors")
+    Tokenizer.train(["quite other words"], TextSettings()).save(run / "tokenizer.json")
+    change_config(run, lambda config: config.update(tokenizer_sha256=sha256(run / "tokenizer.json")))
+    with pytest.raises(RunError, match=r"tokenizer\.json: expected a vocabulary of .* entries, found 7; restore"):
+        load_trained_model(run)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("pooled", []), ("grid", [3]), ("maps", [3, 4]), ("maps", [2, 3, 4, 4])])
+def test_features_of_an_impossible_shape_are_refused(run, kind, shape):
+    change_config(run, lambda config: config["features"][0].update(kind=kind, shape=shape))
+    with pytest.raises(RunError, match=rf"config\.json: .*the shape of {kind}, got {len(shape)}; restore"):
         load_trained_model(run)
 
 
@@ -101,7 +153,7 @@ def test_weights_that_do_not_fit_are_named(run):
         load_trained_model(run)
     moved = {name.replace("softmax", "output"): value for name, value in weights.items()}
     save_file(moved, run / "model.safetensors")
-    with pytest.raises(RunError, match=r"missing \['softmax\.bias', .*unknown \['output\.bias'"):
+    with pytest.raises(RunError, match=r"missing softmax\.bias, .*unknown output\.bias.*restore"):
         load_trained_model(run)
 
 

@@ -11,12 +11,14 @@ import glob
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -381,6 +383,18 @@ def _merge_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
 
 
 def _item_of_row(row: dict[str, Any]) -> Item:
+    """Convert a row to an item.
+
+    Raises:
+        CollectionError: a file name or a box is impossible, as in a damaged row without a checksum.
+    """
+    names = [row["image"], row["video"], row.get("audio")]
+    boxes = [*(region["box"] for region in row["regions"] or ()), *(row.get("track") or ())]
+    if any(name and "\0" in name for name in names) or not all(map(math.isfinite, chain.from_iterable(boxes))):
+        raise CollectionError(
+            f"item '{row['id']}': expected names of files without the character NUL, and boxes of finite numbers; "
+            "correct the source, and import it again"
+        )
     return Item(
         id=row["id"],
         split=row["split"],

@@ -19,7 +19,7 @@ from limner.decoding.sampling import Sampler
 from limner.decoding.selection import BestContinuations, Choice, Select
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
-from limner.layers.precision import precise
+from limner.layers.precision import precise, require_numbers
 from limner.models.protocols import ConditionalLM, Memory, State
 from limner.process import available_memory, require_memory
 from limner.text.vocab import SPECIAL_TOKENS
@@ -93,11 +93,17 @@ def beam_search(
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
-    """Return the logarithm of the mean of the models' probabilities, (B, V)."""
+    """Return the logarithm of the mean of the models' probabilities, (B, V).
+
+    Raises:
+        RunError: a probability is NaN.
+    """
     log_probs = [precise(one).log_softmax(dim=-1) for one in logits]
-    if len(log_probs) == 1:
-        return log_probs[0]
-    return torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))
+    mean = log_probs[0]
+    if len(log_probs) > 1:
+        mean = torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))
+    require_numbers(mean[..., :1], "probabilities")  # a NaN spreads to all probabilities of its row
+    return mean
 
 
 def _require_memory(batch: Batch, settings: DecodingSettings, vocab_size: int) -> None:

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from limner.data.batching import prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
-from limner.layers.precision import precise
+from limner.layers.precision import precise, require_numbers
 from limner.metrics import Score, perplexity
 from limner.models.protocols import Model, Output, device_of
 from limner.progress import Progress
@@ -64,6 +64,9 @@ def score_examples(
         batch_size: maximum number of sentences a batch; it changes no result.
         skip_words: number of leading tokens that are not counted, see `counted_tokens`.
         on_progress: called with the number of sentences done and their total.
+
+    Raises:
+        RunError: a log-probability is NaN.
     """
     training = model.training
     model.eval()
@@ -83,6 +86,7 @@ def score_examples(
         if on_progress is not None:
             on_progress(done, len(examples))
     model.train(training)
+    require_numbers(log_probs, "log-probabilities")
     return SentenceScores(log_probs, tokens, skip_words, count_eos)
 
 

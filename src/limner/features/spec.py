@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from limner.bounds import Count, GridSide, Regions
 from limner.errors import FeatureError
@@ -59,6 +60,14 @@ class FeatureSpec(Settings):
     """Modality of the inputs; not part of the fingerprint, as it follows from the backbone."""
     source: str | None = None
     """Location of the backbone at extraction, as an argument of `load_backbone`; not part of the fingerprint."""
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        expected = {"pooled": 1, "grid": 2, "maps": 4 if self.frame_by_frame else 3}[self.kind]
+        if len(self.shape) != expected:
+            what = f"{self.kind} of frames" if self.frame_by_frame else self.kind
+            raise ValueError(f"expected {expected} numbers as the shape of {what}, got {len(self.shape)}")
+        return self
 
     @property
     def fingerprint(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from limner.errors import SettingsError
+from limner.layers.precision import require_numbers
 from limner.models.protocols import WordEmbeddingModel
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
@@ -20,6 +21,7 @@ def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple
 
     Raises:
         SettingsError: the model has no word vectors, or the word is not in its vocabulary.
+        RunError: a distance is NaN.
     """
     network, entries = model.model, model.tokenizer.entries
     if not isinstance(network, WordEmbeddingModel):
@@ -33,9 +35,10 @@ def nearest_words(model: TrainedModel, word: str, count: int = 10) -> list[tuple
             "too seldom or not at all; use another word"
         )
     with torch.inference_mode():
-        vectors = network.word_vectors()  # (V, D)
+        vectors = network.word_vectors().double()  # (V, D); squares of float32 do not overflow
         row = entries.index(word)
         distances = torch.linalg.vector_norm(vectors - vectors[row], dim=1)
+        require_numbers(distances, "word vectors")
         distances[[*SPECIAL_TOKENS, row]] = torch.inf
     nearest = distances.topk(min(count, len(entries) - len(SPECIAL_TOKENS) - 1), largest=False)
     return [(entries[k], d) for d, k in zip(nearest.values.tolist(), nearest.indices.tolist(), strict=True)]

@@ -20,6 +20,8 @@ from limner.files import open_file
 
 MAX_PIXELS = 89_478_485
 """Largest number of pixels that is decoded: 256 MiB at three bytes per pixel, Pillow's own limit."""
+MAX_SIDE = 1 << 18
+"""Longest side that is decoded: every row of an image takes memory of its own, however short it is."""
 
 # Raster formats only: decoding EPS, for example, would start an external program.
 _FORMATS = {
@@ -145,7 +147,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def _decode(image: Image.Image, name: str, min_side: int | None) -> Image.Image:
-    if image.width * image.height > MAX_PIXELS:
+    if image.width * image.height > MAX_PIXELS or max(image.size) > MAX_SIDE:
         raise _too_large(name, f"{image.width} x {image.height} pixels")
     if min_side is not None:
         image.draft(None, (min_side, min_side))
@@ -164,7 +166,8 @@ def _from_array(values: NDArray[Any], name: str) -> Image.Image:
 
 def _too_large(name: str, size: str) -> MediaError:
     return MediaError(
-        f"{name}: too large to decode safely: {size}, at most {MAX_PIXELS} pixels are decoded; store a smaller copy"
+        f"{name}: too large to decode safely: {size}, at most {MAX_PIXELS:,} pixels, and {MAX_SIDE:,} on a "
+        "side, are decoded; store a smaller copy"
     )
 
 

@@ -19,7 +19,7 @@ from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
-from limner.layers.precision import precise
+from limner.layers.precision import precise, require_numbers
 from limner.layers.region_sampler import sample_regions
 from limner.models.protocols import ConditionalLMSettings, DetectedRegions, ModelInputs, Output
 from limner.settings import Settings
@@ -259,6 +259,8 @@ class DenseCaptioner(nn.Module):
         maps = self.image_encoder(image)
         assert maps is not None, "dense captioning needs images to train on"
         proposals: Proposals = self.localisation(maps)
+        require_numbers(proposals.scores, "confidences of regions")
+        require_numbers(proposals.boxes, "boxes")
         sampled, score_loss, box_loss = self._sample(maps, proposals, regions)
         codes = self._codes(sampled.features)
         positive = codes[: len(sampled.boxes)]

@@ -18,6 +18,7 @@ from limner.data.dataset import FeatureSource
 from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, collate_features
 from limner.decoding.scoring import sentence_log_probs
 from limner.device import native_bf16
+from limner.layers.precision import require_numbers
 from limner.models.protocols import Model, PairScorer, device_of
 from limner.process import require_memory
 from limner.progress import Progress
@@ -62,6 +63,9 @@ def score_tiles(
         budget: working memory in bytes, without the features of `IMAGES_READ_PER_BATCH` images.
         bf16: whether matrix products may be computed in bfloat16.
         on_progress: called with the number of pairs done and their total.
+
+    Raises:
+        RunError: a log-probability is NaN.
     """
     require_budget(budget)
     training, device = model.training, device_of(model)
@@ -84,6 +88,7 @@ def score_tiles(
                 tiles = (tiled_log_probs(model, image, sentences, half, bf16) for image in images())
             begin = 0
             for tile in tiles:
+                require_numbers(tile, "log-probabilities")
                 yield Tile(rows, slice(begin, begin + tile.shape[1]), tile.cpu())
                 begin, pairs = begin + tile.shape[1], pairs + tile.numel()
                 if on_progress is not None:

@@ -67,7 +67,8 @@ class Record(BaseModel):
 
 def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
-    return f"{'.'.join(str(part) for part in problem['loc']) or 'file'}: {problem['msg']}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(str(part) for part in problem['loc']) or 'file'}: {message}; restore the file from a copy"
 
 
 class RunConfig(Record):

@@ -14,25 +14,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import xxhash
 from torch import Tensor
 
 from limner.bounds import VocabularySize
 from limner.data.dataset import SourceLanguage, TargetLanguage
 from limner.device import find_device
-from limner.errors import RunError
+from limner.errors import RunError, SettingsError
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
 from limner.models import Model, ModelInputs, build_model
 from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
-from limner.storage.tensors import load_tensors, save_tensors
+from limner.storage.json_text import to_json
+from limner.storage.tensors import read_tensors, save_tensors
 from limner.text.tokenizer import Tokenizer
 
 SOURCE_TOKENIZER = "source_tokenizer.json"
 """File name of the source vocabulary of a translation model."""
 PACKAGES = ("limner", "torch", "transformers", "tokenizers", "sacrebleu", "numpy")
 """Packages whose versions are recorded."""
+_FREE_SECTIONS = ("description", "features", "training", "published")
+"""Sections of a recipe that do not determine the results of a trained model; its features are those of config.json."""
+_VOCABULARIES = {"vocab_size", "tokenizer_sha256", "source_vocab_size", "source_tokenizer_sha256"}
+_DIGESTS = "config"
+"""Entry of the weights with the digests of config.json."""
 
 
 class ModelConfig(RunConfig):
@@ -53,6 +60,16 @@ class ModelConfig(RunConfig):
     def inputs(self) -> ModelInputs:
         """Description of the inputs that the model is built for."""
         return ModelInputs(self.vocab_size, feature_shapes(self.features), self.source_vocab_size)
+
+    def digests(self) -> dict[str, str]:
+        """Return a digest of each section that determines results; it is stored with the weights.
+
+        The settings of the training and what only describes the run may change.
+        """
+        sections = {name: values for name, values in self.recipe.items() if name not in _FREE_SECTIONS}
+        sections |= {"features": [[spec.kind, spec.fingerprint] for spec in self.features]}
+        sections |= self.model_dump(include=_VOCABULARIES)
+        return {name: _digest(values) for name, values in sections.items()}
 
 
 class TrainedModel(NamedTuple):
@@ -99,7 +116,7 @@ def save_trained_model(folder: Path, trained: TrainedModel) -> None:
     config = trained.config.model_copy(update=checksums)
     config.save(folder / "config.json")
     write_text(folder / "README.md", model_card(config))
-    save_tensors(folder / "model.safetensors", trained.model.state_dict())
+    save_tensors(folder / "model.safetensors", trained.model.state_dict(), {_DIGESTS: config.digests()})
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
@@ -113,7 +130,10 @@ def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
     if not (folder / "model.safetensors").exists():
         raise RunError(f"{folder}: found no model.safetensors, because the training has not validated yet; resume it")
     config = ModelConfig.load(folder / "config.json")
-    return config, Recipe.parse(config.recipe, where=str(folder / "config.json"))
+    try:
+        return config, Recipe.parse(config.recipe)
+    except SettingsError as error:
+        raise RunError(f"{folder / 'config.json'}: {error}; restore the file of the training") from None
 
 
 def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
@@ -129,24 +149,47 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
     """
     folder = Path(folder)
     config, recipe = read_config(folder)
-    tokenizer = _load_tokenizer(folder / "tokenizer.json", config.tokenizer_sha256)
+    weights = read_tensors(folder / "model.safetensors")
+    _require_same_config(folder / "config.json", config, weights.facts.get(_DIGESTS, {}))
+    tokenizer = _load_tokenizer(folder / "tokenizer.json", config.tokenizer_sha256, config.vocab_size)
     source_tokenizer = None
     if config.source_vocab_size is not None:
-        source_tokenizer = _load_tokenizer(folder / SOURCE_TOKENIZER, config.source_tokenizer_sha256)
+        path = folder / SOURCE_TOKENIZER
+        source_tokenizer = _load_tokenizer(path, config.source_tokenizer_sha256, config.source_vocab_size)
     model = build_model(recipe.model, config.inputs)
-    load_weights(model, load_tensors(folder / "model.safetensors"), str(folder))
+    load_weights(model, weights.tensors, str(folder))
     use_threads_for(model.parameters())
     model.eval().to(find_device(device))
     return TrainedModel(model, tokenizer, config, recipe, source_tokenizer)
 
 
-def _load_tokenizer(path: Path, expected: str) -> Tokenizer:
+def _require_same_config(path: Path, config: ModelConfig, expected: dict[str, str]) -> None:
+    """Check that a configuration is the one of the weights; those of earlier versions have no digests.
+
+    Raises:
+        RunError: a section differs.
+    """
+    found = config.digests() if expected else {}
+    if changed := sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name)):
+        raise RunError(
+            f"{path}: expected the settings that the weights were saved with, found others in {', '.join(changed)}; "
+            "restore the file of the same training, and change settings with the options of the commands"
+        )
+
+
+def _load_tokenizer(path: Path, expected: str, size: int) -> Tokenizer:
     if sha256(path) != expected:
         raise RunError(
             f"{path}: expected the vocabulary this model was trained with (SHA-256 {expected[:12]}… in config.json), "
             "found another one; restore the file of the same training"
         )
-    return Tokenizer.load(path)
+    tokenizer = Tokenizer.load(path)
+    if len(tokenizer) != size:
+        raise RunError(
+            f"{path}: expected a vocabulary of {size:,} entries, found {len(tokenizer):,}; restore the file of the "
+            "same training"
+        )
+    return tokenizer
 
 
 def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
@@ -164,14 +207,25 @@ def load_weights(model: Model, weights: dict[str, Tensor], where: str) -> None:
     unknown, missing = sorted(set(weights) - set(own)), sorted(set(own) - set(weights))
     if unknown or missing:
         raise RunError(
-            f"{where}: the weights do not match the model: missing {missing or 'none'}, unknown {unknown or 'none'}"
+            f"{where}: the weights do not match the model: missing {_some(missing)}, unknown {_some(unknown)}; restore "
+            "config.json and the weights of the same training"
         )
     for name, weight in weights.items():
         if name in parameters and weight.shape != own[name].shape:
             raise RunError(
-                f"{where}: weight '{name}': expected shape {tuple(own[name].shape)}, found {tuple(weight.shape)}"
+                f"{where}: weight '{name}': expected shape {tuple(own[name].shape)}, found {tuple(weight.shape)}; "
+                "restore config.json and the weights of the same training"
             )
     model.load_state_dict(weights)
+
+
+def _digest(values: object) -> str:
+    return xxhash.xxh3_64_hexdigest(to_json(values, sort_keys=True).encode())
+
+
+def _some(names: Sequence[str]) -> str:
+    """List the first names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "none"
 
 
 class TransferredWeights(NamedTuple):
@@ -228,4 +282,4 @@ def sha256(path: Path) -> str:
     try:
         return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+        raise RunError(f"{path}: cannot be read ({error.strerror}); restore the file of the training") from None

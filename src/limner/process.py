@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limner.errors import ResourceError
+from limner.files import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,7 +67,7 @@ def available_memory(device: torch.device | None = None) -> int | None:
 
 def _of_machine() -> int | None:
     try:
-        lines = _MEMORY_INFORMATION.read_text(encoding="ascii").splitlines()
+        lines = read_bytes(_MEMORY_INFORMATION).decode().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError, IndexError):  # not Linux
         return None
@@ -82,7 +83,7 @@ def _of_control_group() -> int | None:
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
     ):
         try:
-            total, used = (int((_CONTROL_GROUP / name).read_text(encoding="ascii")) for name in (limit, usage))
+            total, used = (int(read_bytes(_CONTROL_GROUP / name)) for name in (limit, usage))
         except (OSError, ValueError):  # no such file, or 'max': no limit
             continue
         return max(0, total - used + _cached_files(_CONTROL_GROUP / statistics, prefix))
@@ -92,7 +93,7 @@ def _of_control_group() -> int | None:
 def _cached_files(statistics: Path, prefix: str) -> int:
     """Return the bytes of cached files in the statistics of a control group; 0 if they are not known."""
     try:
-        values = dict(line.split() for line in statistics.read_text(encoding="ascii").splitlines())
+        values = dict(line.split() for line in read_bytes(statistics).decode().splitlines())
         return sum(int(values.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))
     except (OSError, ValueError):
         return 0

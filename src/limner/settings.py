@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from limner.errors import SettingsError, did_you_mean
 from limner.files import open_file
-from limner.structured_files import MAX_YAML_BYTES, StructureError, parse_yaml
+from limner.files.structured import MAX_YAML_BYTES, StructureError, parse_yaml
 
 _CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
 """Keys in the context of pydantic's errors about a name that is none of several: the name, and the known names."""

@@ -7,14 +7,14 @@ import pytest
 
 from limner.data.readers import read_source
 from limner.errors import CollectionError, LimnerError, RunError, SettingsError
+from limner.files.structured import StructureError, parse_json, parse_yaml
 from limner.runs.recipe import load_recipe
 from limner.runs.records import RunConfig
 from limner.settings import override, read_yaml
-from limner.structured_files import StructureError, parse_json, parse_yaml
 
 PACKAGE = Path(__file__).parents[2] / "src" / "limner"
 OWN_PARSERS = {
-    "structured_files.py",
+    "files/structured.py",
     "cli/diagnose.py",  # what the program itself wrote
     "cli/gradients.py",
     "features/regions.py",

@@ -6,9 +6,9 @@ import pytest
 
 from limner.data.readers.corpus_files import read_json
 from limner.errors import CollectionError, RunError, SettingsError
+from limner.files.structured import MAX_DEPTH, StructureError, parse_json, parse_yaml
 from limner.runs.records import RunConfig
 from limner.settings import override, read_yaml
-from limner.structured_files import MAX_DEPTH, StructureError, parse_json, parse_yaml
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)

@@ -29,12 +29,12 @@ import pyarrow as pa
 from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.errors import CollectionError, did_you_mean, system_reason
 from limner.files import LOCK_FILE, locked
+from limner.files.structured import parse_json
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM, checksum
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, has_column, open_table
 from limner.storage.names import require_name
-from limner.structured_files import parse_json
 
 logger = logging.getLogger(__name__)
 

@@ -31,12 +31,12 @@ from torch.nn import functional as F
 from limner.bounds import Epochs, FilterCount, GridSide, PatchSide, Seed, Several
 from limner.errors import BackboneError, CollectionError, MediaError
 from limner.features.preprocessing import Preprocessing, preprocess, raw_pixels
+from limner.files.structured import StructureError, parse_json
 from limner.media.image import ImageInput, Pixels, describe_input, open_image
 from limner.process import require_memory
 from limner.progress import Progress
 from limner.settings import Settings
 from limner.storage.tensors import read_tensors, save_tensors
-from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection

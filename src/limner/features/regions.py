@@ -25,9 +25,9 @@ from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features.encoders.base import Backbone, EncoderInput
 from limner.features.preprocessing import Preprocessing, preprocess
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, RegionRows
+from limner.files.structured import StructureError, parse_json
 from limner.media.image import ImageInput, open_image
 from limner.media.modality import IMAGE
-from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
     from limner.data.collection import Collection

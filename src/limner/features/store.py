@@ -13,10 +13,10 @@ from limner.data.examples import Item, StoredFeatures
 from limner.errors import FeatureError, SettingsError, did_you_mean, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_commands import table_command
+from limner.files.structured import StructureError, parse_json
 from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
 from limner.storage.names import require_name
-from limner.structured_files import StructureError, parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 from limner.errors import LimnerError
 from limner.files import write_text
+from limner.files.structured import read_json_file
 from limner.media.modality import IMAGE, MODALITIES
 from limner.report import plots
 from limner.report.diagnoses import read_diagnoses
@@ -32,7 +33,6 @@ from limner.report.score_tables import control_tables
 from limner.report.thumbnails import Thumbnails
 from limner.report.word_plot import plot_words
 from limner.runs.records import Evaluation, RunConfig, read_evaluations, read_log
-from limner.structured_files import read_json_file
 from limner.text.labels import LABEL_LANGUAGES
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationEr
 
 from limner.errors import RunError
 from limner.files import read_bytes, write_text
+from limner.files.structured import StructureError, parse_json, read_json_file
 from limner.metrics.base import Score
-from limner.structured_files import StructureError, parse_json, read_json_file
 
 logger = logging.getLogger(__name__)
 

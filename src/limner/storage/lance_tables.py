@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from limner.errors import CollectionError, LimnerError
+from limner.files.structured import read_json_file
 from limner.storage.native_messages import without_panics
-from limner.structured_files import read_json_file
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)
 """Exceptions of Lance and Arrow for tables that cannot be written."""

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from limner.errors import LimnerError, RunError
 from limner.files import atomic_write, require_regular
+from limner.files.structured import parse_json
 from limner.storage.json_text import to_json
-from limner.structured_files import parse_json
 
 logger = logging.getLogger(__name__)
 

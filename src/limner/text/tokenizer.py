@@ -22,9 +22,9 @@ from tokenizers import normalizers
 from limner.bounds import Count, VocabularySize
 from limner.errors import RunError, SettingsError
 from limner.files import write_text
+from limner.files.structured import read_json_file
 from limner.settings import Settings
 from limner.storage.json_text import to_json
-from limner.structured_files import read_json_file
 from limner.text import compounds, moses, scripts
 from limner.text.compounds import CompoundSettings, CompoundSplitter
 from limner.text.vocab import (

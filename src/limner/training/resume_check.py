@@ -8,10 +8,10 @@ from typing import Any
 
 from limner.errors import RunError, SettingsError, did_you_mean
 from limner.files import write_text
+from limner.files.structured import read_json_file
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig
 from limner.storage.json_text import to_json
-from limner.structured_files import read_json_file
 
 INIT = "to train on with these weights, leave --resume out, add '--init {run}' and name another --out"
 """Remedy where a training cannot be extended."""

@@ -17,8 +17,8 @@ from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError, system_reason
 from limner.files import decode_utf8, read_bytes
+from limner.files.structured import StructureError, parse_json
 from limner.media.modality import IMAGE, Modality, find_modality
-from limner.structured_files import StructureError, parse_json
 
 IMAGE_FOLDERS = (
     "images",

@@ -17,7 +17,7 @@ from limner.errors import BackboneError, did_you_mean
 from limner.features.encoders.network import PretrainedNetwork
 from limner.features.preprocessing import Preprocessing, parse_processor_config
 from limner.files import open_file
-from limner.structured_files import read_json_file
+from limner.files.structured import read_json_file
 
 logger = logging.getLogger(__name__)
 

@@ -148,7 +148,7 @@ def test_unreadable_images_are_errors(captioner, scorer, tmp_path):
 
 
 def test_a_model_of_stored_features_needs_its_backbone(trained_on_colours, tiny):
-    with pytest.raises(BackboneError, match=r"backbone 'eye'.*give the location"):
+    with pytest.raises(BackboneError, match=r"computed by 'eye' at an unknown place.*give the location"):
         limner.load(trained_on_colours)
     text_only = limner.Retriever.load(trained_on_colours, encode_images=False)
     assert text_only.retrieve_images("a red wall", tiny, split="test", count=1)[0].id in ("test0", "test4")

@@ -33,7 +33,7 @@ from limner.features.extract import extract
 from limner.inference.collection_features import open_features
 from limner.models import Output
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import load_trained_model
+from limner.runs.trained_model import load_trained_model, save_trained_model
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -549,6 +549,8 @@ def test_diagnoses_with_different_masks_have_different_files(diagnosis, tmp_path
 def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, capsys):
     file = table(tmp_path / "pairs.tsv", HEAD, ("a red bat .", ANIMAL, CLUB, "test0"))
     run = tmp_path / "run"
+    run.mkdir()
+    save_trained_model(run, using)
     line = [
         "limner",
         "diagnose",

@@ -302,10 +302,10 @@ def test_a_file_is_no_sentence(validated, tmp_path):
 
 def test_a_single_frame_is_printed_with_its_step_if_frames_are_labelled():
     one = Classification((StepLabel((PredictedLabel("c0r0", 0.5),), (0.1, 0.2)),))
-    assert list(_lines(one, 1, steps=True)) == ["0\t10.00\t20.00"]
+    assert list(_lines(one, 1, steps=True)) == [("0", "10.00", "20.00")]
     assert list(_record("a.png", one, 1, steps=True)) == ["input", "steps"]
     one = Classification((StepLabel((PredictedLabel("good", 0.5),)),))
-    assert list(_lines(one, 1, steps=False)) == ["good\t0.5000"]
+    assert list(_lines(one, 1, steps=False)) == [("good", "0.5000")]
     assert _record("a film", one, 1, steps=False)["label"] == "good"
 
 

@@ -366,7 +366,7 @@ def test_the_command_creates_the_table(collection, backbone, capsys, monkeypatch
     monkeypatch.setattr(load, "load_backbone", lambda *given, **options: backbone)
     boxes = str(written(collection.path, {"item-one": [SMALL, MIDDLE]}))
     status, printed, _ = run("--boxes", boxes, "--regions", "1", "--name", "eye_regions")
-    assert (status, printed.splitlines()[-1]) == (0, "3 images encoded, 0 already stored, 0 skipped")
+    assert status == 0 and "3 images encoded, 0 already stored, 0 skipped" in printed.splitlines()
     assert grid_of(FeatureTable.open(collection, "eye_regions"), "one")[0][0] == [0, 1, 0]
     status, _, message = run("--regions", "3")
     assert (status, message.count("\n")) == (1, 1)

@@ -13,7 +13,6 @@ from limner.bounds import (
     Count,
     Epochs,
     EpochsOrNone,
-    Few,
     LearningRate,
     Level,
     PositiveShare,
@@ -94,7 +93,7 @@ class SelfCriticalSettings(Settings):
     baseline: Literal["greedy", "mean"] = "greedy"
     """Baseline of the reward: that of the greedy sentence, as in the paper, or the mean reward of the other samples of
     the same image (Luo, 2020)."""
-    samples: Few = 1
+    samples: Count = 1
     """Number of sentences drawn for each image."""
     temperature: Temperature = 1.0
     """Divisor of the log-probabilities that sentences are drawn from."""

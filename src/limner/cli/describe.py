@@ -25,6 +25,7 @@ from limner.cli.options import (
     MaxLengthOption,
     MinLengthOption,
     ModelsOption,
+    MustIncludeOption,
     NBestOption,
     SampleOption,
     SamplingSeedOption,
@@ -80,6 +81,7 @@ def describe(
     prefix: Annotated[
         str | None, typer.Option("--prefix", help="Words that every caption starts with; default: none.")
     ] = None,
+    must_include: MustIncludeOption = None,
     beam_size: BeamSizeOption = None,
     n_best: NBestOption = None,
     length_penalty: LengthPenaltyOption = None,
@@ -108,32 +110,33 @@ def describe(
 
     Example: `limner describe photo.jpg --model runs/mrnn --beam-size 5 --n-best 3`
     """
-    sampling = _sampling(sample, given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed))
+    sampling = _sampling(sample, given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed), must_include)
     lengths = given(length_penalty=length_penalty, min_length=min_length, max_length=max_length)
     decoding = given(beam_size=beam_size, n_best=n_best, **lengths, sample=sampling)
     plots = attention_options(attention, compare, force)
     if explain_beam is not None:
         _require_alone("--explain-beam", {"--attention": plots, "--format": format_, "--output": output})
-        refuse({"--recursive": recursive}, "--explain-beam explains the search of one file; leave one of them out")
-        _claim_beam(explain_beam, images, force, as_json)
-        _explain_beam(images[0], require_models(model), prefix, decoding, backbone, device, explain_beam)
+        _claim_beam(explain_beam, images, force, as_json, recursive)
+        _explain_beam(images[0], require_models(model), prefix, must_include, decoding, backbone, device, explain_beam)
         return
     kind = choose_format(format_, as_json, output, force)
     runs = require_models(model)
     files = _find_files(images, runs, decoding, backbone, device, recursive)
     captioner, strips = _load(runs, backbone, device, plots)
     with caption_output(output, kind) as write:
-        unreadable = _describe(captioner, files, prefix, decoding, batch_size, write, strips)
+        unreadable = _describe(captioner, files, prefix, must_include, decoding, batch_size, write, strips)
     if strips is not None:
         strips.save()
     report_unreadable(unreadable, len(files))
 
 
-def _sampling(sample: bool, options: dict[str, Any]) -> dict[str, Any] | None:
+def _sampling(sample: bool, options: dict[str, Any], must_include: list[str] | None) -> dict[str, Any] | None:
     """Return the settings of sampling; None for beam search, which has none."""
     if options and not sample:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
         raise SettingsError(f"{names} {'has' if len(options) == 1 else 'have'} an effect only with --sample")
+    if sample:
+        refuse({"--must-include": must_include}, "needs beam search; leave out --sample")
     return options if sample else None
 
 
@@ -177,6 +180,7 @@ def _describe(
     captioner: Captioner,
     files: Sequence[Path],
     prefix: str | None,
+    must_include: Sequence[str] | None,
     decoding: dict[str, Any],
     batch_size: int,
     write: WriteCaptions,
@@ -185,7 +189,9 @@ def _describe(
     """Write the captions of each file as soon as they are decided; return the errors of unreadable files."""
     unreadable: list[MediaError] = []
     prefixes = [prefix] * len(files) if prefix else None
-    results = captioner.describe_each(files, prefixes=prefixes, batch_size=batch_size, **decoding)
+    results = captioner.describe_each(
+        files, prefixes=prefixes, must_include=must_include, batch_size=batch_size, **decoding
+    )
     with progress_bar("describing") as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             write(file, result)
@@ -208,8 +214,9 @@ def report_unreadable(errors: Sequence[MediaError], total: int) -> None:
         raise typer.Exit(1)
 
 
-def _claim_beam(out: Path, images: Sequence[Path], force: bool, as_json: bool) -> None:
+def _claim_beam(out: Path, images: Sequence[Path], force: bool, as_json: bool, recursive: bool) -> None:
     """Check the options of --explain-beam before the model is loaded."""
+    refuse({"--recursive": recursive}, "--explain-beam explains the search of one file; leave one of them out")
     if as_json:
         raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")
     if images[0].is_dir():
@@ -223,6 +230,7 @@ def _explain_beam(
     image: Path,
     runs: Sequence[Path],
     prefix: str | None,
+    must_include: Sequence[str] | None,
     decoding: dict[str, Any],
     backbone: str | None,
     device: str,
@@ -233,7 +241,7 @@ def _explain_beam(
 
     check_runs(runs, device, decoding, backbone)
     captioner = Captioner.load(*runs, backbone=backbone, device=device)
-    explanation = captioner.explain_beam(image, prefix=prefix, **decoding)
+    explanation = captioner.explain_beam(image, prefix=prefix, must_include=must_include, **decoding)
     saved = write_beam(explanation, out)
     if out != STANDARD_OUTPUT:
         for one in explanation.hypotheses:

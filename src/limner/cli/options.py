@@ -109,6 +109,14 @@ MaxLengthOption = Annotated[
     int | None,
     typer.Option("--max-length", help="Maximum length in tokens; default: the recipe's.", parser=Number(Length)),
 ]
+MustIncludeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--must-include",
+        metavar="WORDS",
+        help="Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either. Repeatable.",
+    ),
+]
 SampleOption = Annotated[
     bool, typer.Option("--sample", help="Sample tokens from the model's distribution instead of beam search.")
 ]

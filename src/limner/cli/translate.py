@@ -26,6 +26,7 @@ from limner.cli.options import (
     LengthPenaltyOption,
     MaxLengthOption,
     ModelsOption,
+    MustIncludeOption,
     NBestOption,
     Number,
     TranslationBatchSizeOption,
@@ -67,6 +68,7 @@ class OutputOptions(NamedTuple):
     scores: bool
     tokenised: bool
     n_best: int | None
+    must_include: list[str] | None
 
 
 # Arguments and options of this command.
@@ -137,6 +139,7 @@ def translate(
     n_best: NBestOption = None,
     length_penalty: LengthPenaltyOption = None,
     max_length: MaxLengthOption = None,
+    must_include: MustIncludeOption = None,
     batch_size: TranslationBatchSizeOption = 64,
     scores: ScoresOption = False,
     tokenised: TokenisedOption = False,
@@ -155,15 +158,14 @@ def translate(
 ) -> None:
     """Translate sentences, with an image if the model was trained with images.
 
-    The n-best lists of several hypotheses have the format of Moses. Decoding options that are not given come from
-    the `decoding` section of the model's recipe.
+    N-best lists have the format of Moses. Options that are not given come from `decoding` of the model's recipe.
 
     Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
     """
     runs = require_models(model)
     decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
     selection = SelectionOptions(write, source_lang, target_lang, split, limit)
-    output = OutputOptions(out, attention, scores, tokenised, n_best)
+    output = OutputOptions(out, attention, scores, tokenised, n_best, must_include)
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
     if collection is not None:
         others = {"--missing": missing == "text", "--backbone": backbone, "--explain-beam": str(explain_beam or "")}
@@ -176,10 +178,12 @@ def translate(
     _refuse_without_effect(output, as_json, None if any(images) else backbone)
     _claim(output, explain_beam, len(source.texts), force, as_json)
     translator = _load_translator(runs, images, decoding, backbone, device)
-    saved = _explain_beam(translator, source.texts, images, missing, decoding, explain_beam)
-    decoding |= {"images": images, "missing": missing, "batch_size": batch_size}
+    decoding |= {"missing": missing, "must_include": must_include}
+    saved = _explain_beam(translator, source.texts, images, decoding, explain_beam)
     with progress_bar("translating") as bar:
-        translations = translator.translate(source.texts, on_progress=bar, **decoding)
+        translations = translator.translate(
+            source.texts, images=images, batch_size=batch_size, on_progress=bar, **decoding
+        )
     lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
     saved.append(_write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out))
     if attention is not None:
@@ -191,14 +195,13 @@ def _explain_beam(
     translator: Translator,
     texts: Sequence[str],
     images: Sequence[Path | None],
-    missing: Literal["refuse", "text"],
     decoding: dict[str, Any],
     out: Path | None,
 ) -> list[SavedOutput]:
     """Write the tree of the beam of the only sentence, if a file is given for it."""
     if out is None:
         return []
-    return [write_beam(translator.explain_beam(texts[0], image=images[0], missing=missing, **decoding), out)]
+    return [write_beam(translator.explain_beam(texts[0], image=images[0], **decoding), out)]
 
 
 def _claim(output: OutputOptions, explain_beam: Path | None, sentences: int, force: bool, as_json: bool) -> None:

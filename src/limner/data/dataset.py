@@ -84,6 +84,8 @@ class GenerationInput(NamedTuple):
     """Source sentence; None for captioning."""
     references: tuple[str, ...]
     """Human-written reference sentences in the target language."""
+    must_include: tuple[str, ...] = ()
+    """Words or phrases that the sentence includes; see `limner.inference.must_include`."""
 
 
 class TextPair(NamedTuple):

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch
+from limner.decoding.automaton import Automaton
+from limner.decoding.constrained import BestOfEachState
 from limner.decoding.hypotheses import Beam, Hypothesis, RankedHypotheses, select
 from limner.decoding.rules import Rules, pad_prefixes
 from limner.decoding.sampling import Sampler
@@ -36,11 +38,13 @@ def beam_search(
     settings: DecodingSettings,
     prefixes: Sequence[Sequence[int]] | None = None,
     trace: Trace | None = None,
+    constraints: Sequence[Automaton] | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the `n_best` most probable sentences of every example.
 
     An example is done when `beam_size` hypotheses are complete, or when no continuation can enter its `n_best`; its
-    rows then leave the batch.
+    rows then leave the batch. With constraints, only complete hypotheses that are more probable than every incomplete
+    one count: the first that satisfy them are short and improbable.
 
     Args:
         models: one model, or several of one vocabulary whose probabilities are averaged.
@@ -48,35 +52,33 @@ def beam_search(
         settings: decoding settings.
         prefixes: token ids that the sentence of each example starts with, without special tokens.
         trace: called with every step, for example a `BeamRecorder`.
+        constraints: for each example the machine of what its sentence must include; each state has a beam.
 
     Returns:
         Hypotheses of each example, best first; fewer than `n_best` only if there are no more.
 
     Raises:
-        SettingsError: the prefixes do not fit the batch, the vocabulary or `max_length`.
+        SettingsError: the prefixes or constraints do not fit the batch, the vocabulary or `max_length`, or every
+            sentence that satisfies the constraints has probability zero.
         RunError: the models have different vocabularies.
     """
     if len(batch) == 0:
         return []
     vocab_size = _vocab_size(models)
-    _require_memory(batch, settings, vocab_size)
+    automata = constraints if constraints is not None and any(one.size > 1 for one in constraints) else None
+    _require_memory(batch, settings, vocab_size, max((one.size for one in automata or ()), default=1))
     prefix = pad_prefixes(prefixes, batch, settings.max_length, vocab_size)
     rules = Rules(settings, prefix)
-    select_continuations: Select = BestContinuations(settings.beam_size)
-    if settings.sample is not None:
-        select_continuations = Sampler(settings.sample, settings, batch)
-    results = RankedHypotheses(len(batch), settings)
     shared = int((prefix != SPECIAL_TOKENS.pad).sum(1).min())  # length of the shortest prefix: no choice so far
+    select_continuations = _selection(batch, settings, prefix, shared, automata)
+    constrained = [example for example, one in enumerate(automata or ()) if one.size > 1]
+    results = RankedHypotheses(len(batch), settings, constrained)
+    # Before the first choice all K hypotheses are equal: one is enough if it has enough continuations.
+    single = automata is not None or (settings.sample is None and 2 * settings.beam_size <= vocab_size)
     with torch.autocast(batch.target_in.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-        beam = _start(models, batch, prefix[:, :shared], settings, vocab_size)
+        beam = _start(models, batch, prefix[:, :shared], settings, 1 if single else settings.beam_size)
         for length in range(shared, settings.max_length):
-            steps = [
-                model.step(beam.token.flatten(), memory, state)
-                for model, memory, state in zip(models, beam.memories, beam.states, strict=True)
-            ]
-            log_probs = mean_log_probs([logits for logits, _ in steps]).view(*beam.total.shape, -1)  # (N, K, V)
-            states = [state for _, state in steps]
-            del steps  # frees the logits
+            log_probs, states = _step(models, beam)
             log_probs = rules.apply(log_probs, beam.live, length)
             choice = select_continuations(log_probs, beam.total, beam.live, length)
             if trace is not None:
@@ -89,7 +91,7 @@ def beam_search(
             if trace is not None:
                 trace(beam, None, settings.max_length)
             results.add_unfinished(beam)
-    return results.n_best()
+    return results.n_best(batch.ids)
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
@@ -106,16 +108,28 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     return mean
 
 
-def _require_memory(batch: Batch, settings: DecodingSettings, vocab_size: int) -> None:
+def _selection(
+    batch: Batch, settings: DecodingSettings, prefix: Tensor, shared: int, automata: Sequence[Automaton] | None
+) -> Select:
+    """Return the selection of a batch whose hypotheses start with `shared` tokens of their prefixes (B, P)."""
+    if automata is not None:
+        return BestOfEachState(automata, prefix, shared, settings, batch)
+    if settings.sample is not None:
+        return Sampler(settings.sample, settings, batch)
+    return BestContinuations(settings.beam_size)
+
+
+def _require_memory(batch: Batch, settings: DecodingSettings, vocab_size: int, beams: int) -> None:
     """Check that the logits, log-probabilities and tokens of all hypotheses fit into the memory of the device.
 
     Raises:
         ResourceError: they do not.
     """
-    rows = len(batch) * settings.beam_size
+    rows = len(batch) * settings.beam_size * beams
+    states = f" in each of {beams} states of the constraints" if beams > 1 else ""
     require_memory(
         rows * (8 * vocab_size + 8 * settings.max_length),
-        f"beams of {settings.beam_size:,} hypotheses for {len(batch):,} inputs",
+        f"beams of {settings.beam_size:,} hypotheses{states} for {len(batch):,} inputs",
         "lower beam_size (--beam-size), or the number of inputs in a batch (--batch-size)",
         available_memory(batch.target_in.device),
     )
@@ -129,14 +143,11 @@ def _vocab_size(models: Sequence[ConditionalLM]) -> int:
 
 
 def _start(
-    models: Sequence[ConditionalLM], batch: Batch, prefix: Tensor, settings: DecodingSettings, vocab_size: int
+    models: Sequence[ConditionalLM], batch: Batch, prefix: Tensor, settings: DecodingSettings, width: int
 ) -> Beam:
-    """Encode a batch, read the shared part (B, P) of the prefixes, and create the first hypotheses."""
+    """Encode a batch, read the shared part (B, P) of the prefixes, and create the first `width` hypotheses."""
     memories = [model.encode(batch) for model in models]
     token, total, states = _read_prefix(models, prefix, memories)
-    # Before the first choice all K hypotheses are equal: one is enough if it has enough continuations.
-    single = settings.sample is None and 2 * settings.beam_size <= vocab_size
-    width = 1 if single else settings.beam_size
     rows = torch.arange(len(batch), device=total.device).repeat_interleave(width)  # (B * K,)
     states, token, total = select([states, token, total], rows)  # memories are shared by the hypotheses of an example
     token, total = token.view(len(batch), -1), total.view(len(batch), -1)  # (B, K)
@@ -145,6 +156,16 @@ def _start(
     tokens = token.new_zeros((*token.shape, settings.max_length))  # (B, K, max_length)
     tokens[:, :, : prefix.shape[1]] = prefix[:, None]
     return Beam(list(range(len(batch))), token, total, tokens, memories, states)
+
+
+def _step(models: Sequence[ConditionalLM], beam: Beam) -> tuple[Tensor, list[State]]:
+    """Return the log-probabilities of the next token, (N, K, V), and the states after this step."""
+    steps = [
+        model.step(beam.token.flatten(), memory, state)
+        for model, memory, state in zip(models, beam.memories, beam.states, strict=True)
+    ]
+    log_probs = mean_log_probs([logits for logits, _ in steps]).view(*beam.total.shape, -1)
+    return log_probs, [state for _, state in steps]
 
 
 def _read_prefix(

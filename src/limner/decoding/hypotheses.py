@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from limner.decoding.selection import Choice
 from limner.decoding.settings import DecodingSettings
+from limner.errors import SettingsError
 from limner.models.protocols import Memory, State
 
 
@@ -92,11 +94,12 @@ def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> f
 class RankedHypotheses:
     """Complete hypotheses of every example, best first."""
 
-    def __init__(self, count: int, settings: DecodingSettings) -> None:
-        """Create empty lists for `count` examples."""
+    def __init__(self, count: int, settings: DecodingSettings, constrained: Collection[int] = ()) -> None:
+        """Create empty lists for `count` examples; the sentences of those at `constrained` must satisfy constraints."""
         self.settings = settings
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(count)]
         self.max_norm = settings.max_length**settings.length_penalty
+        self.constrained = frozenset(constrained)
 
     def add(self, choice: Choice, beam: Beam, length: int) -> list[int]:
         """Add the hypotheses of a beam that are complete after `length` tokens.
@@ -112,7 +115,8 @@ class RankedHypotheses:
             self._insert(examples, choice.end_total[n, k], beam.tokens[n, row, :length], ended=True)
         best = choice.total.amax(dim=1).tolist()
         # Where every next token has probability zero, the best hypothesis so far counts as cut off.
-        stuck = [n for n, example in enumerate(beam.live) if best[n] == -math.inf and not self.hypotheses[example]]
+        free = (n for n, example in enumerate(beam.live) if example not in self.constrained)
+        stuck = [n for n in free if best[n] == -math.inf and not self.hypotheses[beam.live[n]]]
         if stuck:
             k = beam.total[stuck].argmax(dim=1)
             examples = [beam.live[n] for n in stuck]
@@ -124,8 +128,17 @@ class RankedHypotheses:
         for k in range(beam.total.shape[1]):
             self._insert(beam.live, beam.total[:, k], beam.tokens[:, k], ended=False)
 
-    def n_best(self) -> list[list[Hypothesis]]:
-        """Return the `n_best` hypotheses of every example."""
+    def n_best(self, ids: Sequence[str]) -> list[list[Hypothesis]]:
+        """Return the `n_best` hypotheses of every example.
+
+        Raises:
+            SettingsError: an example has none, because every sentence that satisfies its constraints is impossible.
+        """
+        if missing := [ids[example] for example in sorted(self.constrained) if not self.hypotheses[example]]:
+            raise SettingsError(
+                f"must_include of example '{missing[0]}': every sentence with these words has probability zero "
+                "under the model; give other words"
+            )
         return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]
 
     def _insert(self, examples: list[int], log_probs: Tensor, tokens: Tensor, ended: bool) -> None:
@@ -138,7 +151,10 @@ class RankedHypotheses:
     def _is_done(self, example: int, best: float) -> bool:
         """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example."""
         hypotheses, needed = self.hypotheses[example], self.settings.n_best
-        if best == -math.inf or len(hypotheses) >= self.settings.beam_size:
+        counted = hypotheses
+        if example in self.constrained:
+            counted = [one for one in hypotheses if one.log_prob >= best]
+        if best == -math.inf or len(counted) >= self.settings.beam_size:
             return True
         # Log-probabilities only decrease, so no continuation scores above `best` at the maximum length.
         return len(hypotheses) >= needed and best / self.max_norm <= hypotheses[needed - 1].score

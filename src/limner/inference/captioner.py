@@ -15,6 +15,7 @@ from limner.inference.base import TextGenerator, change_decoding, require_captio
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate, warn_of_cut_off
+from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
@@ -72,6 +73,7 @@ class Captioner(TextGenerator):
         images: Sequence[ImageInput],
         *,
         prefixes: Sequence[str] | None = None,
+        must_include: MustInclude | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Caption]]:
@@ -80,6 +82,8 @@ class Captioner(TextGenerator):
         Args:
             images: paths, encoded bytes, PIL images or arrays (H, W, 3).
             prefixes: for each image the words that its caption starts with.
+            must_include: words or phrases that every caption includes, such as ["umbrella", "dog|puppy"], where one of
+                the alternatives between | is enough; or one such list for each image.
             batch_size: number of images that are captioned together; captions do not depend on it.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
 
@@ -88,13 +92,15 @@ class Captioner(TextGenerator):
 
         Raises:
             MediaError: an image cannot be read.
-            SettingsError: a decoding setting is unknown or not allowed.
+            SettingsError: a decoding setting is unknown or not allowed, or no caption can include the words of
+                `must_include`.
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
+        words = words_of_inputs(self.tokenizer, must_include, len(images))
         hypotheses = generate(
             self.models,
-            self._inputs(images),
+            self._inputs(images, words),
             self.features_of(images),
             settings,
             prefixes=prefixes,
@@ -109,6 +115,7 @@ class Captioner(TextGenerator):
         images: Sequence[ImageT],
         *,
         prefixes: Sequence[str] | None = None,
+        must_include: MustInclude | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
@@ -117,6 +124,7 @@ class Captioner(TextGenerator):
         Args:
             images: as for `describe`.
             prefixes: as for `describe`.
+            must_include: as for `describe`.
             batch_size: as for `describe`.
             decoding: as for `describe`.
 
@@ -125,6 +133,7 @@ class Captioner(TextGenerator):
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
+        words = words_of_inputs(self.tokenizer, must_include, len(images))
         starts = range(0, len(images), batch_size)
         pending = deque(slice(start, min(start + batch_size, len(images))) for start in starts)
         cut = done = 0
@@ -134,7 +143,7 @@ class Captioner(TextGenerator):
             try:
                 hypotheses = generate(
                     self.models,
-                    self._inputs(batch),
+                    self._inputs(batch, words[rows]),
                     self.features_of(batch),
                     settings,
                     prefixes=given,
@@ -176,6 +185,7 @@ class Captioner(TextGenerator):
         image: ImageInput,
         *,
         prefix: str | None = None,
+        must_include: Sequence[str] | None = None,
         **decoding: Any,  # noqa: ANN401
     ) -> BeamExplanation:
         """Caption an image and return every hypothesis that was in the beam, as a tree.
@@ -183,6 +193,7 @@ class Captioner(TextGenerator):
         Args:
             image: path, encoded bytes, PIL image or array (H, W, 3).
             prefix: words that the caption starts with.
+            must_include: words or phrases that the caption includes, as for `describe`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5.
 
         Raises:
@@ -190,12 +201,15 @@ class Captioner(TextGenerator):
             SettingsError: a decoding setting is unknown or not allowed, or it samples.
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
-        (one,) = self._inputs([image])
+        (one,) = self._inputs([image], words_of_inputs(self.tokenizer, must_include, 1))
         return explain_beam(self.models, one, self.features_of([image]), settings, prefix)
 
-    def _inputs(self, images: Sequence[ImageInput]) -> list[GenerationInput]:
+    def _inputs(
+        self, images: Sequence[ImageInput], words: Sequence[tuple[str, ...]] | None = None
+    ) -> list[GenerationInput]:
         require_images(self.models[0], images)
-        return [GenerationInput(new_item(image), None, ()) for image in images]
+        words = [()] * len(images) if words is None else words
+        return [GenerationInput(new_item(image), None, (), some) for image, some in zip(images, words, strict=True)]
 
 
 def _caption(tokenizer: Tokenizer, one: Hypothesis) -> Caption:

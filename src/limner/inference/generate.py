@@ -12,6 +12,7 @@ from limner.decoding.beam_search import Trace, beam_search
 from limner.decoding.hypotheses import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
+from limner.inference.must_include import compile_words
 from limner.models.protocols import device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
@@ -36,11 +37,13 @@ def generate(
 
     Args:
         models: one model, or several as an ensemble whose probabilities are averaged.
-        inputs: images to describe, or source sentences to translate with or without images.
+        inputs: images to describe, or source sentences to translate with or without images; and the words that the
+            generated sentences must include.
         features: features of the images; None for models that use none.
         settings: decoding settings.
         prefixes: for each input the words that the generated sentence starts with.
-        batch_size: inputs a batch, fewer where source sentences are very long; it changes no result.
+        batch_size: inputs a batch, fewer where source sentences are very long or words must be included; it changes no
+            result.
         on_progress: called with the number of inputs done and their total.
         trace: called with every step of the search; see `beam_search`.
 
@@ -49,15 +52,14 @@ def generate(
 
     Raises:
         RunError: the vocabularies or the features of the models differ.
+        SettingsError: no sentence of at most `max_length` tokens includes the words that it must.
     """
     require_ensemble(models)
-    tokenizer, source_tokenizer = models[0].tokenizer, models[0].source_tokenizer
-    sources: list[list[int] | None] = [None] * len(inputs)
-    for row, one in enumerate(inputs):
-        if one.source is not None:
-            assert source_tokenizer is not None, "source sentences need a translation model"
-            sources[row] = source_tokenizer.encode(one.source)
+    tokenizer = models[0].tokenizer
+    sources = [_encode_source(models[0], one.source) for one in inputs]
     starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]
+    machines = {words: compile_words(tokenizer, words) for words in {one.must_include for one in inputs}}
+    batch_size = max(1, batch_size // max((one.size for one in machines.values()), default=1))  # a beam for each state
     lengths = [len(source or ()) for source in sources]
     batches = list(bounded_batches(sorted(range(len(inputs)), key=lengths.__getitem__), lengths, batch_size))
 
@@ -72,13 +74,21 @@ def generate(
     hypotheses: list[list[Hypothesis]] = [[] for _ in inputs]
     for rows, batch in zip(batches, prefetch(make_batch, batches, 2), strict=True):
         given = None if starts is None else [starts[row] for row in rows]
-        decoded = beam_search([one.model for one in models], batch.to(device), settings, given, trace)
+        constraints = [machines[inputs[row].must_include] for row in rows]
+        decoded = beam_search([one.model for one in models], batch.to(device), settings, given, trace, constraints)
         for row, n_best in zip(rows, decoded, strict=True):
             hypotheses[row] = n_best
         done += len(rows)
         if on_progress is not None:
             on_progress(done, len(inputs))
     return hypotheses
+
+
+def _encode_source(model: TrainedModel, source: str | None) -> list[int] | None:
+    if source is None:
+        return None
+    assert model.source_tokenizer is not None, "source sentences need a translation model"
+    return model.source_tokenizer.encode(source)
 
 
 def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: str) -> None:

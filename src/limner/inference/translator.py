@@ -15,6 +15,7 @@ from limner.inference.base import TextGenerator, change_decoding, require_senten
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate, warn_of_cut_off
+from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import new_item
 from limner.media.image import ImageInput
 from limner.progress import Progress
@@ -82,6 +83,7 @@ class Translator(TextGenerator):
         *,
         images: Sequence[ImageInput | None] | None = None,
         missing: MissingImage = "refuse",
+        must_include: MustInclude | None = None,
         batch_size: int = TRANSLATION_BATCH_SIZE,
         on_progress: Progress | None = None,
         **decoding: Any,  # noqa: ANN401
@@ -92,6 +94,8 @@ class Translator(TextGenerator):
             sentences: plain text in the source language.
             images: for each sentence a path, encoded bytes, a PIL image, an array (H, W, 3), or None.
             missing: how a model trained with images treats a sentence without one.
+            must_include: words or phrases that every translation includes, as for `Captioner.describe`; or one such
+                list for each sentence.
             batch_size: sentences a batch; it changes no result.
             on_progress: called with the number of sentences done and their total.
             decoding: settings of `DecodingSettings` to change, such as beam_size=6, n_best=3.
@@ -101,11 +105,13 @@ class Translator(TextGenerator):
 
         Raises:
             SettingsError: a sentence is too long or has no image, the numbers of sentences and images differ, or a
-                decoding setting is unknown or not allowed.
+                decoding setting is unknown or not allowed, or no translation can include the words of `must_include`.
             MediaError: an image cannot be read.
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
         rows, inputs, given = self.inputs(sentences, images, missing)
+        words = words_of_inputs(self.tokenizer, must_include, len(sentences))
+        inputs = [one._replace(must_include=words[row]) for row, one in zip(rows, inputs, strict=True)]
         warn_of_unknown_words(
             self.source.tokenizer, (one.source or "" for one in inputs), "their translation is a guess"
         )
@@ -154,6 +160,7 @@ class Translator(TextGenerator):
         *,
         image: ImageInput | None = None,
         missing: MissingImage = "refuse",
+        must_include: Sequence[str] | None = None,
         **decoding: Any,  # noqa: ANN401
     ) -> BeamExplanation:
         """Translate a sentence and return every hypothesis that was in the beam, as a tree.
@@ -162,6 +169,7 @@ class Translator(TextGenerator):
             sentence: plain text in the source language.
             image: its image, or None.
             missing: how a model trained with images treats a sentence without one.
+            must_include: words or phrases that the translation includes, as for `translate`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=6.
 
         Raises:
@@ -173,7 +181,9 @@ class Translator(TextGenerator):
         _, inputs, given = self.inputs([sentence], [image], missing)
         if not inputs:
             raise SettingsError("expected a sentence to translate, got an empty one")
-        return explain_beam(self.models, inputs[0], self.features_of(given), settings)
+        (words,) = words_of_inputs(self.tokenizer, must_include, 1)
+        one = inputs[0]._replace(must_include=words)
+        return explain_beam(self.models, one, self.features_of(given), settings)
 
     def inputs(
         self,

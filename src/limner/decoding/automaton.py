@@ -1,0 +1,147 @@
+"""Finite-state machine of the words that a sentence must include.
+
+Anderson et al. (2017), "Guided Open Vocabulary Image Captioning with Constrained Beam Search",
+section 3.1: constraints are a conjunction of disjunctions. Each constraint is a set of alternatives, words or phrases,
+at least one of which must occur. An alternative is a sequence of tokens, so that phrases and subwords work alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from limner.errors import SettingsError
+
+MAX_STATES = 64
+"""Maximum number of states: six words of a word vocabulary, four words or phrases of two tokens."""
+
+Constraint = Sequence[Sequence[int]]
+"""Alternatives as token ids; the constraint is satisfied by a sentence with at least one of them."""
+
+
+class WordBoundaries(NamedTuple):
+    """Tokens of a vocabulary that are not words of their own; both are empty where every token is a word."""
+
+    continues: frozenset[int] = frozenset()
+    """Tokens that continue the word before them: subwords within a word, joiners of compounds."""
+    joins: frozenset[int] = frozenset()
+    """Those of them that are continued by the next word as well: joiners of compounds."""
+
+
+class _Progress(NamedTuple):
+    """What a sentence has of its constraints so far: a state of the machine."""
+
+    open: frozenset[int]
+    """Numbers of the constraints that are not satisfied."""
+    rests: frozenset[tuple[int, tuple[int, ...]]]
+    """Constraints with an alternative that the sentence has begun, and the rest of it; no rest where it is complete and
+    the next token decides whether its last word is."""
+    joined: bool
+    """Whether the next word is a part of the word before."""
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """Deterministic finite-state machine over tokens; state 0 is that of the empty sentence."""
+
+    boundaries: WordBoundaries
+    """Tokens that are not words of their own."""
+    tokens: tuple[int, ...]
+    """Tokens with transitions of their own, the last columns of `transitions`."""
+    transitions: tuple[tuple[int, ...], ...]
+    """For each state, the state after any other token that starts a word, after any other token that continues one, and
+    after each of `tokens`."""
+    distances: tuple[float, ...]
+    """For each state the smallest number of tokens after which all constraints are satisfied; 0 where they are."""
+
+    @classmethod
+    def build(cls, constraints: Sequence[Constraint], boundaries: WordBoundaries | None = None) -> Automaton:
+        """Compile constraints; none of them give a machine of one state.
+
+        Args:
+            constraints: alternatives of each constraint, not empty.
+            boundaries: tokens of the vocabulary that are not words of their own; None if every token is a word.
+
+        Raises:
+            SettingsError: the machine needs more than `MAX_STATES` states.
+        """
+        boundaries = boundaries or WordBoundaries()
+        alternatives = [sorted({tuple(one) for one in constraint}) for constraint in constraints]
+        assert all(map(all, alternatives)) and all(alternatives), "an alternative without tokens"
+        used = {token for constraint in alternatives for one in constraint for token in one}
+        tokens = (*sorted(used | boundaries.joins),) if constraints else ()
+        start = _Progress(frozenset(range(len(alternatives))), frozenset(), joined=False)
+        numbers, transitions = {start: 0}, list[tuple[int, ...]]()
+        pending = [start]
+        for state in pending:
+            following = [
+                _advance(state, alternatives, boundaries, token, continues)
+                for token, continues in ((None, False), (None, True), *((t, t in boundaries.continues) for t in tokens))
+            ]
+            for one in following:
+                if one not in numbers:
+                    numbers[one] = len(numbers)
+                    pending.append(one)
+            if len(numbers) > MAX_STATES:
+                raise SettingsError(
+                    f"must_include: {len(constraints)} constraints with {len(used)} different tokens need more than "
+                    f"{MAX_STATES} states of the search; give fewer or shorter words"
+                )
+            transitions.append(tuple(numbers[one] for one in following))
+        accepting = [state.open <= {number for number, rest in state.rests if not rest} for state in numbers]
+        return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting))
+
+    @property
+    def size(self) -> int:
+        """Number of states."""
+        return len(self.transitions)
+
+    def after(self, tokens: Sequence[int], state: int = 0) -> int:
+        """Return the state after tokens."""
+        for token in tokens:
+            state = self.transitions[state][self.column(token)]
+        return state
+
+    def column(self, token: int) -> int:
+        """Return the column of `transitions` of a token."""
+        if token in self.tokens:
+            return 2 + self.tokens.index(token)
+        return int(token in self.boundaries.continues)
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Whether a sentence satisfies all constraints."""
+        return not self.distances[self.after(tokens)]
+
+
+def _advance(
+    state: _Progress,
+    alternatives: Sequence[Constraint],
+    boundaries: WordBoundaries,
+    token: int | None,
+    continues: bool,
+) -> _Progress:
+    """Return the state after a token; None stands for any that is in no alternative."""
+    still_open = state.open
+    if not continues:
+        still_open -= {number for number, rest in state.rests if not rest}
+    rests = {(number, rest[1:]) for number, rest in state.rests if rest[:1] == (token,)}
+    if not state.joined:
+        rests |= {(n, tuple(one[1:])) for n in still_open for one in alternatives[n] if one[0] == token}
+    if not boundaries.continues:  # a token is a whole word, whatever follows
+        still_open -= {number for number, rest in rests if not rest}
+    joined = token in boundaries.joins or (state.joined and continues)
+    kept = frozenset((number, rest) for number, rest in rests if number in still_open)
+    return _Progress(still_open, kept, joined and bool(still_open))
+
+
+def _distances(transitions: Sequence[Sequence[int]], accepting: Sequence[bool]) -> tuple[float, ...]:
+    """Compute the number of transitions from each state to the nearest accepting one."""
+    distances = [0.0 if accepts else math.inf for accepts in accepting]
+    for _ in transitions:  # a shortest path visits no state twice
+        distances = [
+            min(distance, 1 + min(distances[other] for other in row))
+            for distance, row in zip(distances, transitions, strict=True)
+        ]
+    return tuple(distances)

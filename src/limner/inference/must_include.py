@@ -1,0 +1,95 @@
+"""Words that generated sentences must include: from text to the finite-state machine of constrained beam search."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import cast
+
+from limner.decoding.automaton import Automaton, WordBoundaries
+from limner.errors import SettingsError
+from limner.text.compounds import JOINER
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS, WORD_START
+
+SEPARATOR = "|"
+"""Character between alternatives, such as synonyms."""
+
+MustInclude = Sequence[str] | Sequence[Sequence[str]]
+"""Words or phrases that every sentence includes, each with alternatives after `SEPARATOR`; or one such list for each
+input."""
+
+logger = logging.getLogger(__name__)
+
+
+def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, count: int) -> list[tuple[str, ...]]:
+    """Check words, and return those of each of `count` inputs; alternatives that are left out are logged.
+
+    Raises:
+        SettingsError: a word is not in the vocabulary and has no alternative that is, an alternative is empty, there
+            are too many words, or the number of lists is not that of the inputs.
+    """
+    if isinstance(must_include, str):  # a sequence of characters
+        raise SettingsError(f"must_include: expected a list of strings, got the string '{must_include}'")
+    if not must_include:
+        return [()] * count
+    if all(isinstance(one, str) for one in must_include):
+        inputs = [tuple(cast("Sequence[str]", must_include))] * count
+    elif any(isinstance(one, str) for one in must_include) or len(must_include) != count:
+        raise SettingsError(
+            f"must_include: expected a list of strings, or one for each of {count} inputs, got {list(must_include)}"
+        )
+    else:
+        inputs = [tuple(one) for one in must_include]
+    for words in dict.fromkeys(inputs):
+        compile_words(tokenizer, words)
+    for text in dict.fromkeys(text for words in inputs for text in words):
+        if left_out := [one for one in _split(text) if _unknown(tokenizer, one)]:
+            logger.warning("must_include '%s': not in the vocabulary and left out: %s", text, ", ".join(left_out))
+    return inputs
+
+
+def compile_words(tokenizer: Tokenizer, words: Sequence[str]) -> Automaton:
+    """Return the machine of the sentences that include words; errors are those of `words_of_inputs`."""
+    constraints = [[tokenizer.encode(one) for one in _known(tokenizer, text)] for text in words]
+    return Automaton.build(constraints, _boundaries(tokenizer))
+
+
+def _known(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Return the alternatives of a text whose words are all in the vocabulary."""
+    unknown = {one: _unknown(tokenizer, one) for one in _split(text)}
+    for one in unknown:
+        if not tokenizer.encode(one):
+            raise SettingsError(
+                f"must_include '{text}': expected words, separated by {SEPARATOR} where one of several is enough, got "
+                f"'{one}'; give words that a sentence can include"
+            )
+    if not all(unknown.values()):
+        return [one for one, words in unknown.items() if not words]
+    word = next(word for words in unknown.values() for word in words)
+    vocabulary = [tokenizer.spelling(token) for token in range(len(tokenizer)) if tokenizer.starts_word(token)]
+    similar = get_close_matches(word, vocabulary[SPECIAL_TOKENS.unk + 1 :], 3)
+    remedy = f"similar words: {', '.join(similar)}" if similar else "give a word of the training sentences"
+    raise SettingsError(f"must_include '{text}': '{word}' is not in the vocabulary of the model; {remedy}")
+
+
+def _split(text: str) -> list[str]:
+    return [one.strip() for one in text.split(SEPARATOR)]
+
+
+def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Return the words of a text that are not in the vocabulary."""
+    if SPECIAL_TOKENS.unk not in tokenizer.encode(text):
+        return []
+    return [word for word in tokenizer.words(text) if SPECIAL_TOKENS.unk in tokenizer.encode(word)] or [text]
+
+
+def _boundaries(tokenizer: Tokenizer) -> WordBoundaries:
+    """Return the tokens of a vocabulary that are not words of their own."""
+    joins = frozenset[int]()
+    if tokenizer.splitter is not None:
+        entries = (entry.removeprefix(WORD_START) for entry in tokenizer.entries)
+        joins = frozenset(token for token, entry in enumerate(entries) if entry.startswith(JOINER))
+    parts = {token for token in range(len(tokenizer)) if not tokenizer.starts_word(token)}
+    return WordBoundaries(frozenset(parts | joins), joins)

@@ -7,6 +7,7 @@ import torch
 from models import CASES, VOCAB, Case, batch, example
 
 from limner.data.examples import collate
+from limner.decoding.automaton import Automaton
 from limner.decoding.beam_search import beam_search
 from limner.decoding.hypotheses import select
 from limner.decoding.scoring import sentence_log_probs
@@ -210,6 +211,22 @@ def test_a_full_beam_equals_brute_force_enumeration(case: Case) -> None:
     assert {(one.tokens, one.ended): one.log_prob for one in result} == pytest.approx(everything)
     greedy = beam_search([model], data, DecodingSettings(min_length=1, max_length=longest))[0][0]
     assert greedy.log_prob <= result[0].log_prob + 1e-6
+
+
+def test_hypotheses_include_the_words_that_they_must(case: Case) -> None:
+    """A word or a phrase in every sentence of one example; the other example has no constraints."""
+    model = build(case, noise=0.7)
+    data = double(collate([example(case, row, 0) for row in (3, 1)]))
+    settings = DecodingSettings(beam_size=2, n_best=2, max_length=5, ban_unknown=True)
+    constraints = [Automaton.build([[(5, 6), (7,)], [(8,)]]), Automaton.build([])]
+    with torch.no_grad():
+        constrained, plain = beam_search([model], data, settings, constraints=constraints)
+        expected = beam_search([model], data, settings)[1]
+    assert all(8 in one.tokens for one in constrained)
+    assert all(7 in one.tokens or (5, 6) in zip(one.tokens, one.tokens[1:], strict=False) for one in constrained)
+    assert [(one.tokens, one.log_prob) for one in plain] == [
+        (one.tokens, pytest.approx(one.log_prob)) for one in expected
+    ]
 
 
 def test_hypotheses_do_not_depend_on_the_batch(case: Case) -> None:

@@ -98,7 +98,7 @@ def test_a_full_width_beam_equals_enumeration(constraints, rules, boundaries):
     settings = DecodingSettings(**{"beam_size": 200, "n_best": 4, "max_length": 3} | rules)
     machine = Automaton.build(constraints, boundaries)
     if machine.distances[0] > settings.max_length:
-        return
+        pytest.skip("no sentence is short enough")
     result = beam_search([Chain()], images(1, 2), settings, constraints=[machine] * 2)
     for image, hypotheses in zip((1, 2), result, strict=True):
         expected = [

@@ -180,15 +180,18 @@ def translate(
     translator = _load_translator(runs, images, decoding, backbone, device)
     decoding |= {"missing": missing, "must_include": must_include}
     saved = _explain_beam(translator, source.texts, images, decoding, explain_beam)
-    with progress_bar("translating") as bar:
-        translations = translator.translate(
-            source.texts, images=images, batch_size=batch_size, on_progress=bar, **decoding
-        )
+    translations = _translate(translator, source.texts, images=images, batch_size=batch_size, **decoding)
     lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
     saved.append(_write(_format_json(source.texts, images, translations) if as_json else "".join(lines), out))
     if attention is not None:
         _plot_attention(translator, source.texts, images, translations, missing, attention)
     require_saved(saved)
+
+
+def _translate(translator: Translator, texts: Sequence[str], **options: Any) -> list[list[Translation]]:  # noqa: ANN401
+    """Translate sentences with a bar of the progress."""
+    with progress_bar("translating") as bar:
+        return translator.translate(texts, on_progress=bar, **options)
 
 
 def _explain_beam(

@@ -43,8 +43,7 @@ def beam_search(
     """Find the `n_best` most probable sentences of every example.
 
     An example is done when `beam_size` hypotheses are complete, or when no continuation can enter its `n_best`; its
-    rows then leave the batch. With constraints, only complete hypotheses that are more probable than every incomplete
-    one count: the first that satisfy them are short and improbable.
+    rows then leave the batch.
 
     Args:
         models: one model, or several of one vocabulary whose probabilities are averaged.
@@ -58,29 +57,30 @@ def beam_search(
         Hypotheses of each example, best first; fewer than `n_best` only if there are no more.
 
     Raises:
-        SettingsError: the prefixes or constraints do not fit the batch, the vocabulary or `max_length`, or every
-            sentence that satisfies the constraints has probability zero.
+        SettingsError: the prefixes or constraints do not fit batch, vocabulary or `max_length`, or are impossible.
         RunError: the models have different vocabularies.
     """
     if len(batch) == 0:
         return []
     vocab_size = _vocab_size(models)
-    automata = constraints if constraints is not None and any(one.size > 1 for one in constraints) else None
-    _require_memory(batch, settings, vocab_size, max((one.size for one in automata or ()), default=1))
+    automata = constraints if constraints and any(one.size > 1 for one in constraints) else None
+    _require_memory(batch, settings, vocab_size, automata)
     prefix = pad_prefixes(prefixes, batch, settings.max_length, vocab_size)
     rules = Rules(settings, prefix)
     shared = int((prefix != SPECIAL_TOKENS.pad).sum(1).min())  # length of the shortest prefix: no choice so far
     select_continuations = _selection(batch, settings, prefix, shared, automata)
-    constrained = [example for example, one in enumerate(automata or ()) if one.size > 1]
-    results = RankedHypotheses(len(batch), settings, constrained)
-    # Before the first choice all K hypotheses are equal: one is enough if it has enough continuations.
-    single = automata is not None or (settings.sample is None and 2 * settings.beam_size <= vocab_size)
+    results = RankedHypotheses(len(batch), settings, [n for n, one in enumerate(automata or ()) if one.size > 1])
     with torch.autocast(batch.target_in.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-        beam = _start(models, batch, prefix[:, :shared], settings, 1 if single else settings.beam_size)
+        beam = _start(models, batch, prefix[:, :shared], settings, _first_width(settings, vocab_size, automata))
         for length in range(shared, settings.max_length):
-            log_probs, states = _step(models, beam)
-            log_probs = rules.apply(log_probs, beam.live, length)
-            choice = select_continuations(log_probs, beam.total, beam.live, length)
+            steps = [
+                model.step(beam.token.flatten(), memory, state)
+                for model, memory, state in zip(models, beam.memories, beam.states, strict=True)
+            ]
+            log_probs = mean_log_probs([logits for logits, _ in steps]).view(*beam.total.shape, -1)  # (N, K, V)
+            states = [state for _, state in steps]
+            del steps  # frees the logits
+            choice = select_continuations(rules.apply(log_probs, beam.live, length), beam.total, beam.live, length)
             if trace is not None:
                 trace(beam, choice, length)
             keep = results.add(choice, beam, length)
@@ -108,6 +108,12 @@ def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
     return mean
 
 
+def _first_width(settings: DecodingSettings, vocab_size: int, automata: Sequence[Automaton] | None) -> int:
+    """Return the number of hypotheses before the first choice: all are equal, so one if it has enough continuations."""
+    single = automata is not None or (settings.sample is None and 2 * settings.beam_size <= vocab_size)
+    return 1 if single else settings.beam_size
+
+
 def _selection(
     batch: Batch, settings: DecodingSettings, prefix: Tensor, shared: int, automata: Sequence[Automaton] | None
 ) -> Select:
@@ -119,12 +125,15 @@ def _selection(
     return BestContinuations(settings.beam_size)
 
 
-def _require_memory(batch: Batch, settings: DecodingSettings, vocab_size: int, beams: int) -> None:
+def _require_memory(
+    batch: Batch, settings: DecodingSettings, vocab_size: int, automata: Sequence[Automaton] | None
+) -> None:
     """Check that the logits, log-probabilities and tokens of all hypotheses fit into the memory of the device.
 
     Raises:
         ResourceError: they do not.
     """
+    beams = max((one.size for one in automata or ()), default=1)
     rows = len(batch) * settings.beam_size * beams
     states = f" in each of {beams} states of the constraints" if beams > 1 else ""
     require_memory(
@@ -156,16 +165,6 @@ def _start(
     tokens = token.new_zeros((*token.shape, settings.max_length))  # (B, K, max_length)
     tokens[:, :, : prefix.shape[1]] = prefix[:, None]
     return Beam(list(range(len(batch))), token, total, tokens, memories, states)
-
-
-def _step(models: Sequence[ConditionalLM], beam: Beam) -> tuple[Tensor, list[State]]:
-    """Return the log-probabilities of the next token, (N, K, V), and the states after this step."""
-    steps = [
-        model.step(beam.token.flatten(), memory, state)
-        for model, memory, state in zip(models, beam.memories, beam.states, strict=True)
-    ]
-    log_probs = mean_log_probs([logits for logits, _ in steps]).view(*beam.total.shape, -1)
-    return log_probs, [state for _, state in steps]
 
 
 def _read_prefix(

@@ -153,6 +153,7 @@ class RankedHypotheses:
         hypotheses, needed = self.hypotheses[example], self.settings.n_best
         counted = hypotheses
         if example in self.constrained:
+            # The first that satisfy constraints are improbable: those count that are better than all others.
             counted = [one for one in hypotheses if one.log_prob >= best]
         if best == -math.inf or len(counted) >= self.settings.beam_size:
             return True

@@ -78,7 +78,7 @@ def test_train_evaluate_and_report(place):
     for name in ("model.safetensors", "README.md", "evaluation/test.json", "report.html"):
         assert (place / "runs" / "second" / name).is_file()
     report = (place / "runs" / "second" / "report.html").read_text(encoding="utf-8")
-    assert "<h2>Captions: test</h2>" in report
+    assert ">Captions: test</h2>" in report
 
 
 def test_translate_and_diagnose(place):

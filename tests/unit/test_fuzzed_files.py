@@ -70,3 +70,12 @@ def test_numbers_of_sentences_that_a_collection_cannot_store(tmp_path):
 def test_a_side_of_pixels_of_thousands_of_digits():
     with pytest.raises(BackboneError, match=r"^pixels:SIDE: side in pixels: expected a whole number from 1 to 1,024"):
         load_backbone(f"pixels:{'9' * 5000}")
+
+
+@pytest.mark.parametrize("name", ["a" * 300 + ".jpg", "a\0b.jpg"])
+def test_an_image_whose_name_no_file_can_have_is_missing(tmp_path, name):
+    rows = [{"image": one, "lang": "en", "text": "a ball"} for one in (name, "there.jpg")]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    Image.new("RGB", (3, 3)).save(tmp_path / "there.jpg")
+    corpus = read_source("jsonl", tmp_path / "x.jsonl", ReaderOptions(split="train"))
+    assert [item.id for item in corpus.items] == ["there"]

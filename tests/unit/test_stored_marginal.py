@@ -14,7 +14,7 @@ from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
 from limner.inference import retriever as module
 from limner.retrieval.stored_marginal import FOLDER
-from limner.runs.trained_model import load_tensors, save_tensors
+from limner.storage.tensors import load_tensors, save_tensors
 
 
 @pytest.fixture

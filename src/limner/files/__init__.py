@@ -125,6 +125,14 @@ def _remove_leftovers(path: Path) -> None:
                 pass
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file at a path that a corpus names; false for a path that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or contains NUL
+        return False
+
+
 def decode_utf8(data: bytes, error_type: type[LimnerError], where: Callable[[int], object]) -> str:
     """Decode UTF-8 text, without the byte order mark that some editors write.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from limner.data.readers.corpus_files import ReaderOptions, SplitLists, find_files
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
-from limner.files import read_bytes
+from limner.files import is_file, read_bytes
 
 ANNOTATIONS = {"en": ("eng", "annotations_complete_eng"), "de": ("ger", "annotations_complete_ger")}
 TAG = re.compile(r"<(DOCNO|DESCRIPTION|IMAGE)>(.*?)</\1>", re.DOTALL)
@@ -45,7 +45,7 @@ def read_iapr(source: Path, options: ReaderOptions, builder: ItemBuilder) -> Non
         split = splits.split_of(key)
         if split is None:
             builder.skip("images in none of the lists of splits", key, location)
-        elif not image.is_file():
+        elif not is_file(image):
             builder.skip("images that are missing", str(image), location)
         else:
             builder.add_item(key, location, split=split, image=image)

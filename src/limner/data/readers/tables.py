@@ -13,6 +13,7 @@ from limner.bounds import Group, bounds_of
 from limner.data.readers.corpus_files import ReaderOptions, assign_split, parse_json_line, read_lines, read_text
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
+from limner.files import is_file
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder
         id = id or (f"row-{number:05d}" if labelled else "")
         split = row.get("split", "").strip() or (assign_split(id, options) if options.split or labelled else "")
         image = folder / name if name else None
-        if image and id not in builder and (id in missing or not image.is_file()):
+        if image and id not in builder and (id in missing or not is_file(image)):
             if id not in missing:
                 builder.skip("images that are missing", str(image), location)
             missing.add(id)

@@ -18,6 +18,7 @@ from limner.data.readers.corpus_files import (
 )
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError, MediaError
+from limner.files import is_file
 from limner.media.image import image_size
 
 REGION_FILES = ("region_descriptions.json", "*regions.json", "*region_descriptions*.json")
@@ -98,7 +99,7 @@ def require_number(entry: Any, key: str, location: SourceLocation) -> float:  # 
 
 def _original_sizes(path: Path) -> dict[str, tuple[int, int]]:
     """Width and height of the original images by id, from `image_data.json` if it exists."""
-    if not path.is_file():
+    if not is_file(path):
         return {}
     sizes = {}
     for number, entry in enumerate(read_json(path)):

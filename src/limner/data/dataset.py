@@ -146,7 +146,7 @@ class Examples:
         """Number of target tokens that are not in the vocabulary."""
         share = self.unknown_tokens / max(1, sum(map(len, self.targets)))
         self.tally.note(
-            f"tokens, {share:.1%} of all, are not in the vocabulary and count as one easy token <unk> in perplexity",
+            f"tokens, {share:.1%} of all, are not in the vocabulary; perplexity counts them as <unk>, which lowers it",
             count=self.unknown_tokens,
         )
         self.sources = None if source is None else [sources[k] for k in selected]

@@ -118,8 +118,8 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch, numbe
 def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left, of_a_living_process = tmp_path / f".a.txt.{ended.pid}", tmp_path / f".a.txt.{os.getppid()}"
-    of_the_user = tmp_path / ".a.txt.old"
+    left, of_a_living_process = tmp_path / f".a.txt.partial-{ended.pid}", tmp_path / f".a.txt.partial-{os.getppid()}"
+    of_the_user = tmp_path / f".a.txt.{ended.pid}"
     for file in (left, of_a_living_process, of_the_user):
         file.touch()
     write_text(tmp_path / "a.txt", "x")

@@ -11,7 +11,7 @@ from limner.errors import SettingsError
 from limner.evaluation.compare import ComparisonSettings
 from limner.metrics import METRICS
 from limner.metrics import significance as significance_module
-from limner.metrics.significance import approximate_randomisation, check_trials, require_segments
+from limner.metrics.significance import approximate_randomisation, check_trials, too_few_segments
 
 
 def ratio(totals):
@@ -193,4 +193,4 @@ def test_so_few_items_that_no_difference_can_be_significant_are_named():
     for rows, reason in ((few, "5 items cannot give p < 0.05"), (enough, "")):
         best = approximate_randomisation([rows], [rows * [0, 1]], ratio, trials=2000).p
         assert (best >= 0.05) == bool(reason)
-        assert require_segments(len(rows)).startswith(reason) and bool(require_segments(len(rows))) == bool(reason)
+        assert too_few_segments(len(rows)).startswith(reason) and bool(too_few_segments(len(rows))) == bool(reason)

@@ -225,9 +225,9 @@ def test_a_damaged_state_is_named(run, tiny, recipe_of, name):
 
 
 def test_temporary_files_of_a_killed_run_are_removed(run):
-    (run / ".state-000000999-00002.4711").mkdir()
-    (run / ".state-000000999-00002.4711" / "model.safetensors").write_bytes(b"half")
-    (run / ".model.safetensors.4711").write_bytes(b"half")
+    (run / ".state-000000999-00002.partial-4711").mkdir()
+    (run / ".state-000000999-00002.partial-4711" / "model.safetensors").write_bytes(b"half")
+    (run / ".model.safetensors.partial-4711").write_bytes(b"half")
     (run / ".gitignore").write_text("mine")
     newest = find_state(run)
     assert newest is not None

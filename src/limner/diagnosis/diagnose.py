@@ -32,7 +32,7 @@ from limner.features.controls import ControlFeatures
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, open_features
 from limner.metrics import higher_is_better, require_metrics
-from limner.metrics.significance import LEVEL, TRIALS, check_trials, require_segments
+from limner.metrics.significance import LEVEL, TRIALS, check_trials, too_few_segments
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
@@ -138,7 +138,7 @@ def verdict(image_controls: Sequence[ConditionResult], items: int) -> str:
     right, shuffled = image_controls[:2]
     if not shuffled.scores:
         return "No verdict: none of the metrics could be computed."
-    if reason := require_segments(items):
+    if reason := too_few_segments(items):
         return f"No verdict: {reason}."
     control = shuffled.scores[0]
     own = next(score for score in right.scores if score.metric == control.metric)

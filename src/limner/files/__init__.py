@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 """Name of the lock file in a locked folder."""
+PARTIAL = ".partial-"
+"""Between the name of a file and the number of the process that writes it, in the name of its temporary file."""
 
 
 _KINDS = {
@@ -92,7 +94,7 @@ def atomic_write(path: Path, *error_types: type[Exception]) -> Iterator[Path]:
         WriteError: the file cannot be written; an existing file is unchanged.
     """
     handled: tuple[type[Exception], ...] = (OSError, *error_types)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}{PARTIAL}{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
@@ -113,8 +115,8 @@ def _remove_leftovers(path: Path) -> None:
     """Remove the temporary files of processes that were killed while they wrote a file."""
     if sys.platform == "win32":  # where asking for a process ends it
         return
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        number = leftover.name.rpartition(".")[2]
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
+        number = leftover.name.rpartition("-")[2]
         if number.isdecimal():
             try:
                 os.kill(int(number), 0)

@@ -57,7 +57,7 @@ def check_trials(trials: int, level: float = LEVEL) -> int:
     return trials
 
 
-def require_segments(segments: int, level: float = LEVEL) -> str:
+def too_few_segments(segments: int, level: float = LEVEL) -> str:
     """Return why no difference can be significant over so few segments; empty if there are enough.
 
     Of the 2 ** n ways to exchange n segments two give at least the observed difference: the systems themselves and all

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from limner.errors import RunError
-from limner.files import sync, write_error, write_text
+from limner.files import PARTIAL, sync, write_error, write_text
 from limner.files.structured import read_json_file
 from limner.models.protocols import Model
 from limner.runs.trained_model import load_weights
@@ -91,7 +91,7 @@ def save_state(
         RunError: a file cannot be written; the previous state is unchanged.
     """
     folder = run / f"state-{state.step:09d}-{state.epoch:05d}"
-    partial = run / f".{folder.name}.{os.getpid()}"
+    partial = run / f".{folder.name}{PARTIAL}{os.getpid()}"
     tensors, plain = _flatten_optimizer(optimizer)
     try:
         partial.mkdir(parents=True)
@@ -115,7 +115,7 @@ def save_state(
 
 def find_state(run: Path) -> Path | None:
     """Return the newest complete state of a run, and remove the partial ones that a killed process left."""
-    for partial in run.glob(".*.[0-9]*"):  # the name ends in the number of the process that wrote it
+    for partial in run.glob(f".*{PARTIAL}*"):
         shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
     return max(run.glob("state-*"), default=None)
 

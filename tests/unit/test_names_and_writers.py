@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from limner.data import collection as collections
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.data.readers import import_collection
+from limner.data.readers.corpus_files import ReaderOptions, assign_split
 from limner.data.readers.media_files import NO_MEDIA, OWN_FILES
 from limner.diagnosis.gradients import gradient_path
 from limner.errors import CollectionError, FeatureError, LimnerError, SettingsError
@@ -173,3 +175,16 @@ def test_rows_that_another_process_stored_before_the_lock_are_not_stored_again(p
     done = extract(collection, backbone)
     assert (done.added, done.present) == (0, 3)
     assert len(Collection.open(tmp_path / "c")) == 3 == len(done.tables[0].ids())
+
+
+@pytest.mark.parametrize("inside", ["", "deeper"])
+def test_no_collection_is_created_in_a_run(trained_on_colours, tmp_path, inside):
+    run = shutil.copytree(trained_on_colours, tmp_path / "run")
+    before = sorted(run.rglob("*"))
+    with pytest.raises(SettingsError, match=r"collection .*run.*: is .*the run .*; name a place outside of it$"):
+        write_items(run / inside, [Item("a", "train")])
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_file_name_that_is_not_utf8_has_a_split():
+    assert assign_split("\udcff", ReaderOptions(split="auto")) in ("train", "val", "test")

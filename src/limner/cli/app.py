@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from limner.cli.streams import flush_streams, open_missing_streams
 from limner.cli.terminal import err, print_error, print_usage_error, printable
 from limner.errors import LimnerError, did_you_mean, system_reason
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
@@ -67,6 +68,7 @@ REPEATING_COMMANDS = ("demo", "describe", "features", "reproduce", "train", "tra
 
 def main() -> None:
     """Run the command line and exit; errors that the user can correct are printed as one line."""
+    open_missing_streams()
     separate_standard_error()
     for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters
         if isinstance(stream, io.TextIOWrapper):
@@ -75,7 +77,7 @@ def main() -> None:
     allow_thread_choice()
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
-    sys.exit(_run())
+    sys.exit(flush_streams(_run()))
 
 
 def _run() -> int:

@@ -54,7 +54,7 @@ class _SafeConsole(Console):
         return super().render_str(printable(text, keep="\n"), **options)
 
 
-out = _SafeConsole(soft_wrap=True, width=None if sys.stdout.isatty() else 250, markup=False, emoji=False)
+out = _SafeConsole(soft_wrap=True, width=None if sys.stdout and sys.stdout.isatty() else 250, markup=False, emoji=False)
 """Standard output; files get lines of up to 250 characters."""
 err = _SafeConsole(stderr=True, markup=False, emoji=False)
 """Standard error; names with brackets or colons are printed unchanged."""

@@ -35,6 +35,7 @@ from limner.storage.checksums import CHECKSUM, checksum
 from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, has_column, open_table
 from limner.storage.names import require_name
+from limner.storage.outputs import require_outside
 
 logger = logging.getLogger(__name__)
 
@@ -271,6 +272,7 @@ def write_items(
         on_progress: called with the numbers of copied files and of all files.
 
     Raises:
+        SettingsError: a new collection would be a run, or inside of one.
         CollectionError: an item exists with another split, label or file; another process writes to the collection;
             the disk cannot be written. The collection is unchanged.
     """
@@ -283,6 +285,8 @@ def write_items(
     for name in files or {}:
         if os.path.isabs(name) or ".." in Path(name).parts:
             raise CollectionError(f"{path}: '{name}': expected a path inside of the collection for a copied file")
+    if not (path / ITEMS).is_dir():
+        require_outside(path, f"collection {path}", can_force=False, runs_only=True)
     creation_lock = path.with_name(f".{path.name}{LOCK_FILE}")
     with _explain_write_errors(path):
         if path.is_dir():

@@ -85,7 +85,7 @@ def claim_file(
     if kind not in (None, "file"):
         raise SettingsError(f"{what}: is a {kind}; name a file, or leave out {option}")
     if not force and not (default is not None and _same(path, default)):
-        _require_outside(path, what)
+        require_outside(path, what)
         if kind == "file" and path.stat().st_size and not (is_own or is_marked)(path):
             raise SettingsError(
                 f"{what}: exists, and cannot be recognised as a file of this kind that Limner wrote; name another "
@@ -123,7 +123,7 @@ def claim_folder(
     if kind not in (None, "folder"):
         raise SettingsError(f"{what}: expected a folder, found a {kind}; name a folder")
     if not force:
-        _require_outside(path, what, can_force=force is not None)
+        require_outside(path, what, can_force=force is not None)
         for file in sorted(path.iterdir()) if kind and suffixes else ():
             if file.suffix.lower() in suffixes and file.is_file() and not is_marked(file):
                 raise SettingsError(
@@ -296,11 +296,11 @@ def is_run(folder: Path) -> bool:
     return (folder / _MODEL_CONFIG).exists() and any((folder / name).exists() for name in _MODEL_FILES)
 
 
-def _require_outside(path: Path, what: str, *, can_force: bool = True) -> None:
-    """Raise SettingsError if a path is inside a run directory or a collection, or is one."""
+def require_outside(path: Path, what: str, *, can_force: bool = True, runs_only: bool = False) -> None:
+    """Raise SettingsError if a path is inside a run directory or, unless `runs_only`, a collection, or is one."""
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
-        is_collection = (folder / _COLLECTION_FILE).exists()
+        is_collection = not runs_only and (folder / _COLLECTION_FILE).exists()
         if is_collection or is_run(folder):
             owner = "collection" if is_collection else "run"
             remedy = ", or add --force" if can_force else ""

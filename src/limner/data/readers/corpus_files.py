@@ -60,7 +60,7 @@ def assign_split(id: str, options: ReaderOptions) -> str:
     """
     if options.split != "auto":
         return options.split or "train"
-    byte = hashlib.sha256(id.encode()).digest()[0]
+    byte = hashlib.sha256(os.fsencode(id)).digest()[0]
     return "train" if byte < 205 else "val" if byte < 231 else "test"
 
 

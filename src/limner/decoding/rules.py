@@ -62,9 +62,14 @@ def pad_prefixes(prefixes: Sequence[Sequence[int]] | None, batch: Batch, max_len
     if len(prefixes) != len(batch):
         raise SettingsError(f"prefixes: expected one for each of {len(batch)} examples, got {len(prefixes)}")
     for id_, prefix in zip(batch.ids, prefixes, strict=True):
-        if len(prefix) > max_length or not all(SPECIAL_TOKENS.unk <= token < vocab_size for token in prefix):
-            expected = f"at most {max_length} (max_length) token ids from {SPECIAL_TOKENS.unk} to {vocab_size - 1}"
-            raise SettingsError(f"prefix of example '{id_}': expected {expected}, got {list(prefix)}")
+        if len(prefix) > max_length:
+            raise SettingsError(
+                f"prefix of example '{id_}': expected at most {max_length} tokens, got {len(prefix)}; raise "
+                "max_length, or shorten the prefix"
+            )
+        if not all(SPECIAL_TOKENS.unk <= token < vocab_size for token in prefix):
+            expected = f"token ids from {SPECIAL_TOKENS.unk} to {vocab_size - 1}"
+            raise SettingsError(f"prefix of example '{id_}': expected {expected}, got {list(prefix)[:20]}")
     longest = max(len(prefix) for prefix in prefixes)
     padded = [[*prefix, *[SPECIAL_TOKENS.pad] * (longest - len(prefix))] for prefix in prefixes]
     return torch.tensor(padded, device=batch.target_in.device, dtype=torch.long).view(len(batch), longest)

@@ -85,5 +85,7 @@ class Sampler:
         values, tokens = values.topk(min(self.sample.top_k or values.shape[-1], values.shape[-1]))
         if self.sample.top_p is not None:
             probs = (values / self.sample.temperature).softmax(dim=-1)
-            values = values.masked_fill(probs.cumsum(dim=-1) - probs >= self.sample.top_p, -math.inf)
+            beyond = probs.cumsum(dim=-1) - probs >= self.sample.top_p
+            beyond[..., 0] = False  # the most probable token stays, however small top_p is
+            values = values.masked_fill(beyond, -math.inf)
         return values, tokens

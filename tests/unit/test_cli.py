@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+from rich.console import Console
 
 from limner import cli
 from limner.cli import doctor, terminal
@@ -536,6 +537,34 @@ def test_a_stage_that_ends_before_its_first_line_gets_none(capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines() == ["ranking: 100 of 200 (50 %)", "ranking: 200 of 200 (100 %)"]
 
 
+def test_progress_beside_results_in_a_pipe_is_printed_as_lines(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(terminal, "err", screen)
+    seconds = itertools.count(step=11)
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    reader, writer = os.pipe()
+    with os.fdopen(reader), os.fdopen(writer, "w") as piped:
+        monkeypatch.setattr(sys, "stdout", piped)
+        with terminal.progress_bar("describing", prints=True) as bar:
+            bar(5, 10)
+    assert screen.file.getvalue() == "describing: 5 of 10 (50 %)\n"
+
+
+def test_the_bar_of_a_training_shows_the_times_in_80_columns(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(terminal, "err", screen)
+    with terminal.training_bar("perplexity") as bar:
+        bar(TrainProgress(TrainState(step=50, epoch=20, best=14.08, loss_sum=1.3, tokens=1, seconds=0.0002), 100))
+    last = screen.file.getvalue()
+    assert "epoch 21, loss 1.300, 5,000 tokens/s, best perplexity 14.08" in last
+    assert "0:00:00" in last and "…" not in last
+
+
+def test_signatures_are_folded_after_their_separators():
+    assert terminal._fold("nrefs:5|case:lc|tok:13a|smooth:exp", 16) == "nrefs:5|case:lc|\ntok:13a|\nsmooth:exp"
+    assert terminal._fold("a" * 20, 8) == "a" * 20
+
+
 def test_progress_of_a_training_without_a_terminal_has_rounded_figures(capsys, monkeypatch):
     seconds = itertools.count(step=11)
     monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
@@ -637,7 +666,7 @@ def test_options_are_checked_before_weights_and_backbone_are_loaded(
     arguments, named, trained, tiny, capsys, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    for module, name in (("runs.trained_model", "load_tensors"), ("inference.new_images", "load_backbone_for")):
+    for module, name in (("runs.trained_model", "read_tensors"), ("inference.new_images", "load_backbone_for")):
         monkeypatch.setattr(f"limner.{module}.{name}", lambda *_, **__: pytest.fail("loaded before the check"))
     image = tiny.image_path(tiny.items("test")[0])
     values = {"IMAGE": image, "COLLECTION": tiny.path}

@@ -262,6 +262,28 @@ def test_files_of_an_interrupted_table_write_are_removed(path):
 WRITTEN = Sentence("en", "a sweet dog", 0, generated_by="de-en:0123456789ab")
 
 
+def test_paths_to_files_elsewhere_are_short_unless_a_link_changes_their_meaning(tmp_path):
+    photo = tmp_path / "photos" / "dog.jpg"
+    photo.parent.mkdir()
+    Image.new("RGB", (2, 2)).save(photo)
+    collections, far = tmp_path / "collections", tmp_path / "far" / "away"
+    far.mkdir(parents=True)
+    write_items(collections / "mine", [Item("dog", "train", image="../../photos/dog.jpg")])
+    (far / "link").symlink_to(collections / "mine")
+    for folder, expected in (
+        (collections / "mine", photo),
+        (far / "link", far / "link" / ".." / ".." / "photos" / "dog.jpg"),
+    ):
+        opened = Collection.open(folder)
+        path = opened.media_file(opened.items()[0])
+        assert path == expected and path.exists()
+
+
+def test_splits_are_summarised_in_the_usual_order(tmp_path):
+    write_items(tmp_path, [Item(split, split) for split in ("test", "fold1", "val", "train")])
+    assert list(summarise(Collection.open(tmp_path)).splits) == ["train", "val", "test", "fold1"]
+
+
 def test_the_generating_model_of_a_sentence_is_stored(path):
     assert write_items(path, [replace(DOG, sentences=(WRITTEN,))]) == Changes(0, 1, 0)
     dog = Collection.open(path).items("train")[0]

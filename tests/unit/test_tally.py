@@ -49,7 +49,7 @@ def test_a_folder_counts_every_file_that_is_no_item_or_has_no_sentence(tmp_path)
         "hidden files and folders, which are not read": 3,
         "links to folders, which are not followed": 1,
         "files of other kinds, which are not read": 1,
-        "items only in split 'train', too few to measure or choose a model by": 2,
+        "items in split 'train': too few to choose a model by, or to measure it": 2,
     }
     assert f"for example {source / 'a.TXT'}" in "\n".join(report.lines())
     with pytest.raises(CollectionError, match=r"A\.TXT:3: 'A': empty sentences"):

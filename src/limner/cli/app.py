@@ -154,10 +154,18 @@ class _LineFormatter(logging.Formatter):
         return printable(super().format(record), keep="\n")
 
 
+class _LineHandler(logging.Handler):
+    """Handler that writes each message as one line, for files and pipes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        err.print(f"{record.levelname:8} {self.format(record)}", highlight=False, soft_wrap=True)
+
+
 def _set_up_logging(level: int) -> None:
     from rich.logging import RichHandler
 
-    handler = RichHandler(console=err, show_path=False, show_time=False)
+    handler = RichHandler(console=err, show_path=False, show_time=False) if err.is_terminal else _LineHandler()
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
     handler.setFormatter(_LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

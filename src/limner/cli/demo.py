@@ -210,9 +210,10 @@ def next_steps(result: DemoResult) -> list[str]:
     """Return commands to try after the demo; they work as they are."""
     image = result.scenes / "images" / "test-00000.jpg"
     item = next(item for item in result.translations.items if item.source)
+    ambiguous_image = result.ambiguous / "images" / Path(item.image or "").name
     return [
         f"limner describe {image} --model {result.run} --beam-size 5 --n-best 3",
         f'limner search "a purple seal in the meadow" --model {result.run} --collection {result.scenes} --split test',
-        f'limner translate "{item.source}" --model {result.translation} --image {item.image}',
+        f'limner translate "{item.source}" --model {result.translation} --image {ambiguous_image}',
         f"limner demo --full --out {result.run.parent}-full",
     ]

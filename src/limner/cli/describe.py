@@ -192,7 +192,7 @@ def _describe(
     results = captioner.describe_each(
         files, prefixes=prefixes, must_include=must_include, batch_size=batch_size, **decoding
     )
-    with progress_bar("describing") as bar:
+    with progress_bar("describing", prints=True) as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             write(file, result)
             if isinstance(result, MediaError):

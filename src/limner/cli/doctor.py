@@ -19,7 +19,7 @@ REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)([^;]*)(?:;\s*extra\s*==\s*['\"]([^
 DEVELOPMENT_EXTRAS = ("dev", "docs")
 """Extras that users do not need."""
 PURPOSES = {
-    "coco": "METEOR of captions and translations",
+    "coco": "CIDEr, ROUGE-L and METEOR",
     "tensorboard": "training curves in TensorBoard",
     "video": "videos",
     "audio": "audio files",

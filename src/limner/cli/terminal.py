@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -17,6 +19,8 @@ from rich.text import Text
 from limner.storage.json_text import UNPRINTABLE, to_json
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
     from limner.data.summary import CollectionSummary
     from limner.metrics import Score
     from limner.training.context import TrainProgress
@@ -133,10 +137,27 @@ def print_scores(scores: Sequence[Score], published: dict[str, float], row: str)
     if published:
         table.add_column(row, justify="right")
     table.add_column("signature", style="dim", overflow="fold")
+    rows = []
     for score in scores:
         beside = [format_value(published[score.name]) if score.name in published else ""] if published else []
-        table.add_row(score.name, format_value(score.value), *beside, score.signature)
+        rows.append((score.name, format_value(score.value), *beside))
+    header = ("metric", "value", row)
+    used = sum(
+        2 + max(len(header[k]), *(len(cell) for cell in cells)) for k, cells in enumerate(zip(*rows, strict=True))
+    )
+    for cells, score in zip(rows, scores, strict=True):
+        table.add_row(*cells, _fold(score.signature, out.width - used))
     out.print(table)
+
+
+def _fold(signature: str, width: int) -> str:
+    """Break a signature of a metric into lines of at most a width, after its separators."""
+    lines = [""]
+    for part in re.split(r"(?<=\|)", signature):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -162,10 +183,28 @@ def activity(description: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback (done, total) that draws one progress bar from its first call."""
-    with progress_bars() as on_progress:
+def progress_bar(description: str, *, prints: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Yield a callback (done, total) that draws one progress bar from its first call.
+
+    Args:
+        description: what is done.
+        prints: whether results are printed meanwhile. Through a pipe they reach a program that may write on the same
+            terminal, in the middle of the bar: the progress is then printed as lines.
+    """
+    with _plain_bars() if prints and _is_pipe(sys.stdout) else progress_bars() as on_progress:
         yield lambda done, total: on_progress(description, done, total)
+
+
+@contextmanager
+def _plain_bars() -> Iterator[Callable[[str, int, int], None]]:
+    yield _plain_progress()
+
+
+def _is_pipe(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # no file, or closed
+        return False
 
 
 @contextmanager
@@ -174,18 +213,9 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     if not err.is_terminal:
         yield _plain_progress()
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    # A piped standard output keeps its lines; on a terminal rich prints them above the bar.
-    progress = Progress(TextColumn("{task.description}"), *columns, console=err, redirect_stdout=sys.stdout.isatty())
+    progress = _progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     tasks: dict[str, Any] = {}
 
     def on_progress(stage: str, done: int, total: int) -> None:
@@ -199,6 +229,16 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     finally:
         if tasks:
             progress.stop()
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    """Return bars of these columns and the times, which a narrow terminal leaves whole at the expense of the bar."""
+    from rich.progress import Progress, TimeElapsedColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    times = (TimeElapsedColumn(Column(no_wrap=True)), TimeRemainingColumn(table_column=Column(no_wrap=True)))
+    # A piped standard output keeps its lines; on a terminal rich prints them above the bar.
+    return Progress(*columns, *times, console=err, redirect_stdout=sys.stdout.isatty())
 
 
 def _plain_progress() -> Callable[[str, int, int], None]:
@@ -235,10 +275,9 @@ def training_bar(metric: str) -> Iterator[Callable[[TrainProgress], None]]:
             now.total_steps,
         )
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=err, redirect_stdout=sys.stdout.isatty())
+    progress = _progress(TextColumn("{task.description}"), BarColumn())
     task = progress.add_task("training", total=None)
 
     def on_progress(now: TrainProgress) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from limner.cli.app import TRAIN, app, command_line
 from limner.cli.next_steps import after_train
 from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
 from limner.cli.terminal import echo, print_json, print_next, training_bar
+
+if TYPE_CHECKING:
+    from limner.runs.training_settings import TrainingSettings
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -66,8 +69,8 @@ def train(
     if as_json:
         print_json({"run": str(run), **provenance, "next": next_command})
         return
-    echo(f"{run}: {_summary(run, provenance)} after {provenance['seconds']} s")
-    for line in (*provenance.get("notes", ()), *_origins(provenance)):
+    echo(f"{run}: {_summary(run, provenance, chosen.training)} after {provenance['seconds']} s")
+    for line in _origins(provenance):  # the notes were logged before the first step
         echo(line)
     print_next(next_command)
 
@@ -92,7 +95,7 @@ def _claim(out: Path) -> None:
         claim_folder(out, "--out")
 
 
-def _summary(run: Path, provenance: dict[str, Any]) -> str:
+def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) -> str:
     """Summarise a finished training from its records."""
     from limner.runs.records import read_log
 
@@ -101,9 +104,16 @@ def _summary(run: Path, provenance: dict[str, Any]) -> str:
         for key, value in provenance.items()
         if key.startswith("validation_")
     )
-    if not any(line.kind == "train" for line in read_log(run / "log.jsonl")):
+    epochs_done = [line.epoch for line in read_log(run / "log.jsonl") if line.kind == "train"]
+    if not epochs_done:
         return f"counted {provenance['training_sentences']:,} sentences ({best})"
     if epochs := provenance.get("train_on_val_epochs"):
         count = f"{epochs} epoch{'s' if epochs > 1 else ''}"
         return f"{best} before, then {count} on training and validation data; saved the weights after these"
-    return f"saved the weights of epoch {provenance['epochs']} ({best})"
+    last = max(epochs_done)
+    stopped = (
+        f"; stopped after epoch {last:g} of {settings.epochs}: no better one in {settings.patience} validations"
+        if last < settings.epochs
+        else ""
+    )
+    return f"saved the weights of epoch {provenance['epochs']} ({best}){stopped}"

@@ -228,7 +228,7 @@ class Collection:
     def _file_path(self, item: Item, name: str | None, kind: str) -> Path:
         if name is None:
             raise CollectionError(f"{self.path}: item '{item.id}' has no {kind}")
-        return self.path / name
+        return _short_path(self.path / name)
 
     def _read(self, columns: list[str], condition: str | None = None) -> Any:  # noqa: ANN401
         with damage_as(lambda reason: _damaged_table(self.path, reason)):
@@ -520,6 +520,17 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
             f"{path}: cannot be written and is unchanged ({system_reason(error)}); check the place, its permissions "
             "and the free disk space"
         ) from error
+
+
+def _short_path(path: Path) -> Path:
+    """Remove `..` from a path if it names the same folder without; links to folders may give `..` another meaning."""
+    if ".." not in path.parts:
+        return path
+    short = Path(os.path.normpath(path))
+    try:
+        return short if path.parent.samefile(short.parent) else path
+    except OSError:
+        return path
 
 
 def _damaged_table(path: Path, reason: str) -> CollectionError:

@@ -53,7 +53,7 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
     missing = [path for path in paths if not os.path.isfile(path)]
     return CollectionSummary(
         items=len(items),
-        splits=dict(Counter(item.split for item in items)),
+        splits=dict(sorted(Counter(item.split for item in items).items(), key=lambda entry: _rank(entry[0]))),
         sentences={split: dict(sorted(counts.items())) for split, counts in sentences.items()},
         media={name: dict(Counter(split for other, split, _ in files if other == name)) for name in MODALITIES},
         regions=sum(len(item.regions) for item in items),
@@ -63,6 +63,12 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
         features=collection.features(),
         unverified=collection.unverified(),
     )
+
+
+def _rank(split: str) -> tuple[int, str]:
+    """Key that orders splits as train, val, test, and others by name."""
+    usual = ("train", "val", "test")
+    return (usual.index(split) if split in usual else len(usual), split)
 
 
 def _media_files(item: Item) -> list[tuple[str, str]]:

@@ -34,7 +34,7 @@ class Tally:
     def note_few(self, split: str, count: int, unit: str) -> None:
         """Note a split that is too small to measure anything on."""
         if count < FEW_ITEMS:
-            self.note(f"{unit} only in split '{split}', too few to measure or choose a model by", "", count)
+            self.note(f"{unit} in split '{split}': too few to choose a model by, or to measure it", "", count)
 
     def lines(self) -> list[str]:
         """One line of text for each reason, most frequent first, entries left out before the others."""

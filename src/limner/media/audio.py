@@ -119,7 +119,7 @@ def _check_header(path: Path) -> None:
         with open_file(path) as stream:
             size, head = os.fstat(stream.fileno()).st_size, stream.read(8)
     except FileNotFoundError:
-        raise MediaError(f"{path}: no such audio file; check the path or remove the item") from None
+        raise MediaError(f"{path}: no such audio file; check the path") from None
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror}); expected an audio file") from None
     if not size:

@@ -117,7 +117,7 @@ def _opened(source: Path | str | bytes) -> Iterator[BinaryIO]:
     try:
         stream = open_file(source)
     except FileNotFoundError:
-        raise MediaError(f"{source}: no such image file; check the path or remove the item") from None
+        raise MediaError(f"{source}: no such image file; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise MediaError(f"{source}: cannot be read ({reason}); expected an image file") from None
@@ -182,7 +182,7 @@ def _not_an_image(source: ImageInput, name: str) -> str:
         return f"{name}: the file is empty (0 bytes); copy it again from its source or remove it"
     if remedy := _missing_decoder(source if isinstance(source, bytes) else _head(Path(str(source)))):
         return f"{name}: {remedy}"
-    return f"{name}: not an image; expected one of {', '.join(_formats())}; convert it or remove it"
+    return f"{name}: not an image; expected one of {', '.join(_formats())}; convert it or leave it out"
 
 
 def _missing_decoder(data: bytes) -> str:

@@ -112,7 +112,7 @@ def _require_content(path: Path) -> None:
         require_regular(path)
         size = path.stat().st_size
     except FileNotFoundError:
-        raise MediaError(f"{path}: no such video file; check the path or remove the item") from None
+        raise MediaError(f"{path}: no such video file; check the path") from None
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror}); expected a video file") from None
     if not size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -30,7 +31,9 @@ class _Capture:
             self._users += 1
             if self._users == 1:
                 with suppress(OSError):  # standard error may be closed
-                    self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115  (open until the process ends)
+                    if self._file is None:
+                        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (open until the process ends)
+                        atexit.register(self._file.close)
                     self._original = os.dup(STANDARD_ERROR)
                     os.dup2(self._file.fileno(), STANDARD_ERROR)
 

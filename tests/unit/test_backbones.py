@@ -522,3 +522,28 @@ def test_a_damaged_configuration_is_refused(resnet, tmp_path):
     (folder / "config.json").write_text("{")
     with pytest.raises(BackboneError, match=r"config\.json: not a readable JSON file"):
         load_backbone(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_attention_heads": 0}, "cannot be loaded: .*restore"),
+        ({"model_type": ["vit"]}, "cannot be loaded: .*restore"),
+        ({"num_hidden_layers": 10**9}, "1,000,000,000 layers.*at most 1,000; restore"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "'quantization_config' entry.*choose"),
+    ],
+)
+def test_impossible_settings_of_a_network_are_one_line_of_error(tmp_path, settings, words):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit", **settings}))
+    save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(BackboneError, match=words) as error:
+        load_backbone(str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["kmeans:/etc/passwd", "no/such-network", "logmel", ""])
+def test_a_backbone_for_a_model_of_pixels_is_refused(name):
+    specs = load_backbone("pixels:8").specs
+    assert load_backbone_for(specs, "pixels:8").specs == load_backbone_for(specs).specs == specs
+    with pytest.raises(BackboneError, match="trained on pixels; leave out --backbone"):
+        load_backbone_for(specs, name)

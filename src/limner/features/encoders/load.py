@@ -133,6 +133,10 @@ def _load_one(specs: Sequence[FeatureSpec], name: str | None, precision: str, de
     if first.backbone == "kmeans":
         return _load_filters(first, name)
     if first.kind == "maps":
+        if name is not None and name.partition(":")[0] != "pixels":
+            raise BackboneError(
+                f"{name}: expected no backbone, as the model was trained on pixels; leave out --backbone"
+            )
         return PixelBackbone(preprocessing.size, preprocessing.resize)
     where = name or _recorded_source(first, _SAY_WHERE)
     if where.partition(":")[0] == "pixels":

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from limner.errors import BackboneError, did_you_mean
@@ -23,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 _ATTENTION = ("eager", "sdpa")
 """Attention implementations that are part of transformers and PyTorch."""
+
+MAX_LAYERS = 1000
+"""Maximum number of layers of a network: those of the largest vision networks are below a hundred."""
 
 _FAMILIAR = (
     *(f"efficientnet-lite{n}" for n in range(3)),
@@ -88,6 +90,7 @@ def find_folder(name: str) -> Path:
     else:
         folder = _download(name)
     _refuse_code(name, folder)
+    _refuse_layers(name, folder)
     return folder
 
 
@@ -127,11 +130,27 @@ def _refuse_code(name: str, folder: Path) -> None:
                 "model; Limner never runs code from model folders; choose a model of an architecture that is part of "
                 "transformers"
             )
+        if file.is_file() and _has_key(_read_json(file), "quantization_config"):
+            raise BackboneError(
+                f"{name}: its {file.name} has a 'quantization_config' entry, whose kernels are loaded from elsewhere; "
+                "choose a network whose weights are not quantised"
+            )
         if file.is_file() and (foreign := _foreign_attention(_read_json(file))):
             raise BackboneError(
                 f"{name}: its {file.name} selects the attention implementation '{foreign}', whose code is loaded from "
                 f"elsewhere; Limner never runs code from model folders; set it to one of {', '.join(_ATTENTION)}"
             )
+
+
+def _refuse_layers(name: str, folder: Path) -> None:
+    """Refuse a number of layers that would take hours to create; BackboneError."""
+    config = _read_json(folder / "config.json")
+    layers = config.get("num_hidden_layers") if isinstance(config, dict) else None
+    if isinstance(layers, int) and layers > MAX_LAYERS:
+        raise BackboneError(
+            f"{name}: its config.json has {layers:,} layers (num_hidden_layers), expected at most {MAX_LAYERS:,}; "
+            "restore the file"
+        )
 
 
 def _read_json(file: Path) -> Any:  # noqa: ANN401 (any JSON value)
@@ -171,11 +190,16 @@ def _load_module(name: str, folder: Path) -> tuple[nn.Module, bool]:
                 local_files_only=True,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        raise BackboneError(f"{name}: cannot be loaded: {error}") from None
+    except Exception as error:  # transformers raises almost any exception for sizes that do not fit each other
+        reason = (" ".join(str(error).split()) or "its settings do not fit each other")[:300]
+        raise BackboneError(
+            f"{name}: cannot be loaded: {reason}; restore its files, or choose a vision network of transformers"
+        ) from None
     missing = [key for key in report["missing_keys"] if "pooler" not in key]
     if missing:
-        raise BackboneError(f"{name}: {len(missing)} weights are missing in the file, for example '{missing[0]}'")
+        raise BackboneError(
+            f"{name}: {len(missing)} weights are missing in the file, for example '{missing[0]}'; restore it"
+        )
     children: dict[str, nn.Module] = dict(model.named_children())
     return children.get("vision_model", model), not report["missing_keys"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from limner.errors import SettingsError
 
 MAX_STATES = 64
-"""Maximum number of states: six words of a word vocabulary, four words or phrases of two tokens."""
+"""Maximum number of states: six words of a word vocabulary, or four phrases of two of them."""
 
 Constraint = Sequence[Sequence[int]]
 """Alternatives as token ids; the constraint is satisfied by a sentence with at least one of them."""

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import pytest
 import runner
-from unfinished import UNFINISHED
 
 Contents = bytes | str | Callable[[Path], object]
 """Contents of a file, or a function that creates or damages the file of a path."""
@@ -56,14 +55,8 @@ def case(
 
 
 def for_all(*cases: Case) -> pytest.MarkDecorator:
-    """Parametrize a test by cases; one that `unfinished.py` lists must fail."""
-    rules = {name: rule for rule, names in UNFINISHED.items() for name in names}
-    marked = [
-        pytest.param(one, id=name, marks=[pytest.mark.xfail(reason=rules[name], strict=True)] if name in rules else [])
-        for one in cases
-        for name in [name_of(one)]
-    ]
-    return pytest.mark.parametrize("case", marked)
+    """Parametrize a test by cases."""
+    return pytest.mark.parametrize("case", [pytest.param(one, id=name_of(one)) for one in cases])
 
 
 def name_of(one: Case) -> str:

@@ -15,7 +15,12 @@ from PIL import Image, ImageDraw
 BRIEF = "training.epochs=1 training.batch_size=16 training.validate_every=1"
 CONVNET = "features.tables=[pixels16] model.image_encoder.convnet_width=4"
 MRNN = f"model.embedding_dim=8 model.hidden_dim=8 model.multimodal_dim=8 {CONVNET}"
-NMT = f"model.embedding_dim=8 model.hidden_dim=8 model.attention_dim=8 {CONVNET}"
+NMT = f"model.embedding_dim=8 model.hidden_dim=8 model.attention_dim=8 model.readout_dim=8 {CONVNET}"
+FINISHES = (
+    "training.epochs=5 training.batch_size=4 training.validate_every=5 training.optimizer.lr=0.03 "
+    "training.schedule.warmup_steps=5 model.source_word_dropout=0 model.readout_dropout=0 decoding.max_length=30"
+)
+"""Enough training for a translator that ends its sentences, so that back-translation writes some."""
 DENSE = (
     "training.metric=localisation_map training.metrics=[] training.validation_images=2 model.code_dim=8 "
     "model.embedding_dim=8 model.hidden_dim=8 model.region_size=2"
@@ -24,7 +29,7 @@ COMMANDS = (
     "generate scenes c --train 16 --val 4 --test 4",
     "features c --backbone pixels:16",
     f"train scenes/mrnn --collection c --out captioner {BRIEF} {MRNN}",
-    f"train scenes/translate-src-img --collection c --out translator {BRIEF} {NMT}",
+    f"train scenes/translate-src-img --collection c --out translator {FINISHES} {NMT}",
     f"train johnson2016/scenes --collection c --out dense {BRIEF} {DENSE} {CONVNET}",
     "generate reviews reviews --train 40 --val 10 --test 10",
     f"train lecture/reviews --collection reviews --out classifier {BRIEF}",

@@ -24,7 +24,7 @@ from limner.features.store import FeatureTable, table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.signatures import is_audio, is_image, is_video
 from limner.runs.records import Evaluation
-from limner.storage.names import require_name
+from limner.storage.names import name_or_default, require_name
 
 EVIL = ["../../../evil", "/etc/evil", "a/b", "a\\b", ".hidden", "..", "", " ", "a\nb", "a\x1b[31m", "x" * 201, "\udcff"]
 
@@ -54,6 +54,12 @@ def test_names_that_leave_their_folder_are_refused(name):
 @pytest.mark.parametrize("name", ["train", "val2014", "été", "训练", "mobilenet_v2.grid", "a b", "x" * 200])
 def test_names_of_all_languages_are_allowed(name):
     assert require_name(name, "the split") == name
+
+
+def test_an_empty_name_is_refused_and_not_replaced_by_the_default():
+    assert name_or_default(None, "test", "the split") == "test"
+    with pytest.raises(SettingsError, match="the split '': is empty"):
+        name_or_default("", "test", "the split")
 
 
 @pytest.mark.parametrize("split", ["../../../evil", "/evil", "a/b", "a\nb"])

@@ -29,6 +29,7 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, out, print_json, progress_bars
 from limner.errors import SettingsError
+from limner.storage.names import name_or_default
 from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def diagnose(
     values = given(split=split, metrics=metric, masks=mask, contrastive=contrast, trials=trials, seed=seed)
     settings = DiagnosisSettings.parse({**values, "decoding": decoding, "leave_out": skip_missing})
     opened = Collection.open(collection)
-    opened.require_split(split or recipe.data.test)
+    opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     with activity("loading the model"):
         trained = load_trained_model(run, device)
     with progress_bars() as progress:

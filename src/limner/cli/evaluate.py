@@ -29,6 +29,7 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, print_json, print_next, print_scores, progress_bars
 from limner.errors import SettingsError
+from limner.storage.names import name_or_default
 from limner.storage.outputs import require_writable, save_output
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def evaluate(
     if not (retrieval and _can_retrieve(recipe)):
         refuse({"--marginal": marginal, "--memory": memory}, "have an effect only on retrieval; leave them out")
     opened = Collection.open(collection)
-    opened.require_split(split or recipe.data.test)
+    opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     with activity("loading the model"):
         models = [load_trained_model(run, device) for run in runs]
     with progress_bars() as progress:

@@ -36,7 +36,7 @@ from limner.metrics.significance import LEVEL, TRIALS, check_trials, too_few_seg
 from limner.progress import StageProgress
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
-from limner.storage.names import require_name
+from limner.storage.names import name_or_default, require_name
 
 Conditions = dict[str, FeatureSource | None]
 """Image features by the name of the condition; None for no images."""
@@ -95,7 +95,8 @@ def diagnose(
     began, settings = time.perf_counter(), settings or DiagnosisSettings()
     on_progress = on_progress or (lambda stage, done, total: None)
     require_metrics(name for name in settings.metrics if name != PERPLEXITY)
-    features, split = open_features(model, collection), settings.split or model.recipe.data.test
+    features = open_features(model, collection)
+    split = name_or_default(settings.split, model.recipe.data.test, "the split")
     comparison = _prepare(model, collection, split, features, settings, on_progress)
     # All inputs are validated before the first sentence is generated.
     masked = [_mask_inputs(comparison, name) for name in settings.masks]

@@ -28,7 +28,7 @@ from limner.progress import StageProgress
 from limner.runs.records import Record
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
-from limner.storage.names import require_name
+from limner.storage.names import name_or_default, require_name
 
 WHOLE_STATE = "state"
 """Name of the curve of the whole state."""
@@ -173,7 +173,7 @@ def measure_gradients(
         FeatureError: an image has no features, and `leave_out` is false.
     """
     began, settings = time.perf_counter(), settings or GradientSettings()
-    split = settings.split or model.recipe.data.val
+    split = name_or_default(settings.split, model.recipe.data.val, "the split")
     examples = Examples.of_split(
         collection,
         split,

@@ -44,7 +44,7 @@ from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
 from limner.settings import Settings
-from limner.storage.names import require_name
+from limner.storage.names import name_or_default, require_name
 from limner.text.labels import LABEL_LANGUAGES
 
 MAX_LABEL_SCORES = 30
@@ -182,7 +182,8 @@ def _open(
 ) -> _Task:
     """Open the features and the examples, and take the settings that are not given from the recipe."""
     first = models[0]
-    split, measures = options.split or first.recipe.data.test, options.measures or first.recipe.evaluation
+    split = name_or_default(options.split, first.recipe.data.test, "the split")
+    measures = options.measures or first.recipe.evaluation
     features = open_features(first, collection)
     leave_out = options.skip_missing or first.recipe.features.missing == "leave_out"
     examples = Examples.of_split(collection, split, first.target, features, source=first.source, leave_out=leave_out)

@@ -23,6 +23,7 @@ from limner.inference.generate import generate
 from limner.inference.translator import MAX_SOURCE_TOKENS, languages
 from limner.progress import Progress, offset_progress
 from limner.runs.trained_model import TrainedModel, sha256
+from limner.storage.names import name_or_default
 
 WRITE_BATCH_SIZE = 10_000
 """Number of sentences between two writes, each of which rewrites the collection; a killed run loses at most these."""
@@ -135,7 +136,7 @@ def translate_untranslated(
     """
     first = models[0]
     source, lang = languages(first)
-    items = collection.items(settings.split or first.recipe.data.train)
+    items = collection.items(name_or_default(settings.split, first.recipe.data.train, "the split"))
     pairs = [(item, sentence) for item in items for sentence in untranslated(item, source.lang, lang)]
     pairs = pairs[: settings.limit]
     _warn_of_shared_groups(pairs, source.lang)

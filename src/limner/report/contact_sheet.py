@@ -52,7 +52,7 @@ def contact_sheet(
         raise CollectionError(f"contact sheet: expected at least 1 row and 1 column, got {rows} and {columns}")
     items = [item for item in collection.items(split) if item.modality in (IMAGE, VIDEO)]
     if not items:
-        where = f"split '{split}'" if split else "the collection"
+        where = "the collection" if split is None else f"split '{split}'"
         raise CollectionError(f"{collection.path}: {where} has no images or videos")
     count = min(len(items), rows * columns)
     chosen = [items[i * len(items) // count] for i in range(count)]

@@ -41,3 +41,12 @@ def require_name(name: str, what: str, error_type: type[LimnerError] = SettingsE
     raise error_type(
         f"{what} {shown!r}: {problem}; expected a name such as 'test', without '/' and '\\', which becomes a file name"
     )
+
+
+def name_or_default(name: str | None, default: str, what: str) -> str:
+    """Return a name that can be a file name, or a default where the user gives none; an empty name is one.
+
+    Raises:
+        SettingsError: the name cannot be a file name.
+    """
+    return default if name is None else require_name(name, what)

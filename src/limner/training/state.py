@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from limner.errors import RunError
-from limner.files import PARTIAL, sync, write_error, write_text
+from limner.files import PARTIAL, sync, temporary_path, write_error, write_text
 from limner.files.structured import read_json_file
 from limner.models.protocols import Model
 from limner.runs.trained_model import load_weights
@@ -91,7 +91,7 @@ def save_state(
         RunError: a file cannot be written; the previous state is unchanged.
     """
     folder = run / f"state-{state.step:09d}-{state.epoch:05d}"
-    partial = run / f".{folder.name}{PARTIAL}{os.getpid()}"
+    partial = temporary_path(folder)
     tensors, plain = _flatten_optimizer(optimizer)
     try:
         partial.mkdir(parents=True)

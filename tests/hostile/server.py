@@ -33,6 +33,7 @@ ALSO = (
     "safetensors.torch",
     "sacrebleu",
     "sklearn.manifold",
+    "xml.sax.saxutils",
 )
 """Modules of other packages that commands import late."""
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from limner.data.collection import ITEMS, Changes, Collection, write_items
+from limner.data.collection import ITEMS, Changes, Collection, _item_of_row, write_items
 from limner.data.examples import Item, Region, Sentence
 from limner.data.summary import summarise
 from limner.errors import CollectionError
@@ -233,7 +233,7 @@ def test_contact_sheet_draws_tiles_for_damaged_images(tmp_path):
     (tmp_path / "c").mkdir()
     Image.new("RGB", (640, 200), "#ff0000").save(tmp_path / "c" / "red.png")
     (tmp_path / "c" / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
-    long = Sentence("en", "a very long sentence " * 30)
+    long = Sentence("en", "a very long sentence " * 300_000)
     items = [Item("a", "x", image="red.png", sentences=(long,)), Item("b", "x", image="broken.jpg")]
     write_items(tmp_path / "c", [*items, Item("gone", "x", image="gone.jpg"), Item("words", "x")])
     sheet = contact_sheet(Collection.open(tmp_path / "c"), "x", rows=2, columns=2)
@@ -241,6 +241,14 @@ def test_contact_sheet_draws_tiles_for_damaged_images(tmp_path):
     tile = sheet.crop((28 + 260, 28, 28 + 500, 28 + 180))
     assert len(tile.getcolors(maxcolors=43200)) > 1
     assert tile.getpixel((2, 2)) == (222, 219, 212)
+
+
+@pytest.mark.parametrize("column", ["lang", "text"])
+def test_a_sentence_without_language_or_text_is_named(column):
+    row = {"id": "a", "split": "x", "image": None, "video": None, "label": None, "regions": None}
+    row["sentences"] = [{"lang": "en", "text": "a ball", "group": 0, column: None}]
+    with pytest.raises(CollectionError, match="item 'a': expected sentences with a language and a text"):
+        _item_of_row(row)
 
 
 def test_contact_sheet_without_images(path):

@@ -390,8 +390,12 @@ def _item_of_row(row: dict[str, Any]) -> Item:
     """Convert a row to an item.
 
     Raises:
-        CollectionError: a file name or a box is impossible, as in a damaged row without a checksum.
+        CollectionError: a file name, a box or a sentence is impossible, as in a damaged row without a checksum.
     """
+    if any(None in (sentence["lang"], sentence["text"]) for sentence in row["sentences"] or ()):
+        raise CollectionError(
+            f"item '{row['id']}': expected sentences with a language and a text; correct the source, import it again"
+        )
     names = [row["image"], row["video"], row.get("audio")]
     boxes = [*(region["box"] for region in row["regions"] or ()), *(row.get("track") or ())]
     if any(name and "\0" in name for name in names) or not all(map(math.isfinite, chain.from_iterable(boxes))):

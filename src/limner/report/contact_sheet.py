@@ -129,6 +129,7 @@ def _font() -> ImageFont.FreeTypeFont:
 def _wrap(text: str, font: ImageFont.FreeTypeFont, width: int, max_lines: int) -> list[str]:
     """Wrap a text to a width in pixels; a longer text ends in an ellipsis."""
     characters = int(width / font.getlength("i"))
+    text = text[: (characters + 1) * (max_lines + 1)]  # a damaged caption may have millions of characters
     wrapped = textwrap.wrap(text, characters)
     while characters > 1 and any(font.getlength(line) > width for line in wrapped):
         characters -= 1

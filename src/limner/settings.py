@@ -14,7 +14,7 @@ from typing import Any, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from limner.errors import SettingsError, did_you_mean
-from limner.files import open_file
+from limner.files import decode_utf8, open_file
 from limner.files.structured import MAX_YAML_BYTES, StructureError, parse_yaml
 
 _CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
@@ -54,6 +54,8 @@ def _explain(error: ValidationError, where: str, settings: type[BaseModel]) -> s
         value = detail.get("input")
         got = f" (got {_shown(value)})" if isinstance(value, str | int | float | bool | None) else ""
         message = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "missing":
+            message += "; add it"
         if detail["type"] == "union_tag_not_found":
             message = f"expected {key}.name, which selects the kind"
         if detail["type"] == "extra_forbidden":
@@ -100,13 +102,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
         with open_file(path) as stream:
             if (size := os.fstat(stream.fileno()).st_size) > MAX_YAML_BYTES:
                 raise SettingsError(f"{path}: expected a recipe of at most {MAX_YAML_BYTES:,} bytes, found {size:,}")
-            values = parse_yaml(stream.read().decode())
+            data = stream.read()
+        values = parse_yaml(decode_utf8(data, SettingsError, lambda line: f"{path}:{line}"))
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such file") from None
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}); name a YAML file") from None
-    except (UnicodeDecodeError, StructureError) as error:
-        raise SettingsError(f"{path}: cannot be read as YAML: {error}") from None
+    except StructureError as error:
+        raise SettingsError(f"{path}: cannot be read as YAML: {error}; correct the file") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: expected a mapping of 'key: value' lines, found {type(values).__name__}")
     return values

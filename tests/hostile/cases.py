@@ -17,9 +17,9 @@ PROGRESS = re.compile(r".*(: \d+ s|\(\d+ %\))$")
 """Lines of progress of a command that takes more than ten seconds, as on a loaded machine."""
 UNCLEAR = re.compile(r"Traceback|\b[A-Z]\w*(Error|Exception)\b|<class |object at 0x|Errno")
 REMEDY = re.compile(
-    r"\b(add|change|check|choose|convert|copy|correct|delete|did you mean|download|expected|free|give|import|install|"
-    r"leave|list|lower|make|names?|put|raise|remove|rename|repeat|replace|restore|run|save|see|set|should be|specify|"
-    r"store|train|use|write)\b"
+    r"\b(add|change|check|choose|convert|copy|correct|create|delete|did you mean|download|expected|free|give|import|"
+    r"install|leave|list|lower|make|names?|put|raise|remove|rename|repeat|replace|restore|run|save|see|set|should be|"
+    r"specify|store|train|use|write)\b"
 )
 LONGEST = 1200
 """Characters of a line that can still be read."""

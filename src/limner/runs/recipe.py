@@ -190,7 +190,8 @@ def load_recipe(name: str, assignments: list[str]) -> Recipe:
 def _read(name: str, derived: tuple[str, ...]) -> dict[str, Any]:
     """Read the values of a recipe and its bases; `derived` are the names of the recipes that inherit from it."""
     if name in derived:
-        raise SettingsError(f"{name}: inherits from itself ({' -> '.join((*derived, name))})")
+        circle = " -> ".join((*derived, name))
+        raise SettingsError(f"{name}: inherits from itself ({circle}); remove 'base' from one of them")
     path = Path(name)
     if path.suffix not in SUFFIXES:
         path = recipe_folder() / f"{name}.yaml"

@@ -128,7 +128,9 @@ def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
     if not (folder / "config.json").exists():
         raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
     if not (folder / "model.safetensors").exists():
-        raise RunError(f"{folder}: found no model.safetensors, because the training has not validated yet; resume it")
+        raise RunError(
+            f"{folder}: found no model.safetensors, as its training has not validated yet; run 'limner train --resume'"
+        )
     config = ModelConfig.load(folder / "config.json")
     try:
         return config, Recipe.parse(config.recipe)

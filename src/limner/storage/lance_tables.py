@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from limner.storage.native_messages import without_panics
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)
 """Exceptions of Lance and Arrow for tables that cannot be written."""
+_INTERNAL = re.compile(r"(External error: )?LanceError\(\w+\): (Generic \w+ error: )?|, [^ ,]+\.rs:\d+:\d+")
 _HINT = "_versions/latest_version_hint.json"
 
 
@@ -73,4 +75,5 @@ def _newest_version(path: Path) -> int:
 
 
 def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    """Return the reason of an error, without the kinds of errors and the places in the source of Lance."""
+    return _INTERNAL.sub("", next(iter(str(error).splitlines()), "")) or type(error).__name__

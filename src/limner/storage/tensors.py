@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from limner.errors import LimnerError, RunError
+from limner.errors import LimnerError, RunError, system_reason
 from limner.files import atomic_write, require_regular
 from limner.files.structured import parse_json
 from limner.storage.json_text import to_json
@@ -76,7 +76,7 @@ def read_tensors(path: Path, error_type: type[LimnerError] = RunError, remedy: s
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (not a dict)
         facts = dict(parse_json(metadata.get(_ENTRY, "{}")))
     except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise error_type(f"{path}: missing or damaged ({error}); {remedy}") from None
+        raise error_type(f"{path}: missing or damaged ({system_reason(error)}); {remedy}") from None
     expected = facts.pop("checksum", None)
     if expected is None:
         logger.debug("%s: has no checksum, as an earlier version wrote it; its values are not verified", path)

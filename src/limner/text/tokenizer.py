@@ -276,7 +276,7 @@ class Tokenizer:
             compound_parts = content["pre_tokenizer"].pop(_COMPOUNDS_KEY) if settings.get("split_compounds") else None
             inner = tokenizers.Tokenizer.from_str(to_json(content))
         except OSError as error:
-            raise RunError(f"{path}: cannot be read: {error.strerror}") from None
+            raise RunError(f"{path}: cannot be read: {error.strerror}; restore the file") from None
         except (KeyError, TypeError, AttributeError):
             raise RunError(f"{path}: not a tokenizer saved by Limner; train the model again") from None
         except Exception as error:  # `tokenizers` raises plain Exception for a damaged file

@@ -165,7 +165,7 @@ def test_recipes(case, work):
     case("classify good --model captioner", "expected a model of labels"),
     case("compare captioner gone", "gone"),
     case("compare captioner classifier", "classifier"),
-    case("compare captioner dense --metric evil", "evil"),
+    case("compare captioner dense --metric evil", "evaluation"),
     case("crossvalidate scenes/mrnn --collection c --out new", "pixels64"),
     case("crossvalidate evil --collection reviews --out new", "evil"),
     case("crossvalidate lecture/reviews --collection gone --out new", "gone"),

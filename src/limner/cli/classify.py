@@ -88,7 +88,7 @@ def _read_inputs(arguments: list[str], file: Path | None) -> list[str]:
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
-        raise SettingsError(f"{_origin(file)}: nothing to classify, the file is empty; write one sentence or file on each line")
+        raise SettingsError(f"{_origin(file)}: the file is empty; write one sentence or file on each line")
     return lines
 
 

@@ -168,13 +168,13 @@ def test_an_unknown_recipe_is_an_error_that_names_the_most_similar_one():
         (b"a: [", "cannot be read as YAML"),
         (b"- 1\n- 2\n", "found list"),
         (b"", "found NoneType"),
-        (b"\xff\xfe\xff", "YAML"),
+        (b"\xff\xfe\xff", "is not UTF-8; save"),
     ],
 )
 def test_invalid_recipe_files_are_refused(tmp_path, content, message):
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
-    with pytest.raises(SettingsError, match=f"bad.yaml: .*{message}"):
+    with pytest.raises(SettingsError, match=f"bad.yaml:.*{message}"):
         read_yaml(path)
 
 

@@ -215,7 +215,7 @@ def test_captions_of_an_earlier_run_are_replaced(kind, tmp_path):
 def test_translations_as_json_are_replaced_by_translations_as_json(tmp_path):
     path = tmp_path / "translations.json"
     path.write_text(_format_json(["A dog ."], [None], [[Translation("Ein Hund .", ("Ein",), -1.0, -1.0)]]))
-    output = OutputOptions(out=path, scores=False, tokenised=False, attention=None, n_best=None)
+    output = OutputOptions(out=path, scores=False, tokenised=False, attention=None, n_best=None, must_include=None)
     _claim(output, None, 1, force=False, as_json=True)
     with pytest.raises(SettingsError, match="add --force to replace it"):
         _claim(output, None, 1, force=False, as_json=False)

@@ -260,7 +260,7 @@ def test_a_run_is_not_overwritten(short_run, tiny, recipe_of):
 def test_a_run_locked_by_another_process_is_refused(tiny, recipe_of, tmp_path):
     recipe, run = recipe_of(epochs=1), tmp_path / "run"
     train(recipe, tiny, run)
-    partial = run / ".state-000000099-00009.4711"  # temporary folder of the other process
+    partial = run / ".state-000000099-00009.partial-0-4711"  # temporary folder of the other process
     partial.mkdir()
     with locked(run, RunError):
         with pytest.raises(RunError, match=r"run: another process is writing to it"):

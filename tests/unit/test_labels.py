@@ -278,7 +278,7 @@ def test_sentences_of_a_file_or_of_standard_input_are_classified(validated, tmp_
     for arguments, text, message in [
         ((), None, "nothing to classify"),
         ((texts[0], "--file", "-"), "", "give one or the other"),
-        (("--file", "-"), "", "standard input: nothing to classify"),
+        (("--file", "-"), "", "standard input: the file is empty"),
         (("--file", tmp_path / "none.txt"), None, "none.txt: cannot be read"),
     ]:
         with pytest.raises(SettingsError, match=message):

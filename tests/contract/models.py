@@ -192,6 +192,8 @@ CASES = [
     Case("show-attend-tell", _attend(), {"grid": (3, 4)}, lr=0.02),
     Case("show-attend-tell-gru", _attend(cell="gru", output_activation="tanh"), {"grid": (2, 4)}, lr=0.02),
     Case("show-attend-tell-scans", _attend(image_encoder={"grid_rnn_dim": 3}), {"grid": (4, 4)}, lr=0.02),
+    Case("show-attend-tell-projects", _attend(image_encoder={"projection_dim": 5}), {"grid": (3, 4)}, lr=0.02),
+    Case("show-and-tell-projects", _tell(cell="lstm", image_encoder={"projection_dim": 5}), {"pooled": (4,)}, lr=0.02),
     Case("show-and-tell-scans", _tell(cell="lstm", image_encoder={"grid_rnn_dim": 3}), {"grid": (4, 4)}, lr=0.02),
     Case("show-attend-tell-pixels", _attend(), {"maps": (3, 32, 32)}, lr=0.02),
     Case("show-attend-tell-hard", _attend(attention="hard"), {"grid": (3, 4)}, lr=0.02),

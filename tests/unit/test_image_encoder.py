@@ -81,6 +81,19 @@ def test_a_two_dimensional_rnn_needs_a_square_grid():
         GridEncoder({"grid": (6, 4)}, ImageEncoderSettings(grid_rnn_dim=3))
 
 
+@pytest.mark.parametrize("encoder_type", [ImageEncoder, GridEncoder])
+def test_projected_features_are_relu_of_a_linear_layer(encoder_type):
+    settings = ImageEncoderSettings(projection_dim=3, scaling="unit")
+    encoder = encoder_type({"pooled": (4,)}, settings)
+    pooled = torch.randn(2, 4)
+    encoded = encoder(ImageFeatures(torch.ones(2, dtype=torch.bool), pooled=pooled))
+    values = encoded if encoder_type is ImageEncoder else encoded[0][:, 0]
+    layer = encoder.projection
+    expected = (pooled / pooled.norm(dim=-1, keepdim=True)) @ layer.weight.T + layer.bias
+    torch.testing.assert_close(values, expected.clamp(min=0))
+    assert encoder.dim == 3
+
+
 def test_every_location_of_a_scanned_grid_depends_on_the_whole_grid():
     encoder = GridEncoder({"grid": (9, 4)}, ImageEncoderSettings(grid_rnn_dim=3))
     grid = torch.randn(1, 9, 4, requires_grad=True)

@@ -37,6 +37,9 @@ class ImageEncoderSettings(Settings):
     """Number of channels of the first layer of the convnet on pixels, for features that are pixels."""
     convnet_dim: Width = 256
     """Size of the image vector that a convnet on pixels or feature maps computes."""
+    projection_dim: WidthOrNone = 0
+    """Size of a trained projection, linear and ReLU, of each stored feature vector; 0 for none. It makes attention over
+    large features smaller and faster."""
     grid_rnn_dim: WidthOrNone = 0
     """Size of the states of a four-direction two-dimensional RNN over a square grid; 0 for none."""
 
@@ -63,11 +66,13 @@ class ImageEncoder(nn.Module):
         self.settings = settings
         self.convnet: PixelConvnet | MapConvnet | None = None
         self.grid_rnn: GridRNN | None = None
+        self.projection: nn.Linear | None = None
         if "pooled" in feature_shapes:
-            self.kind, self.dim = "pooled", feature_shapes["pooled"][0]
+            self.kind = "pooled"
+            self.projection, self.dim = _projection(feature_shapes["pooled"][0], settings)
         elif "grid" in feature_shapes:
             self.kind = "grid"
-            self.grid_rnn, self.dim = _grid_rnn(feature_shapes["grid"], settings)
+            self.projection, self.grid_rnn, self.dim = _grid_layers(feature_shapes["grid"], settings)
         elif "maps" in feature_shapes:
             self.kind, self.dim, shape = "maps", settings.convnet_dim, feature_shapes["maps"]
             require_image_maps(shape)
@@ -85,13 +90,14 @@ class ImageEncoder(nn.Module):
         """Compute the vectors of the images of a batch, (B, dim)."""
         vector: Tensor
         if image.pooled is not None and self.kind == "pooled":
-            vector = scale(image.pooled, self.settings.scaling)
+            vector = project(scale(image.pooled, self.settings.scaling), self.projection)
         elif image.grid is not None and self.kind == "grid":
             grid = image.grid
             if self.grid_rnn is None:
-                vector = scale(mean_over_locations(grid), self.settings.scaling)
+                vector = project(scale(mean_over_locations(grid), self.settings.scaling), self.projection)
             else:
-                vector = scan_grid(self.grid_rnn, scale(grid, self.settings.scaling)).mean(1)
+                scaled = project(scale(grid, self.settings.scaling), self.projection)
+                vector = scan_grid(self.grid_rnn, scaled).mean(1)
         elif image.maps is not None and self.convnet is not None:
             vector = self.convnet(image.maps)
         else:
@@ -129,11 +135,13 @@ class GridEncoder(nn.Module):
         self.settings = settings
         self.convnet: GridConvnet | None = None
         self.grid_rnn: GridRNN | None = None
-        if "pooled" in feature_shapes or "grid" in feature_shapes:
-            self.kind = "pooled" if "pooled" in feature_shapes else "grid"
-            self.dim = feature_shapes[self.kind][-1]
-            if self.kind == "grid":
-                self.grid_rnn, self.dim = _grid_rnn(feature_shapes["grid"], settings)
+        self.projection: nn.Linear | None = None
+        if "pooled" in feature_shapes:
+            self.kind = "pooled"
+            self.projection, self.dim = _projection(feature_shapes["pooled"][0], settings)
+        elif "grid" in feature_shapes:
+            self.kind = "grid"
+            self.projection, self.grid_rnn, self.dim = _grid_layers(feature_shapes["grid"], settings)
         elif feature_shapes.get("maps", (0,))[-3:][0] == COLOURS:
             require_image_maps(feature_shapes["maps"])
             self.kind, self.convnet = "maps", GridConvnet(COLOURS, settings.convnet_width)
@@ -162,7 +170,8 @@ class GridEncoder(nn.Module):
             if stored is None:
                 return None
             stored = stored.view(len(stored), -1, stored.shape[-1])  # (B, L, D), where L = 1 for a pooled vector
-            grid, mask = scale(stored, self.settings.scaling), present & location_mask(stored)
+            mask = present & location_mask(stored)
+            grid = project(scale(stored, self.settings.scaling), self.projection)
             if self.grid_rnn is not None:
                 grid = scan_grid(self.grid_rnn, grid) * present[..., None]
         return dropout(grid, self.settings.dropout, self.training), mask
@@ -210,22 +219,37 @@ class MapEncoder(nn.Module):
         return grid.transpose(1, 2).reshape(len(grid), self.dim, rows, -1)  # (B, L, dim) to (B, dim, H, W)
 
 
-def _grid_rnn(shape: tuple[int, ...], settings: ImageEncoderSettings) -> tuple[GridRNN | None, int]:
-    """Build the network of `ImageEncoderSettings.grid_rnn_dim` for grids (L, D); return it and the size of its output.
+def _projection(dim: int, settings: ImageEncoderSettings) -> tuple[nn.Linear | None, int]:
+    """Build the layer of `ImageEncoderSettings.projection_dim` of features of size D, and return its output size."""
+    if not settings.projection_dim:
+        return None, dim
+    return nn.Linear(dim, settings.projection_dim), settings.projection_dim
+
+
+def _grid_layers(
+    shape: tuple[int, ...], settings: ImageEncoderSettings
+) -> tuple[nn.Linear | None, GridRNN | None, int]:
+    """Build the projection and the two-dimensional RNN of grids (L, D); return them and the size of their output.
 
     Raises:
         SettingsError: there is such a network and the grid is not a square.
     """
     locations, dim = shape
+    projection, dim = _projection(dim, settings)
     if not settings.grid_rnn_dim:
-        return None, dim
+        return projection, None, dim
     if math.isqrt(locations) ** 2 != locations:
         raise SettingsError(
             f"model.image_encoder.grid_rnn_dim: expected features of a square grid, got {locations} locations; "
             "set it to 0, or name a table of a square grid"
         )
     network = GridRNN(dim, settings.grid_rnn_dim)
-    return network, network.dim
+    return projection, network, network.dim
+
+
+def project(features: Tensor, projection: nn.Linear | None) -> Tensor:
+    """Apply the trained projection of feature vectors (…, D), if there is one; see `projection_dim`."""
+    return features if projection is None else torch.relu(projection(features))
 
 
 def scan_grid(network: GridRNN, grid: Tensor) -> Tensor:

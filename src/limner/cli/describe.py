@@ -17,14 +17,15 @@ from limner.cli.options import (
     BackboneOption,
     BeamSizeOption,
     CaptionBatchSizeOption,
+    CaptionersOption,
     DeviceOption,
     ExplainBeamOption,
     ForceOption,
     JsonOption,
+    LangOption,
     LengthPenaltyOption,
     MaxLengthOption,
     MinLengthOption,
-    ModelsOption,
     MustIncludeOption,
     NBestOption,
     SampleOption,
@@ -33,8 +34,8 @@ from limner.cli.options import (
     TopKOption,
     TopPOption,
     given,
+    models_or_pretrained,
     refuse,
-    require_models,
 )
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, print_error, progress_bar, tab_separated
@@ -77,7 +78,8 @@ def describe(
             "standard input.",
         ),
     ],
-    model: ModelsOption = None,
+    model: CaptionersOption = None,
+    lang: LangOption = None,
     prefix: Annotated[
         str | None, typer.Option("--prefix", help="Words that every caption starts with; default: none.")
     ] = None,
@@ -108,7 +110,9 @@ def describe(
 
     Decoding options that are not given come from the `decoding` section of the model's recipe.
 
-    Example: `limner describe photo.jpg --model runs/mrnn --beam-size 5 --n-best 3`
+    Without --model, the built-in captioner is used: English, German (--lang de) or Chinese (--lang zh).
+
+    Example: `limner describe photo.jpg --n-best 3`
     """
     sampling = _sampling(sample, given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed), must_include)
     lengths = given(length_penalty=length_penalty, min_length=min_length, max_length=max_length)
@@ -117,10 +121,11 @@ def describe(
     if explain_beam is not None:
         _require_alone("--explain-beam", {"--attention": plots, "--format": format_, "--output": output})
         _claim_beam(explain_beam, images, force, as_json, recursive)
-        _explain_beam(images[0], require_models(model), prefix, must_include, decoding, backbone, device, explain_beam)
+        runs = models_or_pretrained(model, lang)
+        _explain_beam(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
         return
     kind = choose_format(format_, as_json, output, force)
-    runs = require_models(model)
+    runs = models_or_pretrained(model, lang)
     files = _find_files(images, runs, decoding, backbone, device, recursive)
     captioner, strips = _load(runs, backbone, device, plots)
     with caption_output(output, kind) as write:

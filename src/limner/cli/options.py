@@ -52,6 +52,27 @@ ModelOption = Annotated[
     list[Path] | None,
     typer.Option("--model", metavar="RUN", help="Trained model: the run folder written by 'limner train'."),
 ]
+CaptionersOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model",
+        metavar="RUN",
+        help="Trained model: the run folder written by 'limner train'; default: the built-in captioner. Repeat the "
+        "option for an ensemble.",
+    ),
+]
+CaptionerOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model",
+        metavar="RUN",
+        help="Trained model: the run folder written by 'limner train'; default: the built-in captioner.",
+    ),
+]
+LangOption = Annotated[
+    str | None,
+    typer.Option("--lang", help="Language of the built-in captioner: en, de or zh; default: en."),
+]
 CollectionOption = Annotated[
     Path, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
 ]
@@ -246,6 +267,27 @@ def require_models(runs: list[Path] | None) -> list[Path]:
             raise SettingsError(f"--model {run}: given twice, which has no effect on an ensemble; give each run once")
         known.add(run.resolve())
     return runs
+
+
+def models_or_pretrained(runs: list[Path] | None, lang: str | None) -> list[Path]:
+    """Return the run folders of --model, by default that of the built-in captioner.
+
+    Raises:
+        SettingsError: a folder is given twice, --lang is given beside --model, or is not a language of the built-in
+            captioner.
+    """
+    from limner.runs.pretrained import choose_runs
+
+    return [Path(run) for run in choose_runs(require_models(runs) if runs else [], lang)]
+
+
+def model_or_pretrained(runs: list[Path] | None, lang: str | None, command: str) -> Path:
+    """Return the run folder of --model for a command without ensembles, by default that of the built-in captioner.
+
+    Raises:
+        SettingsError: more than one was given, or as for `models_or_pretrained`.
+    """
+    return require_one_model(models_or_pretrained(runs, lang), command)
 
 
 def require_one_model(runs: list[Path] | None, command: str) -> Path:

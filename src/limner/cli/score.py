@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from limner.cli.app import USE, app
-from limner.cli.options import BackboneOption, DeviceOption, JsonOption, ModelOption, require_one_model
+from limner.cli.options import (
+    BackboneOption,
+    CaptionerOption,
+    DeviceOption,
+    JsonOption,
+    LangOption,
+    model_or_pretrained,
+)
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, print_json, progress_bar, tab_separated
 
@@ -17,16 +24,17 @@ from limner.cli.terminal import activity, echo, print_json, progress_bar, tab_se
 def score(
     image: Annotated[Path, typer.Argument(help="Image file; an audio file for an audio model.")],
     sentences: Annotated[list[str], typer.Argument(metavar="SENTENCE...", help="Sentences to score.")],
-    model: ModelOption = None,
+    model: CaptionerOption = None,
+    lang: LangOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
     """Compute the log-probability and the perplexity of sentences given an image.
 
-    Example: `limner score photo.jpg "A dog runs ." "A cat sleeps ." --model runs/mrnn`
+    Example: `limner score photo.jpg "A dog runs ." "A cat sleeps ."`
     """
-    run = require_one_model(model, "score")
+    run = model_or_pretrained(model, lang, "score")
     from limner.inference.scorer import Scorer
     from limner.media.modality import modality_of
 

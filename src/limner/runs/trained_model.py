@@ -28,7 +28,7 @@ from limner.process import use_threads_for
 from limner.runs.recipe import Recipe
 from limner.runs.records import RunConfig
 from limner.storage.json_text import to_json
-from limner.storage.tensors import read_tensors, save_tensors
+from limner.storage.tensors import read_tensors, require_finite, save_tensors
 from limner.text.tokenizer import Tokenizer
 
 SOURCE_TOKENIZER = "source_tokenizer.json"
@@ -102,12 +102,21 @@ def feature_shapes(features: Sequence[FeatureSpec]) -> dict[str, tuple[int, ...]
     return {spec.kind: spec.shape for spec in features}
 
 
-def save_trained_model(folder: Path, trained: TrainedModel) -> None:
+def save_trained_model(folder: Path, trained: TrainedModel, *, half: bool = False) -> None:
     """Write a model to a run directory; each file is replaced atomically, the weights last.
 
+    Args:
+        folder: run directory.
+        trained: model to write.
+        half: whether the weights are stored in float16; a loaded model computes in float32.
+
     Raises:
-        RunError: a file cannot be written.
+        RunError: a file cannot be written, or a weight is out of the range of float16.
     """
+    weights = trained.model.state_dict()
+    if half:
+        weights = {name: weight.half() if weight.is_floating_point() else weight for name, weight in weights.items()}
+        require_finite(weights, "weights in float16", remedy="train with more weight decay")
     trained.tokenizer.save(folder / "tokenizer.json")
     checksums = {"tokenizer_sha256": sha256(folder / "tokenizer.json")}
     if trained.source_tokenizer is not None:
@@ -116,7 +125,7 @@ def save_trained_model(folder: Path, trained: TrainedModel) -> None:
     config = trained.config.model_copy(update=checksums)
     config.save(folder / "config.json")
     write_text(folder / "README.md", model_card(config))
-    save_tensors(folder / "model.safetensors", trained.model.state_dict(), {_DIGESTS: config.digests()})
+    save_tensors(folder / "model.safetensors", weights, {_DIGESTS: config.digests()})
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:

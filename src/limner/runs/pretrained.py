@@ -1,0 +1,85 @@
+"""The built-in captioner: trained models in the package, one run directory a language, with weights in float16."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from limner.errors import RunError, SettingsError, did_you_mean
+
+PRETRAINED = Path(__file__).parent.parent / "pretrained"
+"""Folder of the run directories, named by language code."""
+DEFAULT_LANG = "en"
+"""Language of the built-in captioner when none is chosen."""
+
+
+def pretrained_languages() -> tuple[str, ...]:
+    """Return the language codes of the built-in captioner, the default first."""
+    found = sorted(config.parent.name for config in PRETRAINED.glob("*/config.json"))
+    return tuple(sorted(found, key=lambda lang: lang != DEFAULT_LANG))
+
+
+def pretrained_run(lang: str | None = None) -> Path:
+    """Return the run directory of the built-in captioner.
+
+    Args:
+        lang: language code; None for `DEFAULT_LANG`.
+
+    Raises:
+        SettingsError: there is no built-in captioner of this language.
+        RunError: the package has no weights.
+    """
+    languages = pretrained_languages()
+    if not languages:
+        raise RunError(f"{PRETRAINED}: found no weights of the built-in captioner; install Limner again")
+    lang = lang or DEFAULT_LANG
+    if lang not in languages:
+        raise SettingsError(
+            f"lang '{lang}': the built-in captioner has {', '.join(languages)}{did_you_mean(lang, languages)}; "
+            "name another model for other languages"
+        )
+    return PRETRAINED / lang
+
+
+def choose_runs(runs: Sequence[Path | str], lang: str | None) -> tuple[Path | str, ...]:
+    """Return run directories, or that of the built-in captioner where there are none.
+
+    Raises:
+        SettingsError: there is no built-in captioner of the language, or a language is given with `runs`.
+        RunError: the package has no weights.
+    """
+    if runs and lang is not None:
+        raise SettingsError(
+            f"lang '{lang}': selects the language of the built-in captioner and has no effect on {runs[0]}; leave one "
+            "of them out"
+        )
+    return tuple(runs) or (pretrained_run(lang),)
+
+
+def is_pretrained(run: Path | str) -> bool:
+    """Whether a run directory is one of the built-in captioner."""
+    return Path(run).resolve().parent == PRETRAINED.resolve()
+
+
+def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any]) -> None:
+    """Write a trained model with weights in float16, as the package contains it.
+
+    Args:
+        run: run directory of a training.
+        folder: run directory to write, for example `PRETRAINED / "en"`.
+        description: title of the model card.
+        decoding: default settings of decoding to change, such as the beam size.
+
+    Raises:
+        RunError: a file cannot be read or written, or a weight is out of the range of float16.
+    """
+    from limner.decoding.settings import DecodingSettings
+    from limner.runs.trained_model import TrainedModel, load_trained_model, save_trained_model
+
+    trained = load_trained_model(run)
+    settings = DecodingSettings.parse({**trained.recipe.decoding.model_dump(), **decoding}, where="decoding")
+    recipe = trained.recipe.model_copy(update={"decoding": settings, "description": description})
+    config = trained.config.model_copy(update={"recipe": recipe.model_dump(mode="json")})
+    folder.mkdir(parents=True, exist_ok=True)
+    save_trained_model(folder, TrainedModel(trained.model, trained.tokenizer, config, recipe), half=True)

@@ -10,6 +10,7 @@
 #   make fuzz     read mutated files for FUZZ_MINUTES (five by default); failing inputs are kept in fuzz-failures/
 #   make bench    timings as JSON lines; make bench ONLY=name for one
 #   make docs     the documentation, into site/
+#   make pretrained DATA=folder  train the built-in captioner again (hours; pretrained/README.md)
 #   make clean    remove caches and built files; environment, demo and runs stay
 
 PYTHON ?= python3
@@ -23,7 +24,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test hostile kill slow fuzz lint check bench docs clean
+.PHONY: demo test hostile kill slow fuzz lint check bench docs pretrained clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
@@ -58,6 +59,9 @@ bench: $(VENV)/.limner-dev
 
 docs: $(VENV)/.limner-dev
 	$(BIN)/mkdocs build --strict
+
+pretrained: $(VENV)/.limner
+	$(BIN)/python pretrained/make.py --data $(DATA) $(ARGS)
 
 clean:
 	rm -rf site build dist .pytest_cache .mypy_cache .ruff_cache

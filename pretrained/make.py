@@ -1,0 +1,96 @@
+"""Make the built-in captioner: collection, features, training, choice of the decoding settings, packing.
+
+    make pretrained DATA=folder [LANGS="en de zh"]
+
+DATA holds the published corpora (see README.md beside this file); WORK receives the collection and the runs. A step
+whose result exists is not repeated, and an interrupted training is resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from german import write_german
+
+from limner.runs.pretrained import PRETRAINED, pack
+
+TITLES = {
+    "en": "Built-in captioner, English",
+    "de": "Built-in captioner, German",
+    "zh": "Built-in captioner, Chinese",
+}
+LENGTH_PENALTIES = (0.0, 0.3, 0.5, 0.7, 1.0)
+"""Values of which validation CIDEr chooses one."""
+BEAM_SIZE = 5
+TABLE = "efficientnet-lite2.grid"
+
+
+def main() -> None:
+    """Make the captioners of the chosen languages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with flickr8k, flickr8k_cn and multi30k")
+    parser.add_argument("--work", type=Path, default=Path("pretrained/work"), help="folder of collection and runs")
+    parser.add_argument("--out", type=Path, default=PRETRAINED, help="folder of the packed models")
+    parser.add_argument("--lang", nargs="+", choices=list(TITLES), default=list(TITLES))
+    options = parser.parse_args()
+    collection = options.work / "collection"
+    make_collection(options.data, collection)
+    for lang in options.lang:
+        run = train(lang, collection, options.work)
+        penalty = choose_length_penalty(run, collection)
+        pack(run, options.out / lang, TITLES[lang], {"beam_size": BEAM_SIZE, "length_penalty": penalty})
+
+
+def make_collection(data: Path, collection: Path) -> None:
+    """Import the captions of the three languages, and compute the features of the images."""
+    flickr = data / "flickr8k"
+    images, splits = flickr / "images", flickr / "splits"
+    if not (collection / "items.lance").exists():
+        german = collection.parent / "german.jsonl"
+        german.parent.mkdir(parents=True, exist_ok=True)
+        write_german(data / "multi30k", german)
+        limner("import", "flickr", flickr, collection)
+        chinese = data / "flickr8k_cn" / "flickr8kzhc.caption.txt.gz"
+        limner("import", "flickr", chinese, collection, "--images", images, "--splits", splits)
+        limner("import", "jsonl", german, collection, "--images", images)
+    size = ("--kind", "grid", "--size", 300, "--resize", "squash")
+    limner("features", collection, "--backbone", "efficientnet-lite2", *size)
+
+
+def train(lang: str, collection: Path, work: Path) -> Path:
+    """Train by the likelihood, then by self-critical training; return the last run."""
+    first, second = work / lang, work / f"{lang}-scst"
+    resume = ["--resume"] if (first / "config.json").exists() else []
+    limner("train", f"pretrained/flickr8k-{lang}", "--collection", collection, "--out", first, *resume)
+    start = ["--resume"] if (second / "config.json").exists() else ["--init", first]
+    limner("train", f"pretrained/flickr8k-{lang}-scst", "--collection", collection, "--out", second, *start)
+    return second
+
+
+def choose_length_penalty(run: Path, collection: Path) -> float:
+    """Return the length penalty with the highest CIDEr on the validation split."""
+    scores = {}
+    for penalty in LENGTH_PENALTIES:
+        options = ("--split", "val", "--beam-size", BEAM_SIZE, "--length-penalty", penalty, "--no-retrieval")
+        printed = limner(
+            "evaluate", "--model", run, "--collection", collection, *options, "--metric", "cider", "--json"
+        )
+        scores[penalty] = json.loads(printed)["metrics"]["cider"]
+    print(f"validation CIDEr by length penalty: {scores}", file=sys.stderr)
+    return max(scores, key=lambda penalty: scores[penalty])
+
+
+def limner(*arguments: object) -> str:
+    """Run a command of Limner, and return what it prints."""
+    command = [sys.executable, "-m", "limner", *map(str, arguments)]
+    print(shlex.join(command[2:]), file=sys.stderr)
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 from german import write_german
-
 from limner.runs.pretrained import PRETRAINED, pack
 
 TITLES = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from limner.features.encoders.load import load_backbone
     from limner.features.extract import extract
     from limner.features.kmeans import KMeansSettings, learn_filters, save_filters
+    from limner.folders.index import FolderIndex, FolderMatch
     from limner.inference.back_translation import back_translate
     from limner.inference.captioner import Caption, Captioner
     from limner.inference.classifier import Classification, Classifier
@@ -52,6 +53,8 @@ _MODULES = {
     "CrossValidation": "training.cross_validation",
     "CrossValidationSettings": "training.cross_validation",
     "Explanation": "inference.explain",
+    "FolderIndex": "folders.index",
+    "FolderMatch": "folders.index",
     "RetrievalResult": "inference.retriever",
     "Retriever": "inference.retriever",
     "KMeansSettings": "features.kmeans",
@@ -105,6 +108,8 @@ __all__ = [
     "DecodingSettings",
     "EvaluationOptions",
     "Explanation",
+    "FolderIndex",
+    "FolderMatch",
     "KMeansSettings",
     "LimnerError",
     "Recipe",

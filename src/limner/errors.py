@@ -39,6 +39,10 @@ class RunError(LimnerError):
     """A trained model or a run directory is missing, incomplete or incompatible."""
 
 
+class FolderError(LimnerError):
+    """The index of a folder of images is missing, damaged, or was made with another model."""
+
+
 class WriteError(RunError):
     """A file cannot be written, for example because the disk is full."""
 

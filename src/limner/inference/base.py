@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,7 @@ class TextGenerator:
         """
         require_ensemble(models)
         self.models, self.backbone = tuple(models), backbone
+        self._features: FeatureSource | None = None
 
     @classmethod
     def load(
@@ -92,7 +94,15 @@ class TextGenerator:
 
     def features_of(self, images: Iterable[ImageInput | None]) -> FeatureSource | None:
         """Return the source of the features of new images; None without a backbone."""
+        if self._features is not None:
+            return self._features
         return BackboneFeatures(self.backbone, images) if self.backbone is not None else None
+
+    def with_features(self, features: FeatureSource) -> Self:
+        """Return a copy that takes the features of images, by their paths, from a source instead of its backbone."""
+        result = copy.copy(self)
+        result._features = features
+        return result
 
     def _explain(
         self,

@@ -82,6 +82,8 @@ class TrainedModel(NamedTuple):
     recipe: Recipe
     source_tokenizer: Tokenizer | None = None
     """Vocabulary of the source sentences; None for a model that does not translate."""
+    folder: Path | None = None
+    """Run directory that the model was loaded from."""
 
     @property
     def target(self) -> TargetLanguage:
@@ -171,7 +173,7 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
     load_weights(model, weights.tensors, str(folder))
     use_threads_for(model.parameters())
     model.eval().to(find_device(device))
-    return TrainedModel(model, tokenizer, config, recipe, source_tokenizer)
+    return TrainedModel(model, tokenizer, config, recipe, source_tokenizer, folder)
 
 
 def _require_same_config(path: Path, config: ModelConfig, expected: dict[str, str]) -> None:

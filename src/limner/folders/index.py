@@ -1,0 +1,244 @@
+"""The index of a folder of images: captions, thumbnails and annotations, by which images are searched."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from limner.errors import FolderError, SettingsError
+from limner.features.encoders.base import encode
+from limner.files import locked
+from limner.folders.annotations import AnnotationCodec
+from limner.folders.record import REBUILD, RECORD, IndexRecord, model_fingerprint
+from limner.folders.search import Snapshot
+from limner.folders.tables import FILES, IMAGES
+from limner.folders.update import FolderUpdate, Updater
+from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
+from limner.media.image import ImageInput, describe_input
+from limner.progress import Progress
+
+INDEX_FOLDER = ".limner"
+"""Name of the index in the folder that it describes."""
+DEFAULT_COUNT = 10
+"""Default number of results of a search."""
+
+
+class FolderMatch(NamedTuple):
+    """An image that a search has found."""
+
+    path: Path
+    """The image file."""
+    score: float
+    """log P(w|I) of a sentence w, or the cosine similarity to an image."""
+    caption: str
+    """Caption of the image."""
+    thumbnail: bytes
+    """Small copy of the image, a JPEG file."""
+    confidence: float | None = None
+    """Confidence of the caption; None if the captioner computes none."""
+    tags: tuple[str, ...] = ()
+    """Words for what is in the image; empty if the captioner finds none."""
+
+
+class FolderIndex:
+    """Captions, thumbnails and annotations of the images in a folder, in Lance tables in `FOLDER/.limner`.
+
+        index = FolderIndex("photos")
+        index.update(limner.load())
+        for match in index.search("a dog on the beach"):
+            print(match.path, match.caption)
+
+    Several threads may search at the same time, also while another process updates the index: each search reads the
+    newest complete batch.
+
+    Attributes:
+        folder: the folder of images.
+        path: folder of the index.
+    """
+
+    def __init__(self, folder: Path | str, index: Path | str | None = None, captioner: Captioner | None = None) -> None:
+        """Refer to the index of a folder, which need not exist yet.
+
+        Args:
+            folder: folder of images.
+            index: folder of the index; default: `.limner` in the folder.
+            captioner: model that scores queries; default: the one that the index was made with, loaded at the first
+                search.
+
+        Raises:
+            FolderError: there is no such folder.
+        """
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise FolderError(f"{folder}: expected a folder of images, found none; check the path")
+        self.path = self.folder / INDEX_FOLDER if index is None else Path(index)
+        self._captioner = captioner
+        self._codec: AnnotationCodec | None = None
+        self._snapshot: Snapshot | None = None
+
+    @classmethod
+    def open(cls, folder: Path | str, index: Path | str | None = None, captioner: Captioner | None = None) -> Self:
+        """Open an existing index; the arguments are those of the constructor.
+
+        Raises:
+            FolderError: there is no index, it is damaged, or it was made with another model.
+        """
+        result = cls(folder, index, captioner)
+        if not (result.path / RECORD).is_file():
+            raise FolderError(f"{folder}: has no index; run 'limner index {folder}'")
+        record = IndexRecord.load(result.path)
+        if captioner is not None:
+            require_model(result.path, record, captioner)
+        return result
+
+    @property
+    def record(self) -> IndexRecord:
+        """What the index was made with; FolderError if there is none."""
+        return IndexRecord.load(self.path)
+
+    def __len__(self) -> int:
+        """Number of files that can be searched."""
+        return len(self._newest().files)
+
+    def update(
+        self,
+        captioner: Captioner,
+        on_progress: Progress | None = None,
+        *,
+        recursive: bool = True,
+        verify: bool = False,
+        rebuild: bool = False,
+        batch_size: int = CAPTION_BATCH_SIZE,
+    ) -> FolderUpdate:
+        """Bring the index up to date; it is created if there is none.
+
+        Files are compared by size and time of the last change, and those that differ by their contents. Work is written
+        in batches: an update that was interrupted continues where it ended.
+
+        Args:
+            captioner: model that describes the images, with its backbone.
+            on_progress: called with the number of new and changed files that are done, and their total.
+            recursive: whether images in folders of the folder belong to the index.
+            verify: compare the contents of all files.
+            rebuild: replace the index, and describe all images again.
+            batch_size: number of images that are described together.
+
+        Raises:
+            FolderError: the index is damaged or was made with another model or other features, the folder has no image
+                any more, or another process updates the index.
+            WriteError: the index cannot be written; what was written before is kept.
+        """
+        if len(captioner.models) != 1:
+            raise FolderError(
+                f"expected one captioner for an index, got an ensemble of {len(captioner.models)}; name one"
+            )
+        codec = AnnotationCodec(captioner.models[0])
+        if captioner.backbone is None:
+            raise SettingsError("an index needs the backbone: load the captioner with encode_images=True")
+        _make_folder(self.path)
+        with locked(self.path, FolderError):
+            if rebuild:
+                for name in (FILES, IMAGES):
+                    shutil.rmtree(self.path / name, ignore_errors=True)
+                (self.path / RECORD).unlink(missing_ok=True)
+            if (self.path / RECORD).exists():
+                record = IndexRecord.load(self.path)
+                require_model(self.path, record, captioner)
+            else:
+                record = IndexRecord.of(captioner, codec, str(captioner.models[0].folder or ""))
+                record.save(self.path)
+            updater = Updater(self.folder, self.path, captioner, codec, record)
+            return updater.run(recursive, verify, batch_size, on_progress)
+
+    def search(self, query: str, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
+        """Find the images that a sentence describes best, by log P(w|I) over their stored annotations.
+
+        Args:
+            query: a sentence or some words.
+            count: number of results.
+
+        Returns:
+            The best matches, best first; a file with the contents of another one is a match of its own.
+
+        Raises:
+            SettingsError: the query has no word that the model knows.
+            FolderError: the index is damaged.
+        """
+        snapshot, (captioner, codec) = self._newest(), self._model()
+        return self._matches(snapshot, snapshot.score_sentence(captioner.models[0], codec, query), count)
+
+    def similar(self, image: ImageInput, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
+        """Find the images that are most similar to an image, by the cosine of their pooled features.
+
+        Args:
+            image: path, encoded bytes, PIL image or array (H, W, 3).
+            count: number of results.
+
+        Raises:
+            MediaError: the image cannot be read.
+            FolderError: the index is damaged.
+        """
+        captioner, codec = self._model(encode_images=True)
+        assert captioner.backbone is not None
+        pixels = captioner.backbone.read(image)
+        _, vectors = codec.encode(encode(captioner.backbone, pixels[None], [describe_input(image)]))
+        snapshot = self._newest()
+        return self._matches(snapshot, snapshot.score_vector(vectors[0]), count)
+
+    def _newest(self) -> Snapshot:
+        """Return the newest state of the tables; it is read again where another process has changed them."""
+        version = Snapshot.version_of(self.path)
+        if self._snapshot is None or self._snapshot.version != version:
+            self._snapshot = Snapshot(self.path, self.record, version)
+        return self._snapshot
+
+    def _model(self, encode_images: bool = False) -> tuple[Captioner, AnnotationCodec]:
+        """Return the captioner and its annotations; the captioner is loaded if it is needed for the first time."""
+        if self._captioner is None or (encode_images and self._captioner.backbone is None):
+            record = self.record
+            self._captioner, self._codec = Captioner.load(record.model, encode_images=encode_images), None
+            require_model(self.path, record, self._captioner)
+        if self._codec is None:
+            self._codec = AnnotationCodec(self._captioner.models[0])
+        return self._captioner, self._codec
+
+    def _matches(self, snapshot: Snapshot, scored: Sequence[tuple[int, float]], count: int) -> list[FolderMatch]:
+        chosen: list[tuple[str, int, float]] = []
+        for row, score in scored:
+            chosen += [(path, row, score) for path in snapshot.paths_of(row)]
+            if len(chosen) >= count:
+                break
+        chosen = chosen[:count]
+        details = snapshot.details([row for _, row, _ in chosen])
+        return [
+            FolderMatch(self.folder / path, score, one.caption, one.thumbnail, one.confidence, one.tags)
+            for (path, _, score), one in zip(chosen, details, strict=True)
+        ]
+
+
+def require_model(index: Path, record: IndexRecord, captioner: Captioner) -> None:
+    """Check that an index was made with a model.
+
+    Raises:
+        FolderError: it was made with another model, or with other features.
+    """
+    trained = captioner.models[0]
+    spec = next((one for one in trained.config.features if one.kind == record.features.kind), None)
+    if spec is not None and spec.fingerprint != record.features.fingerprint:
+        raise FolderError(f"{index}: expected an index with features {spec}, found {record.features}; {REBUILD}")
+    if model_fingerprint(captioner) != record.fingerprint:
+        raise FolderError(
+            f"{index}: expected an index of this model, found one of '{record.name}' ({record.model}, captions in "
+            f"'{record.lang}'); name that model with --model, or {REBUILD}"
+        )
+
+
+def _make_folder(index: Path) -> None:
+    try:
+        index.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(
+            f"{index}: the index cannot be created ({error.strerror}); name another place with --index"
+        ) from None

@@ -1,0 +1,100 @@
+"""What an index was made with: the file `index.json`, by which an index of another model is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import xxhash
+from torch import nn
+
+from limner.bounds import Count
+from limner.errors import FolderError, SettingsError
+from limner.features.spec import FeatureSpec
+from limner.files import write_text
+from limner.files.structured import read_json_file
+from limner.folders.annotations import AnnotationCodec
+from limner.inference.captioner import Captioner
+from limner.settings import Settings
+from limner.storage.json_text import to_json
+
+RECORD = "index.json"
+"""File in an index that says what it was made with; it is written first."""
+VERSION = 1
+"""Version of the layout of an index."""
+REBUILD = "to replace it, run 'limner index' with --rebuild"
+
+
+class IndexRecord(Settings):
+    """Model, features and layout of an index."""
+
+    version: int = VERSION
+    """Version of the layout."""
+    model: str
+    """Run directory of the captioner, or `built-in:LANG`."""
+    name: str
+    """Name of the model, for messages."""
+    fingerprint: str
+    """Digest of everything that determines captions and scores: weights, vocabulary, settings, features."""
+    lang: str
+    """Language of the captions."""
+    features: FeatureSpec
+    """Features that the annotations were computed of."""
+    shape: tuple[Count, ...]
+    """Shape of the annotations of an image."""
+    vector_dim: Count
+    """Size of the vector that similar images are found by."""
+
+    @classmethod
+    def of(cls, captioner: Captioner, codec: AnnotationCodec, model: str) -> IndexRecord:
+        """Describe a new index.
+
+        Args:
+            captioner: captioner of the index.
+            codec: its annotations.
+            model: run directory, or `built-in:LANG`.
+        """
+        trained = captioner.models[0]
+        return cls(
+            model=model,
+            name=trained.recipe.description or trained.recipe.model.name,
+            fingerprint=model_fingerprint(captioner),
+            lang=trained.recipe.data.lang,
+            features=codec.spec,
+            shape=codec.shape,
+            vector_dim=codec.vector_dim,
+        )
+
+    @classmethod
+    def load(cls, index: Path) -> IndexRecord:
+        """Read the record of an index.
+
+        Raises:
+            FolderError: it is missing, damaged, or of another version of Limner.
+        """
+        file = index / RECORD
+        try:
+            values = read_json_file(file)
+            if isinstance(values, dict) and values.get("version") != VERSION:
+                raise FolderError(
+                    f"{file}: expected an index of version {VERSION}, found {values.get('version')}; {REBUILD}"
+                )
+            return cls.parse(values)
+        except (OSError, ValueError, TypeError, SettingsError) as error:
+            reason = str(error).partition("\n")[0]
+            raise FolderError(f"{file}: damaged record of an index ({reason}); {REBUILD}") from None
+
+    def save(self, index: Path) -> None:
+        """Write the record; WriteError if it cannot be written."""
+        write_text(index / RECORD, to_json(self.model_dump(mode="json"), indent=1) + "\n")
+
+
+def model_fingerprint(captioner: Captioner) -> str:
+    """Compute a digest of the weights, the vocabulary, the settings and the features of a captioner."""
+    digest = xxhash.xxh3_128()
+    for trained in captioner.models:
+        digest.update(to_json(trained.config.digests(), sort_keys=True).encode())
+        for name, values in sorted(cast(nn.Module, trained.model).state_dict().items()):
+            digest.update(name.encode())
+            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,89 @@
+"""Scores of the images of an index: of a sentence by its probability, of an image by the similarity of features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.data.examples import Item
+from limner.errors import SettingsError
+from limner.features.spec import FeatureArray
+from limner.folders.annotations import AnnotationCodec, StoredAnnotations
+from limner.folders.record import IndexRecord
+from limner.folders.tables import FILES, IMAGES, ImageRow, ImageTable, read_files
+from limner.inference.scorer import require_words
+from limner.media.modality import IMAGE
+from limner.retrieval.all_pairs import pair_log_probs
+from limner.runs.trained_model import TrainedModel
+from limner.text.vocab import SPECIAL_TOKENS
+
+
+class Snapshot:
+    """State of the tables of an index at one time."""
+
+    def __init__(self, index: Path, record: IndexRecord, version: tuple[int, int]) -> None:
+        """Read the files of an index; annotations and vectors are read when they are needed.
+
+        Args:
+            index: folder of the index.
+            record: what it was made with.
+            version: result of `version_of`.
+        """
+        self.version, self._table = version, ImageTable(index, record)
+        digests = self._table.rows
+        self.files = {path: row for path, row in read_files(index).items() if not row.error and row.digest in digests}
+        self._paths: dict[int, list[str]] = {}
+        for path, file in sorted(self.files.items()):
+            self._paths.setdefault(digests[file.digest], []).append(path)
+        self._rows = np.array(sorted(self._paths), dtype=np.int64)
+
+    @staticmethod
+    def version_of(index: Path) -> tuple[int, int]:
+        """Return a number of the state of each table."""
+        files, images = (_newest(index / name / "_versions") for name in (FILES, IMAGES))
+        return files, images
+
+    @cached_property
+    def _features(self) -> tuple[FeatureArray, FeatureArray]:
+        """Annotations and vectors of all rows of the table."""
+        return self._table.features()
+
+    def paths_of(self, row: int) -> list[str]:
+        """Return the paths of the files with the contents of a row."""
+        return self._paths[row]
+
+    def details(self, rows: Sequence[int]) -> list[ImageRow]:
+        """Read the captions and the thumbnails of rows."""
+        return self._table.details(rows)
+
+    def score_sentence(self, trained: TrainedModel, codec: AnnotationCodec, query: str) -> list[tuple[int, float]]:
+        """Compute log P(w|I) of all images, best first."""
+        require_words(trained, [query])
+        tokens = trained.tokenizer.encode(query)
+        if all(token == SPECIAL_TOKENS.unk for token in tokens):
+            raise SettingsError(f"'{query}': none of its words is in the vocabulary of the model; use other words")
+        items = [Item(str(row), "index").with_media(IMAGE, str(row)) for row in self._rows.tolist()]
+        if not items:
+            return []
+        features = StoredAnnotations(codec.spec.kind, self._features[0])
+        scores = pair_log_probs(codec.reader, [tokens], items, features)[0].numpy()
+        return _ranked(self._rows, scores)
+
+    def score_vector(self, vector: FeatureArray) -> list[tuple[int, float]]:
+        """Compute the cosine of the vectors of all images with one vector of unit length, best first."""
+        scores = self._features[1][self._rows].astype(np.float32) @ vector.astype(np.float32)
+        return _ranked(self._rows, scores)
+
+
+def _ranked(rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[tuple[int, float]]:
+    order = np.argsort(-scores, kind="stable")
+    return list(zip(rows[order].tolist(), scores[order].tolist(), strict=True))
+
+
+def _newest(versions: Path) -> int:
+    """Return the time of the newest version of a table."""
+    return max((path.stat().st_mtime_ns for path in versions.glob("*")), default=0)

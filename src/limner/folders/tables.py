@@ -1,0 +1,267 @@
+"""The Lance tables of an index: files with their digests, and what is known of the contents of each digest.
+
+Rows have checksums. A change is one commit of Lance: an update that is killed leaves whole batches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lance
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from limner.errors import FolderError, WriteError, system_reason
+from limner.features.spec import FeatureArray
+from limner.folders.record import REBUILD, IndexRecord
+from limner.storage.checksums import CHECKSUM, checksum
+from limner.storage.json_text import to_json
+from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
+
+FILES, IMAGES = "files.lance", "images.lance"
+"""Tables of an index: one row for each path, and one for each digest."""
+DETAILS_CHECKSUM = "details_checksum"
+"""Checksum of the caption and the thumbnail; `CHECKSUM` is that of the annotations and the vector."""
+KEPT_VERSIONS = timedelta(hours=1)
+"""Age up to which replaced versions are kept for programs that still read them."""
+_DELETED_TOGETHER = 500
+_FILES_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.binary()),  # not text: a name may have bytes that are not UTF-8
+        pa.field("size", pa.int64()),
+        pa.field("modified", pa.int64()),
+        pa.field("digest", pa.binary()),
+        pa.field("error", pa.string()),
+        pa.field(CHECKSUM, pa.uint64()),
+    ]
+)
+
+
+class FileRow(NamedTuple):
+    """State of a file at the last update."""
+
+    path: str
+    """Path relative to the folder."""
+    size: int
+    modified: int
+    digest: bytes
+    error: str
+    """Why the file cannot be read; empty if it can."""
+
+
+class ImageRow(NamedTuple):
+    """What is stored of the contents of one digest."""
+
+    digest: bytes
+    caption: str
+    log_prob: float
+    confidence: float | None
+    """Calibrated confidence of the caption; None for models without."""
+    tags: tuple[str, ...]
+    thumbnail: bytes
+    """JPEG file."""
+
+
+def read_files(index: Path) -> dict[str, FileRow]:
+    """Read the state of all files; the last row of a path is valid.
+
+    Raises:
+        FolderError: the table is damaged.
+    """
+    rows: dict[str, FileRow] = {}
+    with damage_as(lambda reason: damaged(index, reason)):
+        if not exists(index / FILES):
+            return rows
+        table = open_table(index / FILES).to_table().to_pydict()
+        columns = [table[name] for name in _FILES_SCHEMA.names]
+        for path, size, modified, digest, error, stored in zip(*columns, strict=True):
+            if stored != _file_checksum(path, size, modified, digest, error):
+                raise damaged(index, f"a row of {FILES} does not have its checksum")
+            name = os.fsdecode(path)
+            rows[name] = FileRow(name, size, modified, digest, error)
+    return rows
+
+
+def write_files(index: Path, rows: Iterable[FileRow], mode: str) -> None:
+    """Append the state of files, or replace the table with mode 'overwrite'.
+
+    Raises:
+        WriteError: the table cannot be written; it is unchanged.
+    """
+    plain = [(os.fsencode(row.path), *row[1:]) for row in rows]
+    columns = list(zip(*((*row, _file_checksum(*row)) for row in plain), strict=True)) or [()] * len(_FILES_SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, _FILES_SCHEMA, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=_FILES_SCHEMA)
+    with write_errors(index):
+        mode = mode if exists(index / FILES) else "create"
+        lance.write_dataset(table, str(index / FILES), mode=mode)
+
+
+def append_images(
+    index: Path, record: IndexRecord, rows: Sequence[ImageRow], annotations: FeatureArray, vectors: FeatureArray
+) -> None:
+    """Append what is known of new contents.
+
+    Args:
+        index: folder of the index.
+        record: what the index is made with.
+        rows: captions and thumbnails of N images.
+        annotations: their annotations, (N, *shape).
+        vectors: their vectors, (N, D).
+
+    Raises:
+        WriteError: the table cannot be written; it is unchanged.
+    """
+    flat = annotations.reshape(len(rows), -1)
+    values = [pa.array(column, type_) for column, type_ in zip(zip(*rows, strict=True), _DETAIL_TYPES, strict=True)]
+    arrays = [
+        *values,
+        pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1]),
+        pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
+        pa.array(_row_checksums([row.digest for row in rows], flat, vectors, record), pa.uint64()),
+        pa.array([details_checksum(row) for row in rows], pa.uint64()),
+    ]
+    table = pa.Table.from_arrays(arrays, schema=_images_schema(record))
+    with write_errors(index):
+        lance.write_dataset(table, str(index / IMAGES), mode="append" if exists(index / IMAGES) else "create")
+
+
+_DETAIL_TYPES = (pa.binary(), pa.string(), pa.float64(), pa.float64(), pa.list_(pa.string()), pa.binary())
+
+
+def _images_schema(record: IndexRecord) -> pa.Schema:
+    fields = [pa.field(name, type_) for name, type_ in zip(ImageRow._fields, _DETAIL_TYPES, strict=True)]
+    for name, size in (("annotations", int(np.prod(record.shape))), ("vector", record.vector_dim)):
+        fields.append(pa.field(name, pa.list_(pa.float16(), size)))
+    return pa.schema([*fields, pa.field(CHECKSUM, pa.uint64()), pa.field(DETAILS_CHECKSUM, pa.uint64())])
+
+
+class ImageTable:
+    """One version of the table of contents; rows are numbered in stored order."""
+
+    def __init__(self, index: Path, record: IndexRecord) -> None:
+        """Open the newest version; FolderError if the table is damaged."""
+        self._index, self._record = index, record
+        self._dataset: Any = None
+        self.rows: dict[bytes, int] = {}
+        """Number of the row of each digest."""
+        with damage_as(self._damaged):
+            if exists(index / IMAGES):
+                self._dataset = open_table(index / IMAGES)
+                digests = self._dataset.to_table(columns=["digest"]).column("digest").to_pylist()
+                self.rows = {digest: row for row, digest in enumerate(digests)}
+
+    def features(self) -> tuple[FeatureArray, FeatureArray]:
+        """Read the annotations (N, *shape) and the vectors (N, D) of all rows.
+
+        Raises:
+            FolderError: the table is damaged.
+        """
+        record = self._record
+        if self._dataset is None:
+            return np.empty((0, *record.shape), np.float16), np.empty((0, record.vector_dim), np.float16)
+        with damage_as(self._damaged):
+            table = self._dataset.to_table(columns=["digest", "annotations", "vector", CHECKSUM])
+            annotations, vectors = (_to_array(table.column(name)) for name in ("annotations", "vector"))
+            sums = _row_checksums(table.column("digest").to_pylist(), annotations, vectors, record)
+            if sums != table.column(CHECKSUM).to_pylist():
+                raise self._damaged(f"a row of {IMAGES} does not have its checksum")
+        return annotations.reshape(-1, *record.shape), vectors
+
+    def details(self, rows: Sequence[int]) -> list[ImageRow]:
+        """Read the captions and the thumbnails of some rows; FolderError if the table is damaged."""
+        details: list[ImageRow] = []
+        if not rows:
+            return details
+        with damage_as(self._damaged):
+            table = self._dataset.take(list(rows), columns=[*ImageRow._fields, DETAILS_CHECKSUM])
+            for values in table.to_pylist():
+                stored = values.pop(DETAILS_CHECKSUM)
+                row = ImageRow(**{**values, "tags": tuple(values["tags"] or ())})
+                if details_checksum(row) != stored:
+                    raise self._damaged(f"a row of {IMAGES} does not have its checksum")
+                details.append(row)
+        return details
+
+    def _damaged(self, reason: str) -> FolderError:
+        return damaged(self._index, reason)
+
+
+def delete_images(index: Path, digests: Sequence[bytes]) -> None:
+    """Remove what is known of contents that no file has any more.
+
+    Raises:
+        WriteError: the table cannot be written.
+    """
+    with write_errors(index):
+        dataset = open_table(index / IMAGES)
+        for begin in range(0, len(digests), _DELETED_TOGETHER):
+            names = ", ".join(f"X'{digest.hex()}'" for digest in digests[begin : begin + _DELETED_TOGETHER])
+            dataset.delete(f"digest IN ({names})")
+
+
+def compact(index: Path) -> None:
+    """Merge the parts that batches have left, and remove versions that nobody reads any more."""
+    with write_errors(index):
+        for name in (FILES, IMAGES):
+            if exists(index / name):
+                dataset = open_table(index / name)
+                dataset.optimize.compact_files()
+                dataset.cleanup_old_versions(older_than=KEPT_VERSIONS, delete_unverified=True)
+
+
+def exists(table: Path) -> bool:
+    """Whether a table has at least one commit."""
+    return any(table.glob("_versions/*"))
+
+
+def damaged(index: Path, reason: str) -> FolderError:
+    """Return the error of a damaged index."""
+    return FolderError(f"{index}: damaged index ({reason}); {REBUILD}")
+
+
+@contextmanager
+def write_errors(index: Path) -> Iterator[None]:
+    """Convert the errors of Lance for tables that cannot be written to WriteError."""
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        raise WriteError(
+            f"{index}: the index cannot be written ({system_reason(error)}); what was written before is kept: free "
+            "disk space, and repeat the command"
+        ) from None
+
+
+def _file_checksum(path: bytes, size: int, modified: int, digest: bytes, error: str) -> int:
+    return checksum(b"\0".join((path, f"{size} {modified}".encode(), digest, error.encode())))
+
+
+def details_checksum(row: ImageRow) -> int:
+    """Compute the checksum of the caption and the thumbnail of an image."""
+    text = to_json([row.caption, row.log_prob, row.confidence, list(row.tags)])
+    return checksum(row.digest + text.encode(errors="surrogatepass") + row.thumbnail)
+
+
+def _row_checksums(
+    digests: Sequence[bytes], annotations: FeatureArray, vectors: FeatureArray, record: IndexRecord
+) -> list[int]:
+    seed = checksum(record.fingerprint.encode())
+    sums = []
+    for digest, flat, vector in zip(digests, annotations, vectors, strict=True):
+        hashed = xxhash.xxh3_64(digest, seed=seed)
+        hashed.update(np.ascontiguousarray(flat).data)
+        hashed.update(np.ascontiguousarray(vector).data)
+        sums.append(hashed.intdigest())
+    return sums
+
+
+def _to_array(column: Any) -> FeatureArray:  # noqa: ANN401  (Arrow has no types)
+    combined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values: FeatureArray = combined.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), -1)

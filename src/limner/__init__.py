@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from limner.data.readers import import_collection
     from limner.decoding.settings import DecodingSettings
     from limner.errors import LimnerError
-    from limner.evaluation.evaluate import EvaluationOptions, evaluate
+    from limner.evaluation.evaluate import evaluate
     from limner.evaluation.gates import gate_statistics
+    from limner.evaluation.options import EvaluationOptions
     from limner.features.encoders.load import load_backbone
     from limner.features.extract import extract
     from limner.features.kmeans import KMeansSettings, learn_filters, save_filters
@@ -69,7 +70,7 @@ _MODULES = {
     "Translator": "inference.translator",
     "cross_validate": "training.cross_validation",
     "back_translate": "inference.back_translation",
-    "EvaluationOptions": "evaluation.evaluate",
+    "EvaluationOptions": "evaluation.options",
     "evaluate": "evaluation.evaluate",
     "explain": "inference.explain",
     "extract": "features.extract",

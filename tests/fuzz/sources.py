@@ -148,9 +148,9 @@ FILES = {"jsonl": "x.jsonl", "csv": "x.csv"}
 """Name of the file that is the source, of readers of files."""
 
 
-def read(kind: str, folder: Path) -> None:
-    """Read a source as `limner import` does."""
+def read(kind: str, folder: Path) -> list[object]:
+    """Read the items of a source as `limner import` does."""
     from limner.data.readers import ReaderOptions, read_source
 
     options = ReaderOptions(split="auto") if kind in SPLIT else None
-    read_source(kind, folder / FILES[kind] if kind in FILES else folder, options)
+    return [*read_source(kind, folder / FILES[kind] if kind in FILES else folder, options).items]

@@ -28,14 +28,14 @@ class Target(NamedTuple):
 
     make: Callable[[Path], None]
     """Write a valid example into a folder."""
-    read: Callable[[Path], object]
-    """Read the example as the program does; any error but a `LimnerError` is a failure."""
+    read: Callable[[Path], list[object]]
+    """Read the example as the program does, and return what was read; any error but a `LimnerError` is a failure."""
 
 
-def _read_recipe(folder: Path) -> None:
+def _read_recipe(folder: Path) -> list[object]:
     from limner.runs.recipe import load_recipe
 
-    load_recipe(str(folder / "own.yaml"), [])
+    return [load_recipe(str(folder / "own.yaml"), [])]
 
 
 def _make_images(folder: Path) -> None:
@@ -47,22 +47,27 @@ def _make_images(folder: Path) -> None:
     Image.new("F", (9, 5)).save(folder / "j.tiff")
 
 
-def _read_images(folder: Path) -> None:
+def _read_images(folder: Path) -> list[object]:
     from limner.media.image import image_size, open_image
 
-    for path in sorted(folder.iterdir()):
-        _each(partial(open_image, path), partial(image_size, path))
+    def decode(path: Path) -> tuple[int, int]:
+        return open_image(path).size  # the pixels need not stay in memory
+
+    return _each(*(partial(read, path) for path in sorted(folder.iterdir()) for read in (decode, image_size)))
 
 
-def _each(*functions: Callable[[], object]) -> None:
-    """Call all functions; their `LimnerError`s are results."""
+def _each(*functions: Callable[[], object]) -> list[object]:
+    """Call all functions and return their results; a `LimnerError` is a result too."""
     from limner.errors import LimnerError
 
+    results: list[object] = []
     for function in functions:
         try:
-            function()
+            results.append(function())
         except LimnerError as error:
             assert "\n" not in str(error), f"more than one line: {error}"
+            results.append(error)
+    return results
 
 
 def _make_audio(folder: Path) -> None:
@@ -71,11 +76,11 @@ def _make_audio(folder: Path) -> None:
         path.unlink()
 
 
-def _read_audio(folder: Path) -> None:
+def _read_audio(folder: Path) -> list[object]:
     from limner.features.encoders.logmel import LogMelBackbone
 
     backbone = LogMelBackbone()
-    _each(*(partial(backbone.read, path) for path in sorted(folder.iterdir())))
+    return _each(*(partial(backbone.read, path) for path in sorted(folder.iterdir())))
 
 
 def _make_videos(folder: Path) -> None:
@@ -88,11 +93,10 @@ def _make_videos(folder: Path) -> None:
         (folder / "a.mp4").write_bytes(collection.media_file(item).read_bytes())
 
 
-def _read_videos(folder: Path) -> None:
+def _read_videos(folder: Path) -> list[object]:
     from limner.media.video import FrameSampling, read_frames
 
-    for path in sorted(folder.iterdir()):
-        _each(partial(read_frames, path, FrameSampling(count=3)))
+    return _each(*(partial(read_frames, path, FrameSampling(count=3)) for path in sorted(folder.iterdir())))
 
 
 def _make_collection(folder: Path) -> None:
@@ -115,12 +119,12 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _read_items(folder: Path) -> None:
+def _read_items(folder: Path) -> list[object]:
     from limner.data.collection import Collection
     from limner.data.summary import summarise
 
     collection = Collection.open(folder)
-    _each(collection.items, partial(summarise, collection), collection.fingerprint)
+    return _each(collection.items, partial(summarise, collection), collection.fingerprint)
 
 
 def _make_features(folder: Path) -> None:
@@ -130,25 +134,24 @@ def _make_features(folder: Path) -> None:
     (made / "features").rename(folder / "features")
 
 
-def _read_features(folder: Path) -> None:
+def _read_features(folder: Path) -> list[object]:
     from limner.features.repair import repair_table
     from limner.features.store import FeatureTable
 
-    for path in sorted((folder / "features").iterdir()):
+    def take(path: Path) -> object:
+        table = FeatureTable(path)
+        return table.take(table.ids())
 
-        def take(path: Path = path) -> None:
-            table = FeatureTable(path)
-            table.take(table.ids())
+    def repair(path: Path) -> object:
+        return repair_table(path, FeatureTable(path).spec)
 
-        def repair(path: Path = path) -> None:
-            repair_table(path, FeatureTable(path).spec)
-
-        _each(take, repair)
+    return _each(*(partial(read, path) for path in sorted((folder / "features").iterdir()) for read in (take, repair)))
 
 
 def _make_run(folder: Path) -> None:
     from limner.data.collection import Collection
-    from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
+    from limner.evaluation.evaluate import evaluate, save_evaluation
+    from limner.evaluation.options import EvaluationOptions
     from limner.runs.recipe import Recipe
     from limner.runs.trained_model import load_trained_model
     from limner.training.loop import train
@@ -164,18 +167,18 @@ def _make_run(folder: Path) -> None:
     save_evaluation(evaluate([load_trained_model(folder)], collection, options=options), folder)
 
 
-def _read_run(folder: Path) -> None:
+def _read_run(folder: Path) -> list[object]:
     from limner.runs.records import read_evaluations, read_log
     from limner.runs.trained_model import load_trained_model
 
-    _each(
+    return _each(
         partial(load_trained_model, folder),
         partial(read_log, folder / "log.jsonl"),
         partial(read_evaluations, folder),
     )
 
 
-def _read_forged_run(folder: Path) -> None:
+def _read_forged_run(folder: Path) -> list[object]:
     """Read a run whose recorded hash of the vocabulary was made to match, as a hostile run would."""
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     try:
@@ -184,7 +187,7 @@ def _read_forged_run(folder: Path) -> None:
         config.write_text(json.dumps(values))
     except (OSError, ValueError, TypeError, RecursionError):
         pass  # read as it is
-    _read_run(folder)
+    return _read_run(folder)
 
 
 def _make_filters(folder: Path) -> None:
@@ -198,10 +201,10 @@ def _make_filters(folder: Path) -> None:
     save_filters(folder / "filters.safetensors", learn_filters(Collection.open(made), settings))
 
 
-def _read_filters(folder: Path) -> None:
+def _read_filters(folder: Path) -> list[object]:
     from limner.features.encoders.load import load_backbone
 
-    load_backbone(f"kmeans:{folder / 'filters.safetensors'}")
+    return [load_backbone(f"kmeans:{folder / 'filters.safetensors'}")]
 
 
 def _make_embeddings(folder: Path) -> None:
@@ -209,14 +212,16 @@ def _make_embeddings(folder: Path) -> None:
 
     write(folder / "a.txt", "2 3\nball 0.1 0.2 0.3\ndog 1 -2 3e-1\n")
     write(folder / "b.txt.gz", "ball 0.1 0.2 0.3\ndog 1 -2 3e-1\n")
-    (folder / "c.bin").write_bytes(b"2 3\n" + b"".join(w + b" " + struct.pack("3f", 1, 2, 3) for w in (b"a", b"b")))
+    (folder / "c.bin").write_bytes(
+        b"2 3\n" + b"".join(w + b" " + struct.pack("3f", 1, 2, 3) for w in (b"ball", b"dog"))
+    )
 
 
-def _read_embeddings(folder: Path) -> None:
+def _read_embeddings(folder: Path) -> list[object]:
     from limner.text.embeddings import embedding_dim, read_embeddings
 
-    for path in sorted(folder.iterdir()):
-        _each(partial(embedding_dim, path), partial(read_embeddings, path, {"ball": 0, "dog": 1}))
+    readers = (embedding_dim, partial(read_embeddings, words=("ball", "dog")))
+    return _each(*(partial(read, path) for path in sorted(folder.iterdir()) for read in readers))
 
 
 TARGETS: dict[str, Target] = {

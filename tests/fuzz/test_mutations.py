@@ -14,9 +14,31 @@ from targets import TARGETS
 
 from limner.data.readers import READERS
 from limner.errors import LimnerError
+from limner.features.encoders.logmel import LogMelBackbone
 
 QUICK = settings(max_examples=12, deadline=None, derandomize=True)
 IN_MEMORY = ("recipe", "image", "audio", "embeddings")
+ITEMS = {
+    "flickr": {"a": "test", "b": "train"},
+    "multi30k": {"10": "train", "20": "train", "30": "val"},
+    "coco": {"a": "val", "b": "val"},
+    "karpathy": {"a": "val", "b": "val"},
+    "iapr": {"25": "train"},
+    "visual-genome": {"1": "train"},
+    "flickr30k-entities": {"77": "train"},
+    "jsonl": {"a": "train", "b": "train"},
+    "csv": {"a": "train", "b": "val"},
+    "folder": dict.fromkeys("abc", "train"),
+    "audio": {"a": "train", "b": "train"},
+    "imdb": {f"{split}/{name}": split for split in ("train", "test") for name in ("neg/0_2", "pos/0_9")},
+    "rt-polarity": dict.fromkeys(("neg-00001", "neg-00002", "pos-00001", "pos-00002"), "train"),
+}
+"""Split of each item of an example, by the kind of the source."""
+TEXTS = {
+    **{kind: len(items) for kind, items in ITEMS.items()},
+    **{"flickr": 4, "multi30k": 6, "iapr": 4, "flickr30k-entities": 2, "folder": 6},
+}
+"""Number of sentences and descriptions of regions of an example."""
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +54,20 @@ def test_every_reader_has_an_example():
     assert SOURCES.keys() == READERS.keys()
 
 
-@pytest.mark.parametrize("name", [*(f"reader-{kind}" for kind in SOURCES), *IN_MEMORY])
-def test_an_example_is_read(examples, name):
-    TARGETS[name].read(examples / name)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_the_texts_of_every_example_are_read(examples, kind):
+    items = read(kind, examples / f"reader-{kind}")
+    texts = [text.text for item in items for text in (*item.sentences, *item.regions)]
+    assert {item.id: item.split for item in items} == ITEMS[kind]
+    assert len(texts) == TEXTS[kind] and all(texts)
+
+
+def test_the_examples_of_single_files_are_read(examples):
+    recipe, images, sounds, embeddings = (TARGETS[name].read(examples / name) for name in IN_MEMORY)
+    assert recipe[0].model.hidden_dim == 8
+    assert images == [size for size in [(20, 10)] * 7 + [(9, 9), (5, 9), (9, 5)] for _ in range(2)]
+    assert [features.shape for features in sounds] == [(LogMelBackbone().specs[0].shape)] * 2
+    assert [vectors if isinstance(vectors, int) else set(vectors) for vectors in embeddings] == [3, {"ball", "dog"}] * 3
 
 
 @pytest.mark.parametrize("name", [*(f"reader-{kind}" for kind in SOURCES), *IN_MEMORY])

@@ -55,7 +55,7 @@ def folder(path: Path) -> None:
 
 
 def fifo(path: Path) -> None:
-    """Create a named pipe that nobody writes to."""
+    """Create a named pipe without a writer."""
     os.mkfifo(path)
 
 

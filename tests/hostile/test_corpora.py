@@ -309,5 +309,5 @@ def test_existing_collections(case, work):
         creates="new",
     ),
 )
-def test_what_is_left_out_is_told(case, work):
+def test_what_is_left_out_is_reported(case, work):
     check(case, work)

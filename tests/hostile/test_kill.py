@@ -152,7 +152,7 @@ def _complete(job: Job, work: Path) -> None:
 
 
 def _untouched(start: Path, work: Path, job: Job) -> bool:
-    """Whether a killed command has left everything that it was not asked to change, and what it was can be read."""
+    """Whether all that a killed command should not change is unchanged, and its outputs can be read."""
     before = {path: Collection.open(start / path).items() for path in ("c", "english")}
     if job.command.startswith("translate"):
         assert len(Collection.open(work / "english").items()) == len(before["english"])

@@ -49,7 +49,7 @@ def test_box_parameters_by_hand_and_back():
 
 
 def test_suppression_by_hand():
-    # IoU 0.9 with the best, 1/3 with it, none; the second is out, so it suppresses nobody.
+    # IoU 0.9 with the best, 1/3 with it, none; the second is out, so it suppresses no other.
     boxes = np.array([SQUARE, (0, 0, 10, 9), (5, 0, 15, 10), (20, 0, 30, 10)])
     scores = [0.9, 0.8, 0.7, 0.95]
     assert oracle.nms(boxes, scores, 0.5) == [3, 0, 2]
@@ -118,7 +118,7 @@ def test_samples_equal_torch(convention, clamp):
 
 
 def image(boxes, confidences, truth, scores, references=None):
-    """Language scores go by detection; the groups they were asked for are kept in `references`."""
+    """Language scores go by detection; the expected groups are kept in `references`."""
 
     def language(detection, group):
         if references is not None:

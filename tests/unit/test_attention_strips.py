@@ -190,7 +190,7 @@ def test_a_model_without_attention_is_refused_before_images_are_read(trained, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_a_video_captioner_without_attention_is_told_the_setting(monkeypatch):
+def test_the_error_of_a_video_captioner_without_attention_names_the_setting(monkeypatch):
     monkeypatch.setattr(attention_page, "count_locations", lambda model: None)
     recipe = SimpleNamespace(model=VideoCaptionerSettings())
     model = SimpleNamespace(recipe=recipe, config=SimpleNamespace(features=()))

@@ -491,6 +491,23 @@ def test_a_place_of_this_machine_that_a_run_records_is_refused(resnet, source):
         load_backbone_for([spec])
 
 
+@pytest.mark.parametrize("source", ["small-resnet", "owner/small-resnet"])
+def test_a_folder_with_the_name_that_a_run_records_needs_backbone(resnet, source, tmp_path, monkeypatch):
+    spec = load_backbone(str(resnet), size=64).specs[0].model_copy(update={"source": source})
+    shutil.copytree(resnet, tmp_path / source)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BackboneError, match=rf"'{source}' of the hub, .*current folder.* write --backbone {source} "):
+        load_backbone_for([spec])
+    assert load_backbone_for([spec], source).specs[0].weights_sha256 == spec.weights_sha256
+
+
+def test_a_folder_with_the_name_of_a_built_in_backbone_changes_nothing(tmp_path, monkeypatch):
+    spec = load_backbone("efficientnet-lite2").specs[0]
+    (tmp_path / "efficientnet-lite2").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_backbone_for([spec]).specs[0] == spec
+
+
 def test_transformers_is_never_trusted_with_code(with_code, monkeypatch):
     """Even if the check of the folder failed, transformers would neither prompt nor run anything."""
     folder, mark = with_code(model_type="custom", architectures=["Model"], auto_map=AUTO_MAP)

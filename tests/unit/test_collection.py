@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from limner.data.collection import ITEMS, Changes, Collection, _item_of_row, write_items
+from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Region, Sentence
+from limner.data.items_table import item_of_row
+from limner.data.merging import Changes
 from limner.data.summary import summarise
 from limner.errors import CollectionError
 from limner.report.contact_sheet import contact_sheet
@@ -248,7 +250,7 @@ def test_a_sentence_without_language_or_text_is_named(column):
     row = {"id": "a", "split": "x", "image": None, "video": None, "label": None, "regions": None}
     row["sentences"] = [{"lang": "en", "text": "a ball", "group": 0, column: None}]
     with pytest.raises(CollectionError, match="item 'a': expected sentences with a language and a text"):
-        _item_of_row(row)
+        item_of_row(row)
 
 
 def test_contact_sheet_without_images(path):

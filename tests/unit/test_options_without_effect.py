@@ -86,7 +86,7 @@ def test_an_option_without_effect_is_refused(place, command, message, capsys, mo
     assert not (place / "new").exists()
 
 
-def test_frames_of_images_are_told(place, capsys, monkeypatch, caplog):
+def test_ignored_options_of_frames_are_reported(place, capsys, monkeypatch, caplog):
     monkeypatch.setattr(sys, "argv", ["limner", "features", "c", "--backbone", "pixels:8", "--frames", "4"])
     with pytest.raises(SystemExit) as exit:
         cli.main()

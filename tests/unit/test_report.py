@@ -16,7 +16,8 @@ from PIL import Image
 
 from limner import report
 from limner.errors import RunError
-from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
+from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.options import EvaluationOptions
 from limner.features.spec import FeatureSpec
 from limner.metrics import Score
 from limner.report import plots

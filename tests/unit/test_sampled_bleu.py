@@ -14,7 +14,8 @@ from limner.decoding.sampling import Sampler
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError
 from limner.evaluation import sampled_bleu
-from limner.evaluation.evaluate import EvaluationOptions, evaluate
+from limner.evaluation.evaluate import evaluate
+from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.sampled_bleu import sample_texts, sampled_scores
 from limner.inference.collection_features import open_features
 from limner.metrics import score_sentences

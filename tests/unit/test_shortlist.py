@@ -12,7 +12,8 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import Examples
 from limner.data.examples import Item, Sentence
 from limner.errors import SettingsError
-from limner.evaluation.evaluate import EvaluationOptions, evaluate
+from limner.evaluation.evaluate import evaluate
+from limner.evaluation.options import EvaluationOptions
 from limner.evaluation.retrieval import RetrievalSettings, evaluate_retrieval
 from limner.features.controls import ControlFeatures
 from limner.layers.image_encoder import ImageEncoderSettings

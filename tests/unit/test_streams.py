@@ -40,7 +40,7 @@ def test_a_closed_standard_input_has_no_sentences(trained):
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_a_pipe_that_nobody_reads_prints_nothing(option):
+def test_a_closed_pipe_prints_nothing(option):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "limner", option]

@@ -118,11 +118,17 @@ def test_settings_other_than_those_of_the_weights_are_named(run, section, change
 
 
 def test_what_does_not_determine_results_may_change(run):
+    before = load_trained_model(run)
     change_config(run, lambda config: config["provenance"].update(collection="/elsewhere"))
     change_config(run, lambda config: config["recipe"].update(description="another"))
     change_config(run, lambda config: config["recipe"]["training"].update(epochs=99))
     change_config(run, lambda config: config["features"][0].update(name="moved"))
-    load_trained_model(run)
+    after = load_trained_model(run)
+    assert after.recipe.training.epochs == 99 and after.config.features[0].name == "moved"
+    assert all(
+        torch.equal(weights, after.model.state_dict()[name]) for name, weights in before.model.state_dict().items()
+    )
+    assert after.tokenizer.entries == before.tokenizer.entries
 
 
 def test_weights_of_earlier_versions_are_loaded_without_digests_of_the_settings(run):

@@ -303,14 +303,14 @@ def test_a_metric_that_cannot_be_computed_is_refused_before_training(tiny, recip
     assert not (tmp_path / "run").exists()
 
 
-def test_excluded_long_sentences_are_told_and_recorded_for_both_splits(tiny, recipe_of, tmp_path, caplog):
+def test_excluded_long_sentences_are_logged_and_recorded_for_both_splits(tiny, recipe_of, tmp_path, caplog):
     recipe = recipe_of(epochs=1)
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_tokens": 3})})
     train(recipe, tiny, tmp_path / "run")
-    told = [record.getMessage() for record in caplog.records if record.name == "limner.training.loop"]
-    assert "split 'train': skipped 33 sentences of over 3 tokens (data.max_tokens)" in told
-    assert "split 'val': skipped 9 sentences of over 3 tokens (data.max_tokens)" in told
-    assert ModelConfig.load(tmp_path / "run" / "config.json").provenance["notes"] == told
+    logged = [record.getMessage() for record in caplog.records if record.name == "limner.training.loop"]
+    assert "split 'train': skipped 33 sentences of over 3 tokens (data.max_tokens)" in logged
+    assert "split 'val': skipped 9 sentences of over 3 tokens (data.max_tokens)" in logged
+    assert ModelConfig.load(tmp_path / "run" / "config.json").provenance["notes"] == logged
 
 
 def test_a_folder_with_other_files_is_refused(tiny, recipe_of, tmp_path):

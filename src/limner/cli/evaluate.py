@@ -30,7 +30,7 @@ from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, print_json, print_next, print_scores, progress_bars
 from limner.errors import SettingsError
 from limner.storage.names import name_or_default
-from limner.storage.outputs import require_writable, save_output
+from limner.storage.outputs import SavedOutput, require_writable, save_output
 
 if TYPE_CHECKING:
     from limner.evaluation.regions import RegionOptions
@@ -100,8 +100,8 @@ def evaluate(
     """
     runs = require_models(model)
     from limner.data.collection import Collection
-    from limner.evaluation.evaluate import EvaluationOptions, evaluation_path
     from limner.evaluation.evaluate import evaluate as evaluate_models
+    from limner.evaluation.options import EvaluationOptions
     from limner.runs.trained_model import load_trained_model
 
     decoding = given(beam_size=beam_size, length_penalty=length_penalty)
@@ -130,9 +130,16 @@ def evaluate(
             command=command_line(),
             on_progress=progress,
         )
-    saved = save_output(evaluation_path(evaluation, runs[0]), evaluation.save)
+    saved = _save(evaluation, runs[0])
     _print(evaluation, models[0].recipe.published, saved.path, after_evaluate(runs[0]), as_json)
     saved.require()
+
+
+def _save(evaluation: Evaluation, run: Path) -> SavedOutput:
+    """Write an evaluation to its file in the run directory, or to a fallback."""
+    from limner.evaluation.evaluate import evaluation_path
+
+    return save_output(evaluation_path(evaluation, run), evaluation.save)
 
 
 def _print(evaluation: Evaluation, published: Published | None, path: Path, next_command: str, as_json: bool) -> None:

@@ -11,28 +11,23 @@ import glob
 import hashlib
 import json
 import logging
-import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
-import lance
-import pyarrow as pa
-
-from limner.data.examples import Item, Phrase, Region, Sentence
+from limner.data.examples import Item, Sentence
+from limner.data.items_table import OPTIONAL_COLUMNS, SCHEMA, SPLITS_KEY, item_of_row, row_checksum, write_table
+from limner.data.merging import Changes, file_name, merge_items
 from limner.errors import CollectionError, did_you_mean, system_reason
 from limner.files import LOCK_FILE, locked
 from limner.files.structured import parse_json
 from limner.progress import Progress
-from limner.storage.checksums import CHECKSUM, checksum
-from limner.storage.json_text import to_json
+from limner.storage.checksums import CHECKSUM
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, has_column, open_table
 from limner.storage.names import require_name
 from limner.storage.outputs import require_outside
@@ -43,49 +38,6 @@ ITEMS = "items.lance"
 """Folder of the items table in a collection."""
 FEATURES = "features"
 """Folder of the feature tables in a collection."""
-_TYPES = pa.list_(pa.string())
-_PHRASE = pa.struct({"first": pa.int32(), "text": pa.string(), "entity": pa.string(), "types": _TYPES})
-_SENTENCE = pa.struct(
-    {
-        "lang": pa.string(),
-        "text": pa.string(),
-        "group": pa.int32(),
-        "generated_by": pa.string(),
-        "phrases": pa.list_(_PHRASE),
-    }
-)
-_REGION = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string(), "entity": pa.string(), "types": _TYPES})
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("image", pa.string()),
-        pa.field("video", pa.string()),
-        pa.field("audio", pa.string()),
-        pa.field("sentences", pa.list_(_SENTENCE)),
-        pa.field("regions", pa.list_(_REGION)),
-        pa.field("label", pa.string()),
-        pa.field("track", pa.list_(pa.list_(pa.float32(), 4))),
-        pa.field("frame_size", pa.list_(pa.int32())),
-        pa.field("frame_labels", pa.list_(pa.string())),
-    ]
-)
-"""Columns of the items table."""
-OPTIONAL_COLUMNS = {"audio", "track", "frame_size", "frame_labels"}
-"""Columns that collections of older versions lack."""
-_SPLITS_KEY = b"limner.splits"
-"""Entry of the table's metadata with the number of items of each split, as JSON."""
-
-
-class Changes(NamedTuple):
-    """Numbers of items changed by a write."""
-
-    added: int
-    """Number of new items."""
-    updated: int
-    """Number of existing items whose contents changed."""
-    unchanged: int
-    """Number of existing items whose contents stayed the same."""
 
 
 class Collection:
@@ -147,7 +99,7 @@ class Collection:
             rows = [row for row in moved if split in (None, row["split"])]
         if not rows:
             self.require_split(split)
-        return [_item_of_row(row) for row in rows]
+        return [item_of_row(row) for row in rows]
 
     def require_split(self, split: str | None) -> None:
         """Check that a split has items; None stands for all splits.
@@ -213,12 +165,12 @@ class Collection:
         for item in self.items():
             contents = (
                 item.split,
-                _file_name(item.image),
-                _file_name(item.video),
+                file_name(item.image),
+                file_name(item.video),
                 [_sentence_contents(sentence) for sentence in item.sentences],
                 [region if region.entity or region.types else region[:2] for region in item.regions],
                 item.label,
-                *([_file_name(item.audio)] if item.audio else []),
+                *([file_name(item.audio)] if item.audio else []),
                 *([item.track] if item.track else []),
                 *([item.frame_labels] if item.frame_labels else []),
             )
@@ -244,9 +196,9 @@ class Collection:
             logger.debug("%s: has no checksums, as an earlier version wrote it; its items are not verified", self.path)
             return
         for row in rows:
-            if row.pop(CHECKSUM) != _row_checksum(row):
+            if row.pop(CHECKSUM) != row_checksum(row):
                 raise _damaged_table(self.path, f"item '{row['id']}' does not have its checksum")
-        counts = parse_json((self._dataset.schema.metadata or {}).get(_SPLITS_KEY, b"null"))
+        counts = parse_json((self._dataset.schema.metadata or {}).get(SPLITS_KEY, b"null"))
         expected = None if counts is None else counts.get(split, 0) if split is not None else sum(counts.values())
         if expected not in (None, len(rows)):
             where = "" if split is None else f" of split '{split}'"
@@ -304,8 +256,8 @@ def _create(path: Path, items: list[Item], files: Mapping[str, Path], on_progres
     """Build a new collection in a temporary folder and rename the folder."""
     with _temporary_folder(path) as folder:
         _copy_files(files, folder, folder, on_progress)
-        merged, changes = _merge_items([], items)
-        _write_table(merged, folder / ITEMS, "create")
+        merged, changes = merge_items([], items)
+        write_table(merged, folder / ITEMS, "create")
         os.rename(folder, path)
     return changes
 
@@ -315,170 +267,22 @@ def _extend(path: Path, items: list[Item], files: Mapping[str, Path], on_progres
     exists = (path / ITEMS).is_dir()
     for leftover in (path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
         leftover.unlink(missing_ok=True)
-    merged, changes = _merge_items(Collection.open(path).items() if exists else [], items)
+    merged, changes = merge_items(Collection.open(path).items() if exists else [], items)
     with _temporary_folder(path / "files") as folder:
         _copy_files(files, folder, path, on_progress)
     if not exists:
         with _temporary_folder(path / ITEMS) as table:
-            _write_table(merged, table, "create")
+            write_table(merged, table, "create")
             os.rename(table, path / ITEMS)
     elif changes.added or changes.updated:
-        _write_table(merged, path / ITEMS, "overwrite")
+        write_table(merged, path / ITEMS, "overwrite")
     return changes
-
-
-def _merge_items(old: list[Item], new: list[Item]) -> tuple[list[Item], Changes]:
-    merged = {item.id: item for item in old}
-    before = dict(merged)
-    for row in _arrow_table(new).to_pylist():  # through Arrow, since boxes are compared in stored precision
-        item = _item_of_row(row)
-        merged[item.id] = _merge(merged.get(item.id, item), item)
-    added = len(merged) - len(before)
-    existing = {item.id for item in new} & before.keys()
-    updated = sum(merged[key] != before[key] for key in existing)
-    return list(merged.values()), Changes(added, updated, len(existing) - updated)
-
-
-def _merge(old: Item, new: Item) -> Item:
-    """Merge two versions of an item; `new` may change folders of files and fill empty fields only.
-
-    Raises:
-        CollectionError: the split, the label or a file name differs.
-    """
-    for name, old_value, new_value in (
-        ("split", old.split, new.split),
-        ("label", old.label, new.label),
-        ("frame_labels", old.frame_labels or None, new.frame_labels or None),
-        ("image", _file_name(old.image), _file_name(new.image)),
-        ("video", _file_name(old.video), _file_name(new.video)),
-        ("audio file", _file_name(old.audio), _file_name(new.audio)),
-    ):
-        if old_value != new_value and old_value is not None and new_value is not None:
-            hint = " (repeat --split auto if it was used before)" if name == "split" else ""
-            raise CollectionError(
-                f"item '{old.id}': its {name} is '{old_value}' in the collection and '{new_value}' in the new items; "
-                f"write to another collection, or correct the source{hint}"
-            )
-    return replace(
-        old,
-        image=new.image or old.image,
-        video=new.video or old.video,
-        audio=new.audio or old.audio,
-        label=old.label if new.label is None else new.label,
-        track=new.track or old.track,
-        frame_size=new.frame_size or old.frame_size,
-        frame_labels=new.frame_labels or old.frame_labels,
-        sentences=_merge_sentences(old.sentences + new.sentences),
-        regions=tuple(dict.fromkeys(old.regions + new.regions)),
-    )
-
-
-def _merge_sentences(sentences: Sequence[Sentence]) -> tuple[Sentence, ...]:
-    human = {sentence[:3] for sentence in sentences if not sentence.generated_by}
-    merged: dict[tuple[object, ...], Sentence] = {}
-    for sentence in sentences:
-        if sentence.generated_by and sentence[:3] in human:
-            continue
-        known = merged.setdefault(sentence[:4], sentence)
-        if sentence.phrases != known.phrases:
-            phrases = sorted(dict.fromkeys(known.phrases + sentence.phrases), key=lambda phrase: phrase.first)
-            merged[sentence[:4]] = known._replace(phrases=tuple(phrases))
-    return tuple(merged.values())
-
-
-def _item_of_row(row: dict[str, Any]) -> Item:
-    """Convert a row to an item.
-
-    Raises:
-        CollectionError: a file name, a box or a sentence is impossible, as in a damaged row without a checksum.
-    """
-    if any(None in (sentence["lang"], sentence["text"]) for sentence in row["sentences"] or ()):
-        raise CollectionError(
-            f"item '{row['id']}': expected sentences with a language and a text; correct the source, import it again"
-        )
-    names = [row["image"], row["video"], row.get("audio")]
-    boxes = [*(region["box"] for region in row["regions"] or ()), *(row.get("track") or ())]
-    if any(name and "\0" in name for name in names) or not all(map(math.isfinite, chain.from_iterable(boxes))):
-        raise CollectionError(
-            f"item '{row['id']}': expected names of files without the character NUL, and boxes of finite numbers; "
-            "correct the source, and import it again"
-        )
-    return Item(
-        id=row["id"],
-        split=row["split"],
-        image=row["image"],
-        video=row["video"],
-        audio=row.get("audio"),
-        sentences=tuple([_sentence_of_row(s) for s in row["sentences"] or ()]),
-        regions=tuple([_region_of_row(region) for region in row["regions"] or ()]),
-        label=row["label"],
-        track=tuple([tuple(box) for box in row.get("track") or ()]),
-        frame_size=_frame_size_of_row(row),
-        frame_labels=tuple(row.get("frame_labels") or ()),
-    )
-
-
-def _frame_size_of_row(row: dict[str, Any]) -> tuple[int, int] | None:
-    size = row.get("frame_size")
-    return (size[0], size[1]) if size else None
-
-
-def _sentence_of_row(row: dict[str, Any]) -> Sentence:
-    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", _phrases_of_row(row))
-
-
-def _phrases_of_row(row: dict[str, Any]) -> tuple[Phrase, ...]:
-    return tuple([Phrase(p["first"], p["text"], p["entity"], tuple(p["types"])) for p in row.get("phrases") or ()])
-
-
-def _region_of_row(row: dict[str, Any]) -> Region:
-    return Region(tuple(row["box"]), row["text"], row.get("entity") or "", tuple(row.get("types") or ()))
-
-
-def _sentence_row(sentence: Sentence) -> dict[str, Any]:
-    return {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}
 
 
 def _sentence_contents(sentence: Sentence) -> tuple[object, ...]:
     """Fields of a sentence in the fingerprint; fields that are empty in most collections are omitted."""
     contents = sentence[:4] if sentence.generated_by else sentence[:3]
     return (*contents, sentence.phrases) if sentence.phrases else contents
-
-
-def _arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
-    return pa.Table.from_pylist(
-        [
-            {
-                "id": item.id,
-                "split": item.split,
-                "image": item.image,
-                "video": item.video,
-                "audio": item.audio,
-                "sentences": [_sentence_row(sentence) for sentence in item.sentences],
-                "regions": [region._asdict() for region in item.regions],
-                "label": item.label,
-                "track": [list(box) for box in item.track],
-                "frame_size": item.frame_size,
-                "frame_labels": item.frame_labels,
-            }
-            for item in items
-        ],
-        schema=SCHEMA,
-    )
-
-
-def _write_table(items: list[Item], table: Path, mode: str) -> None:
-    rows = _arrow_table(items)
-    checksums = pa.array([_row_checksum(row) for row in rows.to_pylist()], pa.uint64())
-    counts = Counter(item.split for item in items)
-    rows = rows.append_column(pa.field(CHECKSUM, pa.uint64()), checksums)
-    rows = rows.replace_schema_metadata({_SPLITS_KEY: to_json(counts)})
-    lance.write_dataset(rows, str(table), mode=mode)
-
-
-def _row_checksum(row: dict[str, Any]) -> int:
-    """Compute the checksum of the stored columns of an item, by name."""
-    return checksum(json.dumps(row, check_circular=False).encode())
 
 
 def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_progress: Progress | None) -> None:
@@ -539,7 +343,3 @@ def _short_path(path: Path) -> Path:
 
 def _damaged_table(path: Path, reason: str) -> CollectionError:
     return CollectionError(f"{path / ITEMS}: damaged; remove it and import the source again ({reason})")
-
-
-def _file_name(path: str | None) -> str | None:
-    return None if path is None else path.rpartition("/")[2]

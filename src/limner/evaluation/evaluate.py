@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from limner.bounds import Bytes, CountOrNone, Seed
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.region_items import RegionItem
@@ -20,15 +19,20 @@ from limner.errors import SettingsError
 from limner.evaluation.gates import gate_scores, measure_gates
 from limner.evaluation.hypothesis_statistics import Texts, hypothesis_statistics
 from limner.evaluation.labels import label_texts
-from limner.evaluation.regions import RegionEvaluation, RegionOptions, evaluate_regions
+from limner.evaluation.options import (
+    EvaluationOptions,
+    changed_settings,
+    require_regions,
+    sentence_metrics,
+    with_control_signature,
+)
+from limner.evaluation.regions import RegionEvaluation, evaluate_regions
 from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, evaluate_retrieval
 from limner.evaluation.sampled_bleu import sampled_scores
-from limner.features.controls import ImageControl
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
 from limner.inference.generate import generate, require_ensemble
 from limner.metrics import (
-    REGION_METRICS,
     Score,
     default_metrics,
     label_f1_scores,
@@ -37,13 +41,12 @@ from limner.metrics import (
     sentence_scores,
 )
 from limner.metrics.classification import accuracy_statistics
-from limner.retrieval.all_pairs import MEMORY_BUDGET, require_budget
-from limner.retrieval.marginal import MARGINAL_IMAGES, sample_items
+from limner.retrieval.all_pairs import require_budget
+from limner.retrieval.marginal import sample_items
 from limner.retrieval.shortlist import require_shortlist
 from limner.runs.recipe import EvaluationSettings
 from limner.runs.records import EvaluatedItem, Evaluation, GateStatistics
 from limner.runs.trained_model import TrainedModel
-from limner.settings import Settings
 from limner.storage.names import name_or_default, require_name
 from limner.text.labels import LABEL_LANGUAGES
 
@@ -51,34 +54,6 @@ MAX_LABEL_SCORES = 30
 """Maximum number of labels whose F1 is reported label by label."""
 
 logger = logging.getLogger(__name__)
-
-
-class EvaluationOptions(Settings):
-    """Options of an evaluation."""
-
-    split: str | None = None
-    """Split to evaluate; None for the recipe's test split."""
-    decoding: DecodingSettings | None = None
-    """Decoding settings; None for the recipe's."""
-    measures: EvaluationSettings | None = None
-    """Additional measures; None for the recipe's."""
-    metrics: tuple[str, ...] | None = None
-    """Names of metrics of sentences or labels, or `map` and `localisation_map` of regions; None for all metrics of the
-    target."""
-    retrieval: bool = True
-    """Whether to evaluate image-text retrieval, which scores every sentence with every image."""
-    marginal_images: CountOrNone = MARGINAL_IMAGES
-    """Number of training images sampled for the normalisation of Mao et al. (2015), eq. 7."""
-    image_control: ImageControl = "right"
-    """Images given to the model in place of the right ones, see `control_features`."""
-    skip_missing: bool = False
-    """Whether items whose image has no features are left out and counted instead of being an error."""
-    seed: Seed = 1
-    """Seed of sampled images and sentences, of shuffled images, and of the example queries."""
-    budget: Bytes = MEMORY_BUDGET
-    """Working memory of retrieval in bytes."""
-    regions: RegionOptions = RegionOptions()
-    """Options of a dense captioner."""
 
 
 class _Task(NamedTuple):
@@ -138,9 +113,9 @@ def evaluate(
     """
     began = time.perf_counter()
     options = options or EvaluationOptions()
-    require_metrics(_sentence_metrics(options) or ())
+    require_metrics(sentence_metrics(options) or ())
     require_ensemble(models)
-    _require_regions(models[0], options)
+    require_regions(models[0], options)
     task = _open(models, collection, options, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     if retrieval_features is not None:
@@ -148,7 +123,7 @@ def evaluate(
         require_budget(options.budget)
     task = _with_image_control(task)
     # A baseline does not write the model's sentences, and metrics of regions alone do not need them.
-    decoded = None if options.regions.baseline or _sentence_metrics(options) == () else _decode(task)
+    decoded = None if options.regions.baseline or sentence_metrics(options) == () else _decode(task)
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
@@ -166,7 +141,7 @@ def evaluate(
         seconds=time.perf_counter() - began,
         left_out=task.examples.without_features,
         notes=_notes(task, decoded),
-        scores=tuple(_with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
+        scores=tuple(with_control_signature((*regions.scores, *scores, *retrieval.scores), options)),
         items=() if decoded is None else tuple(_evaluated_items(task, decoded)),
         retrieval=retrieval.shown,
         gates=gates,
@@ -245,7 +220,7 @@ def _decode(task: _Task) -> _Decoded:
 def _sentence_scores(task: _Task, decoded: _Decoded) -> list[Score]:
     """Compute the scores of the hypotheses, of sampled sentences, and the perplexity of the references."""
     first, measures, (inputs, best, texts) = task.first, task.measures, decoded
-    metrics = _sentence_metrics(task.options) or default_metrics(first.recipe.data.lang)
+    metrics = sentence_metrics(task.options) or default_metrics(first.recipe.data.lang)
     statistics = hypothesis_statistics(first.tokenizer, best, inputs, metrics, texts)
     scores = [metric.score for metric in statistics]
     tokens = [first.tokenizer.decode(hypothesis.tokens) for hypothesis in best]
@@ -310,55 +285,11 @@ def _evaluate_regions(task: _Task) -> RegionEvaluation:
     )
 
 
-def _sentence_metrics(options: EvaluationOptions) -> tuple[str, ...] | None:
-    """Return the metrics of sentences or labels among the chosen ones; None if no metrics were chosen."""
-    if not options.metrics:
-        return None
-    return tuple(name for name in options.metrics if name not in REGION_METRICS)
-
-
-def _require_regions(model: TrainedModel, options: EvaluationOptions) -> None:
-    """Check that there are detected regions for their metrics, and to give the sentences of a baseline to.
-
-    Raises:
-        SettingsError: the model does not describe regions, or the images are not the right ones.
-    """
-    baseline = options.regions.baseline
-    chosen = [name for name in options.metrics or () if name in REGION_METRICS]
-    if chosen and not model.recipe.model.describes_regions:
-        raise SettingsError(
-            f"metric '{chosen[0]}': expected a model that describes regions, got '{model.recipe.model.name}'; choose "
-            "metrics of sentences"
-        )
-    if baseline and not model.recipe.model.describes_regions:
-        raise SettingsError(
-            f"region baseline '{baseline}': expected a model that describes regions, got '{model.recipe.model.name}'; "
-            "leave it out"
-        )
-    if baseline and options.image_control != "right":
-        raise SettingsError(
-            f"region baseline '{baseline}': expected image control 'right', got '{options.image_control}'; leave "
-            "one of them out"
-        )
-
-
 def _measured(task: _Task) -> str:
     """Signature of the settings that differ from the recipe's, and of the baseline of regions."""
     baseline = task.options.regions.baseline
-    changed = _changed_settings(task.measures, task.first.recipe.evaluation)
+    changed = changed_settings(task.measures, task.first.recipe.evaluation)
     return ",".join(part for part in (changed, f"region_{baseline}" if baseline else "") if part)
-
-
-def _changed_settings(measures: EvaluationSettings, default: EvaluationSettings) -> str:
-    before = default.model_dump()
-    return ",".join(f"{key}{value or 0}" for key, value in measures.model_dump().items() if value != before[key])
-
-
-def _with_control_signature(scores: Iterable[Score], options: EvaluationOptions) -> Iterable[Score]:
-    """Append the image control to the signature of every score, unless the images are the right ones."""
-    control = options.image_control
-    suffix = {"right": "", "shuffled": f"|images:shuffled,seed{options.seed}"}.get(control, f"|images:{control}")
-    return (score._replace(signature=score.signature + suffix) for score in scores)
 
 
 def _training_sentences(model: TrainedModel, collection: Collection) -> list[str]:

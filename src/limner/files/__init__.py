@@ -240,8 +240,8 @@ def locked(folder: Path, error_type: type[LimnerError], lock_file: Path | None =
         lock.acquire()
     except Timeout:
         raise error_type(f"{folder}: another process is writing to it; wait until it ends") from None
-    except (OSError, NotImplementedError) as error:
-        if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC):
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC):
             raise error_type(
                 f"{folder}: cannot be written ({system_reason(error)}); check its permissions and the free disk space"
             ) from None

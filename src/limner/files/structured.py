@@ -1,6 +1,6 @@
 """The one reader of YAML and JSON: nesting, size and references are bounded, and every fault is one line.
 
-The text of a file is data of somebody else. A few kilobytes of YAML can describe gigabytes (references to references),
+The text of a file is untrusted data. A few kilobytes of YAML can describe gigabytes (references to references),
 and a few kilobytes of brackets exhaust the stack of a recursive program; both are refused before values are built. So
 is a key that occurs twice in one mapping, of which the parsers of the libraries keep the last value.
 """

@@ -8,6 +8,7 @@ Shapes: B batch, E input size, H hidden, G gates of the cell.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -76,7 +77,7 @@ class CellState(NamedTuple):
     cell: Tensor | None = None  # (B, H): the memory cell c_t of an LSTM; None for other cells
 
 
-class Cell(nn.Module):
+class Cell(nn.Module, ABC):
     """Base of the cells: the products with the input and with the previous state, for all gates."""
 
     gates: ClassVar[int] = 1
@@ -114,6 +115,7 @@ class Cell(nn.Module):
         zeros = self.recurrent.new_zeros(rows, self.hidden_dim, dtype=at_least_float32(self.recurrent))
         return CellState(zeros, zeros if self.has_memory_cell else None)
 
+    @abstractmethod
     def forward(self, projected: Tensor, state: CellState, read: Tensor | None = None) -> CellState:
         """Compute one step.
 
@@ -123,7 +125,6 @@ class Cell(nn.Module):
             read: vectors (B, H) that the products with W_h read in place of h_{t-1}, for dropout of the recurrent state
                 or a deep transition; None for h_{t-1}.
         """
-        raise NotImplementedError
 
     def _products(self, projected: Tensor, state: CellState, read: Tensor | None) -> Tensor:
         """Compute W_x x_t + W_h h_{t-1} + b of all gates, (B, G H), in the precision of the state."""

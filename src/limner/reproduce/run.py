@@ -8,7 +8,8 @@ from pathlib import Path
 from limner.data.collection import Collection
 from limner.diagnosis.gradients import GradientNorms, gradient_path, measure_gradients
 from limner.errors import SettingsError, did_you_mean
-from limner.evaluation.evaluate import EvaluationOptions, evaluate
+from limner.evaluation.evaluate import evaluate
+from limner.evaluation.options import EvaluationOptions
 from limner.progress import StageProgress
 from limner.reproduce.plan import (
     ReproductionJob,

@@ -17,7 +17,7 @@ MIN_SHARE = 0.1
 UNSPACED_LANGUAGES = ("zh", "yue", "wuu", "ja", "th", "lo", "km", "my")
 """Codes of languages whose scripts have no spaces between words."""
 
-# Blocks of Unicode; their digits, punctuation and marks are told apart by category.
+# Blocks of Unicode; their digits, punctuation and marks are distinguished by category.
 _UNSPACED = re.compile(
     "["
     "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3038-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han

@@ -11,7 +11,8 @@ from limner.bounds import Few, Folds, Half, Seed
 from limner.data.collection import Collection
 from limner.data.examples import Item
 from limner.errors import SettingsError
-from limner.evaluation.evaluate import EvaluationOptions, evaluate, save_evaluation
+from limner.evaluation.evaluate import evaluate, save_evaluation
+from limner.evaluation.options import EvaluationOptions
 from limner.metrics.classification import ACCURACY, accuracy_statistics
 from limner.metrics.significance import approximate_randomisation
 from limner.runs.recipe import Recipe
@@ -100,7 +101,7 @@ def cross_validate(
         on_fold: called with the number of a fold, from 1, and its evaluation.
 
     Raises:
-        SettingsError: there are too few items, or baselines are asked for and the model does not classify texts.
+        SettingsError: there are too few items, or baselines are requested and the model does not classify texts.
         LimnerError: see `train` and `evaluate`.
     """
     settings = settings or CrossValidationSettings()

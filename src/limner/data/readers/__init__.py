@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from limner.data.collection import Changes, Collection, write_items
+from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
+from limner.data.merging import Changes
 from limner.data.readers.coco import read_coco, read_karpathy
 from limner.data.readers.corpus_files import ReaderOptions
 from limner.data.readers.flickr import read_flickr

@@ -191,7 +191,7 @@ class FolderFiles(NamedTuple):
     """Files below a folder, sorted by path."""
 
     media: list[Path]
-    """Files of the modalities that were asked for."""
+    """Files of the requested modalities."""
     others: list[Path]
     """All other files."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,7 @@ def _recorded_source(spec: FeatureSpec, remedy: str) -> str:
     """Return the recorded name of a backbone; a run or a collection from elsewhere must not choose a place to read.
 
     Raises:
-        BackboneError: it is not the name of a built-in backbone or a hub id.
+        BackboneError: it is not the name of a built-in backbone or a hub id, or is also the path of an existing file.
     """
     source = spec.source or ""
     is_file = ":" in source  # family:FILE
@@ -169,6 +170,12 @@ def _recorded_source(spec: FeatureSpec, remedy: str) -> str:
         raise BackboneError(
             f"the features '{spec.name}' were computed by '{spec.backbone}' at {source or 'an unknown place'}, and "
             f"only names of built-in backbones and of the hub are taken from a run; {remedy}"
+        )
+    if os.path.lexists(source) and not source.startswith(PREFIX):
+        raise BackboneError(
+            f"the features '{spec.name}' were computed by '{source}' of the hub, and the current folder has a file or "
+            f"folder of this name, which is not read because a run names it; write --backbone {source} to read it, or "
+            "run the command in another folder"
         )
     return source
 

@@ -1,0 +1,148 @@
+"""The Lance table of the items of a collection: its schema, and the conversion of items to rows and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from limner.data.examples import Item, Phrase, Region, Sentence
+from limner.errors import CollectionError
+from limner.storage.checksums import CHECKSUM, checksum
+from limner.storage.json_text import to_json
+
+_TYPES = pa.list_(pa.string())
+_PHRASE = pa.struct({"first": pa.int32(), "text": pa.string(), "entity": pa.string(), "types": _TYPES})
+_SENTENCE = pa.struct(
+    {
+        "lang": pa.string(),
+        "text": pa.string(),
+        "group": pa.int32(),
+        "generated_by": pa.string(),
+        "phrases": pa.list_(_PHRASE),
+    }
+)
+_REGION = pa.struct({"box": pa.list_(pa.float32(), 4), "text": pa.string(), "entity": pa.string(), "types": _TYPES})
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("image", pa.string()),
+        pa.field("video", pa.string()),
+        pa.field("audio", pa.string()),
+        pa.field("sentences", pa.list_(_SENTENCE)),
+        pa.field("regions", pa.list_(_REGION)),
+        pa.field("label", pa.string()),
+        pa.field("track", pa.list_(pa.list_(pa.float32(), 4))),
+        pa.field("frame_size", pa.list_(pa.int32())),
+        pa.field("frame_labels", pa.list_(pa.string())),
+    ]
+)
+"""Columns of the items table."""
+OPTIONAL_COLUMNS = {"audio", "track", "frame_size", "frame_labels"}
+"""Columns that collections of older versions lack."""
+SPLITS_KEY = b"limner.splits"
+"""Entry of the table's metadata with the number of items of each split, as JSON."""
+
+
+def arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
+    """Convert items to a table of Arrow with the columns of the items table."""
+    return pa.Table.from_pylist(
+        [
+            {
+                "id": item.id,
+                "split": item.split,
+                "image": item.image,
+                "video": item.video,
+                "audio": item.audio,
+                "sentences": [_sentence_row(sentence) for sentence in item.sentences],
+                "regions": [region._asdict() for region in item.regions],
+                "label": item.label,
+                "track": [list(box) for box in item.track],
+                "frame_size": item.frame_size,
+                "frame_labels": item.frame_labels,
+            }
+            for item in items
+        ],
+        schema=SCHEMA,
+    )
+
+
+def write_table(items: list[Item], table: Path, mode: str) -> None:
+    """Write the items with a checksum of each and the number of items of each split.
+
+    Args:
+        items: all items of the collection.
+        table: folder of the table.
+        mode: 'create' or 'overwrite'.
+    """
+    rows = arrow_table(items)
+    checksums = pa.array([row_checksum(row) for row in rows.to_pylist()], pa.uint64())
+    counts = Counter(item.split for item in items)
+    rows = rows.append_column(pa.field(CHECKSUM, pa.uint64()), checksums)
+    rows = rows.replace_schema_metadata({SPLITS_KEY: to_json(counts)})
+    lance.write_dataset(rows, str(table), mode=mode)
+
+
+def row_checksum(row: dict[str, Any]) -> int:
+    """Compute the checksum of the stored columns of an item, by name."""
+    return checksum(json.dumps(row, check_circular=False).encode())
+
+
+def item_of_row(row: dict[str, Any]) -> Item:
+    """Convert a row to an item.
+
+    Raises:
+        CollectionError: a file name, a box or a sentence is impossible, as in a damaged row without a checksum.
+    """
+    if any(None in (sentence["lang"], sentence["text"]) for sentence in row["sentences"] or ()):
+        raise CollectionError(
+            f"item '{row['id']}': expected sentences with a language and a text; correct the source, import it again"
+        )
+    names = [row["image"], row["video"], row.get("audio")]
+    boxes = [*(region["box"] for region in row["regions"] or ()), *(row.get("track") or ())]
+    if any(name and "\0" in name for name in names) or not all(map(math.isfinite, chain.from_iterable(boxes))):
+        raise CollectionError(
+            f"item '{row['id']}': expected names of files without the character NUL, and boxes of finite numbers; "
+            "correct the source, and import it again"
+        )
+    return Item(
+        id=row["id"],
+        split=row["split"],
+        image=row["image"],
+        video=row["video"],
+        audio=row.get("audio"),
+        sentences=tuple([_sentence_of_row(s) for s in row["sentences"] or ()]),
+        regions=tuple([_region_of_row(region) for region in row["regions"] or ()]),
+        label=row["label"],
+        track=tuple([tuple(box) for box in row.get("track") or ()]),
+        frame_size=_frame_size_of_row(row),
+        frame_labels=tuple(row.get("frame_labels") or ()),
+    )
+
+
+def _frame_size_of_row(row: dict[str, Any]) -> tuple[int, int] | None:
+    size = row.get("frame_size")
+    return (size[0], size[1]) if size else None
+
+
+def _sentence_of_row(row: dict[str, Any]) -> Sentence:
+    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", _phrases_of_row(row))
+
+
+def _phrases_of_row(row: dict[str, Any]) -> tuple[Phrase, ...]:
+    return tuple([Phrase(p["first"], p["text"], p["entity"], tuple(p["types"])) for p in row.get("phrases") or ()])
+
+
+def _region_of_row(row: dict[str, Any]) -> Region:
+    return Region(tuple(row["box"]), row["text"], row.get("entity") or "", tuple(row.get("types") or ()))
+
+
+def _sentence_row(sentence: Sentence) -> dict[str, Any]:
+    return {**sentence._asdict(), "phrases": [phrase._asdict() for phrase in sentence.phrases]}

@@ -131,6 +131,8 @@ MebibytesOrNone = Annotated[int, Bounds(0, 2**24)]
 """Memory in MiB; 0 for none."""
 Bytes = Annotated[int, Bounds(1, 2**44)]
 """Memory in bytes."""
+BytesOrNone = Annotated[int, Bounds(0, 2**44)]
+"""Memory in bytes; 0 for none."""
 
 # Decoding and text.
 BeamSize = Annotated[int, Bounds(1, 100_000)]
@@ -237,3 +239,15 @@ Frequency = Annotated[float, Bounds(0, 24_000, whole=False)]
 """Frequency in hertz."""
 Resampling = Annotated[int, Bounds(0, 5)]
 """Number of a resampling filter of Pillow."""
+PixelCount = Annotated[int, Bounds(1, 89_478_485)]
+"""Number of pixels of an image; at most what is decoded."""
+
+# The service.
+Port = Annotated[int, Bounds(0, 65_535)]
+"""TCP port; 0 for a free one."""
+Processes = Annotated[int, Bounds(1, 64)]
+"""Number of processes."""
+RequestCount = Annotated[int, Bounds(1, 100_000)]
+"""Number of requests."""
+TimeLimit = Annotated[float, Bounds(0.01, 3_600, whole=False)]
+"""Time limit of a request in seconds."""

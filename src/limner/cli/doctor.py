@@ -27,6 +27,7 @@ PURPOSES = {
     "ja": "BLEU over Japanese words",
     "ko": "BLEU over Korean words",
     "words": "maps of word embeddings",
+    "serve": "the service: limner serve",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
 }
 

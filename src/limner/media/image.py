@@ -88,20 +88,23 @@ def open_image(source: ImageInput, *, min_side: int | None = None) -> Image.Imag
         raise MediaError(f"{name}: damaged image ({reason}); copy it again from its source or remove it") from None
 
 
-def image_size(path: Path | str) -> tuple[int, int]:
-    """Width and height of an image file in pixels after its EXIF orientation is applied; pixels are not decoded.
+def image_size(source: Path | str | bytes) -> tuple[int, int]:
+    """Width and height of an image in pixels after its EXIF orientation is applied; pixels are not decoded.
+
+    Args:
+        source: a file, or its encoded bytes.
 
     Raises:
         MediaError: the file is missing or not an image.
     """
     try:
-        with _opened(path) as stream, Image.open(stream, formats=_formats()) as image:
+        with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
             sideways = image.getexif().get(ExifTags.Base.Orientation, 1) in (5, 6, 7, 8)
             return (image.height, image.width) if sideways else image.size
     except MediaError:
         raise
     except Exception:  # the decoders raise almost any exception for a damaged file
-        raise MediaError(_not_an_image(str(path), str(path))) from None
+        raise MediaError(_not_an_image(source, describe_input(source))) from None
 
 
 @contextlib.contextmanager

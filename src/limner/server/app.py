@@ -1,0 +1,84 @@
+"""The application: routes, limits, keys, errors and metrics in one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from limner.errors import LimnerError
+from limner.server import own_api
+from limner.server.engine import Engine
+from limner.server.errors import Problem, error_body, problem_of
+from limner.server.models import Models, load_served_models
+from limner.server.settings import ServerSettings
+
+ROUTERS: tuple[APIRouter, ...] = (own_api.router,)
+"""Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.server.own_api`)."""
+STATIC = Path(__file__).parent / "static"
+"""Files of the page, served at `/`."""
+
+logger = logging.getLogger(__name__)
+
+
+def create_app(settings: ServerSettings, load: Callable[[ServerSettings], Models] = load_served_models) -> FastAPI:
+    """Create the application; the models are loaded when it starts.
+
+    Args:
+        settings: settings of the service.
+        load: loads the models; tests give their own.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = Engine(load(settings), settings)
+        app.state.engine = engine
+        engine.start()
+        yield
+        await engine.stop()
+
+    app = FastAPI(title="Limner", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.settings = settings
+    for router in ROUTERS:
+        app.include_router(router)
+    _add_error_handlers(app)
+    if STATIC.is_dir():
+        app.mount("/", StaticFiles(directory=STATIC, html=True), name="page")
+    return app
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with the error object of the API of the path."""
+
+    def answer(request: Request, problem: Problem) -> JSONResponse:
+        return JSONResponse(error_body(request.url.path, problem), problem.status, problem.headers)
+
+    @app.exception_handler(LimnerError)
+    async def limner_error(request: Request, error: LimnerError) -> JSONResponse:
+        problem = problem_of(error)
+        if problem.status == 500:
+            logger.error("%s %s: %s", request.method, request.url.path, error)
+        return answer(request, problem)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != "body")
+        message = f"{place}: {first['msg']}" if place else str(first["msg"])
+        return answer(request, Problem(422, "invalid_request_error", message, place or None))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+        return answer(request, Problem(error.status_code, kind, str(error.detail)))
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        return answer(request, problem_of(error))

@@ -1,0 +1,302 @@
+"""The engine: what the routes call. Requests wait here, are computed by one thread, and their events are streamed.
+
+    stream = await engine.describe(image, decoding={"beam_size": 5})    # errors of the request are raised here
+    async for event in stream: ...                                      # TokenEvent …, then one FinalEvent
+    final = await stream.final()                                        # or: only the end
+    await stream.aclose()                                               # cancels what is not computed yet
+
+`image` is the encoded bytes of an image (see `limner.server.images`). `decoding` has fields of `DecodingSettings` to
+change, such as beam_size, n_best, length_penalty, min_length, max_length, and sample={"temperature": …, "seed": …}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from limner.server.errors import (
+    InvalidRequestError,
+    NotSupportedError,
+    QueueFullError,
+    RequestTimeoutError,
+    StoppingError,
+)
+from limner.server.events import Event, FinalEvent
+from limner.server.models import Models, ServedModel
+from limner.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from limner.inference.scorer import SentenceScore
+    from limner.server.worker import Job, Worker
+
+Result = TypeVar("Result")
+Decoding = Mapping[str, Any]
+
+
+class EventStream(AsyncIterator[Event]):
+    """Events of one accepted request: tokens as they are decided, and a `FinalEvent` at the end.
+
+    Closing the stream, or dropping it, cancels the request. Reading it raises `RequestTimeoutError` after the time
+    limit.
+    """
+
+    def __init__(self, engine: Engine, job: Job, events: asyncio.Queue[Event | BaseException], deadline: float) -> None:
+        self._engine, self._job, self._events, self._deadline = engine, job, events, deadline
+        self._open = True
+
+    async def __anext__(self) -> Event:
+        """Return the next event."""
+        if not self._open:
+            raise StopAsyncIteration
+        try:
+            remaining = self._deadline - time.monotonic()
+            event = await asyncio.wait_for(self._events.get(), max(0.0, remaining))
+        except TimeoutError:
+            self._close()
+            raise RequestTimeoutError(
+                f"not answered within {self._engine.settings.timeout:g} seconds; ask for less, or again later"
+            ) from None
+        except BaseException:
+            self._close()
+            raise
+        if isinstance(event, FinalEvent):
+            self._close()
+        elif isinstance(event, BaseException):
+            self._close()
+            raise event
+        return event
+
+    async def final(self) -> FinalEvent:
+        """Read the stream to its end; return the final event."""
+        async for event in self:
+            if isinstance(event, FinalEvent):
+                return event
+        raise AssertionError("a stream without a final event")
+
+    async def aclose(self) -> None:
+        """Cancel the request unless it is finished."""
+        self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self._job.cancelled = True
+            self._engine.release()
+
+
+class Engine:
+    """Served models, the queue of requests, and the thread that computes them."""
+
+    def __init__(self, models: Models, settings: ServerSettings) -> None:
+        """Create an engine that `start` starts."""
+        from limner.server.worker import Worker
+
+        self.models, self.settings = models, settings
+        self.active = 0
+        self.stopping = False
+        self._idle = asyncio.Event()
+        self._readers = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="read-image")
+        self._worker: Worker = Worker(settings)
+
+    def start(self) -> None:
+        """Start the thread that computes."""
+        self._worker.start()
+
+    async def stop(self) -> None:
+        """Refuse new requests, finish those that are accepted, and end the threads."""
+        self.stopping = True
+        while self.active:
+            self._idle.clear()
+            await self._idle.wait()
+        self._worker.stop()
+        self._readers.shutdown(wait=False)
+
+    async def describe(
+        self,
+        image: bytes,
+        *,
+        model: str | None = None,
+        lang: str | None = None,
+        decoding: Decoding | None = None,
+        prefix: str = "",
+        must_include: Sequence[str] = (),
+        attention: bool = False,
+    ) -> EventStream:
+        """Caption an image.
+
+        Args:
+            image: encoded bytes of the image.
+            model: name of a served model; default: the first captioner, of the language if one has it.
+            lang: language of the caption; default: the first of the model.
+            decoding: fields of `DecodingSettings` to change.
+            prefix: words that the caption starts with.
+            must_include: words or phrases that the caption includes.
+            attention: whether tokens have their attention weights, for models that attend to locations.
+
+        Raises:
+            ServerError: the queue is full, the service stops, or there is no such model or language.
+            SettingsError: a decoding setting is unknown or not allowed.
+            MediaError: the image cannot be decoded.
+        """
+        served = self.models.get(model, "describe", lang)
+        generator = served.generator(lang)
+        return await self._generate(served, generator, image, None, decoding, prefix, must_include, attention)
+
+    async def describe_all(self, image: bytes, **options: Any) -> FinalEvent:  # noqa: ANN401
+        """Caption an image and wait for the end; arguments and errors are those of `describe`."""
+        return await (await self.describe(image, **options)).final()
+
+    async def translate(
+        self,
+        text: str,
+        *,
+        image: bytes | None = None,
+        model: str | None = None,
+        source: str | None = None,
+        target: str | None = None,
+        decoding: Decoding | None = None,
+        must_include: Sequence[str] = (),
+        attention: bool = False,
+    ) -> EventStream:
+        """Translate a sentence; an empty one has an empty translation.
+
+        Args:
+            text: plain text in the source language.
+            image: encoded bytes of its image; None to translate the text alone.
+            model: name of a served model; default: the first translator of the languages.
+            source: language of the text; default: that of the model.
+            target: language of the translation; default: that of the model.
+            decoding: fields of `DecodingSettings` to change.
+            must_include: words or phrases that the translation includes.
+            attention: whether tokens have their attention weights over the image.
+
+        Raises:
+            ServerError: as for `describe`.
+            SettingsError: the text is too long, or a decoding setting is unknown or not allowed.
+            MediaError: the image cannot be decoded.
+        """
+        served = self.translator(model, source, target)
+        generator = served.generator(target)
+        return await self._generate(served, generator, image, text, decoding, "", must_include, attention)
+
+    async def translate_all(self, text: str, **options: Any) -> FinalEvent:  # noqa: ANN401
+        """Translate a sentence and wait for the end; arguments and errors are those of `translate`."""
+        return await (await self.translate(text, **options)).final()
+
+    def translator(self, model: str | None, source: str | None, target: str | None) -> ServedModel:
+        """Find the translator of a pair of languages; arguments and errors are those of `translate`."""
+        if model is not None:
+            served = self.models.get(model, "translate")
+            if source not in (None, served.source):
+                raise InvalidRequestError(
+                    f"source '{source}': model '{served.name}' translates from {served.source}", "source"
+                )
+            return served
+        able = [one for one in self.models if one.task == "translate"]
+        for served in able:
+            if source in (None, served.source) and (target is None or target in served.languages):
+                return served
+        if not able:
+            return self.models.get(None, "translate")
+        pairs = ", ".join(f"{one.source} to {lang}" for one in able for lang in one.languages)
+        raise NotSupportedError(f"no model translates from {source or 'any'} to {target or 'any'}; served are {pairs}")
+
+    async def score(
+        self, image: bytes, sentences: Sequence[str], *, model: str | None = None, lang: str | None = None
+    ) -> list[SentenceScore]:
+        """Compute the log-probability of each sentence given an image; errors are those of `describe`."""
+        from limner.inference.scorer import Scorer
+
+        served = self.models.get(model, "describe", lang)
+        scorer = Scorer(served.trained(lang), served.backbone)
+        return await self.compute(lambda: scorer.score([image] * len(sentences), sentences))
+
+    async def embed(self, inputs: Sequence[str | bytes], *, model: str | None = None) -> list[list[float]]:
+        """Compute one vector for each text (mean of its word vectors) or image (its pooled features).
+
+        Raises:
+            NotSupportedError: the model has no word vectors, or no pooled features.
+        """
+        from limner.server.embeddings import embed
+
+        served = self.models.get(model)
+        return await self.compute(lambda: embed(served, inputs))
+
+    async def compute(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the thread that computes, as a request of its own.
+
+        Raises:
+            ServerError: the queue is full, the service stops, or the time limit has passed.
+        """
+        self._accept()
+        try:
+            future = self._worker.call(function)
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.settings.timeout)
+        except TimeoutError:
+            raise RequestTimeoutError(f"not answered within {self.settings.timeout:g} seconds; ask for less") from None
+        finally:
+            self.release()
+
+    def _accept(self) -> None:
+        """Count a request.
+
+        Raises:
+            QueueFullError: too many wait.
+            StoppingError: the service is stopping.
+        """
+        if self.stopping:
+            raise StoppingError("the service is stopping; ask again when it has started again")
+        if self.active >= self.settings.max_queue:
+            raise QueueFullError(
+                f"{self.active:,} requests are waiting, which is the limit; repeat the request later",
+                self._worker.seconds_per_request * self.active,
+            )
+        self.active += 1
+
+    def release(self) -> None:
+        """Count the end of an accepted request."""
+        self.active -= 1
+        if not self.active:
+            self._idle.set()
+
+    async def _generate(
+        self,
+        served: ServedModel,
+        generator: Any,  # noqa: ANN401
+        image: bytes | None,
+        text: str | None,
+        decoding: Decoding | None,
+        prefix: str,
+        must_include: Sequence[str],
+        attention: bool,
+    ) -> EventStream:
+        """Check a request, decode its image and hand it to the thread that computes."""
+        from limner.server.worker import make_job
+
+        self._accept()
+        deadline = time.monotonic() + self.settings.timeout
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[Event | BaseException]()
+        try:
+            job = await loop.run_in_executor(
+                self._readers,
+                lambda: make_job(served, generator, image, text, decoding or {}, prefix, must_include, attention),
+            )
+            job.deliver = lambda event: _call_soon(loop, events, event)
+            self._worker.submit(job)
+        except BaseException:
+            self.release()
+            raise
+        return EventStream(self, job, events, deadline)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Any], event: Event | BaseException) -> None:
+    """Put an event into the queue of a stream, from another thread."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(events.put_nowait, event)

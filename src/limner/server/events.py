@@ -1,0 +1,71 @@
+"""What the engine returns: generated sentences with their tokens, and the events of a stream."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class GeneratedToken(NamedTuple):
+    """A token of a generated sentence."""
+
+    text: str
+    """Text that the token adds; the texts of all tokens joined are the sentence."""
+    token_id: int
+    log_prob: float
+    """Natural logarithm of its probability given the tokens before it."""
+    attention: tuple[float, ...] | None = None
+    """Weights over the image locations, row by row; None unless they were asked for and the model has attention."""
+    confidence: float | None = None
+    """Calibrated confidence, where the model has one."""
+
+
+class GeneratedSentence(NamedTuple):
+    """A caption or a translation."""
+
+    text: str
+    log_prob: float
+    """Natural logarithm of the probability, end-of-sentence token included."""
+    score: float
+    """Score that sentences are ranked by; see `DecodingSettings`."""
+    ended: bool
+    """False where the sentence was cut off at `max_length`."""
+    tokens: tuple[GeneratedToken, ...]
+    """Its tokens, without special tokens."""
+    confidence: float | None = None
+    """Calibrated confidence, where the model has one."""
+
+
+class TokenEvent(NamedTuple):
+    """A token of the best sentence that has been decided; the texts of all events joined are its text."""
+
+    position: int
+    """Number of the token in the sentence, from 0."""
+    text: str
+    token_id: int
+    log_prob: float
+    attention: tuple[float, ...] | None = None
+
+
+class FinalEvent(NamedTuple):
+    """The end of a stream: all sentences, best first."""
+
+    model: str
+    """Name of the model that generated them."""
+    lang: str
+    """Language of the sentences."""
+    sentences: tuple[GeneratedSentence, ...]
+    """The `n_best` sentences, best first."""
+    grid_size: tuple[int, int] | None = None
+    """Rows and columns of the image locations that attention weights belong to."""
+    tags: tuple[tuple[str, float], ...] = ()
+    """Names of things in the image with their probability, where the model has tags."""
+    input_tokens: int = 0
+    """Number of tokens read: of the prefix, or of the source sentence."""
+
+    @property
+    def best(self) -> GeneratedSentence:
+        """The best sentence."""
+        return self.sentences[0]
+
+
+Event = TokenEvent | FinalEvent

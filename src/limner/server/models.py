@@ -1,0 +1,131 @@
+"""The served models: their names, tasks and languages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from limner.errors import SettingsError, did_you_mean
+from limner.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
+from limner.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from limner.features.encoders.base import Backbone
+    from limner.inference.captioner import Captioner
+    from limner.inference.translator import Translator
+    from limner.runs.trained_model import TrainedModel
+
+Task = Literal["describe", "translate"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model under its name: a captioner of one or several languages, or a translator."""
+
+    name: str
+    task: Task
+    by_lang: Mapping[str, Captioner | Translator]
+    """Generator of each language of the generated sentences; they share one backbone."""
+    source: str | None = None
+    """Language that is translated from; None for captioners."""
+    created: int = 0
+    """Time of the training, in seconds since 1970."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages of the generated sentences, the default first."""
+        return tuple(self.by_lang)
+
+    @property
+    def uses_image(self) -> bool:
+        """Whether the generated sentences depend on an image."""
+        return any(one.uses_image for one in self.by_lang.values())
+
+    @property
+    def backbone(self) -> Backbone | None:
+        """Backbone of the features of images; None for a model without."""
+        return next(iter(self.by_lang.values())).backbone
+
+    def generator(self, lang: str | None = None) -> Captioner | Translator:
+        """Return the captioner or translator of a language, by default of the first.
+
+        Raises:
+            InvalidRequestError: the model does not generate the language.
+        """
+        chosen = self.languages[0] if lang is None else lang
+        if chosen not in self.by_lang:
+            raise InvalidRequestError(
+                f"lang '{chosen}': model '{self.name}' generates {', '.join(self.languages)}; name one of them", "lang"
+            )
+        return self.by_lang[chosen]
+
+    def trained(self, lang: str | None = None) -> TrainedModel:
+        """Return the trained model of a language; the error is that of `generator`."""
+        return self.generator(lang).models[0]
+
+
+class Models:
+    """All served models by name; the first of each task is its default."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self.by_name = {model.name: model for model in models}
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self.by_name.values())
+
+    def get(self, name: str | None = None, task: Task | None = None, lang: str | None = None) -> ServedModel:
+        """Find a model.
+
+        Args:
+            name: its name; None for the first model of the task, and of the language if one has it.
+            task: what it must do; None for anything.
+            lang: preferred language of the generated sentences, which selects among several models.
+
+        Raises:
+            NotFoundError: there is no model of this name.
+            NotSupportedError: the model has another task, or no model has the task.
+        """
+        if name is None:
+            able = [model for model in self if task in (None, model.task)]
+            if not able:
+                raise NotSupportedError(f"no served model can {task}; start limner serve with --model and such a run")
+            return next((model for model in able if lang in model.languages), able[0])
+        if name not in self.by_name:
+            raise NotFoundError(
+                f"model '{name}': not served{did_you_mean(name, self.by_name)}; served are {', '.join(self.by_name)}",
+                "model",
+            )
+        model = self.by_name[name]
+        if task not in (None, model.task):
+            raise NotSupportedError(f"model '{name}' cannot {task}: it is a model to {model.task}", "model")
+        return model
+
+
+def load_served_models(settings: ServerSettings) -> Models:
+    """Load the models of the settings, or the built-in captioner.
+
+    Raises:
+        SettingsError: a run is of labels, which the service does not serve.
+        RunError: a run cannot be loaded.
+    """
+    return Models([_load_run(Path(run), settings) for run in settings.models])
+
+
+def _load_run(run: Path, settings: ServerSettings) -> ServedModel:
+    from limner.inference.captioner import Captioner
+    from limner.inference.load import load
+    from limner.inference.translator import Translator
+
+    generator = load(run, backbone=settings.backbone, device=settings.device)
+    if not isinstance(generator, Captioner | Translator):
+        raise SettingsError(f"{run}: a model of labels; the service serves captioners and translators")
+    lang = generator.models[0].recipe.data.lang
+    source = generator.source.lang if isinstance(generator, Translator) else None
+    created = int((run / "model.safetensors").stat().st_mtime)
+    task: Task = "describe" if source is None else "translate"
+    return ServedModel(run.resolve().name, task, {lang: generator}, source, created)

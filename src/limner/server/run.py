@@ -1,0 +1,77 @@
+"""Running the service: the bound socket, uvicorn, and several processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
+
+from limner.errors import SettingsError
+from limner.server.app import create_app
+from limner.server.models import Models
+from limner.server.settings import ServerSettings
+
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+SETTINGS_VARIABLE = "LIMNER_SERVER_SETTINGS"
+"""Environment variable with the settings for the processes of the service."""
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Open the socket that the service listens at.
+
+    Raises:
+        SettingsError: the address is not of this machine, or the port is in use.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise SettingsError(
+            f"{settings.host}:{settings.port}: cannot listen there ({error.strerror}); choose another --port or --host"
+        ) from None
+    bound.set_inheritable(True)
+    bound.listen(BACKLOG)
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    """Return the URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(settings: ServerSettings, models: Models | None, bound: socket.socket) -> None:
+    """Answer requests until SIGTERM or SIGINT; accepted requests are finished first.
+
+    Args:
+        settings: settings of the service.
+        models: loaded models for a single process; several processes load their own.
+        bound: result of `bind`.
+    """
+    options: dict[str, Any] = {
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": int(settings.timeout) + 5,
+    }
+    if settings.workers == 1 and models is not None:
+        app = create_app(settings, lambda _: models)
+        uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[bound])
+        return
+    os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
+    where = f"{__name__}:{app_of_environment.__name__}"
+    Multiprocess(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound]).run()
+
+
+def app_of_environment() -> FastAPI:
+    """Create the application of one of several processes, by the settings in the environment."""
+    return create_app(ServerSettings.model_validate_json(os.environ[SETTINGS_VARIABLE]))

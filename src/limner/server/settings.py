@@ -1,0 +1,101 @@
+"""Settings of the service."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from limner.bounds import BatchSize, Bytes, BytesOrNone, PixelCount, Port, Processes, RequestCount, TimeLimit
+from limner.errors import SettingsError
+from limner.files import read_bytes
+from limner.settings import Settings
+
+KEYS_VARIABLE = "LIMNER_API_KEYS"
+"""Environment variable with API keys, separated by commas or white space."""
+DEFAULT_PORT = 8000
+
+
+class ServerSettings(Settings):
+    """Settings of `limner serve`."""
+
+    models: tuple[str, ...] = ()
+    """Run directories that are served; none for the built-in captioner."""
+    indexes: tuple[str, ...] = ()
+    """Indexed folders that can be searched."""
+    backbone: str | None = None
+    """Where the backbone of the models is, if it has moved since the training."""
+    device: str = "cpu"
+    """Device to compute on: cpu or cuda."""
+    host: str = "127.0.0.1"
+    """Address to listen at; the default accepts connections of this machine only."""
+    port: Port = DEFAULT_PORT
+    """Port to listen at; 0 for a free one."""
+    workers: Processes = 1
+    """Number of processes; each loads the models and uses their memory again."""
+    key_file: str | None = None
+    """File with API keys, one a line; the variable LIMNER_API_KEYS has keys as well. Without keys everyone may ask."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in the Host header that are accepted besides localhost and addresses in numbers."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of pages of other hosts that may ask; none by default."""
+    image_hosts: tuple[str, ...] = ()
+    """Hosts that images may be fetched from by http(s) URL; none by default."""
+    max_body: Bytes = 20 << 20
+    """Largest body of a request in bytes."""
+    max_pixels: PixelCount = 50_000_000
+    """Largest number of pixels of an image."""
+    max_queue: RequestCount = 256
+    """Largest number of requests that are accepted and not yet answered; further ones are answered with 429."""
+    max_batch: BatchSize = 16
+    """Largest number of images that are encoded together; 1 for one request at a time."""
+    timeout: TimeLimit = 60.0
+    """Time limit of a request in seconds, waiting included."""
+    body_timeout: TimeLimit = 20.0
+    """Time limit of the reception of a body in seconds."""
+    feature_cache: BytesOrNone = 64 << 20
+    """Memory in bytes for the features of the latest images, which a repeated image is not encoded for again."""
+    access_log: bool = True
+    """Whether a line of JSON about each request is written to standard error, without contents."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [Path(run).resolve().name for run in self.models]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two models are named '{repeated}': models are named by their folder; rename one")
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs of this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def read_keys(settings: ServerSettings) -> tuple[str, ...]:
+    """Return the API keys of the key file and of the environment.
+
+    Raises:
+        SettingsError: the file is missing or has no key, or a key has characters that no header carries.
+    """
+    keys = os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
+    if settings.key_file is not None:
+        try:
+            text = read_bytes(Path(settings.key_file)).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{settings.key_file}: cannot be read ({error}); name a file of keys") from None
+        found = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        if not found:
+            raise SettingsError(f"{settings.key_file}: expected one API key a line, found none; add one")
+        keys += found
+    for key in keys:
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise SettingsError("API key: expected printable ASCII characters without spaces; change the key")
+    return tuple(keys)

@@ -157,7 +157,7 @@ def test_the_report_is_self_contained(page):
 
 def test_only_the_script_of_the_report_runs(page):
     assert page.tags.count("script") == 1
-    (script,) = re.findall(r"<script>(.*?)</script>", page.source, flags=re.DOTALL)
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', page.source, flags=re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page.source)
     policy = html.unescape(policy)

@@ -121,12 +121,12 @@ def test_attention_is_plotted_with_alignment_heat_maps_and_gates(multimodal, tmp
     titles = re.findall(r"image gate (\d\.\d\d)", (tmp_path / "r.html").read_text(encoding="utf-8"))
     words = [word for one in made for word in one.target[:-1]]
     gates = [gate for one in made for gate in one.gate[:-1]]
-    assert sorted(titles) == sorted(f"{gate:.2f}" for gate in gates)
+    assert sorted(titles) == sorted(2 * [f"{gate:.2f}" for gate in gates])  # of the sentence and of its figure
     for word, gate in zip(words, gates, strict=True):
         assert f"{word} ({gate:.2f})" in text
     assert page.words.count("original image") == len(made)
     images = [url for url in page.urls if url.startswith("data:image/jpeg")]
-    assert len(images) == 2 + len(evaluation.items) + sum(len(one.target) for one in made)  # without </s>
+    assert len(images) == 2 + 2 * len(evaluation.items) + sum(len(one.target) for one in made)  # without </s>
     assert page.tags.count("svg") == len(made) + 1  # and the plot of gates
     assert_no_shared_ids(page)
 

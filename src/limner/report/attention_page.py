@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import ArrayLike
 from PIL import Image
@@ -27,6 +26,7 @@ from limner.report import attention_plots, plots
 from limner.report.attention_plots import Box
 from limner.report.attention_strips import STRIP_SIDE, AttentionStrip, attention_strips
 from limner.report.film_strip import film_strip, open_stills, pad_weights, strip_grid
+from limner.report.rendering import STYLES, render_page
 from limner.runs.trained_model import TrainedModel
 
 PAGE = "index.html"
@@ -132,8 +132,10 @@ def _write_page(
     folder: Path, sentences: str, entries: Sequence[Mapping[str, object]], explained: Sequence[Explanation]
 ) -> Path:
     """Write the page with the plots of sentences, called `sentences` in its title."""
-    pages = Environment(loader=PackageLoader("limner"), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    page = pages.get_template("attention.html").render(
+    page = render_page(
+        "attention.html",
+        styles=STYLES[:1],
+        scripts=(),
         sentences=sentences,
         entries=entries,
         has_alignment=any(one.alignment is not None for one in explained),

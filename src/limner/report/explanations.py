@@ -18,6 +18,7 @@ from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.inference.explain import Explanation, explain
 from limner.report import attention_plots, plots
+from limner.report.attended_figure import AttendedFigure, attended_figure
 from limner.report.attention_page import attended_panels
 from limner.report.thumbnails import Thumbnails
 from limner.runs.records import EvaluatedItem, Evaluation
@@ -53,6 +54,8 @@ class ExplainedSentence(NamedTuple):
     """Width of the alignment plot in inches."""
     heat_maps: list[HeatMap]
     """The image, then the attention of each word; of a caption, the panels of a film strip."""
+    figure: AttendedFigure | None
+    """The image with the attention of the word that is pointed at; None for the frames of a video."""
 
 
 def explain_items(
@@ -109,7 +112,8 @@ def _plot(
         width = float(figure.get_size_inches()[0])
         chart = Markup(plots.svg(figure, f"Alignment of the words of '{' '.join(words)}' with the source words"))
     heat_maps = list(_heat_maps(explanation, item, features, thumbnails))
-    return ExplainedSentence(item, target, gates is not None, chart, width, heat_maps)
+    shown = attended_figure(explanation, item.image, features, thumbnails)
+    return ExplainedSentence(item, target, gates is not None, chart, width, heat_maps, shown)
 
 
 def _heat_maps(

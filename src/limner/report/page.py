@@ -1,14 +1,12 @@
 """The report of a run: one HTML page with examples, scores beside baselines, curves, plots and settings.
 
 It reads the records of a run directory (`limner.runs.records`), the model for its word vectors and attention, the
-images that the evaluations name and, for attention, the collection. The page needs no network. A small script filters
-and enlarges; without it everything is readable.
+images that the evaluations name and, for attention, the collection. The page needs no network. A small script filters,
+enlarges and shows the attention of a word; without it everything is readable.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
 from collections.abc import Sequence
 from datetime import date
@@ -16,7 +14,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from limner.errors import LimnerError
@@ -29,6 +26,7 @@ from limner.report.evaluation_section import PageContext, beginning, evaluation_
 from limner.report.grounding import read_groundings
 from limner.report.learning_curves import learning_curves
 from limner.report.provenance import flatten, run_facts, without_folders
+from limner.report.rendering import render_page
 from limner.report.score_tables import control_tables
 from limner.report.thumbnails import Thumbnails
 from limner.report.word_plot import plot_words
@@ -67,15 +65,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = No
     config = RunConfig.load(run / "config.json")
     evaluations = sorted(read_evaluations(run), key=lambda one: (one.split, one.decoding, one.measured))
     context = _context(run, config, evaluations, seed)
-    pages = _environment()
-    script, style = (Markup(_source(pages, name)) for name in ("report.js", "report.css"))
-    html = pages.get_template("report.html").render(
-        script=script,
-        style=style,
-        policy=content_policy(script),
-        day=_long_date(today or date.today()),
-        **_content(run, config, context),
-    )
+    html = render_page("report.html", day=_long_date(today or date.today()), **_content(run, config, context))
     write_text(out, html)
     if context.thumbnails.left_out:
         logger.warning("%s: %d image(s) are missing, damaged or over the size limit", out, context.thumbnails.left_out)
@@ -138,30 +128,6 @@ def choose_first_evaluation(evaluations: Sequence[Evaluation], test: str) -> Eva
 def frame_shape(shapes: Sequence[float]) -> float:
     """Return the shape of the frames of the images, width by height: that of most images, but neither long nor high."""
     return round(min(MAX_SHAPE, max(MIN_SHAPE, median(shapes))), 3) if shapes else 4 / 3
-
-
-def content_policy(script: str) -> str:
-    """Return the content security policy of a page with one inline script: nothing else runs, nothing is loaded."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("limner"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _source(pages: Environment, name: str) -> str:
-    assert pages.loader is not None, "the environment has a loader"
-    return pages.loader.get_source(pages, name)[0]
 
 
 def _about(config: RunConfig) -> list[str]:

@@ -1,4 +1,20 @@
-"use strict";
+// The script of a report, after attention.js in one module: attention of words, filters, enlarged images.
+
+document.querySelectorAll(".attended").forEach((figure) => {
+  const map = new HeatMap(figure.querySelector(".stage"));
+  const [grid, box] = [figure.dataset.grid, figure.dataset.box].map((numbers) => numbers.split(" ").map(Number));
+  const words = figure.querySelector(".words");
+  const note = figure.querySelector("figcaption");
+  const hint = note.textContent;
+  new WordBar(words, (word) => {
+    const weights = word ? decodeWeights(word.dataset.weights) : null;
+    if (weights) map.show(weights, grid, box);
+    else map.clear();
+    note.textContent = weights ? [`${word.textContent}: attention ${regionOf(weights, grid)}`, word.title].filter(Boolean).join(", ") : hint;
+  });
+  figure.hidden = false;
+});
+
 (() => {
   const viewer = document.getElementById("viewer");
   const shown = viewer.querySelector(".shown");

@@ -1,0 +1,179 @@
+"""The page with a service of fixed answers, for tests in a browser."""
+
+import asyncio
+import json
+import math
+import threading
+from contextlib import contextmanager
+from io import BytesIO
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from PIL import Image
+from sse_starlette import EventSourceResponse
+
+from limner.server.page import mount_page
+
+GRID = (10, 10)
+SENTENCES = (
+    "a brown dog runs through the shallow water",
+    "a dog runs through the water",
+    "a brown dog is playing in the water",
+)
+CENTRES = ((5, 5), (3, 6), (3, 7), (4, 7), (5, 5), (6, 5), (7, 2), (8, 2))
+
+
+def attention_at(row, column):
+    weights = [
+        math.exp(-((r - row) ** 2 + (c - column) ** 2) / 3) + 0.002 for r in range(GRID[0]) for c in range(GRID[1])
+    ]
+    return [weight / sum(weights) for weight in weights]
+
+
+def tokens_of(text):
+    words = text.split()
+    return [
+        {
+            "text": word if number == 0 else f" {word}",
+            "token_id": number + 4,
+            "log_prob": -0.1 - 0.17 * (number % 5),
+            "confidence": 0.95 - 0.11 * (number % 6),
+            "attention": attention_at(*CENTRES[number % len(CENTRES)]),
+        }
+        for number, word in enumerate(words)
+    ]
+
+
+def caption(text, rank=0, confidence=0.82):
+    tokens = tokens_of(text)
+    log_prob = sum(token["log_prob"] for token in tokens) - rank
+    return {
+        "text": text, "log_prob": log_prob, "score": log_prob, "ended": True, "confidence": confidence, "tokens": tokens
+    }  # fmt: skip
+
+
+def translation(text, gates=None):
+    source = ["a", "bat", "is", "in", "the", "room"]
+    words = text.split()
+    alignment = [[0.62 if s == t else 0.38 / (len(source) - 1) for s in range(len(source))] for t in range(len(words))]
+    return {
+        "model": "translator",
+        "source": "en",
+        "lang": "de",
+        "translations": [caption(text)],
+        "explanation": {
+            "source": source,
+            "target": words,
+            "alignment": alignment,
+            "attention": None if gates is None else [attention_at(*CENTRES[t]) for t in range(len(words))],
+            "gate": gates,
+            "grid_size": GRID,
+        },
+    }
+
+
+class FakeService:
+    """Answers that a test may change, and the requests that it received."""
+
+    def __init__(self):
+        self.models = [
+            {"id": "built-in", "task": "describe", "languages": ["en", "de", "zh"], "source": None, "uses_image": True},
+            {"id": "demo", "task": "translate", "languages": ["de"], "source": "en", "uses_image": True},
+        ]
+        self.indexes = [{"name": "photographs", "images": 7}]
+        self.requests = []
+        self.failures = []
+        """Pairs of a status and headers that the next requests are answered with."""
+        self.decisions = None
+        """Event that each token waits for, or None."""
+        self.abstained = False
+
+    def app(self):
+        app = FastAPI()
+
+        @app.get("/v1/models")
+        async def models():
+            return self._failure() or {"object": "list", "data": self.models, "indexes": self.indexes}
+
+        @app.post("/v1/describe")
+        async def describe(request: Request):
+            body = await request.json()
+            self.requests.append(body)
+            return self._failure() or EventSourceResponse(self._events(body))
+
+        @app.post("/v1/translate")
+        async def translate(request: Request):
+            body = await request.json()
+            self.requests.append(body)
+            with_image = body.get("image")
+            return self._failure() or translation(
+                *(
+                    ("ein Schläger ist im Zimmer", [0.1, 0.92, 0.2, 0.3, 0.7])
+                    if with_image
+                    else ("eine Fledermaus ist im Zimmer",)
+                )
+            )
+
+        @app.post("/v1/search")
+        async def search(request: Request):
+            self.requests.append(await request.json())
+            return self._failure() or {
+                "hits": [
+                    {
+                        "name": f"photo-{n}.jpg",
+                        "caption": SENTENCES[n % 3],
+                        "score": -n / 3,
+                        "thumbnail": f"thumbnail/{n}",
+                    }
+                    for n in range(7)
+                ]
+            }
+
+        @app.get("/thumbnail/{number}")
+        async def thumbnail(number: int):
+            png = BytesIO()
+            Image.new("RGB", (160, 120), (30 * number, 120, 200 - 20 * number)).save(png, "PNG")
+            return Response(png.getvalue(), media_type="image/png")
+
+        mount_page(app)
+        return app
+
+    def _failure(self):
+        if not self.failures:
+            return None
+        status, headers = self.failures.pop(0)
+        return JSONResponse({"error": {"message": f"answer with status {status}", "type": "test"}}, status, headers)
+
+    async def _events(self, body):
+        best = caption(SENTENCES[0])
+        for index, token in enumerate(best["tokens"]):
+            while self.decisions is not None and not self.decisions.acquire(blocking=False):
+                await asyncio.sleep(0.01)
+            decided = {key: token[key] for key in ("text", "token_id", "log_prob", "attention")}
+            yield {"event": "token", "data": json.dumps({"index": index, **decided})}
+        done = {
+            "model": "built-in",
+            "lang": body.get("lang", "en"),
+            "captions": [caption(text, rank) for rank, text in enumerate(SENTENCES[: body["n_best"]])],
+            "tags": [{"name": "golden retriever", "probability": 0.61}, {"name": "seashore", "probability": 0.22}],
+            "grid_size": GRID,
+            "abstained": self.abstained,
+        }
+        yield {"event": "done", "data": json.dumps(done)}
+
+
+@contextmanager
+def running(app):
+    """Serve an application in a thread; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            thread.join(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

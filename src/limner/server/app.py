@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from limner.errors import LimnerError
@@ -18,12 +16,11 @@ from limner.server import own_api
 from limner.server.engine import Engine
 from limner.server.errors import Problem, error_body, problem_of
 from limner.server.models import Models, load_served_models
+from limner.server.page import mount_page
 from limner.server.settings import ServerSettings
 
 ROUTERS: tuple[APIRouter, ...] = (own_api.router,)
 """Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.server.own_api`)."""
-STATIC = Path(__file__).parent / "static"
-"""Files of the page, served at `/`."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +46,7 @@ def create_app(settings: ServerSettings, load: Callable[[ServerSettings], Models
     for router in ROUTERS:
         app.include_router(router)
     _add_error_handlers(app)
-    if STATIC.is_dir():
-        app.mount("/", StaticFiles(directory=STATIC, html=True), name="page")
+    mount_page(app)
     return app
 
 

@@ -62,7 +62,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 WRONG_USAGE = 2
 """Exit status after an error in the command line, such as an unknown option."""
-REPEATING_COMMANDS = ("demo", "describe", "features", "reproduce", "train", "translate")
+REPEATING_COMMANDS = ("demo", "describe", "features", "index", "reproduce", "train", "translate")
 """Commands whose steps allocate the same tensors again and again, and therefore keep freed memory."""
 
 

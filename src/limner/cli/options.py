@@ -73,6 +73,14 @@ LangOption = Annotated[
     str | None,
     typer.Option("--lang", help="Language of the built-in captioner: en, de or zh; default: en."),
 ]
+IndexOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--index",
+        metavar="DIR",
+        help="Folder of the index, as for images on a read-only disk; default: .limner in the folder of images.",
+    ),
+]
 CollectionOption = Annotated[
     Path, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
 ]

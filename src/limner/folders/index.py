@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from limner.errors import FolderError, SettingsError
 from limner.features.encoders.base import encode
+from limner.features.spec import FeatureSpec
 from limner.files import locked
 from limner.folders.annotations import AnnotationCodec
 from limner.folders.record import REBUILD, RECORD, IndexRecord, model_fingerprint
@@ -18,6 +19,7 @@ from limner.folders.update import FolderUpdate, Updater
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
 from limner.media.image import ImageInput, describe_input
 from limner.progress import Progress
+from limner.runs.trained_model import read_config
 
 INDEX_FOLDER = ".limner"
 """Name of the index in the folder that it describes."""
@@ -93,6 +95,16 @@ class FolderIndex:
             require_model(result.path, record, captioner)
         return result
 
+    def require_run(self, run: Path) -> None:
+        """Check before a model is loaded that the index, if there is one, was made with features like the model's.
+
+        Raises:
+            FolderError: it was made with other features, or is damaged.
+            RunError: the run directory is not complete.
+        """
+        if (self.path / RECORD).exists():
+            require_features(self.path, self.record, read_config(run)[0].features)
+
     @property
     def record(self) -> IndexRecord:
         """What the index was made with; FolderError if there is none."""
@@ -147,7 +159,7 @@ class FolderIndex:
                 record = IndexRecord.load(self.path)
                 require_model(self.path, record, captioner)
             else:
-                record = IndexRecord.of(captioner, codec, str(captioner.models[0].folder or ""))
+                record = IndexRecord.of(captioner, codec)
                 record.save(self.path)
             updater = Updater(self.folder, self.path, captioner, codec, record)
             return updater.run(recursive, verify, batch_size, on_progress)
@@ -198,7 +210,7 @@ class FolderIndex:
         """Return the captioner and its annotations; the captioner is loaded if it is needed for the first time."""
         if self._captioner is None or (encode_images and self._captioner.backbone is None):
             record = self.record
-            self._captioner, self._codec = Captioner.load(record.model, encode_images=encode_images), None
+            self._captioner, self._codec = Captioner.load(record.run, encode_images=encode_images), None
             require_model(self.path, record, self._captioner)
         if self._codec is None:
             self._codec = AnnotationCodec(self._captioner.models[0])
@@ -224,15 +236,19 @@ def require_model(index: Path, record: IndexRecord, captioner: Captioner) -> Non
     Raises:
         FolderError: it was made with another model, or with other features.
     """
-    trained = captioner.models[0]
-    spec = next((one for one in trained.config.features if one.kind == record.features.kind), None)
-    if spec is not None and spec.fingerprint != record.features.fingerprint:
-        raise FolderError(f"{index}: expected an index with features {spec}, found {record.features}; {REBUILD}")
+    require_features(index, record, captioner.models[0].config.features)
     if model_fingerprint(captioner) != record.fingerprint:
         raise FolderError(
             f"{index}: expected an index of this model, found one of '{record.name}' ({record.model}, captions in "
             f"'{record.lang}'); name that model with --model, or {REBUILD}"
         )
+
+
+def require_features(index: Path, record: IndexRecord, features: Sequence[FeatureSpec]) -> None:
+    """Check that an index has the features that a model reads; FolderError if it has others."""
+    if all(spec.fingerprint != record.features.fingerprint for spec in features):
+        own = ", ".join(map(str, features)) or "none"
+        raise FolderError(f"{index}: expected an index with features {own}, found {record.features}; {REBUILD}")
 
 
 def _make_folder(index: Path) -> None:

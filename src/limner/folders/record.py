@@ -15,11 +15,14 @@ from limner.files import write_text
 from limner.files.structured import read_json_file
 from limner.folders.annotations import AnnotationCodec
 from limner.inference.captioner import Captioner
+from limner.runs.pretrained import is_pretrained, pretrained_run
 from limner.settings import Settings
 from limner.storage.json_text import to_json
 
 RECORD = "index.json"
 """File in an index that says what it was made with; it is written first."""
+BUILT_IN = "built-in:"
+"""Beginning of the name of a built-in captioner; its language code follows."""
 VERSION = 1
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild"
@@ -31,7 +34,7 @@ class IndexRecord(Settings):
     version: int = VERSION
     """Version of the layout."""
     model: str
-    """Run directory of the captioner, or `built-in:LANG`."""
+    """Run directory of the captioner, or `built-in:LANG`; empty for a model that was not loaded from a folder."""
     name: str
     """Name of the model, for messages."""
     fingerprint: str
@@ -46,15 +49,12 @@ class IndexRecord(Settings):
     """Size of the vector that similar images are found by."""
 
     @classmethod
-    def of(cls, captioner: Captioner, codec: AnnotationCodec, model: str) -> IndexRecord:
-        """Describe a new index.
-
-        Args:
-            captioner: captioner of the index.
-            codec: its annotations.
-            model: run directory, or `built-in:LANG`.
-        """
+    def of(cls, captioner: Captioner, codec: AnnotationCodec) -> IndexRecord:
+        """Describe a new index of a captioner and its annotations."""
         trained = captioner.models[0]
+        folder = trained.folder
+        built_in = folder is not None and is_pretrained(folder)
+        model = f"{BUILT_IN}{folder.name}" if folder and built_in else "" if folder is None else str(folder.resolve())
         return cls(
             model=model,
             name=trained.recipe.description or trained.recipe.model.name,
@@ -64,6 +64,16 @@ class IndexRecord(Settings):
             shape=codec.shape,
             vector_dim=codec.vector_dim,
         )
+
+    @property
+    def run(self) -> Path:
+        """Run directory of the captioner.
+
+        Raises:
+            SettingsError: there is no built-in captioner of the language.
+        """
+        built_in, _, lang = self.model.partition(BUILT_IN)
+        return Path(self.model) if built_in or not lang else pretrained_run(lang)
 
     @classmethod
     def load(cls, index: Path) -> IndexRecord:

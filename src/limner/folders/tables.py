@@ -30,6 +30,8 @@ DETAILS_CHECKSUM = "details_checksum"
 """Checksum of the caption and the thumbnail; `CHECKSUM` is that of the annotations and the vector."""
 KEPT_VERSIONS = timedelta(hours=1)
 """Age up to which replaced versions are kept for programs that still read them."""
+MAX_FRAGMENTS = 100
+"""Parts of a table above which they are merged."""
 _DELETED_TOGETHER = 500
 _FILES_SCHEMA = pa.schema(
     [
@@ -207,12 +209,15 @@ def delete_images(index: Path, digests: Sequence[bytes]) -> None:
 
 
 def compact(index: Path) -> None:
-    """Merge the parts that batches have left, and remove versions that nobody reads any more."""
+    """Merge the parts that batches have left where there are many, and remove versions that nobody reads any more."""
     with write_errors(index):
         for name in (FILES, IMAGES):
             if exists(index / name):
                 dataset = open_table(index / name)
-                dataset.optimize.compact_files()
+                fragments = dataset.get_fragments()
+                deleted = sum(fragment.num_deletions for fragment in fragments)
+                if len(fragments) > MAX_FRAGMENTS or 2 * deleted > dataset.count_rows():
+                    dataset.optimize.compact_files()
                 dataset.cleanup_old_versions(older_than=KEPT_VERSIONS, delete_unverified=True)
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from limner.data.examples import Item, StoredFeatures
 from limner.errors import FolderError
-from limner.features.encoders.base import Backbone, encode
-from limner.features.spec import FeatureArray
 from limner.folders.annotations import AnnotationCodec
-from limner.folders.reading import ReadFile, read_image_file
+from limner.folders.encoding import Chunk, EncodedImage, Encoder, FeaturesByPath, encoded_chunks
 from limner.folders.record import IndexRecord
 from limner.folders.scan import FoundFile, Scan, scan_folder
 from limner.folders.tables import (
@@ -33,10 +28,6 @@ from limner.folders.tables import (
 )
 from limner.inference.captioner import Captioner
 from limner.progress import Progress
-
-COMMITTED_TOGETHER = 4
-"""Number of batches that are written by one commit."""
-_COMMITS_AHEAD = 2
 
 
 @dataclass
@@ -64,35 +55,6 @@ class FolderUpdate:
         return self.added + self.changed + self.moved + self.unchanged
 
 
-class PreparedFeatures:
-    """Features of images that have been read, computed batch by batch, and what the index stores of them.
-
-    A `FeatureSource` of items whose images have been added.
-    """
-
-    def __init__(self, backbone: Backbone, codec: AnnotationCodec) -> None:
-        self._backbone, self._codec = backbone, codec
-        self._pixels: dict[str, ReadFile] = {}
-        self._stored: dict[str, tuple[FeatureArray, FeatureArray]] = {}
-
-    def add(self, name: str, file: ReadFile) -> None:
-        """Add the image of a path."""
-        self._pixels[name] = file
-
-    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        """Compute the features of items."""
-        names = [item.media_path or "" for item in items]
-        pixels = [self._pixels.pop(name).pixels for name in names]
-        assert not any(one is None for one in pixels), "only files that were decoded are described"
-        features = encode(self._backbone, np.stack([one for one in pixels if one is not None]), names)
-        self._stored |= zip(names, zip(*self._codec.encode(features), strict=True), strict=True)
-        return [{kind: values[row] for kind, values in features.items()} for row in range(len(names))]
-
-    def stored(self, name: str) -> tuple[FeatureArray, FeatureArray]:
-        """Return the annotations and the vector of a path, once."""
-        return self._stored.pop(name)
-
-
 class Updater:
     """One update of an index; the caller holds its lock."""
 
@@ -100,9 +62,8 @@ class Updater:
         self, folder: Path, index: Path, captioner: Captioner, codec: AnnotationCodec, record: IndexRecord
     ) -> None:
         assert captioner.backbone is not None, "checked by the caller"
-        self._folder, self._index, self._record, self._backbone = folder, index, record, captioner.backbone
-        self._features = PreparedFeatures(captioner.backbone, codec)
-        self._captioner = captioner.with_features(self._features)
+        self._folder, self._index, self._record, self._captioner = folder, index, record, captioner
+        self._encoder = Encoder(captioner.backbone, codec)
         self._known = set(ImageTable(index, record).rows)
         self._before = read_files(index)
         self._rows = dict(self._before)
@@ -115,9 +76,9 @@ class Updater:
         self._gone = self._find_gone(scan)
         todo = [file for file in scan.files if verify or not self._is_unchanged(file)]
         done = 0
-        for read in self._read(todo, batch_size * COMMITTED_TOGETHER):
-            self._commit([one for one in read if one is not None], batch_size)
-            done += len(read)
+        for chunk in encoded_chunks(self._folder, [file.path for file in todo], self._encoder, self._known):
+            self._commit(chunk, batch_size)
+            done += chunk.total
             if on_progress is not None:
                 on_progress(done, len(todo))
         self.result.unchanged += len(scan.files) - len(todo)
@@ -151,29 +112,11 @@ class Updater:
             and row.digest in self._known
         )
 
-    def _read(self, todo: Sequence[FoundFile], size: int) -> Iterator[list[ReadFile | None]]:
-        """Read files in threads, ahead of the network (decoders release Python's lock)."""
-        pending: deque[Future[ReadFile | None]] = deque()
-        remaining = iter(todo)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            try:
-                while True:
-                    while len(pending) < _COMMITS_AHEAD * size and (file := next(remaining, None)) is not None:
-                        pending.append(
-                            pool.submit(read_image_file, self._folder, file.path, self._backbone, self._known)
-                        )
-                    if not pending:
-                        return
-                    yield [pending.popleft().result() for _ in range(min(size, len(pending)))]
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
-
-    def _commit(self, files: Sequence[ReadFile], batch_size: int) -> None:
+    def _commit(self, chunk: Chunk, batch_size: int) -> None:
         """Describe the new contents of some files, then write them and the state of the files."""
-        new = {file.digest: file for file in files if file.pixels is not None and file.digest not in self._known}
-        if new:
-            self._describe(list(new.values()), batch_size)
-        rows = [FileRow(file.path, file.size, file.modified, file.digest, file.error) for file in files]
+        if chunk.images:
+            self._describe(chunk.images, batch_size)
+        rows = [FileRow(file.path, file.size, file.modified, file.digest, file.error) for file in chunk.files]
         for row in rows:
             self._count(row)
         changed = [row for row in rows if self._rows.get(row.path) != row]
@@ -181,27 +124,26 @@ class Updater:
             write_files(self._index, changed, "append")
         self._rows.update((row.path, row) for row in changed)
 
-    def _describe(self, files: Sequence[ReadFile], batch_size: int) -> None:
-        paths = [self._folder / file.path for file in files]
-        for path, file in zip(paths, files, strict=True):
-            self._features.add(str(path), file)
-        captions = [found[0] for found in self._captioner.describe(paths, batch_size=batch_size, n_best=1)]
-        stored = [self._features.stored(str(path)) for path in paths]
+    def _describe(self, images: Sequence[EncodedImage], batch_size: int) -> None:
+        """Caption images, and write what is known of them."""
+        features = {str(self._folder / image.file.path): image.features for image in images}
+        captioner = self._captioner.with_features(FeaturesByPath(features))
+        captions = captioner.describe([Path(path) for path in features], batch_size=batch_size, n_best=1)
         rows = [
             ImageRow(
-                file.digest,
-                caption.text,
-                caption.log_prob,
-                getattr(caption, "confidence", None),
-                tuple(getattr(caption, "tags", ())),
-                file.thumbnail,
+                image.file.digest,
+                best.text,
+                best.log_prob,
+                getattr(best, "confidence", None),
+                tuple(getattr(best, "tags", ())),
+                image.file.thumbnail,
             )
-            for file, caption in zip(files, captions, strict=True)
+            for image, (best, *_) in zip(images, captions, strict=True)
         ]
-        annotations, vectors = (np.stack(values) for values in zip(*stored, strict=True))
-        append_images(self._index, self._record, rows, annotations, vectors)
-        self._known.update(file.digest for file in files)
-        self.result.described += len(files)
+        annotations = np.stack([image.annotations for image in images])
+        append_images(self._index, self._record, rows, annotations, np.stack([image.vector for image in images]))
+        self._known.update(row.digest for row in rows)
+        self.result.described += len(rows)
 
     def _count(self, row: FileRow) -> None:
         before = self._before.get(row.path)

@@ -1,0 +1,117 @@
+"""The command that keeps captions and features of a folder of images up to date: index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from limner.cli.app import USE, app
+from limner.cli.options import (
+    BackboneOption,
+    CaptionBatchSizeOption,
+    CaptionerOption,
+    DeviceOption,
+    IndexOption,
+    JsonOption,
+    LangOption,
+    model_or_pretrained,
+)
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, echo, err, print_json, printable, progress_bar
+from limner.errors import SettingsError
+
+if TYPE_CHECKING:
+    from limner.folders.index import FolderIndex
+    from limner.folders.update import FolderUpdate
+
+SHOWN = 10
+"""Number of unreadable files that are listed; --json lists all."""
+
+
+@app.command(rich_help_panel=USE)
+def index(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of images, with the folders inside.")],
+    model: CaptionerOption = None,
+    lang: LangOption = None,
+    *,
+    index: IndexOption = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive/--no-recursive", help="Include images in the folders of the folder.")
+    ] = True,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the contents of all files, not only their sizes and times.")
+    ] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Replace the index, such as one of another model or a damaged one.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on after the update, and update again whenever images change.")
+    ] = False,
+    backbone: BackboneOption = None,
+    device: DeviceOption = "cpu",
+    batch_size: CaptionBatchSizeOption = 32,
+    as_json: JsonOption = False,
+) -> None:
+    """Store captions, thumbnails and features of the images in a folder, for `limner search --in FOLDER`.
+
+    The index is stored in `FOLDER/.limner`. It is updated by the same command: only new and changed images are read,
+    and files that were moved or renamed keep their captions. An interrupted update continues where it ended.
+
+    Example: `limner index photos`
+    """
+    from limner.folders.index import FolderIndex
+
+    run = model_or_pretrained(model, lang, "index")
+    check_runs([run], device, backbone=backbone)
+    opened = FolderIndex(folder, index)
+    if not rebuild:
+        opened.require_run(run)
+    if watch:
+        from limner.folders.watch import require_watchfiles
+
+        require_watchfiles()
+        if as_json:
+            raise SettingsError("--json and --watch: give one or the other")
+    from limner.inference.captioner import Captioner
+
+    with activity("loading the model"):
+        captioner = Captioner.load(run, backbone=backbone, device=device)
+
+    def update(rebuild: bool = False) -> FolderUpdate:
+        with progress_bar("indexing") as bar:
+            return opened.update(
+                captioner, bar, recursive=recursive, verify=verify, rebuild=rebuild, batch_size=batch_size
+            )
+
+    result = update(rebuild)
+    if as_json:
+        print_json({**vars(result), "files": result.files})
+    else:
+        _print(result, opened)
+    if watch:
+        from limner.folders.watch import watch_folder
+
+        err.print(f"watching {printable(folder)}; stop with Ctrl-C", soft_wrap=True)
+        for _ in watch_folder(folder, recursive):
+            _print(update(), opened)
+    if result.unreadable:
+        raise typer.Exit(1)
+
+
+def _print(result: FolderUpdate, opened: FolderIndex) -> None:
+    """Print what an update has done, and the files that it could not read."""
+    counts = {
+        "new": result.added,
+        "changed": result.changed,
+        "moved": result.moved,
+        "removed": result.removed,
+        "unchanged": result.unchanged,
+    }
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no images"
+    echo(f"{printable(opened.path)}: {result.files:,} images ({parts})")
+    for _, reason in sorted(result.unreadable.items())[:SHOWN]:
+        err.print(f"not read: {printable(reason)}", soft_wrap=True, highlight=False)
+    if (more := len(result.unreadable)) > SHOWN:
+        err.print(f"not read: {more - SHOWN:,} more; --json lists all", soft_wrap=True, highlight=False)

@@ -88,6 +88,13 @@ TimeoutOption = Annotated[
     float | None,
     typer.Option("--timeout", help="Time limit of a request in seconds; default: 60.", parser=Number(TimeLimit)),
 ]
+AnyPromptOption = Annotated[
+    bool,
+    typer.Option(
+        "--any-prompt",
+        help="Ignore the text of prompts that a captioning model cannot follow; default: such prompts are refused.",
+    ),
+]
 
 
 @app.command(rich_help_panel=USE)
@@ -104,6 +111,7 @@ def serve(
     max_body: MaxBodyOption = None,
     max_queue: MaxQueueOption = None,
     timeout: TimeoutOption = None,
+    any_prompt: AnyPromptOption = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -120,7 +128,7 @@ def serve(
     lists = {name: [*map(str, values)] for name, values in {**texts, "image_hosts": image_host}.items() if values}
     numbers = given(port=port, workers=workers, max_body=max_body, max_queue=max_queue, timeout=timeout)
     places = given(host=host, backbone=backbone, key_file=str(key_file) if key_file else None)
-    _serve(ServerSettings.parse({**lists, **numbers, **places, "device": device}), as_json)
+    _serve(ServerSettings.parse({**lists, **numbers, **places, "device": device, "any_prompt": any_prompt}), as_json)
 
 
 def _serve(settings: ServerSettings, as_json: bool) -> None:

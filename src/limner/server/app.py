@@ -12,14 +12,19 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from limner.errors import LimnerError
-from limner.server import own_api
+from limner.server import libretranslate_api, ollama_api, openai_api, own_api
 from limner.server.engine import Engine
-from limner.server.errors import Problem, error_body, problem_of
+from limner.server.errors import COMPATIBLE, Problem, error_body, problem_of
 from limner.server.models import Models, load_served_models
 from limner.server.page import mount_page
 from limner.server.settings import ServerSettings
 
-ROUTERS: tuple[APIRouter, ...] = (own_api.router,)
+ROUTERS: tuple[APIRouter, ...] = (
+    own_api.router,
+    ollama_api.router,
+    openai_api.router,
+    libretranslate_api.router,
+)
 """Routers of all APIs. A router gets the engine by `Depends(get_engine)` (`limner.server.own_api`)."""
 
 logger = logging.getLogger(__name__)
@@ -68,7 +73,8 @@ def _add_error_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part != "body")
         message = f"{place}: {first['msg']}" if place else str(first["msg"])
-        return answer(request, Problem(422, "invalid_request_error", message, place or None))
+        status = 400 if request.url.path.startswith(COMPATIBLE) else 422
+        return answer(request, Problem(status, "invalid_request_error", message, place or None))
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:

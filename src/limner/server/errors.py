@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from limner.errors import LimnerError, MediaError, MissingExtraError, ResourceError, SettingsError
 
-STRING_ERRORS = ("/api/", "/translate", "/languages", "/detect")
+STRING_ERRORS = ("/api/", "/translate", "/languages", "/detect", "/frontend/", "/suggest")
 """Beginnings of the paths whose error object is `{"error": "message"}`: Ollama and LibreTranslate."""
+COMPATIBLE = (*STRING_ERRORS, "/v1/chat/")
+"""Beginnings of the paths of other programs' interfaces, which answer an invalid body with 400 and not with 422."""
 
 
 class ServerError(LimnerError):
@@ -151,6 +153,15 @@ def error_body(path: str, problem: Problem) -> dict[str, Any]:
             "message": problem.message,
             "type": problem.kind,
             "param": problem.param,
-            "code": problem.kind if problem.status == NotFoundError.status else None,
+            "code": _code(problem),
         }
     }
+
+
+def _code(problem: Problem) -> str | None:
+    """Return the code that clients of OpenAI know an error by."""
+    if problem.status == UnauthorisedError.status:
+        return "invalid_api_key"
+    if problem.status == NotFoundError.status:
+        return "model_not_found" if problem.param == "model" else problem.kind
+    return None

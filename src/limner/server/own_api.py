@@ -13,6 +13,7 @@ from limner.server.engine import Engine, EventStream
 from limner.server.errors import error_body, problem_of
 from limner.server.events import FinalEvent, GeneratedSentence, TokenEvent
 from limner.server.images import read_image_reference
+from limner.server.models import ServedModel
 from limner.server.schemas import (
     DescribeBody,
     DescribeResponse,
@@ -54,18 +55,18 @@ async def health(engine: EngineOf) -> HealthBody:
 @router.get("/v1/models")
 async def models(engine: EngineOf) -> ModelList:
     """List the served models, in the shape of OpenAI with the fields of Limner added."""
-    return ModelList(
-        data=[
-            ModelBody(
-                id=one.name,
-                created=one.created,
-                task=one.task,
-                languages=list(one.languages),
-                source=one.source,
-                uses_image=one.uses_image,
-            )
-            for one in engine.models
-        ]
+    return ModelList(data=[model_body(one) for one in engine.models])
+
+
+def model_body(served: ServedModel) -> ModelBody:
+    """Return a served model for a response."""
+    return ModelBody(
+        id=served.name,
+        created=served.created,
+        task=served.task,
+        languages=list(served.languages),
+        source=served.source,
+        uses_image=served.uses_image,
     )
 
 

@@ -58,6 +58,8 @@ class ServerSettings(Settings):
     """Time limit of the reception of a body in seconds."""
     feature_cache: BytesOrNone = 64 << 20
     """Memory in bytes for the features of the latest images, which a repeated image is not encoded for again."""
+    any_prompt: bool = False
+    """Whether text of prompts that a model cannot follow is ignored instead of refused (`limner.server.prompts`)."""
     access_log: bool = True
     """Whether a line of JSON about each request is written to standard error, without contents."""
 

@@ -1,0 +1,181 @@
+"""The LibreTranslate interface: /translate, /languages, /detect and /frontend/settings, as JSON or as a form."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+
+from limner.server.engine import Engine
+from limner.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
+from limner.server.images import read_image_reference
+from limner.server.language_detection import Detection, detect_language, language_name
+from limner.server.libretranslate_schemas import (
+    DetectBody,
+    DetectedLanguage,
+    FrontendSettings,
+    Language,
+    LanguagePair,
+    NamedLanguage,
+    TranslateBody,
+    TranslateResponse,
+)
+from limner.server.ollama_api import ERRORS
+from limner.server.own_api import EngineOf
+from limner.server.request_bodies import FormRoute, reads_forms
+from limner.server.settings import read_keys
+
+AUTO = "auto"
+"""Source language that is detected."""
+_SENTENCE_ENDS = re.compile(r"(\s*[\r\n]\s*|(?<=[.!?])[\"'”’»)]*\s+(?=[\"'“„«(]*[A-ZÀ-ÖØ-Þ]))")
+
+router = APIRouter(tags=["LibreTranslate"], responses=ERRORS, route_class=FormRoute)
+
+
+@router.post("/translate", response_model_exclude_none=True, openapi_extra=reads_forms(TranslateBody))
+async def translate(body: TranslateBody, engine: EngineOf) -> TranslateResponse:
+    """Translate a text, or several, sentence by sentence."""
+    if body.format != "text":
+        raise NotSupportedError(f"format: expected 'text', got '{body.format}'; send the text without markup", "format")
+    texts = [body.q] if isinstance(body.q, str) else body.q
+    if not any(texts):
+        raise InvalidRequestError("q: expected a text, got nothing", "q")
+    images = await _images(body, len(texts), engine)
+    detected = await _sources(texts, body, engine)
+    found = [
+        _translate(engine, text, one.lang, body.target, image, body.alternatives)
+        for text, one, image in zip(texts, detected, images, strict=True)
+    ]
+    made = await _all_of(found, engine.settings.max_batch)
+    translations = [one[0] for one in made]
+    others = [list(dict.fromkeys(text for text in one[1:] if text != one[0])) for one in made]
+    languages = [_detected(one) for one in detected] if body.source == AUTO else None
+    if isinstance(body.q, str):
+        return TranslateResponse(
+            translatedText=translations[0],
+            detectedLanguage=languages and languages[0],
+            alternatives=others[0] if body.alternatives else None,
+        )
+    return TranslateResponse(
+        translatedText=translations, detectedLanguage=languages, alternatives=others if body.alternatives else None
+    )
+
+
+@router.get("/languages")
+async def languages(engine: EngineOf) -> list[Language]:
+    """List the languages of the translation models."""
+    pairs = _pairs(engine)
+    codes = dict.fromkeys([source for source, _ in pairs] + [target for _, target in pairs])
+    return [
+        Language(code=code, name=language_name(code), targets=[target for source, target in pairs if source == code])
+        for code in codes
+    ]
+
+
+@router.post("/detect", openapi_extra=reads_forms(DetectBody))
+async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
+    """Detect the language of a text among the languages of the served models."""
+    if not body.q:
+        raise InvalidRequestError("q: expected a text, got nothing", "q")
+    return [_detected(one) for one in await _detect(body.q, engine)]
+
+
+@router.get("/frontend/settings")
+async def frontend_settings(engine: EngineOf) -> FrontendSettings:
+    """Return settings for pages."""
+    (source, target), has_keys = (_pairs(engine) or [("en", "en")])[0], bool(read_keys(engine.settings))
+    named = [NamedLanguage(code=code, name=language_name(code)) for code in (source, target)]
+    return FrontendSettings(
+        apiKeys=has_keys, keyRequired=has_keys, language=LanguagePair(source=named[0], target=named[1])
+    )
+
+
+@router.post("/suggest", include_in_schema=False)
+@router.post("/translate_file", include_in_schema=False)
+async def not_offered() -> None:
+    """Refuse what the service does not do.
+
+    Raises:
+        NotFoundError: always.
+    """
+    raise NotFoundError("not offered: this service collects no suggestions and translates no files")
+
+
+def _pairs(engine: Engine) -> list[tuple[str, str]]:
+    """Return the pairs of source and target language that can be translated."""
+    return [(one.source, target) for one in engine.models if one.source is not None for target in one.languages]
+
+
+async def _images(body: TranslateBody, count: int, engine: Engine) -> list[bytes | None]:
+    references = body.image if isinstance(body.image, list) else [body.image] * (1 if body.image is None else count)
+    if body.image is None:
+        return [None] * count
+    if len(references) != count:
+        raise InvalidRequestError(
+            f"image: expected one for each text, got {len(references)} images and {count} texts", "image"
+        )
+    return [None if one is None else await read_image_reference(one, engine.settings) for one in references]
+
+
+async def _sources(texts: Sequence[str], body: TranslateBody, engine: Engine) -> list[Detection]:
+    """Return the source language of each text, detected where it is `auto`.
+
+    Raises:
+        NotSupportedError: no model translates from the language to the target.
+    """
+    able = [source for source, target in _pairs(engine) if target == body.target]
+    if body.source != AUTO:
+        engine.translator(None, body.source, body.target)
+        return [Detection(body.source, 1.0)] * len(texts)
+    if not able:
+        engine.translator(None, None, body.target)
+    return [next(one for one in await _detect(text, engine) if one.lang in able) for text in texts]
+
+
+async def _detect(text: str, engine: Engine) -> list[Detection]:
+    """Detect a language outside of the event loop."""
+    known = [lang for pair in _pairs(engine) for lang in pair] or [
+        lang for one in engine.models for lang in one.languages
+    ]
+    return await asyncio.to_thread(detect_language, text, known)
+
+
+def _detected(one: Detection) -> DetectedLanguage:
+    return DetectedLanguage(language=one.lang, confidence=round(100 * one.confidence, 1))
+
+
+async def _translate(
+    engine: Engine, text: str, source: str, target: str, image: bytes | None, alternatives: int
+) -> list[str]:
+    """Translate each sentence of a text; return the text with the best translations, with the second, and so on."""
+    parts = _SENTENCE_ENDS.split(text)
+    sentences, separators = parts[::2], [*parts[1::2], ""]
+    decoding = {"n_best": alternatives + 1} if alternatives else {}
+    made = []
+    for sentence in sentences:
+        final = await engine.translate_all(sentence, image=image, source=source, target=target, decoding=decoding)
+        made.append([one.text for one in final.sentences])
+    return [
+        "".join(one[min(rank, len(one) - 1)] + separator for one, separator in zip(made, separators, strict=True))
+        for rank in range(max(map(len, made)))
+    ]
+
+
+async def _all_of(waiting: Sequence[Coroutine[Any, Any, list[str]]], at_once: int) -> list[list[str]]:
+    """Await all, some at once; the first error ends the others."""
+    free = asyncio.Semaphore(at_once)
+
+    async def one(task: Coroutine[Any, Any, list[str]]) -> list[str]:
+        async with free:
+            return await task
+
+    tasks = [asyncio.create_task(one(task)) for task in waiting]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise

@@ -1,0 +1,285 @@
+"""The Ollama interface: /api/generate, /api/chat, /api/tags, /api/ps, /api/show, /api/version, /api/embed.
+
+PhotoPrism, the AI content describer of NVDA and the clients of Ollama speak it. A model does what it was trained for:
+see `limner.server.prompts` for what the text of a request means.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+
+import limner
+from limner.server.conversations import DEFAULT_TAG, Conversation, Message, Sampling, find_model, read_conversation
+from limner.server.engine import EventStream
+from limner.server.errors import InvalidRequestError, error_body, problem_of
+from limner.server.events import FinalEvent, GeneratedToken, TokenEvent
+from limner.server.generation_options import StopText
+from limner.server.model_facts import facts_of, rfc3339
+from limner.server.models import ServedModel
+from limner.server.ollama_schemas import (
+    AssistantMessage,
+    ChatBody,
+    ChatResponse,
+    EmbedBody,
+    EmbeddingsBody,
+    EmbeddingsResponse,
+    EmbedResponse,
+    GenerateBody,
+    GenerateResponse,
+    GenerationBody,
+    GenerationResponse,
+    ListedModel,
+    Logprob,
+    ModelDetails,
+    OllamaError,
+    Options,
+    RunningModel,
+    RunningResponse,
+    ShowBody,
+    ShowResponse,
+    TagsResponse,
+    TokenLogprob,
+    VersionResponse,
+)
+from limner.server.own_api import EngineOf
+from limner.server.request_bodies import JSONRoute
+
+NDJSON = "application/x-ndjson"
+FOREVER = "9999-12-31T23:59:59Z"
+"""When the models leave the memory."""
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": OllamaError} for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 503, 504)
+}
+Line = Callable[..., GenerationResponse]
+"""Makes one line of a response from its text and its fields."""
+
+
+router = APIRouter(prefix="/api", tags=["Ollama"], responses=ERRORS, route_class=JSONRoute)
+_STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}, "description": "One object, or its parts"}}
+
+
+@router.post("/generate", response_model=GenerateResponse, response_model_exclude_none=True, responses=_STREAMED)
+async def generate(body: GenerateBody, engine: EngineOf) -> Any:  # noqa: ANN401
+    """Caption an image, or translate a sentence."""
+    started = time.perf_counter_ns()
+    body.require_supported()
+    line = _line(body, GenerateResponse, lambda text: {"response": text})
+    if not body.prompt and not body.images:
+        find_model(engine.models, body.model)
+        return line("", done=True, done_reason="load")
+    messages = [Message("user", body.prompt or "", body.images or ())]
+    if body.system:
+        messages.insert(0, Message("system", body.system))
+    return await _answer(body, messages, engine, line, started)
+
+
+@router.post("/chat", response_model=ChatResponse, response_model_exclude_none=True, responses=_STREAMED)
+async def chat(body: ChatBody, engine: EngineOf) -> Any:  # noqa: ANN401
+    """Caption the image of the last message of the user, or translate its text."""
+    started = time.perf_counter_ns()
+    body.require_supported()
+    line = _line(body, ChatResponse, lambda text: {"message": AssistantMessage(content=text)})
+    if not body.messages:
+        find_model(engine.models, body.model)
+        return line("", done=True, done_reason="load")
+    messages = [Message(one.role, one.content or "", one.images or ()) for one in body.messages]
+    return await _answer(body, messages, engine, line, started)
+
+
+def _line(
+    body: GenerationBody, response: type[GenerationResponse], content: Callable[[str], Mapping[str, Any]]
+) -> Line:
+    def line(text: str, *, done: bool, **fields: Any) -> GenerationResponse:  # noqa: ANN401
+        return response(model=body.model, created_at=rfc3339(), done=done, **content(text), **fields)
+
+    return line
+
+
+async def _answer(
+    body: GenerationBody, messages: Sequence[Message], engine: EngineOf, line: Line, started: int
+) -> GenerationResponse | StreamingResponse:
+    """Generate a sentence; a stream of lines unless `stream` is false."""
+    options = body.options or Options()
+    stop = StopText(options.stops)
+    sampling = Sampling(options.max_tokens, options.temperature, options.top_k, options.top_p, options.seed)
+    asked = await read_conversation(engine, body.model, messages, "images")
+    stream = await asked.generate(engine, sampling)
+    lines = _lines(stream, asked, body, line, stop, started)
+    if body.stream is None or body.stream:
+        return StreamingResponse(_encoded(lines), media_type=NDJSON)
+    texts, logprobs, last = [], [], None
+    async for last, text in lines:
+        texts.append(text)
+        logprobs += last.logprobs or []
+    assert last is not None, "a stream ends with a line"
+    fields = last.model_dump(exclude={"model", "created_at", "response", "message", "logprobs"})
+    return line("".join(texts), logprobs=logprobs if body.logprobs else None, **fields)
+
+
+async def _lines(
+    stream: EventStream, asked: Conversation, body: GenerationBody, line: Line, stop: StopText, started: int
+) -> AsyncIterator[tuple[GenerationResponse, str]]:
+    """Yield the lines of a response with their texts; the last one has the durations."""
+    accepted, first, count, final = time.perf_counter_ns(), None, 0, None
+    try:
+        async for event in stream:
+            first = first or time.perf_counter_ns()
+            if isinstance(event, FinalEvent):
+                final = event
+            elif not stop.stopped:
+                count += 1
+                if (text := stop.feed(event.text)) or body.logprobs:
+                    yield line(text, done=False, logprobs=_logprobs([event], body)), text
+            if stop.stopped:
+                break
+    finally:
+        await stream.aclose()
+    ended = time.perf_counter_ns()
+    text = stop.end()
+    fields = {
+        "done_reason": "stop" if final is None or final.best.ended else "length",
+        "total_duration": ended - started,
+        "load_duration": accepted - started,
+        "prompt_eval_count": asked.input_tokens,
+        "prompt_eval_duration": (first or ended) - accepted,
+        "eval_count": max(0, count - asked.given_tokens),
+        "eval_duration": max(1, ended - (first or ended)),
+    }
+    yield line(text, done=True, **fields), text
+
+
+async def _encoded(lines: AsyncIterator[tuple[GenerationResponse, str]]) -> AsyncIterator[str]:
+    """Yield lines of JSON; an error after the first one is a line as well, as in Ollama."""
+    try:
+        async for one, _ in lines:
+            yield one.model_dump_json(exclude_none=True) + "\n"
+    except Exception as error:
+        yield OllamaError.model_validate(error_body("/api/", problem_of(error))).model_dump_json() + "\n"
+
+
+def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: GenerationBody) -> list[Logprob] | None:
+    if not body.logprobs:
+        return None
+    made = [TokenLogprob(token=one.text, logprob=one.log_prob, bytes=list(one.text.encode())) for one in tokens]
+    count = body.top_logprobs or 0
+    return [Logprob(**one.model_dump(), top_logprobs=[one] if count else None) for one in made]
+
+
+@router.head("/version", include_in_schema=False)
+@router.get("/version")
+async def version() -> VersionResponse:
+    """Return the version of Limner."""
+    return VersionResponse(version=limner.__version__)
+
+
+@router.head("/tags", include_in_schema=False)
+@router.get("/tags")
+async def tags(engine: EngineOf) -> TagsResponse:
+    """List the served models; the languages of a model of several are its tags."""
+    return TagsResponse(models=[ListedModel(**_listed(one, name)) for one in engine.models for name in _names(one)])
+
+
+@router.get("/ps")
+async def running(engine: EngineOf) -> RunningResponse:
+    """List the models in memory: all that are served."""
+    models = [
+        RunningModel(
+            **_listed(one, f"{one.name}:{DEFAULT_TAG}"),
+            expires_at=FOREVER,
+            size_vram=0,
+            context_length=facts_of(one).max_length,
+        )
+        for one in engine.models
+    ]
+    return RunningResponse(models=models)
+
+
+@router.post("/show")
+async def show(body: ShowBody, engine: EngineOf) -> ShowResponse:
+    """Describe a model."""
+    name = body.model or body.name
+    if not name:
+        raise InvalidRequestError("model: expected the name of a served model", "model")
+    served, _ = find_model(engine.models, name)
+    facts, kind = facts_of(served), facts_of(served).architecture
+    info: dict[str, Any] = {
+        "general.architecture": kind,
+        "general.parameter_count": facts.parameters,
+        "general.languages": list(served.languages),
+        f"{kind}.context_length": facts.max_length,
+        f"{kind}.vocab_size": facts.vocabulary,
+        "limner.task": served.task,
+        "limner.source_language": served.source,
+    }
+    able = ["completion"] + ["vision"] * served.uses_image + ["embedding"] * facts.has_word_vectors
+    return ShowResponse(
+        license="",
+        modelfile=f"# A model of limner serve: it cannot be rebuilt from a Modelfile.\nFROM {served.name}\n",
+        parameters="",
+        template="{{ .Prompt }}",
+        details=_details(served),
+        model_info=info,
+        capabilities=able,
+        modified_at=rfc3339(served.created),
+    )
+
+
+@router.post("/embed")
+async def embed(body: EmbedBody, engine: EngineOf) -> EmbedResponse:
+    """Compute the mean word vector of each text, scaled to length one."""
+    started = time.perf_counter_ns()
+    if body.dimensions:
+        raise InvalidRequestError("dimensions: not supported; leave it out", "dimensions")
+    served, _ = find_model(engine.models, body.model)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    vectors = [_unit(one) for one in await engine.embed(texts, model=served.name)] if texts else []
+    tokenizer = served.trained().tokenizer
+    return EmbedResponse(
+        model=body.model,
+        embeddings=vectors,
+        total_duration=time.perf_counter_ns() - started,
+        load_duration=0,
+        prompt_eval_count=sum(len(tokenizer.encode(text)) for text in texts),
+    )
+
+
+@router.post("/embeddings")
+async def embeddings(body: EmbeddingsBody, engine: EngineOf) -> EmbeddingsResponse:
+    """Compute the mean word vector of a text."""
+    served, _ = find_model(engine.models, body.model)
+    vectors = await engine.embed([body.prompt], model=served.name) if body.prompt else [[]]
+    return EmbeddingsResponse(embedding=vectors[0])
+
+
+def _names(served: ServedModel) -> list[str]:
+    """Return the names of a model with tags."""
+    tags = served.languages if len(served.languages) > 1 else ()
+    return [f"{served.name}:{tag}" for tag in (DEFAULT_TAG, *tags)]
+
+
+def _listed(served: ServedModel, name: str) -> dict[str, Any]:
+    facts = facts_of(served)
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": rfc3339(served.created),
+        "size": facts.size,
+        "digest": facts.digest,
+        "details": _details(served),
+    }
+
+
+def _details(served: ServedModel) -> ModelDetails:
+    facts = facts_of(served)
+    return ModelDetails(family=facts.architecture, families=[facts.architecture], parameter_size=facts.parameter_size)
+
+
+def _unit(vector: Sequence[float]) -> list[float]:
+    norm = math.sqrt(sum(one * one for one in vector)) or 1.0
+    return [one / norm for one in vector]

@@ -1,0 +1,149 @@
+"""The OpenAI interface: /v1/chat/completions and /v1/models/{id}; /v1/models is in `limner.server.own_api`.
+
+A captioning model describes the image of the last message of the user; to a translation model its text is the source
+sentence. See `limner.server.prompts` for what other text means.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter
+from sse_starlette import EventSourceResponse
+
+from limner.server.conversations import Conversation, Sampling, find_model, read_conversation
+from limner.server.engine import EventStream
+from limner.server.errors import error_body, problem_of
+from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, TokenEvent
+from limner.server.generation_options import StopText
+from limner.server.openai_schemas import (
+    AssistantMessage,
+    Choice,
+    ChunkChoice,
+    Completion,
+    CompletionBody,
+    CompletionChunk,
+    Delta,
+    FinishReason,
+    Logprobs,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from limner.server.own_api import ERRORS, EngineOf, model_body
+from limner.server.schemas import ModelBody
+from limner.storage.json_text import to_json
+
+PATH = "/v1/chat/completions"
+DONE = "[DONE]"
+"""Data of the last event of a stream."""
+
+router = APIRouter(tags=["OpenAI"], responses=ERRORS)
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}}, "description": "A completion, or events with its parts"}
+}
+
+
+class Header(NamedTuple):
+    """Fields that every part of a response has."""
+
+    id: str
+    created: int
+    model: str
+
+
+@router.get("/v1/models/{name:path}")
+async def model(name: str, engine: EngineOf) -> ModelBody:
+    """Describe a served model."""
+    served, _ = find_model(engine.models, name)
+    return model_body(served)
+
+
+@router.post(PATH, response_model=Completion, responses=_STREAMED)
+async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN401
+    """Caption the image of the last message of the user, or translate its text."""
+    body.require_supported()
+    stop = StopText(body.stops)
+    limits = [one for one in (body.max_completion_tokens, body.max_tokens) if one is not None]
+    sampling = Sampling(min(limits, default=None), body.temperature, body.top_k, body.top_p, body.seed, body.n or 1)
+    messages = [one.read() for one in body.messages]
+    asked = await read_conversation(engine, body.model, messages, "messages")
+    stream = await asked.generate(engine, sampling)
+    header = Header(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), body.model)
+    if body.stream:
+        return EventSourceResponse(_encoded(_chunks(stream, asked, body, stop, header)))
+    final = await stream.final()
+    return Completion(
+        **header._asdict(),
+        choices=[_choice(index, one, body, stop) for index, one in enumerate(final.sentences)],
+        usage=_usage(final, asked),
+    )
+
+
+def _choice(index: int, one: GeneratedSentence, body: CompletionBody, stop: StopText) -> Choice:
+    text, stopped = stop.cut(one.text)
+    return Choice(
+        index=index,
+        message=AssistantMessage(content=text),
+        logprobs=_logprobs(one.tokens, body),
+        finish_reason="stop" if stopped else _reason(one),
+    )
+
+
+async def _chunks(
+    stream: EventStream, asked: Conversation, body: CompletionBody, stop: StopText, header: Header
+) -> AsyncIterator[CompletionChunk]:
+    """Yield the parts of a completion: the first sentence as it is decided, the others at the end."""
+
+    def chunk(index: int, delta: Delta, **fields: Any) -> CompletionChunk:  # noqa: ANN401
+        return CompletionChunk(**header._asdict(), choices=[ChunkChoice(index=index, delta=delta, **fields)])
+
+    yield chunk(0, Delta(role="assistant", content=""))
+    try:
+        async for event in stream:
+            if isinstance(event, TokenEvent):
+                if not stop.stopped and ((text := stop.feed(event.text)) or body.logprobs):
+                    yield chunk(0, Delta(content=text), logprobs=_logprobs([event], body))
+                continue
+            if text := stop.end():
+                yield chunk(0, Delta(content=text))
+            for index, one in enumerate(event.sentences):
+                made = _choice(index, one, body, stop)
+                if index:
+                    delta = Delta(role="assistant", content=made.message.content)
+                    yield chunk(index, delta, logprobs=made.logprobs)
+                yield chunk(index, Delta(), finish_reason=made.finish_reason)
+            if body.stream_options is not None and body.stream_options.include_usage:
+                yield CompletionChunk(**header._asdict(), choices=[], usage=_usage(event, asked))
+    finally:
+        await stream.aclose()
+
+
+async def _encoded(chunks: AsyncIterator[CompletionChunk]) -> AsyncIterator[dict[str, str]]:
+    """Yield server-sent events; an error after the first one is an event as well."""
+    try:
+        async for one in chunks:
+            yield {"data": one.model_dump_json(exclude_none=True)}
+        yield {"data": DONE}
+    except Exception as error:
+        yield {"data": to_json(error_body(PATH, problem_of(error)))}
+
+
+def _reason(one: GeneratedSentence) -> FinishReason:
+    return "stop" if one.ended else "length"
+
+
+def _usage(final: FinalEvent, asked: Conversation) -> Usage:
+    count = sum(max(0, len(one.tokens) - asked.given_tokens) for one in final.sentences)
+    return Usage(prompt_tokens=asked.input_tokens, completion_tokens=count, total_tokens=asked.input_tokens + count)
+
+
+def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: CompletionBody) -> Logprobs | None:
+    if not body.logprobs:
+        return None
+    made = [TopLogprob(token=one.text, logprob=one.log_prob, bytes=list(one.text.encode())) for one in tokens]
+    count = body.top_logprobs or 0
+    return Logprobs(content=[TokenLogprob(**one.model_dump(), top_logprobs=[one] * min(count, 1)) for one in made])

@@ -1,0 +1,201 @@
+"""The `ollama` package, and what PhotoPrism and NVDA send, against a live service."""
+
+import base64
+import json
+
+import httpx
+import ollama
+import pytest
+
+import limner
+
+CAPTION = "scenes-en"
+TRANSLATION = "scenes-de"
+SENTENCE = "There is a black cup in the snow."
+
+
+@pytest.fixture(scope="module")
+def client(service):
+    with ollama.Client(service) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def caption(runs):
+    return limner.load(runs.captioner).describe([runs.image])[0][0]
+
+
+def test_generate_streams_the_caption_token_by_token(client, runs, caption):
+    parts = list(client.generate(CAPTION, "Describe this image.", images=[runs.image], stream=True))
+    assert "".join(part.response for part in parts) == caption.text
+    assert [part.done for part in parts] == [False] * len(caption.ids) + [True]
+    last = parts[-1]
+    assert (last.model, last.done_reason, last.eval_count) == (CAPTION, "stop", len(caption.ids))
+    assert last.total_duration >= last.prompt_eval_duration + last.eval_duration > 0
+
+
+def test_generate_without_a_stream(client, runs, caption):
+    answer = client.generate(CAPTION, "What is in this picture?", images=[runs.image], stream=False)
+    assert answer.response == caption.text
+    assert answer.done and answer.done_reason == "stop"
+
+
+def test_chat(client, runs, caption):
+    messages = [{"role": "user", "content": "Describe this image.", "images": [runs.image]}]
+    assert client.chat(CAPTION, messages).message.content == caption.text
+    parts = list(client.chat(CAPTION, messages, stream=True))
+    assert "".join(part.message.content for part in parts) == caption.text
+    assert {part.message.role for part in parts} == {"assistant"}
+
+
+def test_the_prefix_limits_and_log_probabilities(client, runs, caption):
+    answer = client.generate(CAPTION, "Caption: the picture", images=[runs.image], options={"num_predict": 3})
+    assert answer.response.startswith("the picture") and len(answer.response.split()) <= 5
+    assert answer.done_reason == "length" and answer.prompt_eval_count == 2 and answer.eval_count == 3
+    cut = client.generate(CAPTION, images=[runs.image], options={"stop": [caption.text[4:9]]})
+    assert cut.response == caption.text[:4] and cut.done_reason == "stop"
+    told = client.generate(CAPTION, images=[runs.image], logprobs=True, top_logprobs=2)
+    assert "".join(one.token for one in told.logprobs) == caption.text
+    assert all(one.logprob <= 0 for one in told.logprobs)
+
+
+def test_sampling_repeats_with_a_seed(client, runs):
+    def draw(**options):
+        return client.generate(CAPTION, images=[runs.image], options={"temperature": 1.5, **options}).response
+
+    assert draw(seed=3) == draw(seed=3)
+    assert len({draw(seed=seed) for seed in range(8)}) > 1
+    assert len({draw(seed=-1) for _ in range(8)}) > 1
+
+
+def test_a_translation_model_translates_the_prompt(client, runs):
+    expected = limner.load(runs.translator).translate([SENTENCE])[0][0].text
+    assert client.generate(TRANSLATION, SENTENCE).response == expected
+    system = {"role": "system", "content": "You translate English to German."}
+    assert client.chat(TRANSLATION, [system, {"role": "user", "content": SENTENCE}]).message.content == expected
+
+
+def test_models_are_listed_and_described(client, runs):
+    listed = client.list().models
+    assert [one.model for one in listed] == ["scenes-en:latest", "scenes-de:latest"]
+    assert all(len(one.digest) == 64 and one.size > 0 for one in listed)
+    assert [one.model for one in client.ps().models] == ["scenes-en:latest", "scenes-de:latest"]
+    shown = client.show("scenes-en:latest")
+    assert shown.capabilities == ["completion", "vision", "embedding"]
+    assert shown.modelinfo["general.architecture"] == "mrnn" == shown.details.family
+    assert client.show(TRANSLATION).capabilities == ["completion"]
+
+
+def test_vectors_of_texts(client):
+    both = client.embed(CAPTION, ["a black cup", "a red seal"]).embeddings
+    (one,) = client.embed(CAPTION, "a black cup").embeddings
+    assert both[0] == one != both[1]
+    assert sum(value * value for value in one) == pytest.approx(1)
+    assert len(client.embeddings(CAPTION, "a black cup").embedding) == len(one)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ({"model": "llava"}, 404, "model 'llava': not served"),
+        ({"model": "scenes-en:de"}, 404, "model 'scenes-en:de': not served"),
+        ({"prompt": "What colour is the cup?"}, 400, "expected a request to describe the image"),
+        ({"format": "json"}, 400, "format: the models of this service do not support it"),
+        ({"format": {"type": "object"}}, 400, "format: the models"),
+        ({"think": True}, 400, "think: the models"),
+        ({"suffix": "."}, 400, "suffix: the models"),
+        ({"options": {"repeat_penalty": 1.1}}, 400, "options.repeat_penalty: not supported"),
+        ({"options": {"temperature": -1}}, 400, "options.temperature: Input should be greater"),
+        ({"images": []}, 400, "model 'scenes-en' takes one image, got 0"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors(client, runs, arguments, status, message, stream):
+    with pytest.raises(ollama.ResponseError) as refused:
+        request = {"model": CAPTION, "prompt": "Describe it.", "images": [runs.image], **arguments}
+        answer = client.generate(**request, stream=stream)
+        list(answer)
+    assert refused.value.status_code == status
+    assert message in refused.value.error and "\n" not in refused.value.error
+
+
+def test_an_image_that_cannot_be_read(client):
+    with pytest.raises(ollama.ResponseError, match="not an image") as refused:
+        client.generate(CAPTION, images=[base64.b64encode(b"no image").decode()])
+    assert refused.value.status_code == 400
+
+
+def test_tools_and_other_endpoints_are_refused(client, runs):
+    tool = {"type": "function", "function": {"name": "f"}}
+    with pytest.raises(ollama.ResponseError, match="tools: the models of this service"):
+        client.chat(CAPTION, [{"role": "user", "content": "Describe it.", "images": [runs.image]}], tools=[tool])
+    with pytest.raises(ollama.ResponseError) as refused:
+        client.pull("llava")
+    assert refused.value.status_code in (404, 405)
+    with pytest.raises(ollama.ResponseError, match="has no word vectors"):
+        client.embed(TRANSLATION, "a cup")
+
+
+def test_an_empty_request_loads_the_model(client):
+    assert client.generate(CAPTION).done_reason == "load"
+    assert client.chat(CAPTION).done_reason == "load"
+    with pytest.raises(ollama.ResponseError):
+        client.generate("llava")
+
+
+def test_what_photoprism_sends(service, runs, caption):
+    """Request and reading of the response as in internal/ai/vision of PhotoPrism, with its default prompt."""
+    prompt = (
+        "Create a caption with exactly one sentence in the active voice that describes the main visual content. Begin "
+        "with the main subject and clear action. Avoid text formatting, meta-language, and filler words."
+    )
+    body = {
+        "id": "b2a8d54a-6f0d-4d1e-9d3c-0a6b4c0d0a3e",
+        "model": "scenes-en:latest",
+        "prompt": prompt,
+        "suffix": "",
+        "options": {"temperature": 0.1},
+        "stream": False,
+        "images": [runs.base64],
+    }
+    answer = httpx.post(
+        f"{service}/api/generate", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 200
+    assert answer.json()["response"].strip() and answer.json()["model"] == "scenes-en:latest"
+    del body["options"]
+    assert httpx.post(f"{service}/api/generate", json=body).json()["response"] == caption.text
+    labels = {**body, "format": "json", "system": "Output concise JSON that matches the schema."}
+    assert httpx.post(f"{service}/api/generate", json=labels).json().keys() == {"error"}
+
+
+def test_what_the_content_describer_of_nvda_sends(service, runs, caption):
+    """Requests as in description_service.py of the add-on, and a follow-up question, which is refused."""
+    prompt = (
+        "Describe this image succinctly, but in as much detail as possible. If there is text, ensure it is included in "
+        "your response exactly as shown."
+    )
+    names = [model["model"] for model in httpx.get(f"{service}/api/tags").json()["models"]]
+    message = {"role": "user", "content": prompt, "images": [runs.base64]}
+    body = {"model": names[0], "messages": [message], "stream": False}
+    answer = httpx.post(f"{service}/api/chat", json=body).json()
+    assert answer["message"]["content"] == caption.text
+    body["messages"] += [answer["message"], {**message, "content": "What colour is it?"}]
+    refused = httpx.post(f"{service}/api/chat", json=body)
+    assert refused.status_code == 400 and refused.json()["error"].startswith("expected a request to describe")
+
+
+def test_curl_without_a_content_type(service, runs, caption):
+    body = json.dumps({"model": CAPTION, "images": [runs.base64]})
+    answer = httpx.post(
+        f"{service}/api/generate", content=body, headers={"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert "".join(json.loads(line)["response"] for line in answer.text.splitlines()) == caption.text
+    assert httpx.post(f"{service}/api/generate", content="{").json().keys() == {"error"}
+
+
+def test_clients_find_the_service(service):
+    for path in ("/", "/api/version", "/api/tags"):
+        assert httpx.head(f"{service}{path}").status_code == 200
+    assert httpx.get(f"{service}/api/version").json() == {"version": limner.__version__}

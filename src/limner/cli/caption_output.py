@@ -18,6 +18,7 @@ from limner.storage.outputs import OutputStream, begins_with, claim_file
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Caption
+    from limner.inference.tags import Tag
 
 CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]
 """Format of captions: `text` has the file and the caption, `tsv` and `csv` a header, `jsonl` one object per input, and
@@ -35,8 +36,8 @@ _RECORD = rb'\{\s*"image": "(?:[^"\\]|\\.)*",\s*"(?:captions|error)": '
 _BEGINNINGS = {
     "jsonl": re.compile(_RECORD),
     "json": re.compile(rb"\[\s*" + _RECORD),
-    "csv": re.compile(",".join(COLUMNS).encode() + rb"\n"),
-    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"\n"),
+    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,tags)?\n"),
+    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\ttags)?\n"),
 }
 """How files of captions of each format begin; text begins with any word."""
 
@@ -78,17 +79,22 @@ def _choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | N
 
 
 @contextmanager
-def caption_output(output: Path | None, kind: CaptionFormat) -> Iterator[WriteCaptions]:
+def caption_output(output: Path | None, kind: CaptionFormat, *, with_tags: bool = False) -> Iterator[WriteCaptions]:
     """Yield a function that writes the captions of one input at once, so that they can be read while others follow.
+
+    Args:
+        output: file to write; None for standard output.
+        kind: format.
+        with_tags: whether the tags of the images are written as well.
 
     Raises:
         WriteError: the file cannot be written; the captions are in another file, which the message names.
     """
     if output is None:
-        yield from _write(_to_standard_output, kind)
+        yield from _write(_to_standard_output, kind, with_tags)
         return
     with OutputStream(output) as stream:
-        yield from _write(stream.write, kind)
+        yield from _write(stream.write, kind, with_tags)
 
 
 def _to_standard_output(text: str) -> None:
@@ -96,40 +102,50 @@ def _to_standard_output(text: str) -> None:
     sys.stdout.flush()
 
 
-def _write(emit: Callable[[str], None], kind: CaptionFormat) -> Iterator[WriteCaptions]:
+def _write(emit: Callable[[str], None], kind: CaptionFormat, with_tags: bool) -> Iterator[WriteCaptions]:
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
     def write(file: Path, result: list[Caption] | MediaError) -> None:
         if kind == "json":
-            records.extend([] if isinstance(result, MediaError) else [_record(file, result)])
+            records.extend([] if isinstance(result, MediaError) else [_record(file, result, with_tags)])
         elif kind == "jsonl":
-            emit(to_json(_record(file, result)) + "\n")
+            emit(to_json(_record(file, result, with_tags)) + "\n")
         elif not isinstance(result, MediaError):
-            emit("".join(_lines(file, result, kind)))
+            emit("".join(_lines(file, result, kind, with_tags)))
 
     if kind in ("tsv", "csv"):
-        emit(_row(COLUMNS, kind))
+        emit(_row((*COLUMNS, "tags") if with_tags else COLUMNS, kind))
     yield write
     if kind == "json":
         emit(to_json(records, indent=1) + "\n")
 
 
-def _record(file: Path, result: list[Caption] | MediaError) -> dict[str, Any]:
+def _record(file: Path, result: list[Caption] | MediaError, with_tags: bool) -> dict[str, Any]:
     if isinstance(result, MediaError):
         return {"image": str(file), "error": str(result)}
     captions = [{"text": one.text, "log_prob": one.log_prob, "score": one.score} for one in result]
-    return {"image": str(file), "captions": captions}
+    if not with_tags:
+        return {"image": str(file), "captions": captions}
+    tags = [{"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags]
+    return {"image": str(file), "captions": captions, "tags": tags}
 
 
-def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat) -> Iterator[str]:
+def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat, with_tags: bool) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions."""
     for rank, one in enumerate(captions, 1):
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(captions) > 1 else ()
-            yield tab_separated(file, one.text, *log_prob) + "\n"
+            tags = (format_tags(one.tags),) if with_tags else ()
+            yield tab_separated(file, one.text, *log_prob, *tags) + "\n"
         else:
-            yield _row((str(file), rank, one.text, f"{one.log_prob:.4f}"), kind)
+            tags = (";".join(tag.word for tag in one.tags),) if with_tags else ()
+            yield _row((str(file), rank, one.text, f"{one.log_prob:.4f}", *tags), kind)
+
+
+def format_tags(tags: Sequence[Tag]) -> str:
+    """Return tags as text: 'dog 93 %, ball 7 %'."""
+    return ", ".join(f"{tag.word} {tag.probability:.0%}".replace("%", " %") for tag in tags)
 
 
 def _row(values: Sequence[object], kind: CaptionFormat) -> str:

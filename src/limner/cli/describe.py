@@ -30,6 +30,7 @@ from limner.cli.options import (
     NBestOption,
     SampleOption,
     SamplingSeedOption,
+    TagsOption,
     TemperatureOption,
     TopKOption,
     TopPOption,
@@ -84,6 +85,7 @@ def describe(
         str | None, typer.Option("--prefix", help="Words that every caption starts with; default: none.")
     ] = None,
     must_include: MustIncludeOption = None,
+    tags: TagsOption = False,
     beam_size: BeamSizeOption = None,
     n_best: NBestOption = None,
     length_penalty: LengthPenaltyOption = None,
@@ -128,8 +130,17 @@ def describe(
     runs = models_or_pretrained(model, lang)
     files = _find_files(images, runs, decoding, backbone, device, recursive)
     captioner, strips = _load(runs, backbone, device, plots)
-    with caption_output(output, kind) as write:
-        unreadable = _describe(captioner, files, prefix, must_include, decoding, batch_size, write, strips)
+    if tags:
+        captioner.require_tags()
+    with caption_output(output, kind, with_tags=tags) as write:
+        unreadable = _describe(
+            captioner,
+            files,
+            prefix,
+            {"must_include": must_include, "with_tags": tags, "batch_size": batch_size, **decoding},
+            write,
+            strips,
+        )
     if strips is not None:
         strips.save()
     report_unreadable(unreadable, len(files))
@@ -185,18 +196,14 @@ def _describe(
     captioner: Captioner,
     files: Sequence[Path],
     prefix: str | None,
-    must_include: Sequence[str] | None,
-    decoding: dict[str, Any],
-    batch_size: int,
+    options: dict[str, Any],
     write: WriteCaptions,
     strips: StripPlotter | None,
 ) -> list[MediaError]:
     """Write the captions of each file as soon as they are decided; return the errors of unreadable files."""
     unreadable: list[MediaError] = []
     prefixes = [prefix] * len(files) if prefix else None
-    results = captioner.describe_each(
-        files, prefixes=prefixes, must_include=must_include, batch_size=batch_size, **decoding
-    )
+    results = captioner.describe_each(files, prefixes=prefixes, **options)
     with progress_bar("describing", prints=True) as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             write(file, result)

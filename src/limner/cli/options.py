@@ -146,6 +146,13 @@ MustIncludeOption = Annotated[
         help="Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either. Repeatable.",
     ),
 ]
+TagsOption = Annotated[
+    bool,
+    typer.Option(
+        "--tags",
+        help="Print nouns for what the classifier of the built-in backbone sees in each image, with probabilities.",
+    ),
+]
 SampleOption = Annotated[
     bool, typer.Option("--sample", help="Sample tokens from the model's distribution instead of beam search.")
 ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from limner.data.dataset import GenerationInput
 from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.settings import DecodingSettings
 from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, change_decoding, require_captioning, warn_of_unknown_words
@@ -16,7 +18,8 @@ from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate, warn_of_cut_off
 from limner.inference.must_include import MustInclude, words_of_inputs
-from limner.inference.new_images import new_item
+from limner.inference.new_images import KeptFeatures, new_item
+from limner.inference.tags import Tag, Tagger, require_tagger
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
 from limner.progress import Progress
@@ -42,6 +45,8 @@ class Caption(NamedTuple):
     """Token ids in the vocabulary of the model, without special tokens."""
     ended: bool = True
     """False where the caption was cut off at `max_length`."""
+    tags: tuple[Tag, ...] = ()
+    """What the classifier of a built-in backbone sees in the image; empty for other features."""
 
 
 class Captioner(TextGenerator):
@@ -63,6 +68,11 @@ class Captioner(TextGenerator):
         super().__init__(models, backbone)
         require_captioning(models[0])
 
+    @cached_property
+    def tagger(self) -> Tagger | None:
+        """Classifier of what is in an image; None where the features are not those of a built-in backbone."""
+        return Tagger.of(self.models[0])
+
     @property
     def modality(self) -> Modality:
         """Modality of the files that the model describes."""
@@ -74,6 +84,7 @@ class Captioner(TextGenerator):
         *,
         prefixes: Sequence[str] | None = None,
         must_include: MustInclude | None = None,
+        with_tags: bool = False,
         batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Caption]]:
@@ -84,6 +95,8 @@ class Captioner(TextGenerator):
             prefixes: for each image the words that its caption starts with.
             must_include: words or phrases that every caption includes, such as ["umbrella", "dog|puppy"], where one of
                 the alternatives between | is enough; or one such list for each image.
+            with_tags: whether the captions name the `tags` of their images, which the classifier of a built-in backbone
+                sees.
             batch_size: number of images that are captioned together; captions do not depend on it.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
 
@@ -98,17 +111,45 @@ class Captioner(TextGenerator):
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         words = words_of_inputs(self.tokenizer, must_include, len(images))
-        hypotheses = generate(
-            self.models,
-            self._inputs(images, words),
-            self.features_of(images),
-            settings,
-            prefixes=prefixes,
-            batch_size=batch_size,
-        )
-        cut = sum(not n_best[0].ended for n_best in hypotheses)
+        captions: list[list[Caption]] = []
+        for start in range(0, len(images), batch_size):
+            rows = slice(start, start + batch_size)
+            given = None if prefixes is None else prefixes[rows]
+            captions += self._describe_batch(images[rows], words[rows], given, settings, with_tags)
+        cut = sum(not n_best[0].ended for n_best in captions)
         warn_of_cut_off(cut, len(images), "captions", settings.max_length, "raise max_length")
-        return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
+        return captions
+
+    def require_tags(self) -> None:
+        """Check that the model reads features that tags are computed of.
+
+        Raises:
+            SettingsError: it does not.
+        """
+        require_tagger(self.tagger)
+
+    def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
+        """Name what the classifier of the built-in backbone sees in images, without captioning them.
+
+        Args:
+            images: as for `describe`.
+            batch_size: number of images that are encoded together.
+
+        Returns:
+            The most probable nouns of each image, best first; an image may have none.
+
+        Raises:
+            MediaError: an image cannot be read.
+            SettingsError: the model reads other features than those of a built-in backbone's last layer.
+        """
+        tagger = require_tagger(self.tagger)
+        tags: list[tuple[Tag, ...]] = []
+        for start in range(0, len(images), batch_size):
+            batch = images[start : start + batch_size]
+            features = self.features_of(batch)
+            assert features is not None, "tags without a backbone"
+            tags += tagger(features.take([new_item(image) for image in batch]))
+        return tags
 
     def describe_each(
         self,
@@ -116,6 +157,7 @@ class Captioner(TextGenerator):
         *,
         prefixes: Sequence[str] | None = None,
         must_include: MustInclude | None = None,
+        with_tags: bool = False,
         batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
@@ -125,6 +167,7 @@ class Captioner(TextGenerator):
             images: as for `describe`.
             prefixes: as for `describe`.
             must_include: as for `describe`.
+            with_tags: as for `describe`.
             batch_size: as for `describe`.
             decoding: as for `describe`.
 
@@ -141,23 +184,16 @@ class Captioner(TextGenerator):
             rows = pending.popleft()
             batch, given = images[rows], None if prefixes is None else prefixes[rows]
             try:
-                hypotheses = generate(
-                    self.models,
-                    self._inputs(batch, words[rows]),
-                    self.features_of(batch),
-                    settings,
-                    prefixes=given,
-                    batch_size=batch_size,
-                )
+                captions = self._describe_batch(batch, words[rows], given, settings, with_tags)
             except MediaError as error:
                 if len(batch) == 1:
                     yield batch[0], error
                 else:  # one by one, to find the images that cannot be read
                     pending.extendleft(slice(row, row + 1) for row in reversed(range(rows.start, rows.stop)))
                 continue
-            for image, n_best in zip(batch, hypotheses, strict=True):
+            for image, n_best in zip(batch, captions, strict=True):
                 cut, done = cut + (not n_best[0].ended), done + 1
-                yield image, [_caption(self.tokenizer, one) for one in n_best]
+                yield image, n_best
         warn_of_cut_off(cut, done, "captions", settings.max_length, "raise max_length")
 
     def explain(
@@ -203,6 +239,29 @@ class Captioner(TextGenerator):
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
         (one,) = self._inputs([image], words_of_inputs(self.tokenizer, must_include, 1))
         return explain_beam(self.models, one, self.features_of([image]), settings, prefix)
+
+    def _describe_batch(
+        self,
+        images: Sequence[ImageInput],
+        words: Sequence[tuple[str, ...]],
+        prefixes: Sequence[str] | None,
+        settings: DecodingSettings,
+        with_tags: bool,
+    ) -> list[list[Caption]]:
+        """Caption images together, computing their features once."""
+        inputs, features = self._inputs(images, words), self._kept_features(images)
+        hypotheses = generate(self.models, inputs, features, settings, prefixes=prefixes, batch_size=len(images))
+        tags: list[tuple[Tag, ...]] = [()] * len(images)
+        if with_tags and features is not None:
+            tags = require_tagger(self.tagger)(features.take([one.item for one in inputs]))
+        return [
+            [_caption(self.tokenizer, one)._replace(tags=some) for one in n_best]
+            for n_best, some in zip(hypotheses, tags, strict=True)
+        ]
+
+    def _kept_features(self, images: Sequence[ImageInput]) -> KeptFeatures | None:
+        features = self.features_of(images)
+        return None if features is None else KeptFeatures(features)
 
     def _inputs(
         self, images: Sequence[ImageInput], words: Sequence[tuple[str, ...]] | None = None

@@ -1,0 +1,82 @@
+"""Tags of images: the classifier of the built-in backbone, and the everyday nouns of its classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from limner.errors import SettingsError
+from limner.features.class_probabilities import ClassProbabilities, pooled_vector
+from limner.features.encoders.efficientnet import load_efficientnet
+from limner.features.encoders.load import load_backbone
+from limner.inference.tags import MIN_PROBABILITY, Tagger, require_tagger
+from limner.text.class_nouns import CLASSES, LANGUAGES, ClassNoun, class_nouns, plural
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_class_has_one_noun_in_every_language(lang):
+    nouns = class_nouns(lang)
+    assert sorted(number for noun in nouns for number in noun.classes) == list(range(CLASSES))
+    words = [word for noun in nouns for word in noun.words]
+    assert all(word and word == word.strip() for word in words)
+
+
+def test_nouns_of_known_classes():
+    by_class = {number: noun for noun in class_nouns("en") for number in noun.classes}
+    assert by_class[207].word == by_class[151].word == "dog"  # golden retriever, chihuahua
+    assert (by_class[281].word, by_class[817].word, by_class[985].word) == ("cat", "car", "flower")
+    assert {"mug", "cups"} <= set(by_class[504].words)
+    assert {noun.word for noun in class_nouns("de") if 207 in noun.classes} == {"Hund"}
+    assert {noun.word for noun in class_nouns("zh") if 207 in noun.classes} == {"狗"}
+
+
+def test_a_language_without_nouns_is_an_error():
+    with pytest.raises(SettingsError, match="expected one of the languages en, de, zh, got 'fr'"):
+        class_nouns("fr")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("dog", "dogs"), ("bus", "bus"), ("box", "boxes"), ("couch", "couches"), ("puppy", "puppies"), ("toy", "toys")],
+)
+def test_regular_plurals(word, expected):
+    assert plural(word) == expected
+
+
+def test_probabilities_are_those_of_the_network():
+    backbone = load_backbone("efficientnet-lite2", kind="both", size=96, precision="fp32")
+    pixels = np.stack([np.full((1, 96, 96, 3), 90, np.uint8), np.full((1, 96, 96, 3), 200, np.uint8)])
+    features = backbone(pixels)
+    network = load_efficientnet("efficientnet-lite2").module.eval()
+    with torch.no_grad():
+        inputs = (torch.from_numpy(pixels[:, 0]).permute(0, 3, 1, 2).float() - 127) / 128
+        expected = network.class_logits(network(inputs)).softmax(1).numpy()
+    for kind in ("pooled", "grid"):
+        rows = [{kind: values} for values in features[kind]]
+        classifier = ClassProbabilities.of([spec for spec in backbone.specs if spec.kind == kind])
+        np.testing.assert_allclose(classifier(rows), expected, rtol=0.05, atol=1e-4)  # features are float16
+
+
+def test_other_features_have_no_classifier():
+    (spec,) = load_backbone("efficientnet-lite2", layer="stage5", size=64).specs
+    assert ClassProbabilities.of([spec]) is None
+    assert ClassProbabilities.of(load_backbone("pixels:16").specs) is None
+    with pytest.raises(SettingsError, match="tags need the features of the last layer of a built-in backbone"):
+        require_tagger(None)
+
+
+def test_the_mean_of_a_grid_is_the_pooled_vector():
+    grid = np.arange(12, dtype=np.float16).reshape(3, 4)
+    np.testing.assert_allclose(pooled_vector({"grid": grid}), grid[1])
+
+
+def test_classes_of_one_noun_are_summed():
+    nouns = [ClassNoun("animal", (0, 2), ("dog", "puppy")), ClassNoun("object", (1,), ("ball",))]
+    logits = np.log(np.array([0.5, 0.02, 0.48], np.float32))
+    tagger = Tagger(ClassProbabilities(logits[:, None], np.zeros(3, np.float32)), nouns)
+    tags, missing = tagger([{"pooled": np.ones(1, np.float16)}, None])
+    assert [(tag.word, tag.words) for tag in tags] == [("dog", ("dog", "puppy"))]
+    assert tags[0].probability == pytest.approx(0.98)
+    assert MIN_PROBABILITY > 0.02
+    assert missing == ()

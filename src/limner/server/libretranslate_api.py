@@ -156,6 +156,9 @@ async def _translate(
     decoding = {"n_best": alternatives + 1} if alternatives else {}
     made = []
     for sentence in sentences:
+        if not sentence.strip():
+            made.append([sentence])
+            continue
         final = await engine.translate_all(sentence, image=image, source=source, target=target, decoding=decoding)
         made.append([one.text for one in final.sentences])
     return [

@@ -1,0 +1,177 @@
+"""The `openai` package against a live service."""
+
+import openai
+import pytest
+
+import limner
+
+CAPTION = "scenes-en"
+TRANSLATION = "scenes-de"
+SENTENCE = "There is a black cup in the snow."
+
+
+@pytest.fixture(scope="module")
+def client(service):
+    with openai.OpenAI(base_url=f"{service}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def captions(runs):
+    return limner.load(runs.captioner).describe([runs.image], n_best=3)[0]
+
+
+@pytest.fixture(scope="module")
+def ask(client, runs):
+    """Ask for a caption of the image with other arguments."""
+    url = {"url": f"data:image/jpeg;base64,{runs.base64}", "detail": "low"}
+
+    def ask(text="Describe this image.", **arguments):
+        content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": url}]
+        messages = [{"role": "user", "content": content}]
+        return client.chat.completions.create(**{"model": CAPTION, "messages": messages, **arguments})
+
+    return ask
+
+
+def test_a_caption(ask, captions):
+    made = ask()
+    (choice,) = made.choices
+    assert choice.message.content == captions[0].text and choice.message.role == "assistant"
+    assert (choice.finish_reason, made.model, made.object) == ("stop", CAPTION, "chat.completion")
+    assert made.usage.prompt_tokens == 0
+    assert made.usage.completion_tokens == made.usage.total_tokens == len(captions[0].ids)
+
+
+def test_a_stream(ask, captions):
+    chunks = list(ask(stream=True, stream_options={"include_usage": True}))
+    *parts, usage = chunks
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == captions[0].text
+    assert parts[0].choices[0].delta.role == "assistant" and parts[-1].choices[0].finish_reason == "stop"
+    assert all(part.choices[0].finish_reason is None for part in parts[:-1])
+    assert usage.choices == [] and usage.usage.completion_tokens == len(captions[0].ids)
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert len(parts) == len(captions[0].ids) + 2  # the role, every token, the end
+
+
+def test_several_sentences(ask, captions):
+    assert [choice.message.content for choice in ask(n=3).choices] == [one.text for one in captions]
+    texts = ["", "", ""]
+    reasons = {}
+    for chunk in ask(n=3, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] = choice.finish_reason or reasons.get(choice.index)
+    assert texts == [one.text for one in captions]
+    assert set(reasons.values()) == {"stop"} and len(reasons) == 3
+
+
+def test_the_prefix_and_the_limit(ask, captions):
+    made = ask("Caption: the picture", max_completion_tokens=2)
+    assert made.choices[0].message.content.startswith("the picture")
+    assert made.choices[0].finish_reason == "length"
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens, made.usage.total_tokens) == (2, 2, 4)
+    assert ask(max_tokens=1000).choices[0].message.content == captions[0].text
+
+
+def test_stop_sequences(ask, captions):
+    text = captions[0].text
+    stop = text[6:11]
+    assert ask(stop=[stop]).choices[0].message.content == text[: text.index(stop)]
+    chunks = list(ask(stop=stop, stream=True))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text[: text.index(stop)]
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_log_probabilities(ask, captions):
+    made = ask(logprobs=True, top_logprobs=2).choices[0]
+    assert "".join(bytes(one.bytes).decode() for one in made.logprobs.content) == captions[0].text
+    assert all(one.logprob <= 0 and one.top_logprobs for one in made.logprobs.content)
+    streamed = [one for chunk in ask(logprobs=True, stream=True) for one in chunk.choices if one.logprobs]
+    told = [one for choice in streamed for one in choice.logprobs.content]
+    assert [one.token for one in told] == [one.token for one in made.logprobs.content]
+    assert [one.logprob for one in told] == pytest.approx([one.logprob for one in made.logprobs.content])
+
+
+def test_sampling_repeats_with_a_seed(ask):
+    def draw(seed):
+        return [one.message.content for one in ask(temperature=1.5, top_p=0.95, seed=seed, n=2).choices]
+
+    assert draw(4) == draw(4)
+    assert len({tuple(draw(seed)) for seed in range(6)}) > 1
+
+
+def test_a_translation_model(client, runs):
+    expected = limner.load(runs.translator).translate([SENTENCE])[0][0]
+    messages = [
+        {"role": "system", "content": "Translate to German."},
+        {"role": "user", "content": "Earlier sentence."},
+        {"role": "assistant", "content": "Früherer Satz."},
+        {"role": "user", "content": SENTENCE},
+    ]
+    made = client.chat.completions.create(model=TRANSLATION, messages=messages)
+    assert made.choices[0].message.content == expected.text
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (9, len(expected.ids))
+
+
+def test_models(client):
+    assert [one.id for one in client.models.list()] == [CAPTION, TRANSLATION]
+    assert client.models.retrieve(TRANSLATION).object == "model"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "param", "message"),
+    [
+        ({"model": "gpt-4o"}, openai.NotFoundError, "model", "model 'gpt-4o': not served"),
+        ({"text": "What colour is the cup?"}, openai.BadRequestError, None, "expected a request to describe"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools", "tools: the"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
+            openai.BadRequestError,
+            "response_format",
+            "response_format: the models",
+        ),
+        ({"modalities": ["text", "audio"]}, openai.BadRequestError, "modalities", "modalities: the models"),
+        ({"presence_penalty": 0.5}, openai.BadRequestError, "presence_penalty", "presence_penalty: the models"),
+        ({"temperature": 3}, openai.BadRequestError, "temperature", "temperature: Input should be less"),
+        ({"n": 0}, openai.BadRequestError, "n", "n: Input should be greater"),
+        ({"top_logprobs": 2}, openai.BadRequestError, "top_logprobs", "top_logprobs: expected logprobs"),
+        ({"messages": []}, openai.BadRequestError, "messages", "messages: List should have at least 1"),
+        ({"messages": [{"role": "user", "content": "Describe it."}]}, openai.BadRequestError, "messages", "one image"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": ""}}]}]},
+            openai.BadRequestError,
+            "messages",
+            "expected parts of type text or image_url",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.jpg"}}]}]},
+            openai.BadRequestError,
+            "messages",
+            "",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]},
+            openai.BadRequestError,
+            "messages",
+            "files are not opened",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors(ask, arguments, error, param, message, stream):
+    with pytest.raises(error) as refused:
+        ask(**arguments, stream=stream)
+    assert message in refused.value.message
+    assert refused.value.param == param
+    assert {"message", "type", "param", "code"} == refused.value.body.keys()
+
+
+def test_neutral_values_are_accepted(ask, captions):
+    neutral = {"temperature": 0, "tools": [], "tool_choice": "none", "presence_penalty": 0, "logit_bias": {}}
+    neutral |= {"response_format": {"type": "text"}, "modalities": ["text"], "user": "someone", "store": False}
+    assert ask(**neutral).choices[0].message.content == captions[0].text

@@ -62,36 +62,86 @@ def beam_search(
     """
     if len(batch) == 0:
         return []
-    vocab_size = _vocab_size(models)
-    automata = constraints if constraints and any(one.size > 1 for one in constraints) else None
-    _require_memory(batch, settings, vocab_size, automata)
-    prefix = pad_prefixes(prefixes, batch, settings.max_length, vocab_size)
-    rules = Rules(settings, prefix)
-    shared = int((prefix != SPECIAL_TOKENS.pad).sum(1).min())  # length of the shortest prefix: no choice so far
-    select_continuations = _selection(batch, settings, prefix, shared, automata)
-    results = RankedHypotheses(len(batch), settings, [n for n, one in enumerate(automata or ()) if one.size > 1])
-    with torch.autocast(batch.target_in.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-        beam = _start(models, batch, prefix[:, :shared], settings, _first_width(settings, vocab_size, automata))
-        for length in range(shared, settings.max_length):
+    search = Search(models, batch, settings, prefixes, trace, constraints)
+    while search.beam is not None:
+        with search.autocast():
             steps = [
-                model.step(beam.token.flatten(), memory, state)
-                for model, memory, state in zip(models, beam.memories, beam.states, strict=True)
+                model.step(search.beam.token.flatten(), memory, state)
+                for model, memory, state in zip(models, search.beam.memories, search.beam.states, strict=True)
             ]
-            log_probs = mean_log_probs([logits for logits, _ in steps]).view(*beam.total.shape, -1)  # (N, K, V)
-            states = [state for _, state in steps]
-            del steps  # frees the logits
-            choice = select_continuations(rules.apply(log_probs, beam.live, length), beam.total, beam.live, length)
-            if trace is not None:
-                trace(beam, choice, length)
-            keep = results.add(choice, beam, length)
-            if not keep:
-                break
-            beam = beam.advance(choice, keep, states, length)
-        else:
-            if trace is not None:
-                trace(beam, None, settings.max_length)
-            results.add_unfinished(beam)
-    return results.n_best(batch.ids)
+        search.advance([logits for logits, _ in steps], [state for _, state in steps])
+        del steps  # frees the logits
+    return search.results.n_best(batch.ids)
+
+
+class Search:
+    """A search that its caller advances token by token, until `beam` is None.
+
+    The caller computes the steps of the models, possibly together with those of other searches.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ConditionalLM],
+        batch: Batch,
+        settings: DecodingSettings,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        trace: Trace | None = None,
+        constraints: Sequence[Automaton] | None = None,
+    ) -> None:
+        """Encode a batch of at least one example; arguments and errors are those of `beam_search`."""
+        vocab_size = _vocab_size(models)
+        automata = constraints if constraints and any(one.size > 1 for one in constraints) else None
+        _require_memory(batch, settings, vocab_size, automata)
+        prefix = pad_prefixes(prefixes, batch, settings.max_length, vocab_size)
+        shared = int((prefix != SPECIAL_TOKENS.pad).sum(1).min())  # length of the shortest prefix: no choice so far
+        self.settings, self.length, self._trace = settings, shared, trace
+        self._device, self._rules = batch.target_in.device, Rules(settings, prefix)
+        self._select = _selection(batch, settings, prefix, shared, automata)
+        constrained = [n for n, one in enumerate(automata or ()) if one.size > 1]
+        self.results = RankedHypotheses(len(batch), settings, constrained)
+        self.left: set[int] = set()
+        """Examples that are not decoded further, because nobody needs them any more."""
+        self.beam: Beam | None
+        """Hypotheses of `length` tokens; None when every example is done."""
+        with torch.no_grad(), self.autocast():
+            width = _first_width(settings, vocab_size, automata)
+            self.beam = _start(models, batch, prefix[:, :shared], settings, width)
+        self._stop_at_max_length()
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which the models compute their steps."""
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
+
+    @torch.no_grad()
+    def advance(self, logits: Sequence[Tensor], states: list[State]) -> None:
+        """Continue the hypotheses of the beam by one token.
+
+        Args:
+            logits: for each model the logits (N K, V) after the last tokens of the beam.
+            states: state of each model after them.
+
+        Raises:
+            RunError: a probability is NaN.
+        """
+        beam, length = self.beam, self.length
+        assert beam is not None, "a search that is done"
+        log_probs = mean_log_probs(logits).view(*beam.total.shape, -1)  # (N, K, V)
+        choice = self._select(self._rules.apply(log_probs, beam.live, length), beam.total, beam.live, length)
+        if self._trace is not None:
+            self._trace(beam, choice, length)
+        keep = [n for n in self.results.add(choice, beam, length) if beam.live[n] not in self.left]
+        self.beam = beam.advance(choice, keep, states, length) if keep else None
+        self.length += 1
+        self._stop_at_max_length()
+
+    def _stop_at_max_length(self) -> None:
+        """Cut off the hypotheses that have `max_length` tokens."""
+        if self.beam is not None and self.length >= self.settings.max_length:
+            if self._trace is not None:
+                self._trace(self.beam, None, self.settings.max_length)
+            self.results.add_unfinished(self.beam)
+            self.beam = None
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
@@ -156,7 +206,8 @@ def _start(
 ) -> Beam:
     """Encode a batch, read the shared part (B, P) of the prefixes, and create the first `width` hypotheses."""
     memories = [model.encode(batch) for model in models]
-    token, total, states = _read_prefix(models, prefix, memories)
+    token, totals, states = _read_prefix(models, prefix, memories)
+    total = totals[:, -1]
     rows = torch.arange(len(batch), device=total.device).repeat_interleave(width)  # (B * K,)
     states, token, total = select([states, token, total], rows)  # memories are shared by the hypotheses of an example
     token, total = token.view(len(batch), -1), total.view(len(batch), -1)  # (B, K)
@@ -164,7 +215,9 @@ def _start(
         total[:, 1:] = -math.inf
     tokens = token.new_zeros((*token.shape, settings.max_length))  # (B, K, max_length)
     tokens[:, :, : prefix.shape[1]] = prefix[:, None]
-    return Beam(list(range(len(batch))), token, total, tokens, memories, states)
+    before = total.new_zeros(tokens.shape, dtype=torch.float64)
+    before[:, :, : prefix.shape[1]] = totals[:, None, 1:]
+    return Beam(list(range(len(batch))), token, total, tokens, before, memories, states)
 
 
 def _read_prefix(
@@ -173,17 +226,18 @@ def _read_prefix(
     """Read prefixes (B, P) with one hypothesis of each example.
 
     Returns:
-        The last token, which is not yet read, (B,), the log-probability of the prefix, (B,), and the models' states.
+        The last token, which is not yet read, (B,), the log-probabilities of the beginnings of 0 to P tokens of the
+        prefix, (B, P + 1), and the models' states.
     """
     states = [model.start(memory) for model, memory in zip(models, memories, strict=True)]
     token = prefix.new_full((len(prefix),), SPECIAL_TOKENS.bos)
-    total = torch.zeros(len(prefix), device=prefix.device)
+    totals = [torch.zeros(len(prefix), device=prefix.device)]
     for next_token in prefix.unbind(1):
         steps = [
             model.step(token, memory, state) for model, memory, state in zip(models, memories, states, strict=True)
         ]
         states = [state for _, state in steps]
         log_probs = mean_log_probs([logits for logits, _ in steps])
-        total = total + log_probs.gather(1, next_token[:, None]).squeeze(1)
+        totals.append(totals[-1] + log_probs.gather(1, next_token[:, None]).squeeze(1))
         token = next_token
-    return token, total, states
+    return token, torch.stack(totals, 1), states

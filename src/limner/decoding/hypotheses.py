@@ -27,6 +27,8 @@ class Hypothesis(NamedTuple):
     """Score that hypotheses are ranked by; see `DecodingSettings`."""
     ended: bool
     """False where the sentence was cut off at `max_length`."""
+    totals: tuple[float, ...] = ()
+    """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
 
 
 class Beam(NamedTuple):
@@ -36,6 +38,7 @@ class Beam(NamedTuple):
     token: Tensor  # (N, K): last token, the input of the next step
     total: Tensor  # (N, K): log-probability
     tokens: Tensor  # (N, K, max_length): all tokens so far
+    totals: Tensor  # (N, K, max_length): log-probability up to each of them
     memories: list[Memory]  # of each model, for the N examples
     states: list[State]  # of each model, for the N * K hypotheses
 
@@ -48,18 +51,18 @@ class Beam(NamedTuple):
             states: states of the models after this step.
             length: number of tokens before this step.
         """
-        live, memories, tokens = self.live, self.memories, self.tokens
+        live, memories, tokens, totals = self.live, self.memories, self.tokens, self.totals
         token, total = choice.token, choice.total
         if choice.parent is not None or len(keep) < len(live):
             rows = _parent_rows(choice, keep, self.total.shape[1])
             states = select(states, rows)
-            tokens = tokens.flatten(0, 1)[rows].view(len(keep), -1, tokens.shape[2])
+            tokens, totals = (one.flatten(0, 1)[rows].view(len(keep), -1, one.shape[2]) for one in (tokens, totals))
         if len(keep) < len(live):
             live = [live[n] for n in keep]
             memories = select(memories, torch.tensor(keep, device=token.device))
             token, total = token[keep], total[keep]
-        tokens[:, :, length] = token
-        return Beam(live, token, total, tokens, memories, states)
+        tokens[:, :, length], totals[:, :, length] = token, total
+        return Beam(live, token, total, tokens, totals, memories, states)
 
 
 def _parent_rows(choice: Choice, keep: list[int], width: int) -> Tensor:
@@ -112,21 +115,22 @@ class RankedHypotheses:
             n, k = ends.T
             row = k if choice.end_parent is None else choice.end_parent[n, k]
             examples = [beam.live[index] for index in n.tolist()]
-            self._insert(examples, choice.end_total[n, k], beam.tokens[n, row, :length], ended=True)
+            self._insert(examples, choice.end_total[n, k], beam, (n, row), length, ended=True)
         best = choice.total.amax(dim=1).tolist()
         # Where every next token has probability zero, the best hypothesis so far counts as cut off.
         free = (n for n, example in enumerate(beam.live) if example not in self.constrained)
         stuck = [n for n in free if best[n] == -math.inf and not self.hypotheses[beam.live[n]]]
         if stuck:
-            k = beam.total[stuck].argmax(dim=1)
-            examples = [beam.live[n] for n in stuck]
-            self._insert(examples, beam.total[stuck, k], beam.tokens[stuck, k, :length], ended=False)
+            rows = torch.tensor(stuck), beam.total[stuck].argmax(dim=1)
+            self._insert([beam.live[n] for n in stuck], beam.total[rows], beam, rows, length, ended=False)
         return [n for n, example in enumerate(beam.live) if not self._is_done(example, best[n])]
 
     def add_unfinished(self, beam: Beam) -> None:
         """Add all hypotheses of a beam at `max_length` as cut off."""
+        examples = torch.arange(len(beam.live))
         for k in range(beam.total.shape[1]):
-            self._insert(beam.live, beam.total[:, k], beam.tokens[:, k], ended=False)
+            rows = examples, torch.full_like(examples, k)
+            self._insert(beam.live, beam.total[:, k], beam, rows, beam.tokens.shape[2], ended=False)
 
     def n_best(self, ids: Sequence[str]) -> list[list[Hypothesis]]:
         """Return the `n_best` hypotheses of every example.
@@ -141,11 +145,22 @@ class RankedHypotheses:
             )
         return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]
 
-    def _insert(self, examples: list[int], log_probs: Tensor, tokens: Tensor, ended: bool) -> None:
-        for example, log_prob, ids in zip(examples, log_probs.tolist(), tokens.tolist(), strict=True):
+    def _insert(
+        self,
+        examples: list[int],
+        log_probs: Tensor,
+        beam: Beam,
+        rows: tuple[Tensor, Tensor],
+        length: int,
+        *,
+        ended: bool,
+    ) -> None:
+        """Add hypotheses `rows` (indices in N and in K) of a beam of `length` tokens, one of each of some examples."""
+        tokens, totals = (one[rows][:, :length].tolist() for one in (beam.tokens, beam.totals))
+        for example, log_prob, ids, before in zip(examples, log_probs.tolist(), tokens, totals, strict=True):
             if log_prob > -math.inf:
                 score = ranking_score(log_prob, len(ids) + ended, self.settings)
-                hypothesis = Hypothesis(tuple(ids), log_prob, score, ended)
+                hypothesis = Hypothesis(tuple(ids), log_prob, score, ended, tuple(before))
                 bisect.insort(self.hypotheses[example], hypothesis, key=lambda other: -other.score)
 
     def _is_done(self, example: int, best: float) -> bool:

@@ -185,6 +185,6 @@ def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length):
     beam_search([Chain()], batch, drawn, trace=others)
     cases = zip(recorder.hypotheses(), found, greedy, others.hypotheses(), strict=True)
     for rows, hypotheses, (best,), plain in cases:
-        assert sorted(rows) == sorted(hypotheses)
-        assert rows[0] == best
+        assert sorted(rows) == sorted(one._replace(totals=()) for one in hypotheses)
+        assert rows[0] == best._replace(totals=())
         assert rows[1:] == plain[1:], "the greedy sentence changes no draw"

@@ -25,13 +25,16 @@ from limner.server.errors import (
     RequestTimeoutError,
     StoppingError,
 )
-from limner.server.events import Event, FinalEvent
+from limner.server.events import Event, FinalEvent, GeneratedSentence
+from limner.server.features import FeatureCache
+from limner.server.jobs import GenerationRequest, Job, make_job
+from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
 from limner.server.settings import ServerSettings
+from limner.server.worker import Worker
 
 if TYPE_CHECKING:
     from limner.inference.scorer import SentenceScore
-    from limner.server.worker import Job, Worker
 
 Result = TypeVar("Result")
 Decoding = Mapping[str, Any]
@@ -57,9 +60,7 @@ class EventStream(AsyncIterator[Event]):
             event = await asyncio.wait_for(self._events.get(), max(0.0, remaining))
         except TimeoutError:
             self._close()
-            raise RequestTimeoutError(
-                f"not answered within {self._engine.settings.timeout:g} seconds; ask for less, or again later"
-            ) from None
+            raise self._engine.too_late() from None
         except BaseException:
             self._close()
             raise
@@ -71,7 +72,8 @@ class EventStream(AsyncIterator[Event]):
         return event
 
     async def final(self) -> FinalEvent:
-        """Read the stream to its end; return the final event."""
+        """Read the stream to its end, without the tokens before it; return the final event."""
+        self._job.streams = False
         async for event in self:
             if isinstance(event, FinalEvent):
                 return event
@@ -96,14 +98,14 @@ class Engine:
 
     def __init__(self, models: Models, settings: ServerSettings) -> None:
         """Create an engine that `start` starts."""
-        from limner.server.worker import Worker
-
         self.models, self.settings = models, settings
         self.active = 0
         self.stopping = False
         self._idle = asyncio.Event()
         self._readers = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="read-image")
-        self._worker: Worker = Worker(settings)
+        self.cache = FeatureCache(settings.feature_cache)
+        self.metrics = Metrics(several_processes=settings.workers > 1)
+        self._worker = Worker(settings, self.cache, self.metrics)
 
     def start(self) -> None:
         """Start the thread that computes."""
@@ -146,8 +148,11 @@ class Engine:
             MediaError: the image cannot be decoded.
         """
         served = self.models.get(model, "describe", lang)
-        generator = served.generator(lang)
-        return await self._generate(served, generator, image, None, decoding, prefix, must_include, attention)
+        return await self._generate(
+            GenerationRequest(
+                served, served.generator(lang), image, None, decoding or {}, prefix, must_include, attention
+            )
+        )
 
     async def describe_all(self, image: bytes, **options: Any) -> FinalEvent:  # noqa: ANN401
         """Caption an image and wait for the end; arguments and errors are those of `describe`."""
@@ -183,8 +188,11 @@ class Engine:
             MediaError: the image cannot be decoded.
         """
         served = self.translator(model, source, target)
-        generator = served.generator(target)
-        return await self._generate(served, generator, image, text, decoding, "", must_include, attention)
+        return await self._generate(
+            GenerationRequest(
+                served, served.generator(target), image, text, decoding or {}, "", must_include, attention
+            )
+        )
 
     async def translate_all(self, text: str, **options: Any) -> FinalEvent:  # noqa: ANN401
         """Translate a sentence and wait for the end; arguments and errors are those of `translate`."""
@@ -240,7 +248,7 @@ class Engine:
             future = self._worker.call(function)
             return await asyncio.wait_for(asyncio.wrap_future(future), self.settings.timeout)
         except TimeoutError:
-            raise RequestTimeoutError(f"not answered within {self.settings.timeout:g} seconds; ask for less") from None
+            raise self.too_late() from None
         finally:
             self.release()
 
@@ -266,34 +274,36 @@ class Engine:
         if not self.active:
             self._idle.set()
 
-    async def _generate(
-        self,
-        served: ServedModel,
-        generator: Any,  # noqa: ANN401
-        image: bytes | None,
-        text: str | None,
-        decoding: Decoding | None,
-        prefix: str,
-        must_include: Sequence[str],
-        attention: bool,
-    ) -> EventStream:
-        """Check a request, decode its image and hand it to the thread that computes."""
-        from limner.server.worker import make_job
-
+    async def _generate(self, request: GenerationRequest) -> EventStream:
+        """Check a request, read its image and hand it to the thread that computes."""
         self._accept()
         deadline = time.monotonic() + self.settings.timeout
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event | BaseException]()
         try:
-            job = await loop.run_in_executor(
-                self._readers,
-                lambda: make_job(served, generator, image, text, decoding or {}, prefix, must_include, attention),
-            )
+            reading = loop.run_in_executor(self._readers, make_job, request, self.cache, self.settings)
+            job = await asyncio.wait_for(reading, self.settings.timeout)
             job.deliver = lambda event: _call_soon(loop, events, event)
-            self._worker.submit(job)
+            if job.source == []:
+                job.deliver(empty_translation(request))
+            else:
+                self._worker.submit(job)
+        except TimeoutError:
+            self.release()
+            raise self.too_late() from None
         except BaseException:
             self.release()
             raise
         return EventStream(self, job, events, deadline)
+
+    def too_late(self) -> RequestTimeoutError:
+        """Return the error of a request that takes too long."""
+        return RequestTimeoutError(f"not answered within {self.settings.timeout:g} seconds; ask for less, or later")
+
+
+def empty_translation(request: GenerationRequest) -> FinalEvent:
+    """Return the translation of a text without words, which is not decoded."""
+    lang = request.generator.models[0].recipe.data.lang
+    return FinalEvent(request.served.name, lang, (GeneratedSentence("", 0.0, 0.0, True, ()),))
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Any], event: Event | BaseException) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from limner.errors import SettingsError, did_you_mean
+from limner.runs.pretrained import DEFAULT_LANG, pretrained_languages, pretrained_run
 from limner.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
 from limner.server.settings import ServerSettings
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from limner.runs.trained_model import TrainedModel
 
 Task = Literal["describe", "translate"]
+
+BUILT_IN = "limner"
+"""Name of the built-in captioner."""
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +117,27 @@ def load_served_models(settings: ServerSettings) -> Models:
         SettingsError: a run is of labels, which the service does not serve.
         RunError: a run cannot be loaded.
     """
+    if not settings.models:
+        return Models([_load_built_in(settings)])
     return Models([_load_run(Path(run), settings) for run in settings.models])
+
+
+def _load_built_in(settings: ServerSettings) -> ServedModel:
+    """Load the built-in captioner: one run a language, which share the backbone where their features are equal."""
+    from limner.inference.captioner import Captioner
+    from limner.inference.new_images import load_backbone_of
+    from limner.runs.trained_model import load_trained_model
+
+    by_lang: dict[str, Captioner | Translator] = {}
+    backbones: dict[object, Backbone | None] = {}
+    for lang in pretrained_languages() or (DEFAULT_LANG,):
+        trained = load_trained_model(pretrained_run(lang), settings.device)
+        key = tuple(spec.fingerprint for spec in trained.config.features)
+        if key not in backbones:
+            backbones[key] = load_backbone_of(trained, settings.backbone, settings.device)
+        by_lang[lang] = Captioner([trained], backbones[key])
+    created = int((pretrained_run() / "model.safetensors").stat().st_mtime)
+    return ServedModel(BUILT_IN, "describe", by_lang, None, created)
 
 
 def _load_run(run: Path, settings: ServerSettings) -> ServedModel:

@@ -1,71 +1,52 @@
-"""The thread that computes: features, decoding and everything else that runs torch."""
+"""The thread that computes: it encodes images in batches and advances all searches together."""
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from limner.data.dataset import GenerationInput
 from limner.decoding.hypotheses import Hypothesis
-from limner.decoding.settings import DecodingSettings
-from limner.inference.base import change_decoding
-from limner.inference.captioner import Captioner
-from limner.inference.generate import generate
-from limner.inference.must_include import words_of_inputs
-from limner.inference.new_images import new_item
-from limner.inference.translator import Translator
-from limner.server.events import Event, FinalEvent, GeneratedSentence, GeneratedToken, TokenEvent
-from limner.server.models import ServedModel
+from limner.errors import LimnerError
+from limner.features.encoders.base import Backbone, EncoderInput
+from limner.server.batching import Cohort, JointSteps
+from limner.server.errors import InvalidRequestError
+from limner.server.events import FinalEvent, TokenEvent
+from limner.server.features import FeatureCache, encode_images
+from limner.server.jobs import Job
+from limner.server.metrics import Metrics
+from limner.server.sentences import make_sentence, token_attention, token_texts
 from limner.server.settings import ServerSettings
-from limner.text.tokenizer import Tokenizer
+
+STEPS_BETWEEN = 4
+"""Steps of the live searches between two admissions of new requests, which take as long as several steps."""
+MAX_ROWS = 2048
+"""Hypotheses that are continued together; further requests wait."""
 
 Result = TypeVar("Result")
-
-
-@dataclass(eq=False)
-class Job:
-    """A request that the worker decodes."""
-
-    served: ServedModel
-    generator: Captioner | Translator
-    image: bytes | None
-    one: GenerationInput
-    decoding: DecodingSettings
-    prefix: str
-    attention: bool
-    deliver: Callable[[Event | BaseException], None] = lambda event: None
-    cancelled: bool = False
-
-
-def make_job(
-    served: ServedModel,
-    generator: Captioner | Translator,
-    image: bytes | None,
-    text: str | None,
-    decoding: Mapping[str, Any],
-    prefix: str,
-    must_include: Sequence[str],
-    attention: bool,
-) -> Job:
-    """Check a request and decode its image."""
-    settings = change_decoding(generator.decoding, decoding)
-    (words,) = words_of_inputs(generator.tokenizer, must_include, 1)
-    item = new_item(image, None if text is None else text)
-    return Job(served, generator, image, GenerationInput(item, text, (), words), settings, prefix, attention)
+logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """A thread with a queue of jobs."""
+    """A thread with a queue of jobs: those that wait together are encoded and decoded together."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ServerSettings, cache: FeatureCache, metrics: Metrics) -> None:
+        """Create the worker; `start` starts its thread."""
+        self.settings, self.cache, self.metrics = settings, cache, metrics
         self.seconds_per_request = 0.1
+        """Moving average of the time of computation for a request."""
         self._queue: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._waiting: deque[Job] = deque()
+        self._live: list[Cohort] = []
+        self._steps = JointSteps()
+        self._until_admission = 0
+        self._stopped = False
 
     def start(self) -> None:
         """Start the thread."""
@@ -95,32 +76,175 @@ class Worker:
         return future
 
     def _run(self) -> None:
-        while (one := self._queue.get()) is not None:
-            if not isinstance(one, Job):
+        while not (self._stopped and not self._waiting and not self._live):
+            self._receive()
+            start, finished = time.perf_counter(), self.metrics.finished_sentences
+            self._admit()
+            self._step()
+            if done := self.metrics.finished_sentences - finished:
+                self.seconds_per_request += 0.1 * ((time.perf_counter() - start) / done - self.seconds_per_request)
+
+    def _receive(self) -> None:
+        """Take what is queued; wait for it if there is nothing to compute."""
+        block = not self._waiting and not self._live
+        while True:
+            try:
+                one = self._queue.get(block=block)
+            except queue.Empty:
+                return
+            if one is None:
+                self._stopped = True
+            elif isinstance(one, Job):
+                self._waiting.append(one)
+            else:
                 one()
-            elif not one.cancelled:
-                try:
-                    self._decode(one)
-                except BaseException as error:
-                    one.deliver(error)
+            block = False
 
-    def _decode(self, job: Job) -> None:
-        generator = job.generator
-        images = [] if job.image is None else [job.image]
-        prefixes = [job.prefix] if job.prefix else None
-        features = generator.features_of(images)
-        (n_best,) = generate(generator.models, [job.one], features, job.decoding, prefixes=prefixes)
-        sentences = tuple(_sentence(generator.tokenizer, one) for one in n_best)
-        for index, token in enumerate(sentences[0].tokens):
-            job.deliver(TokenEvent(index, *token[:4]))
-        job.deliver(FinalEvent(job.served.name, generator.models[0].recipe.data.lang, sentences))
+    def _admit(self) -> None:
+        """Encode the images of the requests that wait longest, and start their searches."""
+        self._until_admission -= 1
+        if self._live and self._until_admission > 0:
+            return
+        live = sum(cohort.examples for cohort in self._live)
+        rows = sum(cohort.rows for cohort in self._live)
+        most = self.settings.max_batch * (1 if self.settings.max_batch == 1 else 4) - live
+        jobs: list[Job] = []
+        while self._waiting and len(jobs) < min(most, self.settings.max_batch):
+            rows += self._waiting[0].decoding.beam_size * self._waiting[0].constraint.size
+            if rows > MAX_ROWS and (jobs or live):
+                break
+            job = self._waiting.popleft()
+            if not job.cancelled:
+                jobs.append(job)
+        if not jobs:
+            return
+        self._until_admission = STEPS_BETWEEN
+        with self.metrics.time("encode"):
+            ready = self._encode(jobs)
+        with self.metrics.time("start"):
+            self._start(ready)
+        self.metrics.batch_size.observe(len(jobs))
 
+    def _encode(self, jobs: Sequence[Job]) -> list[Job]:
+        """Give each job the features of its image; return those without an error."""
+        missing: dict[Backbone, dict[str, EncoderInput]] = {}
+        for job in jobs:
+            backbone = job.request.generator.backbone
+            if job.image_key is None or backbone is None:
+                continue
+            job.features = self.cache.get(backbone, job.image_key)
+            if job.features is None:
+                if job.pixels is None:  # removed from the cache in the meantime
+                    assert job.request.image is not None
+                    job.pixels = backbone.read(job.request.image)
+                missing.setdefault(backbone, {})[job.image_key] = job.pixels
+        failed: dict[Backbone, Exception] = {}
+        for backbone, images in missing.items():
+            try:
+                for key, features in encode_images(backbone, images).items():
+                    self.cache.put(backbone, key, features)
+                    for job in jobs:
+                        if job.image_key == key and job.request.generator.backbone is backbone:
+                            job.features = features
+            except Exception as error:
+                failed[backbone] = error
+        for job in jobs:
+            job.pixels = None
+            backbone = job.request.generator.backbone
+            if job.image_key is not None and job.features is None and backbone is not None:
+                self._fail(job, failed[backbone])
+        return [job for job in jobs if not job.cancelled]
 
-def _sentence(tokenizer: Tokenizer, one: Hypothesis) -> GeneratedSentence:
-    texts, before = [], ""
-    for count in range(1, len(one.tokens) + 1):
-        text = tokenizer.decode(one.tokens[:count], detokenise=True)
-        texts.append(text[len(before) :] if text.startswith(before) else "")
-        before = text if text.startswith(before) else before
-    tokens = tuple(GeneratedToken(text, token, 0.0) for text, token in zip(texts, one.tokens, strict=True))
-    return GeneratedSentence(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score, one.ended, tokens)
+    def _start(self, jobs: Sequence[Job]) -> None:
+        """Start the searches of jobs, those of one model and the same settings together."""
+        groups: dict[object, list[Job]] = {}
+        for job in jobs:
+            constrained = job.constraint.size > 1
+            key = id(job.request.generator), job.decoding.model_dump_json(), job.features is None, constrained
+            groups.setdefault(key, []).append(job)
+        for group in groups.values():
+            try:
+                cohorts = [Cohort(group)]
+            except Exception:  # one by one, to find the jobs that fail
+                cohorts = []
+                for job in group:
+                    try:
+                        cohorts.append(Cohort([job]))
+                    except Exception as error:
+                        self._fail(job, error)
+            self._live += cohorts
+            for cohort in cohorts:
+                self._deliver(cohort)
+
+    def _step(self) -> None:
+        """Continue all live searches by one token, and deliver what has been decided."""
+        for cohort in self._live:
+            cohort.drop_cancelled()
+        with self.metrics.time("step"):
+            failed = self._steps.advance(self._live)
+        for cohort, error in failed:
+            self._live.remove(cohort)
+            for number, job in enumerate(cohort.jobs):
+                if number not in cohort.finished:
+                    self._fail(job, error)
+        with self.metrics.time("deliver"):
+            for cohort in self._live:
+                self._deliver(cohort)
+        self._live = [cohort for cohort in self._live if cohort.search.beam is not None]
+
+    def _deliver(self, cohort: Cohort) -> None:
+        """Deliver decided tokens to streams, and the sentences of requests that are finished."""
+        for job, hypotheses in cohort.newly_finished():
+            try:
+                self._finish(cohort, job, hypotheses)
+            except Exception as error:
+                self._fail(job, error)
+        if cohort.search.beam is None:
+            return
+        for number in cohort.search.beam.live:
+            job = cohort.jobs[number]
+            if job.streams and not job.cancelled:
+                decided = cohort.decided(number)
+                if len(decided.tokens) > cohort.emitted[number]:
+                    self._emit(cohort, number, decided.tokens, decided.totals)
+
+    def _emit(self, cohort: Cohort, number: int, tokens: Sequence[int], totals: Sequence[float]) -> None:
+        """Deliver the tokens of a sentence that are not delivered yet."""
+        job, first = cohort.jobs[number], cohort.emitted[number]
+        attention = token_attention(job, [tokens]) if job.request.attention else None
+        texts = token_texts(job.request.generator.tokenizer, tokens)
+        for position in range(first, len(tokens)):
+            before = totals[position - 1] if position else 0.0
+            weights = None if attention is None else attention[0][position]
+            job.deliver(TokenEvent(position, texts[position], tokens[position], totals[position] - before, weights))
+        cohort.emitted[number] = len(tokens)
+
+    def _finish(self, cohort: Cohort, job: Job, hypotheses: Sequence[Hypothesis]) -> None:
+        """Deliver the last tokens, and all sentences."""
+        if not hypotheses:
+            raise InvalidRequestError(
+                "must_include: every sentence with these words has probability zero under the model; give other words",
+                "must_include",
+            )
+        best, number = hypotheses[0], cohort.jobs.index(job)
+        if job.streams:
+            self._emit(cohort, number, best.tokens, best.totals)
+        wanted = job.request.attention
+        attention = token_attention(job, [one.tokens for one in hypotheses]) if wanted else None
+        generator = job.request.generator
+        sentences = tuple(
+            make_sentence(generator.tokenizer, one, None if attention is None else attention[rank])
+            for rank, one in enumerate(hypotheses)
+        )
+        trained = generator.models[0]
+        grid = next((spec.grid_size for spec in trained.config.features if spec.kind == "grid"), None)
+        read = len(job.prefix) if job.source is None else len(job.source)
+        self.metrics.finished_sentences += 1
+        job.deliver(FinalEvent(job.request.served.name, trained.recipe.data.lang, sentences, grid, input_tokens=read))
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        """Deliver an error in place of the result."""
+        if not isinstance(error, LimnerError):
+            logger.error("a request failed", exc_info=error)
+        job.cancelled = True
+        job.deliver(error)

@@ -1,0 +1,94 @@
+"""Requests as the worker decodes them: checked, with the image read and preprocessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from limner.data.dataset import GenerationInput
+from limner.data.examples import Example, StoredFeatures
+from limner.decoding.automaton import Automaton
+from limner.decoding.settings import DecodingSettings
+from limner.errors import SettingsError
+from limner.features.encoders.base import EncoderInput
+from limner.inference.base import change_decoding
+from limner.inference.captioner import Captioner
+from limner.inference.must_include import compile_words, words_of_inputs
+from limner.inference.new_images import image_name, new_item
+from limner.inference.translator import Translator
+from limner.server.events import Event
+from limner.server.features import FeatureCache
+from limner.server.images import require_size
+from limner.server.models import ServedModel
+from limner.server.settings import ServerSettings
+
+
+class GenerationRequest(NamedTuple):
+    """What a route asks for."""
+
+    served: ServedModel
+    generator: Captioner | Translator
+    image: bytes | None = None
+    text: str | None = None
+    """Source sentence; None for a caption."""
+    decoding: Mapping[str, Any] = {}
+    prefix: str = ""
+    must_include: Sequence[str] = ()
+    attention: bool = False
+
+
+@dataclass(eq=False)
+class Job:
+    """A request that the worker decodes."""
+
+    request: GenerationRequest
+    one: GenerationInput
+    decoding: DecodingSettings
+    prefix: list[int]
+    source: list[int] | None
+    constraint: Automaton
+    image_key: str | None
+    """Name of the image in the cache of features; None without an image or a backbone."""
+    pixels: EncoderInput | None
+    """Preprocessed image; None where its features are cached."""
+    features: StoredFeatures | None = None
+    deliver: Callable[[Event | BaseException], None] = lambda event: None
+    cancelled: bool = False
+    streams: bool = True
+    """Whether tokens are delivered before the end."""
+
+    def example(self, tokens: Sequence[int] = ()) -> Example:
+        """Return the example of the model with some target tokens."""
+        return Example(self.one.item.id, tokens, self.source, self.features)
+
+
+def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSettings) -> Job:
+    """Check a request, and read its image unless its features are cached; called in a thread that reads images.
+
+    Raises:
+        TooLargeError: the image has too many pixels.
+        MediaError: the image cannot be decoded.
+        SettingsError: a decoding setting, the prefix, the text or the words to include are not allowed.
+    """
+    generator, image = request.generator, request.image
+    decoding = change_decoding(generator.decoding, request.decoding)
+    (words,) = words_of_inputs(generator.tokenizer, request.must_include, 1)
+    source = None
+    if isinstance(generator, Translator):
+        image = image if generator.uses_image else None
+        generator.inputs([request.text or ""], [image], "text")  # checks the length
+        source = generator.source.tokenizer.encode(request.text or "")
+    prefix = generator.tokenizer.encode(request.prefix) if request.prefix else []
+    if len(prefix) > decoding.max_length:
+        raise SettingsError(f"prefix: expected at most {decoding.max_length} tokens, got {len(prefix)}; shorten it")
+    if image is not None:
+        require_size(image, settings)
+    key, pixels, backbone = None, None, generator.backbone
+    if image is not None and backbone is not None:
+        key = image_name(image)
+        if not cache.has(backbone, key):
+            pixels = backbone.read(image)
+    one = GenerationInput(new_item(image, request.text), request.text, (), words)
+    machine = compile_words(generator.tokenizer, words)
+    return Job(request, one, decoding, prefix, source, machine, key, pixels)

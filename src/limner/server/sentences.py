@@ -1,0 +1,69 @@
+"""From token ids to what is answered: texts of tokens, log-probabilities, and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from limner.data.examples import collate
+from limner.decoding.hypotheses import Hypothesis
+from limner.models.protocols import device_of
+from limner.server.events import GeneratedSentence, GeneratedToken
+from limner.server.jobs import Job
+from limner.text.tokenizer import Tokenizer
+
+Attention = tuple[tuple[float, ...], ...]
+"""Weights over the image locations for each token."""
+
+
+def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
+    """Return the text that each token adds to the running text of the sentence; joined they are the text.
+
+    Where a token changes the text before it, such as a closing quotation mark, the text is kept back until it agrees
+    with the whole sentence, of which the last token adds the rest.
+    """
+    whole = tokenizer.decode(tokens, detokenise=True)
+    texts, before = [], ""
+    for count in range(1, len(tokens) + 1):
+        text = tokenizer.decode(tokens[:count], detokenise=True)
+        added = text[len(before) :] if text.startswith(before) and whole.startswith(text) else ""
+        texts.append(added)
+        before += added
+    if texts:
+        texts[-1] += whole[len(before) :]
+    return texts
+
+
+@torch.no_grad()
+def token_attention(job: Job, sentences: Sequence[Sequence[int]]) -> list[Attention] | None:
+    """Compute the attention over the image for each token of sentences of one request.
+
+    Returns:
+        For each sentence the weights of its tokens; None for a model without attention over the image.
+    """
+    if job.features is None or not sentences:
+        return None
+    trained = job.request.generator.models[0]
+    batch = collate([job.example(tokens) for tokens in sentences]).to(device_of(trained.model))
+    output = trained.model(batch)
+    weights = output.attention if output.selected is None else output.selected
+    if weights is None:
+        return None
+    return [
+        tuple(tuple(row) for row in values[: len(tokens)].tolist())
+        for values, tokens in zip(weights.float(), sentences, strict=True)
+    ]
+
+
+def make_sentence(tokenizer: Tokenizer, one: Hypothesis, attention: Attention | None) -> GeneratedSentence:
+    """Return a hypothesis as it is answered."""
+    texts = token_texts(tokenizer, one.tokens)
+    tokens = tuple(
+        GeneratedToken(text, token, total - before, None if attention is None else attention[position])
+        for position, (text, token, total, before) in enumerate(
+            zip(texts, one.tokens, one.totals, (0.0, *one.totals[:-1]), strict=True)
+        )
+    )
+    text = tokenizer.decode(one.tokens, detokenise=True)
+    return GeneratedSentence(text, one.log_prob, one.score, one.ended, tokens)

@@ -9,8 +9,9 @@ import typer
 
 from limner.bounds import Level, Seed, Trials
 from limner.cli.app import MEASURE, app
-from limner.cli.options import JsonOption, Number, given, refuse
-from limner.cli.terminal import echo, out, print_json, progress_bars
+from limner.cli.options import ForceOption, JsonOption, Number, given, refuse
+from limner.cli.terminal import activity, echo, out, print_json, progress_bars
+from limner.storage.outputs import SavedOutput, claim_file, save_output
 
 if TYPE_CHECKING:
     from limner.evaluation.compare import Comparison, SystemScore
@@ -54,6 +55,12 @@ ExchangeOption = Annotated[
 LevelOption = Annotated[
     float | None, typer.Option("--level", help="Significance level; default: 0.05.", parser=Number(Level))
 ]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="HTML page to write: scores, curves, captions side by side, settings that differ."
+    ),
+]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")]
 
 
@@ -68,6 +75,8 @@ def compare(
     exchange: ExchangeOption = None,
     level: LevelOption = None,
     markdown: MarkdownOption = False,
+    out_file: OutOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare systems on the same sentences: scores, differences and their significance.
@@ -82,6 +91,9 @@ def compare(
     refuse({"--markdown": markdown and as_json}, "--json prints JSON instead; leave one of them out")
     if not any("," in system for system in runs):
         refuse({"--exchange": exchange}, "has an effect only on systems of several runs (RUN1,RUN2); leave it out")
+    refuse({"--force": force and out_file is None}, "has an effect only with --out; leave it out")
+    if out_file is not None:
+        claim_file(out_file, "--out", force=force)
     options = given(metrics=metric, trials=trials, seed=seed, exchange=exchange, level=level)
     with progress_bars() as progress:
         comparison = compare_systems(
@@ -91,12 +103,28 @@ def compare(
             on_progress=progress,
             **given(split=split),
         )
+    saved = None if out_file is None else _save_page(comparison, out_file)
     if as_json:
-        print_json(comparison.model_dump(mode="json"))
-        return
-    if markdown:
+        page = {} if saved is None else {"page": str(saved.path)}
+        print_json({**comparison.model_dump(mode="json"), **page})
+    elif markdown:
         echo(_markdown(comparison), nl=False)
-        return
+    else:
+        _print_comparison(comparison)
+        if saved is not None:
+            echo(str(saved.path))
+    if saved is not None:
+        saved.require()
+
+
+def _save_page(comparison: Comparison, path: Path) -> SavedOutput:
+    from limner.report.comparison_page import write_comparison
+
+    with activity("writing the page"):
+        return save_output(path, lambda file: write_comparison(comparison, file))
+
+
+def _print_comparison(comparison: Comparison) -> None:
     for table in (_scores(comparison), _differences(comparison)):
         _print_table(table)
         echo()

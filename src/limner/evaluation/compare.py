@@ -171,7 +171,7 @@ def compare(
     folders = [run.resolve() for runs in systems for run in runs]
     if repeated := next((run for run in folders if folders.count(run) > 1), None):
         raise SettingsError(f"{repeated}: given twice; give each run once")
-    evaluations = [{str(run): _load_evaluation(run, split) for run in runs} for runs in systems]
+    evaluations = [{str(run): load_evaluation(run, split) for run in runs} for runs in systems]
     names = [_name(runs) for runs in systems]
     if len(set(names)) < len(names):
         names = [",".join(runs) for runs in evaluations]
@@ -189,7 +189,12 @@ def _name(runs: Sequence[Path]) -> str:
     return f"{start or ','.join(names)} ({len(names)} runs)"
 
 
-def _load_evaluation(run: Path, split: str) -> Evaluation:
+def load_evaluation(run: Path, split: str) -> Evaluation:
+    """Read the stored evaluation of a run that is compared: RUN/evaluation/SPLIT.json, or a newer partial one.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
     path = run / "evaluation" / f"{require_name(split, 'the split')}.json"
     # A partial evaluation has fewer scores but all hypotheses, and only these are read.
     if stored := [one for one in (path, path.with_name(f"{split}-part.json")) if one.exists()]:

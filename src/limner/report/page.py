@@ -65,7 +65,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = No
     config = RunConfig.load(run / "config.json")
     evaluations = sorted(read_evaluations(run), key=lambda one: (one.split, one.decoding, one.measured))
     context = _context(run, config, evaluations, seed)
-    html = render_page("report.html", day=_long_date(today or date.today()), **_content(run, config, context))
+    html = render_page("report.html", day=long_date(today or date.today()), **_content(run, config, context))
     write_text(out, html)
     if context.thumbnails.left_out:
         logger.warning("%s: %d image(s) are missing, damaged or over the size limit", out, context.thumbnails.left_out)
@@ -144,7 +144,8 @@ def _about(config: RunConfig) -> list[str]:
     ]
 
 
-def _long_date(day: date) -> str:
+def long_date(day: date) -> str:
+    """Write a date with the name of its month."""
     return f"{day.day} {day:%B %Y}"
 
 

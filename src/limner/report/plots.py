@@ -113,6 +113,23 @@ def metric_curves(title: str, log: Sequence[LogLine], names: Mapping[str, str], 
     return figure
 
 
+def run_curves(title: str, curves: Mapping[str, Sequence[Point]]) -> Figure:
+    """Plot one figure of several trainings against the number of updates, with a line for each.
+
+    Args:
+        title: title of the plot.
+        curves: points (update, value) by the name of the run; a run without points has its colour, but no line.
+    """
+    figure = _figure()
+    axes = _axes(figure, title, "updates")
+    for position, (name, points) in enumerate(curves.items()):
+        style = "-" if position < len(COLOURS) else ":"
+        _line(axes, points, shortened(name), COLOURS[position % len(COLOURS)], style)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _finish(axes)
+    return figure
+
+
 def _mark_kept(axes: Axes, step: int | None) -> None:
     if step is not None:
         axes.axvline(step, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="kept weights")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -17,7 +18,8 @@ from limner.server.engine import Engine
 from limner.server.errors import COMPATIBLE, Problem, error_body, problem_of
 from limner.server.models import Models, load_served_models
 from limner.server.page import mount_page
-from limner.server.settings import ServerSettings
+from limner.server.protection import Keys, ProtectedApp
+from limner.server.settings import ServerSettings, read_keys
 
 ROUTERS: tuple[APIRouter, ...] = (
     own_api.router,
@@ -47,11 +49,16 @@ def create_app(settings: ServerSettings, load: Callable[[ServerSettings], Models
         await engine.stop()
 
     app = FastAPI(title="Limner", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.settings = settings
+    app.state.settings, app.state.keys = settings, Keys(read_keys(settings))
     for router in ROUTERS:
         app.include_router(router)
     _add_error_handlers(app)
     mount_page(app)
+    app.add_middleware(ProtectedApp, settings=settings, keys=app.state.keys, engine=lambda: app.state.engine)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+        )
     return app
 
 
@@ -80,7 +87,3 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
         return answer(request, Problem(error.status_code, kind, str(error.detail)))
-
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        return answer(request, problem_of(error))

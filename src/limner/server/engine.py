@@ -262,15 +262,21 @@ class Engine:
         if self.stopping:
             raise StoppingError("the service is stopping; ask again when it has started again")
         if self.active >= self.settings.max_queue:
-            raise QueueFullError(
-                f"{self.active:,} requests are waiting, which is the limit; repeat the request later",
-                self._worker.seconds_per_request * self.active,
-            )
+            raise self.queue_full()
         self.active += 1
+        self.metrics.active.set(self.active)
+
+    def queue_full(self) -> QueueFullError:
+        """Return the error of a request that is not accepted."""
+        return QueueFullError(
+            f"{self.active:,} requests are waiting, which is the limit; repeat the request later",
+            self._worker.seconds_per_request * self.active,
+        )
 
     def release(self) -> None:
         """Count the end of an accepted request."""
         self.active -= 1
+        self.metrics.active.set(self.active)
         if not self.active:
             self._idle.set()
 

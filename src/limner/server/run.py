@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import sys
 from typing import Any
 
 import uvicorn
@@ -12,7 +14,9 @@ from uvicorn.supervisors import Multiprocess
 
 from limner.errors import SettingsError
 from limner.server.app import create_app
+from limner.server.connections import GuardedProtocol
 from limner.server.models import Models
+from limner.server.protection import access_logger
 from limner.server.settings import ServerSettings
 
 BACKLOG = 2048
@@ -58,11 +62,13 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
         bound: result of `bind`.
     """
     options: dict[str, Any] = {
+        "http": GuardedProtocol,
         "log_config": None,
         "access_log": False,
         "server_header": False,
         "timeout_graceful_shutdown": int(settings.timeout) + 5,
     }
+    log_requests()
     if settings.workers == 1 and models is not None:
         app = create_app(settings, lambda _: models)
         uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[bound])
@@ -72,6 +78,15 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
     Multiprocess(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound]).run()
 
 
+def log_requests() -> None:
+    """Write the lines of the access log to standard error as they are, and errors of the server as well."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access_logger.handlers, access_logger.propagate = [handler], False
+    access_logger.setLevel(logging.INFO)
+
+
 def app_of_environment() -> FastAPI:
     """Create the application of one of several processes, by the settings in the environment."""
+    log_requests()
     return create_app(ServerSettings.model_validate_json(os.environ[SETTINGS_VARIABLE]))

@@ -34,17 +34,6 @@ WITH_BODY = [(path, method) for path, method in OPERATIONS if "requestBody" in P
 CAPTION = {"model": "scenes-en"}
 TRANSLATION = {"q": "There is a black cup in the snow.", "source": "en", "target": "de", "format": "text"}
 REFUSED = {"think", "tools", "suffix", "template", "context", "system", "dimensions", "functions", "audio"}
-    "think",
-    "tools",
-    "suffix",
-    "template",
-    "context",
-    "system",
-    "dimensions",
-    "functions",
-    "audio",
-    "moderation",
-)
 ANSWERED = {
     "/v1/describe": lambda image: {"image": image, "must_include": [], "model": "scenes-en", "lang": None},
     "/v1/chat/completions": lambda image: CAPTION | {"messages": [{"role": "user", "content": [

@@ -7,7 +7,7 @@ import re
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from limner.server.engine import Engine
 from limner.server.errors import InvalidRequestError, NotFoundError, NotSupportedError
@@ -26,7 +26,6 @@ from limner.server.libretranslate_schemas import (
 from limner.server.ollama_api import ERRORS
 from limner.server.own_api import EngineOf
 from limner.server.request_bodies import FormRoute, reads_forms
-from limner.server.settings import read_keys
 
 AUTO = "auto"
 """Source language that is detected."""
@@ -84,9 +83,9 @@ async def detect(body: DetectBody, engine: EngineOf) -> list[DetectedLanguage]:
 
 
 @router.get("/frontend/settings")
-async def frontend_settings(engine: EngineOf) -> FrontendSettings:
+async def frontend_settings(engine: EngineOf, request: Request) -> FrontendSettings:
     """Return settings for pages."""
-    (source, target), has_keys = (_pairs(engine) or [("en", "en")])[0], bool(read_keys(engine.settings))
+    (source, target), has_keys = (_pairs(engine) or [("en", "en")])[0], request.app.state.keys.required
     named = [NamedLanguage(code=code, name=language_name(code)) for code in (source, target)]
     return FrontendSettings(
         apiKeys=has_keys, keyRequired=has_keys, language=LanguagePair(source=named[0], target=named[1])

@@ -26,6 +26,7 @@ PURPOSES = {
     "heic": "HEIC images, as many phones store them",
     "ja": "BLEU over Japanese words",
     "ko": "BLEU over Korean words",
+    "watch": "indexes of folders that follow changes",
     "words": "maps of word embeddings",
     "serve": "the service: limner serve",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",

@@ -84,6 +84,9 @@ IndexOption = Annotated[
 CollectionOption = Annotated[
     Path, typer.Option("--collection", metavar="DIR", help="Collection with items and features.")
 ]
+SearchedCollectionOption = Annotated[
+    Path | None, typer.Option("--collection", metavar="DIR", help="Collection to search, with items and features.")
+]
 BackboneOption = Annotated[
     str | None,
     typer.Option(

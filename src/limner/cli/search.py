@@ -12,17 +12,20 @@ from limner.cli.app import USE, app
 from limner.cli.options import (
     MIN_CONFIDENCE,
     BackboneOption,
-    CollectionOption,
     DeviceOption,
+    ForceOption,
+    IndexOption,
     JsonOption,
     MinConfidenceOption,
     ModelOption,
     Number,
+    SearchedCollectionOption,
     SearchedSplitOption,
     refuse,
     require_one_model,
 )
 from limner.cli.preflight import check_runs
+from limner.cli.search_folder import search_folder
 from limner.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.errors import SettingsError
 
@@ -34,25 +37,68 @@ def search(
     ],
     model: ModelOption = None,
     *,
-    collection: CollectionOption,
+    collection: SearchedCollectionOption = None,
+    folder: Annotated[
+        Path | None, typer.Option("--in", metavar="FOLDER", help="Folder of images with an index of 'limner index'.")
+    ] = None,
+    index: IndexOption = None,
     split: SearchedSplitOption = None,
     count: Annotated[int, typer.Option("--count", help="Number of results.", parser=Number(Count))] = 5,
     regions: Annotated[
         bool, typer.Option("--regions", help="Retrieve regions of the images, with a dense captioner.")
     ] = False,
     min_confidence: MinConfidenceOption = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="With --in: score all images of a large folder, not only candidates.")
+    ] = False,
+    sheet: Annotated[
+        Path | None,
+        typer.Option("--sheet", metavar="FILE", help="With --in: write a contact sheet, an image or an .html page."),
+    ] = None,
+    force: ForceOption = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Retrieve images of a collection by a sentence, or sentences by an image; with --regions, regions by a sentence.
+    """Retrieve the images of a folder that a sentence describes, or that are similar to an image.
 
-    Example: `limner search "a dog in the snow" --model runs/mrnn --collection collections/flickr8k`
+    In a collection, retrieve images by a sentence, or sentences by an image; with --regions, regions by a sentence.
+
+    Example: `limner search "a dog on the beach" --in photos`
     """
-    run = require_one_model(model, "search")
     by_file = _is_file(query, regions)
     if regions or not by_file:
         refuse({"--backbone": backbone}, "has an effect only on an image file as the query; leave it out")
+    if folder is not None:
+        refuse(
+            {"--collection": collection, "--split": split, "--regions": regions, "--min-confidence": min_confidence},
+            "has an effect only in a collection; leave it out, or leave out --in",
+        )
+        search_folder(
+            query,
+            folder,
+            index=index,
+            run=require_one_model(model, "search") if model else None,
+            by_file=by_file,
+            count=count,
+            exact=exact,
+            sheet=sheet,
+            force=force,
+            device=device,
+            backbone=backbone,
+            as_json=as_json,
+        )
+        return
+    refuse(
+        {"--index": index, "--exact": exact, "--sheet": sheet, "--force": force},
+        "has an effect only in a folder of images; add --in FOLDER",
+    )
+    if collection is None:
+        raise SettingsError(
+            "nothing to search: expected --in FOLDER, a folder of images that 'limner index' has read, or --collection "
+            "DIR; give one of them"
+        )
+    run = require_one_model(model, "search")
     if regions:
         confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
         _search_regions(query, run, collection, split, count, confidence, device, as_json)

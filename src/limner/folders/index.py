@@ -164,12 +164,21 @@ class FolderIndex:
             updater = Updater(self.folder, self.path, captioner, codec, record)
             return updater.run(recursive, verify, batch_size, on_progress)
 
-    def search(self, query: str, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
+    @property
+    def is_exact(self) -> bool:
+        """Whether a search scores all images; in a large index it scores candidates."""
+        return self._newest().is_exact
+
+    def search(self, query: str, count: int = DEFAULT_COUNT, *, exact: bool | None = None) -> list[FolderMatch]:
         """Find the images that a sentence describes best, by log P(w|I) over their stored annotations.
+
+        In an index of more than `EXACT_IMAGES` images, `CANDIDATES` of them are scored: those whose captions and tags
+        share the rarest words with the query, and those whose features are similar to theirs.
 
         Args:
             query: a sentence or some words.
             count: number of results.
+            exact: whether all images are scored, or candidates only; None decides by the number of images.
 
         Returns:
             The best matches, best first; a file with the contents of another one is a match of its own.
@@ -179,7 +188,7 @@ class FolderIndex:
             FolderError: the index is damaged.
         """
         snapshot, (captioner, codec) = self._newest(), self._model()
-        return self._matches(snapshot, snapshot.score_sentence(captioner.models[0], codec, query), count)
+        return self._matches(snapshot, snapshot.score_sentence(captioner.models[0], codec, query, exact), count)
 
     def similar(self, image: ImageInput, count: int = DEFAULT_COUNT) -> list[FolderMatch]:
         """Find the images that are most similar to an image, by the cosine of their pooled features.
@@ -199,6 +208,33 @@ class FolderIndex:
         snapshot = self._newest()
         return self._matches(snapshot, snapshot.score_vector(vectors[0]), count)
 
+    def load_captioner(
+        self,
+        run: Path | str | None = None,
+        *,
+        encode_images: bool = True,
+        device: str = "cpu",
+        backbone: str | None = None,
+    ) -> None:
+        """Load the captioner that scores queries; a search loads the recorded one, if none is loaded.
+
+        Args:
+            run: run directory, if it has moved since the index was made; None for the recorded one.
+            encode_images: false where no image will be given; the backbone is then not loaded.
+            device: 'cpu' or 'cuda'.
+            backbone: where the backbone is, if it has moved.
+
+        Raises:
+            FolderError: the index was made with another model.
+            RunError: the run directory is missing or damaged.
+        """
+        record = self.record
+        if run is None and not record.model:
+            raise FolderError(f"{self.path}: the index does not know the folder of its model; name it with --model")
+        captioner = Captioner.load(run or record.run, backbone=backbone, device=device, encode_images=encode_images)
+        require_model(self.path, record, captioner)
+        self._captioner, self._codec = captioner, None
+
     def _newest(self) -> Snapshot:
         """Return the newest state of the tables; it is read again where another process has changed them."""
         version = Snapshot.version_of(self.path)
@@ -209,9 +245,8 @@ class FolderIndex:
     def _model(self, encode_images: bool = False) -> tuple[Captioner, AnnotationCodec]:
         """Return the captioner and its annotations; the captioner is loaded if it is needed for the first time."""
         if self._captioner is None or (encode_images and self._captioner.backbone is None):
-            record = self.record
-            self._captioner, self._codec = Captioner.load(record.run, encode_images=encode_images), None
-            require_model(self.path, record, self._captioner)
+            self.load_captioner(encode_images=encode_images)
+        assert self._captioner is not None, "it has been loaded"
         if self._codec is None:
             self._codec = AnnotationCodec(self._captioner.models[0])
         return self._captioner, self._codec

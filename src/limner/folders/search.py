@@ -13,13 +13,20 @@ from limner.data.examples import Item
 from limner.errors import SettingsError
 from limner.features.spec import FeatureArray
 from limner.folders.annotations import AnnotationCodec, StoredAnnotations
+from limner.folders.candidates import WordIndex, find_candidates
 from limner.folders.record import IndexRecord
 from limner.folders.tables import FILES, IMAGES, ImageRow, ImageTable, read_files
 from limner.inference.scorer import require_words
 from limner.media.modality import IMAGE
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.trained_model import TrainedModel
+from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+
+EXACT_IMAGES = 2000
+"""Number of images up to which a search scores all of them."""
+CANDIDATES = 1000
+"""Number of images that a search in a larger index scores."""
 
 
 class Snapshot:
@@ -39,6 +46,7 @@ class Snapshot:
         self._paths: dict[int, list[str]] = {}
         for path, file in sorted(self.files.items()):
             self._paths.setdefault(digests[file.digest], []).append(path)
+        self._word_index: WordIndex | None = None
         self._rows = np.array(sorted(self._paths), dtype=np.int64)
 
     @staticmethod
@@ -52,6 +60,12 @@ class Snapshot:
         """Annotations and vectors of all rows of the table."""
         return self._table.features()
 
+    def _words(self, tokenizer: Tokenizer) -> WordIndex:
+        """Return the words of the captions and the tags of all rows of the table."""
+        if self._word_index is None:
+            self._word_index = WordIndex(tokenizer.words(text) for text in self._table.texts())
+        return self._word_index
+
     def paths_of(self, row: int) -> list[str]:
         """Return the paths of the files with the contents of a row."""
         return self._paths[row]
@@ -60,18 +74,36 @@ class Snapshot:
         """Read the captions and the thumbnails of rows."""
         return self._table.details(rows)
 
-    def score_sentence(self, trained: TrainedModel, codec: AnnotationCodec, query: str) -> list[tuple[int, float]]:
-        """Compute log P(w|I) of all images, best first."""
+    @property
+    def is_exact(self) -> bool:
+        """Whether all images are scored; otherwise `CANDIDATES` of them are."""
+        return len(self._rows) <= EXACT_IMAGES
+
+    def score_sentence(
+        self, trained: TrainedModel, codec: AnnotationCodec, query: str, exact: bool | None = None
+    ) -> list[tuple[int, float]]:
+        """Compute log P(w|I), best first.
+
+        Args:
+            trained: the captioner.
+            codec: its annotations.
+            query: the sentence w.
+            exact: whether all images are scored, or candidates only; None for all up to `EXACT_IMAGES`.
+        """
         require_words(trained, [query])
         tokens = trained.tokenizer.encode(query)
         if all(token == SPECIAL_TOKENS.unk for token in tokens):
             raise SettingsError(f"'{query}': none of its words is in the vocabulary of the model; use other words")
-        items = [Item(str(row), "index").with_media(IMAGE, str(row)) for row in self._rows.tolist()]
-        if not items:
+        if not len(self._rows):
             return []
+        rows = self._rows
+        if not (self.is_exact if exact is None else exact) and len(rows) > CANDIDATES:
+            by_words = self._words(trained.tokenizer).scores(trained.tokenizer.words(query))[rows]
+            rows = rows[find_candidates(by_words, self._features[1][rows], CANDIDATES)]
+        items = [Item(str(row), "index").with_media(IMAGE, str(row)) for row in rows.tolist()]
         features = StoredAnnotations(codec.spec.kind, self._features[0])
         scores = pair_log_probs(codec.reader, [tokens], items, features)[0].numpy()
-        return _ranked(self._rows, scores)
+        return _ranked(rows, scores)
 
     def score_vector(self, vector: FeatureArray) -> list[tuple[int, float]]:
         """Compute the cosine of the vectors of all images with one vector of unit length, best first."""

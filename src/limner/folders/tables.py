@@ -176,6 +176,14 @@ class ImageTable:
                 raise self._damaged(f"a row of {IMAGES} does not have its checksum")
         return annotations.reshape(-1, *record.shape), vectors
 
+    def texts(self) -> list[str]:
+        """Read the caption and the tags of all rows; FolderError if the table is damaged."""
+        if self._dataset is None:
+            return []
+        with damage_as(self._damaged):
+            table = self._dataset.to_table(columns=["caption", "tags"]).to_pydict()
+        return [" ".join((caption, *(tags or ()))) for caption, tags in zip(*table.values(), strict=True)]
+
     def details(self, rows: Sequence[int]) -> list[ImageRow]:
         """Read the captions and the thumbnails of some rows; FolderError if the table is damaged."""
         details: list[ImageRow] = []

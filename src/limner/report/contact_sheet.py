@@ -56,16 +56,33 @@ def contact_sheet(
         raise CollectionError(f"{collection.path}: {where} has no images or videos")
     count = min(len(items), rows * columns)
     chosen = [items[i * len(items) // count] for i in range(count)]
-    columns = min(columns, count)
-    rows = -(-count // columns)
+    font = _font()
+    return draw_tiles(
+        [
+            (_thumbnail(collection.media_file(item), font, item.regions if boxes else ()), _first_caption(item))
+            for item in chosen
+        ],
+        columns,
+    )
+
+
+def draw_tiles(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> Image.Image:
+    """Draw images, cut to the size of thumbnails, in rows, each with its caption.
+
+    Args:
+        tiles: at least one image and its caption.
+        columns: maximum number of columns.
+    """
+    columns = min(columns, len(tiles))
+    rows = -(-len(tiles) // columns)
     width, height = THUMBNAIL_SIZE[0] + GAP, THUMBNAIL_SIZE[1] + 10 + CAPTION_LINES * LINE_HEIGHT + GAP
     sheet = Image.new("RGB", (2 * MARGIN + columns * width - GAP, 2 * MARGIN + rows * height - GAP), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     font = _font()
-    for index, item in enumerate(chosen):
+    for index, (image, caption) in enumerate(tiles):
         left, top = MARGIN + index % columns * width, MARGIN + index // columns * height
-        sheet.paste(_thumbnail(collection.media_file(item), font, item.regions if boxes else ()), (left, top))
-        for number, line in enumerate(_wrap(_first_caption(item), font, THUMBNAIL_SIZE[0], CAPTION_LINES)):
+        sheet.paste(_cut(image), (left, top))
+        for number, line in enumerate(_wrap(caption, font, THUMBNAIL_SIZE[0], CAPTION_LINES)):
             draw.text((left, top + THUMBNAIL_SIZE[1] + 8 + number * LINE_HEIGHT), line, TEXT, font)
     return sheet
 
@@ -112,13 +129,18 @@ def _thumbnail(path: Path, font: ImageFont.FreeTypeFont, regions: Sequence[Regio
     try:
         (image,) = open_stills(path, 1)
         draw_boxes(image, regions)
-        return ImageOps.fit(image, THUMBNAIL_SIZE, Image.Resampling.LANCZOS, centering=(0.5, 0.4))
+        return _cut(image)
     except (MediaError, OSError):
         tile = Image.new("RGB", THUMBNAIL_SIZE, TILE)
         lines = _wrap(path.name, font, THUMBNAIL_SIZE[0] - 24, CAPTION_LINES)
         text, middle = "\n".join(lines), (THUMBNAIL_SIZE[0] / 2, THUMBNAIL_SIZE[1] / 2)
         ImageDraw.Draw(tile).multiline_text(middle, text, FADED_TEXT, font, anchor="mm", align="center")
         return tile
+
+
+def _cut(image: Image.Image) -> Image.Image:
+    """Resize an image and cut off its ends, so that it has the size of a thumbnail."""
+    return ImageOps.fit(image, THUMBNAIL_SIZE, Image.Resampling.LANCZOS, centering=(0.5, 0.4))
 
 
 def _font() -> ImageFont.FreeTypeFont:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +31,20 @@ SHOWN = 10
 """Number of unreadable files that are listed; --json lists all."""
 
 
+RecursiveOption = Annotated[
+    bool, typer.Option("--recursive/--no-recursive", help="Include images in the folders of the folder.")
+]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify", help="Compare the contents of all files, not only their sizes and times.")
+]
+RebuildOption = Annotated[
+    bool, typer.Option("--rebuild", help="Replace the index, such as one of another model or a damaged one.")
+]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="Go on after the update, and update again whenever images change.")
+]
+
+
 @app.command(rich_help_panel=USE)
 def index(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of images, with the folders inside.")],
@@ -37,18 +52,10 @@ def index(
     lang: LangOption = None,
     *,
     index: IndexOption = None,
-    recursive: Annotated[
-        bool, typer.Option("--recursive/--no-recursive", help="Include images in the folders of the folder.")
-    ] = True,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the contents of all files, not only their sizes and times.")
-    ] = False,
-    rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Replace the index, such as one of another model or a damaged one.")
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Go on after the update, and update again whenever images change.")
-    ] = False,
+    recursive: RecursiveOption = True,
+    verify: VerifyOption = False,
+    rebuild: RebuildOption = False,
+    watch: WatchOption = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     batch_size: CaptionBatchSizeOption = 32,
@@ -69,11 +76,7 @@ def index(
     if not rebuild:
         opened.require_run(run)
     if watch:
-        from limner.folders.watch import require_watchfiles
-
-        require_watchfiles()
-        if as_json:
-            raise SettingsError("--json and --watch: give one or the other")
+        _require_watch(as_json)
     from limner.inference.captioner import Captioner
 
     with activity("loading the model"):
@@ -91,13 +94,27 @@ def index(
     else:
         _print(result, opened)
     if watch:
-        from limner.folders.watch import watch_folder
-
-        err.print(f"watching {printable(folder)}; stop with Ctrl-C", soft_wrap=True)
-        for _ in watch_folder(folder, recursive):
-            _print(update(), opened)
+        _watch(opened, recursive, update)
     if result.unreadable:
         raise typer.Exit(1)
+
+
+def _require_watch(as_json: bool) -> None:
+    """Check that a folder can be watched."""
+    from limner.folders.watch import require_watchfiles
+
+    if as_json:
+        raise SettingsError("--json and --watch: give one or the other")
+    require_watchfiles()
+
+
+def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpdate]) -> None:
+    """Update whenever images change, until the command is interrupted."""
+    from limner.folders.watch import watch_folder
+
+    err.print(f"watching {printable(opened.folder)}; stop with Ctrl-C", soft_wrap=True)
+    for _ in watch_folder(opened.folder, recursive):
+        _print(update(), opened)
 
 
 def _print(result: FolderUpdate, opened: FolderIndex) -> None:

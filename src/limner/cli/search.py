@@ -25,9 +25,20 @@ from limner.cli.options import (
     require_one_model,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.search_folder import search_folder
+from limner.cli.search_folder import FolderSearch, search_folder
 from limner.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
 from limner.errors import SettingsError
+
+FolderOption = Annotated[
+    Path | None, typer.Option("--in", metavar="FOLDER", help="Folder of images with an index of 'limner index'.")
+]
+ExactOption = Annotated[
+    bool, typer.Option("--exact", help="With --in: score all images of a large folder, not only candidates.")
+]
+SheetOption = Annotated[
+    Path | None,
+    typer.Option("--sheet", metavar="FILE", help="With --in: write a contact sheet, an image or an .html page."),
+]
 
 
 @app.command(rich_help_panel=USE)
@@ -38,9 +49,7 @@ def search(
     model: ModelOption = None,
     *,
     collection: SearchedCollectionOption = None,
-    folder: Annotated[
-        Path | None, typer.Option("--in", metavar="FOLDER", help="Folder of images with an index of 'limner index'.")
-    ] = None,
+    folder: FolderOption = None,
     index: IndexOption = None,
     split: SearchedSplitOption = None,
     count: Annotated[int, typer.Option("--count", help="Number of results.", parser=Number(Count))] = 5,
@@ -48,13 +57,8 @@ def search(
         bool, typer.Option("--regions", help="Retrieve regions of the images, with a dense captioner.")
     ] = False,
     min_confidence: MinConfidenceOption = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="With --in: score all images of a large folder, not only candidates.")
-    ] = False,
-    sheet: Annotated[
-        Path | None,
-        typer.Option("--sheet", metavar="FILE", help="With --in: write a contact sheet, an image or an .html page."),
-    ] = None,
+    exact: ExactOption = False,
+    sheet: SheetOption = None,
     force: ForceOption = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
@@ -74,20 +78,9 @@ def search(
             {"--collection": collection, "--split": split, "--regions": regions, "--min-confidence": min_confidence},
             "has an effect only in a collection; leave it out, or leave out --in",
         )
-        search_folder(
-            query,
-            folder,
-            index=index,
-            run=require_one_model(model, "search") if model else None,
-            by_file=by_file,
-            count=count,
-            exact=exact,
-            sheet=sheet,
-            force=force,
-            device=device,
-            backbone=backbone,
-            as_json=as_json,
-        )
+        moved = require_one_model(model, "search") if model else None
+        options = FolderSearch(folder, index, moved, by_file, count, exact, sheet, force, device, backbone)
+        search_folder(query, options, as_json)
         return
     refuse(
         {"--index": index, "--exact": exact, "--sheet": sheet, "--force": force},
@@ -105,6 +98,21 @@ def search(
         return
     if min_confidence is not None:
         raise SettingsError("--min-confidence has an effect only with --regions")
+    _search_collection(query, run, collection, split, count, by_file, device, backbone, as_json)
+
+
+def _search_collection(
+    query: str,
+    run: Path,
+    collection: Path,
+    split: str | None,
+    count: int,
+    by_file: bool,
+    device: str,
+    backbone: str | None,
+    as_json: bool,
+) -> None:
+    """Print the images of a collection for a sentence, or its sentences for an image."""
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
 

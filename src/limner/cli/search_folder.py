@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from limner.cli.terminal import activity, echo, err, print_json, tab_separated
 from limner.errors import SettingsError
@@ -15,44 +15,39 @@ if TYPE_CHECKING:
 PAGE_SUFFIX = ".html"
 
 
-def search_folder(
-    query: str,
-    folder: Path,
-    *,
-    index: Path | None,
-    run: Path | None,
-    by_file: bool,
-    count: int,
-    exact: bool,
-    sheet: Path | None,
-    force: bool,
-    device: str,
-    backbone: str | None,
-    as_json: bool,
-) -> None:
-    """Print the images of a folder that a sentence describes, or that are similar to an image.
+class FolderSearch(NamedTuple):
+    """Options of a search in a folder."""
 
-    Args:
-        query: sentence, or path of an image.
-        folder: folder with an index.
-        index: folder of the index, if it is not in the folder.
-        run: captioner, if it has moved since the index was made; None for the recorded one.
-        by_file: whether the query is an image.
-        count: number of results.
-        exact: score all images of a large index.
-        sheet: file of the contact sheet to write, if any.
-        force: whether a file that Limner did not write is replaced.
-        device: device of the captioner.
-        backbone: where the backbone is, if it has moved.
-        as_json: whether JSON is printed.
-    """
+    folder: Path
+    """Folder with an index."""
+    place: Path | None
+    """Folder of the index, if it is not in the folder."""
+    run: Path | None
+    """Captioner, if it has moved since the index was made; None for the recorded one."""
+    by_file: bool
+    """Whether the query is an image."""
+    results: int
+    """Number of results."""
+    exact: bool
+    """Whether all images of a large index are scored."""
+    sheet: Path | None
+    """File of the contact sheet, if one is written."""
+    force: bool
+    """Whether a file that Limner did not write is replaced."""
+    device: str
+    backbone: str | None
+
+
+def search_folder(query: str, options: FolderSearch, as_json: bool) -> None:
+    """Print the images of a folder that a sentence describes, or that are similar to an image."""
     from limner.folders.index import FolderIndex
 
+    _, index, run, by_file, count, exact, sheet, force, device, backbone = options
     if by_file and exact:
         raise SettingsError("--exact: has an effect only on a sentence; similar images are always compared exactly")
     if sheet is not None:
         _claim_sheet(sheet, force)
-    opened = FolderIndex.open(folder, index)
+    opened = FolderIndex.open(options.folder, index)
     with activity("loading the model"):
         opened.load_captioner(run, encode_images=by_file, device=device, backbone=backbone)
     with activity("searching"):

@@ -235,6 +235,22 @@ class FolderIndex:
         require_model(self.path, record, captioner)
         self._captioner, self._codec = captioner, None
 
+    def thumbnail(self, path: str) -> bytes | None:
+        """Return the small copy of an indexed image, a JPEG file.
+
+        Args:
+            path: path relative to the folder.
+
+        Returns:
+            None if the index has no such image.
+
+        Raises:
+            FolderError: the index is damaged.
+        """
+        snapshot = self._newest()
+        row = snapshot.row_of(path)
+        return None if row is None else snapshot.details([row])[0].thumbnail
+
     def _newest(self) -> Snapshot:
         """Return the newest state of the tables; it is read again where another process has changed them."""
         version = Snapshot.version_of(self.path)

@@ -70,6 +70,11 @@ class Snapshot:
         """Return the paths of the files with the contents of a row."""
         return self._paths[row]
 
+    def row_of(self, path: str) -> int | None:
+        """Return the row of the contents of a file; None if there is no such file."""
+        file = self.files.get(path)
+        return None if file is None else self._table.rows[file.digest]
+
     def details(self, rows: Sequence[int]) -> list[ImageRow]:
         """Read the captions and the thumbnails of rows."""
         return self._table.details(rows)

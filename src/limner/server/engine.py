@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from limner.server.errors import (
@@ -26,7 +27,10 @@ from limner.server.errors import (
     StoppingError,
 )
 from limner.server.events import Event, FinalEvent, GeneratedSentence
+from limner.server.explanations import SentenceExplanation, explain_sentence
 from limner.server.features import FeatureCache
+from limner.server.images import require_size
+from limner.server.indexes import open_indexes
 from limner.server.jobs import GenerationRequest, Job, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
@@ -34,6 +38,7 @@ from limner.server.settings import ServerSettings
 from limner.server.worker import Worker
 
 if TYPE_CHECKING:
+    from limner.folders.index import FolderMatch
     from limner.inference.scorer import SentenceScore
 
 Result = TypeVar("Result")
@@ -50,6 +55,11 @@ class EventStream(AsyncIterator[Event]):
     def __init__(self, engine: Engine, job: Job, events: asyncio.Queue[Event | BaseException], deadline: float) -> None:
         self._engine, self._job, self._events, self._deadline = engine, job, events, deadline
         self._open = True
+
+    @property
+    def job(self) -> Job:
+        """The request as it is computed, which `Engine.explain` explains after its end."""
+        return self._job
 
     async def __anext__(self) -> Event:
         """Return the next event."""
@@ -101,6 +111,7 @@ class Engine:
         self.models, self.settings = models, settings
         self.active = 0
         self.stopping = False
+        self.indexes = open_indexes(settings, models)
         self._idle = asyncio.Event()
         self._readers = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="read-image")
         self.cache = FeatureCache(settings.feature_cache)
@@ -236,6 +247,47 @@ class Engine:
 
         served = self.models.get(model)
         return await self.compute(lambda: embed(served, inputs))
+
+    async def explain(self, job: Job, tokens: Sequence[int]) -> SentenceExplanation:
+        """Explain a sentence of a finished request: attention, alignment and gate of each word.
+
+        Args:
+            job: `EventStream.job`, or the result of `read`.
+            tokens: token ids of the sentence.
+        """
+        return await self.compute(lambda: explain_sentence(job, tokens))
+
+    async def read(self, image: bytes, *, model: str | None = None, lang: str | None = None) -> Job:
+        """Read and encode an image that is not described; errors are those of `describe`."""
+        served = self.models.get(model, "describe", lang)
+        request = GenerationRequest(served, served.generator(lang), image)
+        loop = asyncio.get_running_loop()
+        job = await loop.run_in_executor(self._readers, make_job, request, self.cache, self.settings)
+        failed: list[BaseException] = []
+        job.deliver = lambda event: failed.append(event) if isinstance(event, BaseException) else None
+        await self.compute(lambda: self._worker.encode([job]))
+        if failed:
+            raise failed[0]
+        return job
+
+    async def search(self, name: str | None, query: str | bytes, count: int) -> tuple[str, Path, Sequence[FolderMatch]]:
+        """Search an indexed folder by a sentence, or by the encoded bytes of an image.
+
+        Returns:
+            Name of the index, its folder, and the best matches.
+
+        Raises:
+            NotFoundError: there is no such index.
+            SettingsError: the query has no word that the model knows.
+            MediaError: the image cannot be decoded.
+        """
+        name, index = self.indexes.get(name)
+        if isinstance(query, bytes):
+            require_size(query, self.settings)
+            found = await self.compute(lambda: index.similar(query, count))
+        else:
+            found = await self.compute(lambda: index.search(query, count))
+        return name, index.folder, found
 
     async def compute(self, function: Callable[[], Result]) -> Result:
         """Call a function in the thread that computes, as a request of its own.

@@ -57,6 +57,8 @@ class FinalEvent(NamedTuple):
     """The `n_best` sentences, best first."""
     grid_size: tuple[int, int] | None = None
     """Rows and columns of the image locations that attention weights belong to."""
+    box: tuple[float, float, float, float] | None = None
+    """Left, top, right and bottom of the part of the image under the grid, as fractions of its sides."""
     tags: tuple[tuple[str, float], ...] = ()
     """Names of things in the image with their probability, where the model has tags."""
     input_tokens: int = 0

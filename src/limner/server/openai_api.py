@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from fastapi import APIRouter
-from sse_starlette import EventSourceResponse
 
 from limner.server.conversations import Conversation, Sampling, find_model, read_conversation
 from limner.server.engine import EventStream
@@ -33,7 +32,7 @@ from limner.server.openai_schemas import (
     TopLogprob,
     Usage,
 )
-from limner.server.own_api import ERRORS, EngineOf, model_body
+from limner.server.own_api import ERRORS, EngineOf, model_body, sse_response
 from limner.server.schemas import ModelBody
 from limner.storage.json_text import to_json
 
@@ -74,7 +73,7 @@ async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN4
     stream = await asked.generate(engine, sampling)
     header = Header(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), body.model)
     if body.stream:
-        return EventSourceResponse(_encoded(_chunks(stream, asked, body, stop, header)))
+        return sse_response(_encoded(_chunks(stream, asked, body, stop, header)), engine.settings)
     final = await stream.final()
     return Completion(
         **header._asdict(),

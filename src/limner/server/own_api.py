@@ -1,37 +1,64 @@
-"""The own API: /v1/describe, /v1/translate, /v1/score, /v1/search, /v1/explain, /v1/models, and /health."""
+"""The own API: /v1/describe, /v1/translate, /v1/score, /v1/search, /v1/explain, /v1/models, /health and /metrics."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse
 
 import limner
 from limner.server.engine import Engine, EventStream
-from limner.server.errors import error_body, problem_of
+from limner.server.errors import InvalidRequestError, NotFoundError, error_body, problem_of
 from limner.server.events import FinalEvent, GeneratedSentence, TokenEvent
+from limner.server.explanations import SentenceExplanation, draw_attention
 from limner.server.images import read_image_reference
 from limner.server.models import ServedModel
+from limner.server.request_bodies import UploadRoute, reads_uploads
 from limner.server.schemas import (
     DescribeBody,
     DescribeResponse,
     ErrorBody,
+    ExplainBody,
+    ExplainResponse,
+    ExplanationBody,
     HealthBody,
+    IndexBody,
     ModelBody,
     ModelList,
+    ScoreBody,
+    ScoredSentence,
+    ScoreResponse,
+    SearchBody,
+    SearchHit,
+    SearchResponse,
     SentenceBody,
     TagBody,
+    TranslationAnswer,
+    TranslationRequest,
+    WordBody,
 )
+from limner.server.settings import ServerSettings
 from limner.storage.json_text import to_json
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody} for status in (400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+    status: {"model": ErrorBody, "description": "error"}
+    for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
 }
 """Responses of every route in the OpenAPI description."""
+EVENT_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}}}
+}
+PICTURE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/json": {}, "image/png": {"schema": {"type": "string", "format": "binary"}}}}
+}
 
-router = APIRouter(tags=["limner"], responses=ERRORS)
+router = APIRouter(tags=["limner"], responses=ERRORS, route_class=UploadRoute)
 
 
 def get_engine(request: Request) -> Engine:
@@ -52,10 +79,17 @@ async def health(engine: EngineOf) -> HealthBody:
     )
 
 
+@router.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
+async def metrics(engine: EngineOf) -> Response:
+    """Return counters and times in the text format of Prometheus."""
+    return Response(engine.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
 @router.get("/v1/models")
 async def models(engine: EngineOf) -> ModelList:
-    """List the served models, in the shape of OpenAI with the fields of Limner added."""
-    return ModelList(data=[model_body(one) for one in engine.models])
+    """List the served models, in the shape of OpenAI with the fields of Limner added, and the indexed folders."""
+    indexes = [IndexBody(name=name, images=len(index)) for name, index in engine.indexes]
+    return ModelList(data=[model_body(one) for one in engine.models], indexes=indexes)
 
 
 def model_body(served: ServedModel) -> ModelBody:
@@ -70,9 +104,11 @@ def model_body(served: ServedModel) -> ModelBody:
     )
 
 
-@router.post("/v1/describe")
+@router.post(
+    "/v1/describe", response_model=DescribeResponse, responses=EVENT_STREAM, openapi_extra=reads_uploads(DescribeBody)
+)
 async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
-    """Caption an image."""
+    """Caption an image, sent as JSON with base64 or as an uploaded file of a form."""
     image = await read_image_reference(body.image, engine.settings)
     stream = await engine.describe(
         image,
@@ -83,25 +119,177 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
         must_include=body.must_include,
         attention=body.attention,
     )
+
+    def response(final: FinalEvent) -> DescribeResponse:
+        return caption_response(final, body)
+
     if body.stream:
-        return EventSourceResponse(server_sent_events(stream, request.url.path, caption_response))
-    return caption_response(await stream.final())
+        return sse_response(server_sent_events(stream, request.url.path, response), engine.settings)
+    return response(await stream.final())
 
 
-def caption_response(final: FinalEvent) -> DescribeResponse:
+def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
     """Return the response of a finished caption."""
+    confidence, least = final.best.confidence, body.min_confidence
+    tags = [TagBody(name=name, probability=probability) for name, probability in final.tags]
     return DescribeResponse(
         model=final.model,
         lang=final.lang,
         captions=[sentence_body(one) for one in final.sentences],
-        tags=[TagBody(name=name, probability=probability) for name, probability in final.tags],
+        tags=[] if body.tags is False else tags,
+        abstained=least is not None and confidence is not None and confidence < least,
         grid_size=final.grid_size,
+        box=final.box,
     )
 
 
 def sentence_body(one: GeneratedSentence) -> SentenceBody:
     """Return a sentence for a response."""
     return SentenceBody.model_validate({**one._asdict(), "tokens": [token._asdict() for token in one.tokens]})
+
+
+@router.post(
+    "/v1/translate",
+    response_model=TranslationAnswer,
+    responses=EVENT_STREAM,
+    openapi_extra=reads_uploads(TranslationRequest),
+)
+async def translate(body: TranslationRequest, engine: EngineOf, request: Request) -> Any:  # noqa: ANN401
+    """Translate a sentence or several, with the help of an image where the model uses one."""
+    image = None if body.image is None else await read_image_reference(body.image, engine.settings)
+    if isinstance(body.text, list):
+        return await _translate_all(body, body.text, image, engine)
+    stream = await _translation(body, body.text, image, engine)
+    if body.stream:
+        source = stream.job.request.served.source or ""
+
+        def response(final: FinalEvent) -> TranslationAnswer:
+            return translation_response(final, source)
+
+        return sse_response(server_sent_events(stream, request.url.path, response), engine.settings)
+    final = await stream.final()
+    answer = translation_response(final, stream.job.request.served.source or "")
+    if body.explain and final.best.tokens:
+        explained = await engine.explain(stream.job, [token.token_id for token in final.best.tokens])
+        answer.explanation = explanation_body(explained)
+    return answer
+
+
+async def _translation(body: TranslationRequest, text: str, image: bytes | None, engine: Engine) -> EventStream:
+    return await engine.translate(
+        text,
+        image=image,
+        model=body.model,
+        source=body.source,
+        target=body.target,
+        decoding=body.decoding(),
+        must_include=body.must_include,
+    )
+
+
+async def _translate_all(
+    body: TranslationRequest, texts: Sequence[str], image: bytes | None, engine: Engine
+) -> TranslationAnswer:
+    """Translate the sentences of a list together."""
+    if body.stream or body.explain:
+        raise InvalidRequestError("stream and explain are for one sentence; send text as a string", "text")
+    served = engine.translator(body.model, body.source, body.target)
+    streams = [await _translation(body, text, image, engine) for text in texts]
+    try:
+        finals = await asyncio.gather(*(stream.final() for stream in streams))
+    finally:
+        for stream in streams:
+            await stream.aclose()
+    return TranslationAnswer(
+        model=served.name,
+        source=served.source or "",
+        lang=served.generator(body.target).models[0].recipe.data.lang,
+        translations=[[sentence_body(one) for one in final.sentences] for final in finals],
+    )
+
+
+def translation_response(final: FinalEvent, source: str) -> TranslationAnswer:
+    """Return the response of a finished translation of one sentence."""
+    translations = [sentence_body(one) for one in final.sentences]
+    return TranslationAnswer(model=final.model, source=source, lang=final.lang, translations=translations)
+
+
+def explanation_body(one: SentenceExplanation) -> ExplanationBody:
+    """Return an explanation for a response."""
+    words = [WordBody(text=word.text, log_prob=word.log_prob) for word in one.target]
+    return ExplanationBody.model_validate({**one._asdict(), "target": words})
+
+
+@router.post("/v1/score", openapi_extra=reads_uploads(ScoreBody))
+async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
+    """Compute the log-probability and the perplexity of sentences given an image."""
+    image = await read_image_reference(body.image, engine.settings)
+    scores = await engine.score(image, body.sentences, model=body.model, lang=body.lang)
+    return ScoreResponse(
+        scores=[ScoredSentence(text=text, **one._asdict()) for text, one in zip(body.sentences, scores, strict=True)]
+    )
+
+
+@router.post("/v1/search", openapi_extra=reads_uploads(SearchBody))
+async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
+    """Search an indexed folder by a sentence or an image."""
+    query = body.query or await read_image_reference(body.image or "", engine.settings)
+    name, folder, found = await engine.search(body.index, query, body.limit)
+    hits = []
+    for one in found:
+        path = one.path.relative_to(folder).as_posix()
+        hits.append(
+            SearchHit(
+                name=path,
+                score=one.score,
+                caption=one.caption,
+                confidence=one.confidence,
+                tags=list(one.tags),
+                thumbnail=f"v1/thumbnail?index={quote(name, safe='')}&name={quote(path, safe='')}",
+            )
+        )
+    return SearchResponse(index=name, hits=hits)
+
+
+@router.get("/v1/thumbnail", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)
+async def thumbnail(
+    engine: EngineOf,
+    name: Annotated[str, Query(max_length=4_096, description="Path of an image relative to the indexed folder.")],
+    index: Annotated[str | None, Query(description="Name of an index; default: the first.")] = None,
+) -> Response:
+    """Return the small copy of an indexed image; other files are never read."""
+    _, folder = engine.indexes.get(index)
+    stored = await engine.compute(lambda: folder.thumbnail(name))
+    if stored is None:
+        raise NotFoundError(f"name '{name[:200]}': the index has no such image", "name")
+    return Response(stored, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+
+@router.post("/v1/explain", response_model=ExplainResponse, responses=PICTURE, openapi_extra=reads_uploads(ExplainBody))
+async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
+    """Return the attention over the image of each word of a caption, given or generated, as JSON or as a PNG plot."""
+    image = await read_image_reference(body.image, engine.settings)
+    if body.caption is None:
+        stream = await engine.describe(image, model=body.model, lang=body.lang)
+        best, job = (await stream.final()).best, stream.job
+        caption, tokens = best.text, [token.token_id for token in best.tokens]
+    else:
+        job, caption = await engine.read(image, model=body.model, lang=body.lang), body.caption
+        tokens = job.request.generator.tokenizer.encode(caption)
+    if not tokens:
+        raise InvalidRequestError(f"caption: expected at least one word, got '{caption[:99]}'", "caption")
+    explained = await engine.explain(job, tokens)
+    if body.format == "png":
+        return Response(await asyncio.to_thread(draw_attention, image, explained), media_type="image/png")
+    lang = job.request.generator.models[0].recipe.data.lang
+    return ExplainResponse(
+        model=job.request.served.name, lang=lang, caption=caption, explanation=explanation_body(explained)
+    )
+
+
+def sse_response(events: AsyncIterator[Any], settings: ServerSettings) -> EventSourceResponse:
+    """Return server-sent events; a stream that has begun is finished when the service stops."""
+    return EventSourceResponse(events, shutdown_grace_period=settings.timeout)
 
 
 async def server_sent_events(
@@ -113,7 +301,8 @@ async def server_sent_events(
     try:
         async for event in stream:
             if isinstance(event, TokenEvent):
-                yield {"event": "token", "data": to_json(event._asdict())}
+                token = event._asdict()
+                yield {"event": "token", "data": to_json({"index": token.pop("position"), **token})}
             else:
                 yield {"event": "done", "data": response(event).model_dump_json()}
     except Exception as error:

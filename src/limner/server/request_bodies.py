@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.datastructures import UploadFile
 from starlette.types import Message
 
 from limner.server.errors import MediaTypeError
@@ -53,6 +55,47 @@ class FormRoute(APIRoute):
             return await handler(_as_json(request))
 
         return handle
+
+
+class UploadRoute(APIRoute):
+    """A route that reads the fields of a form with an uploaded image as those of JSON, with the image in base64."""
+
+    def get_route_handler(self) -> Handler:
+        """Return the handler of requests."""
+        handler = super().get_route_handler()
+        lists = _list_fields(self)
+
+        async def handle(request: Request) -> Response:
+            kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+            if request.method != "POST" or kind == JSON:
+                return await handler(request)
+            if kind != MULTIPART:
+                raise MediaTypeError(f"expected {JSON} or {MULTIPART}, got '{kind[:60]}'")
+            fields: dict[str, Any] = {}
+            async with request.form(max_files=1, max_fields=100) as form:
+                for key in form:
+                    values = [await _field(value) for value in form.getlist(key)]
+                    fields[key] = values if key in lists else values[-1]
+            return await handler(_as_json(request, json.dumps(fields).encode()))
+
+        return handle
+
+
+async def _field(value: str | UploadFile) -> str:
+    """Return the text of a field, or an uploaded file in base64."""
+    return value if isinstance(value, str) else base64.b64encode(await value.read()).decode()
+
+
+def _list_fields(route: APIRoute) -> set[str]:
+    """Return the fields of the body of a route that are lists."""
+    model = route.body_field.field_info.annotation if route.body_field is not None else None
+    fields = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
+    return {name for name, one in fields.items() if "list" in str(one.annotation)}
+
+
+def reads_uploads(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the part of the OpenAPI description which says that a form has the fields of the JSON."""
+    return {"requestBody": {"content": {MULTIPART: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
 
 
 def reads_forms(model: type[BaseModel]) -> dict[str, Any]:

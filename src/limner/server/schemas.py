@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -23,7 +23,9 @@ MAX_BEAM = 100
 """Largest beam of a request."""
 MAX_TOKENS = 200
 """Largest length of a generated sentence in tokens."""
-MAX_SENTENCES = 1_000
+MAX_TEXT = 10_000
+"""Largest length of a text in characters."""
+MAX_SENTENCES = 100
 """Largest number of sentences of one request."""
 
 ServedBeam = Annotated[int, Bounds(1, MAX_BEAM)]
@@ -140,7 +142,166 @@ class DescribeResponse(BaseModel):
     lang: str
     captions: list[SentenceBody]
     tags: list[TagBody]
+    abstained: bool = False
+    """Whether the confidence of the best caption is below `min_confidence`."""
     grid_size: tuple[int, int] | None = None
+    box: tuple[float, float, float, float] | None = None
+    """Left, top, right and bottom of the part of the image under the grid of attention, as fractions of its sides."""
+
+
+class TranslationRequest(DecodingBody):
+    """Request of POST /v1/translate."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"text": "A dog runs.", "source": "en", "target": "de"}})
+
+    text: (
+        Annotated[str, Field(max_length=MAX_TEXT)]
+        | Annotated[list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(max_length=MAX_SENTENCES)]
+    )
+    """A sentence, or a list of them."""
+    source: str | None = None
+    """Language of the text; default: that of the model."""
+    target: str | None = None
+    """Language of the translation; default: that of the model."""
+    image: str | None = None
+    """Image of the sentences in base64, or as a `data:` URL."""
+    explain: bool = False
+    """Return the alignment, the attention over the image and the gate of each word of the best translation; for one
+    sentence."""
+
+
+class WordBody(BaseModel):
+    """A word of an explained sentence."""
+
+    text: str
+    log_prob: float
+
+
+class ExplanationBody(BaseModel):
+    """Attention of the model for each word of a sentence; weights have one row for each word of `target`."""
+
+    source: list[str]
+    target: list[WordBody]
+    alignment: list[list[float]] | None
+    attention: list[list[float]] | None
+    gate: list[float] | None
+    grid_size: tuple[int, int] | None
+    box: tuple[float, float, float, float] | None
+
+
+class TranslationAnswer(BaseModel):
+    """Response of POST /v1/translate; for a list of sentences `translations` has a list for each."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str
+    source: str
+    lang: str
+    translations: list[SentenceBody] | list[list[SentenceBody]]
+    explanation: ExplanationBody | None = None
+
+
+class ScoreBody(Body):
+    """Request of POST /v1/score."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "sentences": ["a dog runs"]}})
+
+    model: str | None = None
+    """Name of a served captioner; default: the first."""
+    image: str
+    """Image in base64, or as a `data:` URL."""
+    sentences: Annotated[
+        list[Annotated[str, Field(max_length=MAX_TEXT)]], Field(min_length=1, max_length=MAX_SENTENCES)
+    ]
+    """Sentences whose probability given the image is computed."""
+    lang: str | None = None
+    """Language of the sentences; default: the first of the model."""
+
+
+class ScoredSentence(BaseModel):
+    """Probability of a sentence given the image."""
+
+    text: str
+    log_prob: float
+    tokens: int
+    perplexity: float
+    unknown: int
+
+
+class ScoreResponse(BaseModel):
+    """Response of POST /v1/score."""
+
+    scores: list[ScoredSentence]
+
+
+class SearchBody(Body):
+    """Request of POST /v1/search: a query or an image."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": "a dog on the beach", "limit": 10}})
+
+    index: str | None = None
+    """Name of an index; default: the first."""
+    query: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
+    """Sentence that the images are searched by."""
+    image: str | None = None
+    """Image in base64, or as a `data:` URL, that similar images are searched by."""
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 10
+    """Number of images to return."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.query is None) == (self.image is None):
+            raise ValueError("expected either a query or an image")
+        return self
+
+
+class SearchHit(BaseModel):
+    """A found image."""
+
+    name: str
+    """Path relative to the indexed folder."""
+    score: float
+    """log P(query | image), or the cosine similarity to the image of the request."""
+    caption: str
+    confidence: float | None
+    tags: list[str]
+    thumbnail: str
+    """Path of a small copy, relative to the address of the service."""
+
+
+class SearchResponse(BaseModel):
+    """Response of POST /v1/search."""
+
+    index: str
+    hits: list[SearchHit]
+
+
+class ExplainBody(Body):
+    """Request of POST /v1/explain."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"image": EXAMPLE_IMAGE, "caption": "a dog runs"}})
+
+    model: str | None = None
+    """Name of a served captioner; default: the first."""
+    image: str
+    """Image in base64, or as a `data:` URL."""
+    caption: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    """Sentence to explain; default: the caption that the model generates."""
+    lang: str | None = None
+    """Language of the caption; default: the first of the model."""
+    format: Literal["json", "png"] = "json"
+    """Weights as JSON, or a plot of each word's attention over the image as PNG."""
+
+
+class ExplainResponse(BaseModel):
+    """Response of POST /v1/explain."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str
+    lang: str
+    caption: str
+    explanation: ExplanationBody
 
 
 class ModelBody(BaseModel):
@@ -156,11 +317,20 @@ class ModelBody(BaseModel):
     uses_image: bool
 
 
+class IndexBody(BaseModel):
+    """An indexed folder."""
+
+    name: str
+    images: int
+
+
 class ModelList(BaseModel):
     """Response of GET /v1/models."""
 
     object: str = "list"
     data: list[ModelBody]
+    indexes: list[IndexBody]
+    """Indexed folders, which POST /v1/search searches."""
 
 
 class ErrorDetail(BaseModel):

@@ -14,9 +14,11 @@ from typing import TypeVar
 from limner.decoding.hypotheses import Hypothesis
 from limner.errors import LimnerError
 from limner.features.encoders.base import Backbone, EncoderInput
+from limner.inference.captioner import Captioner
 from limner.server.batching import Cohort, JointSteps
 from limner.server.errors import InvalidRequestError
 from limner.server.events import FinalEvent, TokenEvent
+from limner.server.explanations import grid_of
 from limner.server.features import FeatureCache, encode_images
 from limner.server.jobs import Job
 from limner.server.metrics import Metrics
@@ -120,13 +122,13 @@ class Worker:
             return
         self._until_admission = STEPS_BETWEEN
         with self.metrics.time("encode"):
-            ready = self._encode(jobs)
+            ready = self.encode(jobs)
         with self.metrics.time("start"):
             self._start(ready)
         self.metrics.batch_size.observe(len(jobs))
 
-    def _encode(self, jobs: Sequence[Job]) -> list[Job]:
-        """Give each job the features of its image; return those without an error."""
+    def encode(self, jobs: Sequence[Job]) -> list[Job]:
+        """Give each job the features of its image; return those without an error. Called in the thread."""
         missing: dict[Backbone, dict[str, EncoderInput]] = {}
         for job in jobs:
             backbone = job.request.generator.backbone
@@ -236,11 +238,11 @@ class Worker:
             make_sentence(generator.tokenizer, one, None if attention is None else attention[rank])
             for rank, one in enumerate(hypotheses)
         )
-        trained = generator.models[0]
-        grid = next((spec.grid_size for spec in trained.config.features if spec.kind == "grid"), None)
+        grid, box = grid_of(job) if wanted else (None, None)
         read = len(job.prefix) if job.source is None else len(job.source)
+        lang = generator.models[0].recipe.data.lang
         self.metrics.finished_sentences += 1
-        job.deliver(FinalEvent(job.request.served.name, trained.recipe.data.lang, sentences, grid, input_tokens=read))
+        job.deliver(FinalEvent(job.request.served.name, lang, sentences, grid, box, _tags(job), read))
 
     def _fail(self, job: Job, error: Exception) -> None:
         """Deliver an error in place of the result."""
@@ -248,3 +250,11 @@ class Worker:
             logger.error("a request failed", exc_info=error)
         job.cancelled = True
         job.deliver(error)
+
+
+def _tags(job: Job) -> tuple[tuple[str, float], ...]:
+    """Return the words for what is in the image of a caption, where the backbone has a classifier."""
+    generator = job.request.generator
+    if not isinstance(generator, Captioner) or generator.tagger is None or job.features is None:
+        return ()
+    return tuple((tag.word, tag.probability) for tag in generator.tagger([job.features])[0])

@@ -1,0 +1,136 @@
+"""Explanations of sentences: words with log-probabilities, attention, alignment and gate, and their plot."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from limner.data.examples import Item, StoredFeatures, collate
+from limner.decoding.hypotheses import Hypothesis
+from limner.features.preprocessing import Preprocessing, encoded_box
+from limner.inference.explain import explain, words_of
+from limner.layers.precision import precise
+from limner.media.image import image_size, open_image
+from limner.models.protocols import device_of
+from limner.server.errors import NotSupportedError
+from limner.server.jobs import Job
+
+Rows = list[list[float]]
+
+
+class ExplainedWord(NamedTuple):
+    """A word of a generated sentence."""
+
+    text: str
+    log_prob: float
+    """Natural logarithm of the probability of its tokens."""
+
+
+class SentenceExplanation(NamedTuple):
+    """Attention of a model for each word of a sentence."""
+
+    source: tuple[str, ...]
+    """Words of the source sentence; empty for a caption."""
+    target: tuple[ExplainedWord, ...]
+    alignment: Rows | None
+    """Weights over the source words, one row for each target word."""
+    attention: Rows | None
+    """Weights over the image locations, one row for each target word."""
+    gate: list[float] | None
+    """Gate of the image context for each target word, 0 to 1."""
+    grid_size: tuple[int, int] | None
+    """Rows and columns of the image locations."""
+    box: tuple[float, float, float, float] | None
+    """Left, top, right and bottom of the part of the image under the grid, as fractions of its sides."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is an alignment, an attention or a gate."""
+        return any(one is not None for one in (self.alignment, self.attention, self.gate))
+
+
+class _Given:
+    """A `FeatureSource` of one image."""
+
+    def __init__(self, features: StoredFeatures | None) -> None:
+        self.features = features
+
+    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
+        return [self.features] * len(items)
+
+
+def explain_sentence(job: Job, tokens: Sequence[int]) -> SentenceExplanation:
+    """Explain a sentence of a request whose image is encoded; called in the thread that computes."""
+    trained = job.request.generator.models[0]
+    hypothesis = Hypothesis(tuple(tokens), 0.0, 0.0, ended=True)
+    one = explain(trained, [job.one], [hypothesis], _Given(job.features))[0]
+    log_probs = _token_log_probs(job, tokens)
+    target = tuple(
+        ExplainedWord(word.text, sum(log_probs[position] for position in word.positions))
+        for word in words_of(trained.tokenizer, tokens)
+    )
+    count = len(target)  # without the end of the sentence
+    grid, box = grid_of(job)
+    return SentenceExplanation(
+        one.source,
+        target,
+        _rows(one.alignment, count),
+        _rows(one.image_weights, count),
+        None if one.gate is None else one.gate[:count].tolist(),
+        grid,
+        box,
+    )
+
+
+@torch.no_grad()
+def _token_log_probs(job: Job, tokens: Sequence[int]) -> list[float]:
+    trained = job.request.generator.models[0]
+    batch = collate([job.example(tokens)]).to(device_of(trained.model))
+    log_probs = precise(trained.model(batch).logits[0]).log_softmax(-1)  # (T, V)
+    chosen: list[float] = log_probs.gather(1, batch.target_out[0][:, None])[:, 0].tolist()
+    return chosen
+
+
+def _rows(weights: NDArray[np.float64] | None, count: int) -> Rows | None:
+    if weights is None:
+        return None
+    rows: Rows = weights[:count].tolist()
+    return rows
+
+
+def grid_of(job: Job) -> tuple[tuple[int, int] | None, tuple[float, float, float, float] | None]:
+    """Return rows and columns of the image locations, and the part of the image that they cover as fractions."""
+    specs = job.request.generator.models[0].config.features
+    spec = next((one for one in specs if one.kind == "grid" and one.grid_size is not None), None)
+    if spec is None or job.request.image is None:
+        return None, None
+    width, height = image_size(job.request.image)
+    left, top, right, bottom = encoded_box((width, height), Preprocessing.model_validate(spec.preprocessing))
+    return spec.grid_size, (left / width, top / height, right / width, bottom / height)
+
+
+def draw_attention(image: bytes, explanation: SentenceExplanation) -> bytes:
+    """Plot the attention of each word over the image; return a PNG file.
+
+    Raises:
+        NotSupportedError: the model has no attention over a grid of locations.
+    """
+    from limner.report.attention_plots import heat_maps
+
+    if explanation.attention is None or explanation.grid_size is None:
+        raise NotSupportedError("format 'png': the model has no attention over image locations; ask for json", "format")
+    opened = open_image(image)
+    box = None
+    if explanation.box is not None:
+        left, top, right, bottom = explanation.box
+        box = (left * opened.width, top * opened.height, right * opened.width, bottom * opened.height)
+    words = [word.text for word in explanation.target]
+    figure = heat_maps(opened, words, explanation.attention, explanation.grid_size, gates=explanation.gate, box=box)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()

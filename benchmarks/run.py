@@ -23,8 +23,7 @@ from limner.data.examples import Batch, Example, collate, collate_features
 from limner.decoding.beam_search import beam_search
 from limner.decoding.settings import DecodingSettings
 from limner.device import native_bf16
-from limner.features.encoders.base import read_image
-from limner.features.preprocessing import Preprocessing
+from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec
 from limner.layers.all_pairs import PrefixTree
 from limner.layers.image_encoder import ImageEncoderSettings

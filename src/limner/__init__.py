@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from limner.features.kmeans import KMeansSettings, learn_filters, save_filters
     from limner.folders.index import FolderIndex, FolderMatch
     from limner.inference.back_translation import back_translate
-    from limner.inference.captioner import Caption, Captioner
+    from limner.inference.captioner import Captioner
     from limner.inference.classifier import Classification, Classifier
     from limner.inference.explain import Explanation, explain
     from limner.inference.load import load
     from limner.inference.retriever import RetrievalResult, Retriever
     from limner.inference.scorer import Scorer, SentenceScore
-    from limner.inference.translator import Translation, Translator
+    from limner.inference.sentences import Caption, Translation
+    from limner.inference.translator import Translator
     from limner.inference.word_vectors import nearest_words
     from limner.report import write_report
     from limner.reproduce import ReproductionSettings, find_table, reproduce_table
@@ -48,7 +49,7 @@ _MODULES = {
     "Captioner": "inference.captioner",
     "ClipSettings": "synthetic.scenes",
     "Collection": "data.collection",
-    "Caption": "inference.captioner",
+    "Caption": "inference.sentences",
     "Classification": "inference.classifier",
     "Classifier": "inference.classifier",
     "CrossValidation": "training.cross_validation",
@@ -66,7 +67,7 @@ _MODULES = {
     "Scorer": "inference.scorer",
     "SentenceScore": "inference.scorer",
     "SoundSettings": "synthetic.sounds",
-    "Translation": "inference.translator",
+    "Translation": "inference.sentences",
     "Translator": "inference.translator",
     "cross_validate": "training.cross_validation",
     "back_translate": "inference.back_translation",

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from limner.data.examples import Example, collate
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.models.protocols import Output
 from limner.runs.training_settings import SelfCriticalSettings

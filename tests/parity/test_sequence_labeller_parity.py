@@ -9,7 +9,7 @@ import torch
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, Item, collate
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.errors import TrainingError
 from limner.evaluation.labels import label_texts
 from limner.layers.frame_encoder import frame_mask

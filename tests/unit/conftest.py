@@ -8,10 +8,9 @@ from PIL import Image
 
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
-from limner.features.encoders.base import read_image
 from limner.features.encoders.load import load_backbone
 from limner.features.extract import extract
-from limner.features.preprocessing import Preprocessing
+from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec
 from limner.media.modality import IMAGE
 from limner.runs.recipe import Recipe

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from limner.data.examples import Batch, ImageFeatures
 from limner.decoding.beam_search import beam_search
-from limner.decoding.hypotheses import Hypothesis, select
+from limner.decoding.hypotheses import select
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.selection import SECTION, topk_by_section
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import RunError, SettingsError

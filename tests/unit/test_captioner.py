@@ -189,7 +189,7 @@ def test_an_image_file_is_read_once_for_all_its_sentences(scorer, photos, monkey
         opened.append(path)
         return open_image(path, **options)
 
-    monkeypatch.setattr("limner.features.encoders.base.open_image", watched)
+    monkeypatch.setattr("limner.features.preprocessing.open_image", watched)
     both = [photos["red"], photos["blue"]]
     scores = scorer.score([both[k % 2] for k in range(10)], ["a red wall"] * 10)
     assert opened == both

@@ -10,7 +10,7 @@ from toy_translation import GridBackbone, image_collection, learn, text_collecti
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.errors import SettingsError
 from limner.evaluation import gates
 from limner.evaluation.gates import gate_scores, gate_statistics, measure_gates
@@ -18,7 +18,8 @@ from limner.features.spec import FeatureSpec, RegionRows
 from limner.inference.collection_features import open_features
 from limner.inference.explain import END_OF_SENTENCE, IMAGE_TOKEN, Explanation, explain, words_of
 from limner.inference.generate import generate
-from limner.inference.translator import EMPTY_TRANSLATION, Translator
+from limner.inference.sentences import EMPTY_TRANSLATION
+from limner.inference.translator import Translator
 from limner.models.protocols import Output
 from limner.report import attention_page
 from limner.runs.trained_model import TrainedModel, load_trained_model

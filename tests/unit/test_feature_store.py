@@ -11,9 +11,8 @@ from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 from limner.errors import CollectionError, FeatureError, MediaError
 from limner.features import store
-from limner.features.encoders.base import read_image
 from limner.features.extract import extract
-from limner.features.preprocessing import Preprocessing
+from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec, require_compatible
 from limner.features.store import FeatureTable
 from limner.features.table_commands import TABLE_OPTIONS

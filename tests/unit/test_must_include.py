@@ -13,7 +13,8 @@ from limner import cli
 from limner.decoding.automaton import MAX_STATES
 from limner.errors import SettingsError
 from limner.inference.must_include import compile_words, words_of_inputs
-from limner.inference.translator import EMPTY_TRANSLATION, Translator
+from limner.inference.sentences import EMPTY_TRANSLATION
+from limner.inference.translator import Translator
 from limner.text.tokenizer import TextSettings, Tokenizer
 
 SENTENCES = [

@@ -19,8 +19,7 @@ from limner.cli.caption_output import caption_output, choose_format
 from limner.cli.translate import OutputOptions, _claim, _format_json
 from limner.errors import MediaError, SettingsError, WriteError
 from limner.files import write_text
-from limner.inference.captioner import Caption
-from limner.inference.translator import Translation
+from limner.inference.sentences import Caption, Translation
 from limner.report.contact_sheet import save_sheet
 from limner.report.plots import save_plot
 from limner.storage import outputs

@@ -17,7 +17,7 @@ from limner import cli
 from limner.cli import terminal
 from limner.cli.caption_output import caption_output
 from limner.cli.terminal import echo, print_error, print_json, printable, tab_separated
-from limner.inference.captioner import Caption
+from limner.inference.sentences import Caption
 from limner.storage.json_text import to_json
 
 HOSTILE = "a\x1b[2J\tb\nc\r\x07\x9b31m\u202ed\u2028e\udcff"

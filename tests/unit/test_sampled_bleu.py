@@ -9,7 +9,7 @@ import torch
 from limner.data.dataset import Examples
 from limner.data.examples import Example, collate
 from limner.decoding.beam_search import beam_search
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.sampling import Sampler
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.errors import SettingsError

@@ -12,7 +12,7 @@ from lightning_fabric import Fabric
 
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
 from limner.data.examples import Item, Sentence
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.errors import SettingsError
 from limner.metrics import sentence_scores
 from limner.metrics.cider import CiderD

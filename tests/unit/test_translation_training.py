@@ -14,9 +14,8 @@ from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import RunError, SettingsError, TrainingError
 from limner.evaluation.validate import validate
-from limner.features.encoders.base import read_image
 from limner.features.extract import extract
-from limner.features.preprocessing import Preprocessing
+from limner.features.preprocessing import Preprocessing, read_image
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features
 from limner.media.modality import IMAGE

@@ -17,7 +17,8 @@ from limner import cli
 from limner.data.examples import Example, collate
 from limner.errors import MediaError, RunError, SettingsError
 from limner.inference import new_images
-from limner.inference.translator import EMPTY_TRANSLATION, Translator
+from limner.inference.sentences import EMPTY_TRANSLATION
+from limner.inference.translator import Translator
 
 SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins", "zwei drei", "zwei", "eins drei"]
 TRANSLATED = [" ".join(WORDS[word] for word in text.split()) for text in SENTENCES]

@@ -11,7 +11,8 @@ from limner.errors import RunError, SettingsError
 from limner.storage.outputs import claim_folder
 
 if TYPE_CHECKING:
-    from limner.inference.captioner import Caption, Captioner
+    from limner.inference.captioner import Captioner
+    from limner.inference.sentences import Caption
 
 
 class AttentionOptions(NamedTuple):

@@ -17,7 +17,7 @@ from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, begins_with, claim_file
 
 if TYPE_CHECKING:
-    from limner.inference.captioner import Caption
+    from limner.inference.sentences import Caption
     from limner.inference.tags import Tag
 
 CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]

@@ -29,8 +29,8 @@ def check_runs(
         SettingsError: the device is not available, or a decoding setting is not allowed; an option has no effect.
     """
     from limner.cli.options import refuse
+    from limner.decoding.settings import change_decoding
     from limner.device import find_device
-    from limner.inference.base import change_decoding
     from limner.runs.trained_model import read_config
 
     find_device(device)

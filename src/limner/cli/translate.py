@@ -44,7 +44,8 @@ from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, begins_with, claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
-    from limner.inference.translator import Translation, Translator
+    from limner.inference.sentences import Translation
+    from limner.inference.translator import Translator
 
 _JSON = re.compile(rb'\[\s*\{\s*"source": .*"translations": ', re.DOTALL)
 """How a file of translations as JSON begins."""

@@ -35,9 +35,9 @@ def translate_collection(
 ) -> None:
     """Print, or add to the collection, a translation of every sentence that has none."""
     from limner.data.collection import Collection
+    from limner.decoding.settings import change_decoding
     from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
     from limner.inference.back_translation import translate_untranslated as translate_all
-    from limner.inference.base import change_decoding
     from limner.runs.trained_model import load_trained_model
 
     check_runs(runs, device, decoding)

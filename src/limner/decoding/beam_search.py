@@ -15,7 +15,8 @@ from torch import Tensor
 from limner.data.examples import Batch
 from limner.decoding.automaton import Automaton
 from limner.decoding.constrained import BestOfEachState
-from limner.decoding.hypotheses import Beam, Hypothesis, RankedHypotheses, select
+from limner.decoding.hypotheses import Beam, RankedHypotheses, select
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.rules import Rules, pad_prefixes
 from limner.decoding.sampling import Sampler
 from limner.decoding.selection import BestContinuations, Choice, Select

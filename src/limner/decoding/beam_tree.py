@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from limner.decoding.hypotheses import Beam, ranking_score
+from limner.decoding.hypotheses import Beam
+from limner.decoding.ranking import ranking_score
 from limner.decoding.selection import Choice
 from limner.decoding.settings import DecodingSettings
 from limner.text.vocab import SPECIAL_TOKENS

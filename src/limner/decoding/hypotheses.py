@@ -1,34 +1,15 @@
-"""Hypotheses: those of a beam that continue, and the ranked lists of complete ones."""
+"""Hypotheses of a beam: those that continue, and the ranked lists of complete ones."""
 
 from __future__ import annotations
 
-import bisect
-import math
-from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from limner.decoding.ranking import HypothesisLists
 from limner.decoding.selection import Choice
-from limner.decoding.settings import DecodingSettings
-from limner.errors import SettingsError
 from limner.models.protocols import Memory, State
-
-
-class Hypothesis(NamedTuple):
-    """A decoded sentence."""
-
-    tokens: tuple[int, ...]
-    """Token ids without special tokens, the prefix included."""
-    log_prob: float
-    """Natural logarithm of the probability under the model, prefix and end-of-sentence token included."""
-    score: float
-    """Score that hypotheses are ranked by; see `DecodingSettings`."""
-    ended: bool
-    """False where the sentence was cut off at `max_length`."""
-    totals: tuple[float, ...] = ()
-    """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
 
 
 class Beam(NamedTuple):
@@ -83,26 +64,8 @@ def select(tree: Any, rows: Tensor) -> Any:  # noqa: ANN401
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
-def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:
-    """Compute the score that hypotheses are ranked by: log_prob / length ** length_penalty.
-
-    Args:
-        log_prob: log-probability of the hypothesis.
-        length: number of its tokens, the end-of-sentence token included.
-        settings: settings with the length penalty.
-    """
-    return float(log_prob / max(1, length) ** settings.length_penalty)
-
-
-class RankedHypotheses:
-    """Complete hypotheses of every example, best first."""
-
-    def __init__(self, count: int, settings: DecodingSettings, constrained: Collection[int] = ()) -> None:
-        """Create empty lists for `count` examples; the sentences of those at `constrained` must satisfy constraints."""
-        self.settings = settings
-        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(count)]
-        self.max_norm = settings.max_length**settings.length_penalty
-        self.constrained = frozenset(constrained)
+class RankedHypotheses(HypothesisLists):
+    """Complete hypotheses of every example, best first, of beams of tensors."""
 
     def add(self, choice: Choice, beam: Beam, length: int) -> list[int]:
         """Add the hypotheses of a beam that are complete after `length` tokens.
@@ -117,13 +80,11 @@ class RankedHypotheses:
             examples = [beam.live[index] for index in n.tolist()]
             self._insert(examples, choice.end_total[n, k], beam, (n, row), length, ended=True)
         best = choice.total.amax(dim=1).tolist()
-        # Where every next token has probability zero, the best hypothesis so far counts as cut off.
-        free = (n for n, example in enumerate(beam.live) if example not in self.constrained)
-        stuck = [n for n in free if best[n] == -math.inf and not self.hypotheses[beam.live[n]]]
+        stuck = [n for n, example in enumerate(beam.live) if self.is_stuck(example, best[n])]
         if stuck:
             rows = torch.tensor(stuck), beam.total[stuck].argmax(dim=1)
             self._insert([beam.live[n] for n in stuck], beam.total[rows], beam, rows, length, ended=False)
-        return [n for n, example in enumerate(beam.live) if not self._is_done(example, best[n])]
+        return [n for n, example in enumerate(beam.live) if not self.is_done(example, best[n])]
 
     def add_unfinished(self, beam: Beam) -> None:
         """Add all hypotheses of a beam at `max_length` as cut off."""
@@ -131,19 +92,6 @@ class RankedHypotheses:
         for k in range(beam.total.shape[1]):
             rows = examples, torch.full_like(examples, k)
             self._insert(beam.live, beam.total[:, k], beam, rows, beam.tokens.shape[2], ended=False)
-
-    def n_best(self, ids: Sequence[str]) -> list[list[Hypothesis]]:
-        """Return the `n_best` hypotheses of every example.
-
-        Raises:
-            SettingsError: an example has none, because every sentence that satisfies its constraints is impossible.
-        """
-        if missing := [ids[example] for example in sorted(self.constrained) if not self.hypotheses[example]]:
-            raise SettingsError(
-                f"must_include of example '{missing[0]}': every sentence with these words has probability zero "
-                "under the model; give other words"
-            )
-        return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]
 
     def _insert(
         self,
@@ -157,20 +105,4 @@ class RankedHypotheses:
     ) -> None:
         """Add hypotheses `rows` (indices in N and in K) of a beam of `length` tokens, one of each of some examples."""
         tokens, totals = (one[rows][:, :length].tolist() for one in (beam.tokens, beam.totals))
-        for example, log_prob, ids, before in zip(examples, log_probs.tolist(), tokens, totals, strict=True):
-            if log_prob > -math.inf:
-                score = ranking_score(log_prob, len(ids) + ended, self.settings)
-                hypothesis = Hypothesis(tuple(ids), log_prob, score, ended, tuple(before))
-                bisect.insort(self.hypotheses[example], hypothesis, key=lambda other: -other.score)
-
-    def _is_done(self, example: int, best: float) -> bool:
-        """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example."""
-        hypotheses, needed = self.hypotheses[example], self.settings.n_best
-        counted = hypotheses
-        if example in self.constrained:
-            # The first that satisfy constraints are improbable: those count that are better than all others.
-            counted = [one for one in hypotheses if one.log_prob >= best]
-        if best == -math.inf or len(counted) >= self.settings.beam_size:
-            return True
-        # Log-probabilities only decrease, so no continuation scores above `best` at the maximum length.
-        return len(hypotheses) >= needed and best / self.max_norm <= hypotheses[needed - 1].score
+        self.insert(examples, log_probs.tolist(), tokens, totals, ended=ended)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch
+from limner.decoding.ranking import banned_tokens, require_prefixes
 from limner.decoding.settings import DecodingSettings
-from limner.errors import SettingsError
 from limner.text.vocab import SPECIAL_TOKENS
 
 
@@ -46,11 +46,6 @@ class Rules:
         return torch.where(token == SPECIAL_TOKENS.pad, log_probs.index_fill_(-1, banned, -math.inf), only)
 
 
-def banned_tokens(settings: DecodingSettings) -> list[int]:
-    """Return the tokens that are never generated."""
-    return [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, *([SPECIAL_TOKENS.unk] if settings.ban_unknown else [])]
-
-
 def pad_prefixes(prefixes: Sequence[Sequence[int]] | None, batch: Batch, max_length: int, vocab_size: int) -> Tensor:
     """Check the prefixes of a batch and pad them to one length, (B, P).
 
@@ -58,18 +53,7 @@ def pad_prefixes(prefixes: Sequence[Sequence[int]] | None, batch: Batch, max_len
         SettingsError: the number of prefixes is not that of the examples, or a prefix is too long or has ids that are
             not in the vocabulary.
     """
-    prefixes = [()] * len(batch) if prefixes is None else prefixes
-    if len(prefixes) != len(batch):
-        raise SettingsError(f"prefixes: expected one for each of {len(batch)} examples, got {len(prefixes)}")
-    for id_, prefix in zip(batch.ids, prefixes, strict=True):
-        if len(prefix) > max_length:
-            raise SettingsError(
-                f"prefix of example '{id_}': expected at most {max_length} tokens, got {len(prefix)}; raise "
-                "max_length, or shorten the prefix"
-            )
-        if not all(SPECIAL_TOKENS.unk <= token < vocab_size for token in prefix):
-            expected = f"token ids from {SPECIAL_TOKENS.unk} to {vocab_size - 1}"
-            raise SettingsError(f"prefix of example '{id_}': expected {expected}, got {list(prefix)[:20]}")
+    prefixes = require_prefixes(prefixes, batch.ids, max_length, vocab_size)
     longest = max(len(prefix) for prefix in prefixes)
     padded = [[*prefix, *[SPECIAL_TOKENS.pad] * (longest - len(prefix))] for prefix in prefixes]
     return torch.tensor(padded, device=batch.target_in.device, dtype=torch.long).view(len(batch), longest)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import Batch
-from limner.decoding.hypotheses import Beam, Hypothesis
+from limner.decoding.hypotheses import Beam
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.selection import Choice, continue_each
 from limner.decoding.settings import DecodingSettings, SampleSettings
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -76,3 +77,17 @@ class DecodingSettings(Settings):
             sampling = self.sample.model_dump(exclude_none=True, exclude={"greedy_first"})
             parts += ["sample", *(f"{key}{value:g}" for key, value in sampling.items())]
         return ",".join(parts)
+
+
+def change_decoding(default: DecodingSettings, changes: Mapping[str, Any]) -> DecodingSettings:
+    """Return decoding settings with some values changed; `beam_size` is raised to `n_best` unless it is given.
+
+    Raises:
+        SettingsError: a name is unknown or a value is not allowed.
+    """
+    if not changes:
+        return default
+    changes = dict(changes)
+    if "n_best" in changes and "beam_size" not in changes:
+        changes["beam_size"] = max(default.beam_size, changes["n_best"])
+    return DecodingSettings.parse({**default.model_dump(), **changes}, where="decoding")

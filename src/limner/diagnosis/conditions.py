@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.diagnosis.records import ConditionResult, ConditionScore

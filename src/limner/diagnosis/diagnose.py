@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from limner.bounds import Seed, Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.diagnosis.ambiguity import (
     SOURCE_LANG,

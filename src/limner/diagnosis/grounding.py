@@ -22,7 +22,7 @@ from pydantic import AfterValidator
 from limner.bounds import FewOrNone, PositiveDeviation, Seed, Trials
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, FeatureSource, GenerationInput
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.diagnosis.annotated_phrases import PhraseSentence, PhraseWords, find_phrases
 from limner.diagnosis.conditions import sum_by_item
 from limner.diagnosis.location_coverage import LocationCoverage, Weights, centre_prior, cover, pointing_hits

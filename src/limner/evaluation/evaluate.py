@@ -12,7 +12,7 @@ from typing import NamedTuple
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, GenerationInput
 from limner.data.region_items import RegionItem
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.scoring import score_examples
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError

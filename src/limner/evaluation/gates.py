@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.errors import SettingsError
 from limner.inference.explain import EXPLANATION_BATCH_SIZE, Explanation, Weights, explain
 from limner.metrics.base import Score

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limner.data.dataset import GenerationInput
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.metrics import MetricStatistics, sentence_statistics
 from limner.text.tokenizer import Tokenizer
 

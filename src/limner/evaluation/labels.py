@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.evaluation.hypothesis_statistics import Texts
 from limner.inference.label_probabilities import Probabilities, expected_point, label_probabilities, predicted_labels
 from limner.models.protocols import Labeller

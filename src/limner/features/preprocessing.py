@@ -10,7 +10,7 @@ from PIL import Image
 
 from limner.bounds import ImageSide, Measured, PositiveWeight, Resampling
 from limner.errors import SettingsError
-from limner.media.image import Pixels
+from limner.media.image import ImageInput, Pixels, open_image
 from limner.settings import Settings
 
 Resize = Literal["crop", "squash"]
@@ -107,6 +107,18 @@ def adapt_preprocessing(default: Preprocessing, size: int | None, resize: str | 
     short = round(side * margin) if mode == "crop" or views == 10 else side
     values = default.model_dump() | {"resize": mode, "size": side, "short": short, "views": views}
     return Preprocessing.parse(values, "preprocessing")
+
+
+def read_image(source: ImageInput, preprocessing: Preprocessing) -> Pixels:
+    """Open and preprocess an image.
+
+    Returns:
+        Pixel values 0..255, (crops, H, W, 3).
+
+    Raises:
+        MediaError: the image cannot be decoded.
+    """
+    return preprocess(open_image(source, min_side=preprocessing.short), preprocessing)
 
 
 def preprocess(image: Image.Image, preprocessing: Preprocessing) -> Pixels:

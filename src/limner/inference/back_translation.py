@@ -20,7 +20,8 @@ from limner.errors import FeatureError
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
-from limner.inference.translator import MAX_SOURCE_TOKENS, languages
+from limner.inference.sentences import MAX_SOURCE_TOKENS
+from limner.inference.translator import languages
 from limner.progress import Progress, offset_progress
 from limner.runs.trained_model import TrainedModel, sha256
 from limner.storage.names import name_or_default

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.encoders.base import Backbone
@@ -157,20 +157,6 @@ def require_sentences(model: TrainedModel) -> None:
     """
     if model.recipe.data.lang in LABEL_LANGUAGES:
         raise RunError("expected a model of sentences, got one of labels: use 'limner classify' or limner.Classifier")
-
-
-def change_decoding(default: DecodingSettings, changes: Mapping[str, Any]) -> DecodingSettings:
-    """Return decoding settings with some values changed; `beam_size` is raised to `n_best` unless it is given.
-
-    Raises:
-        SettingsError: a name is unknown or a value is not allowed.
-    """
-    if not changes:
-        return default
-    changes = dict(changes)
-    if "n_best" in changes and "beam_size" not in changes:
-        changes["beam_size"] = max(default.beam_size, changes["n_best"])
-    return DecodingSettings.parse({**default.model_dump(), **changes}, where="decoding")
 
 
 def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect: str) -> None:

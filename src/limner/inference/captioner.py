@@ -6,19 +6,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from limner.data.dataset import GenerationInput
-from limner.decoding.hypotheses import Hypothesis
-from limner.decoding.settings import DecodingSettings
+from limner.decoding.ranking import Hypothesis
+from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
-from limner.inference.base import TextGenerator, change_decoding, require_captioning, warn_of_unknown_words
+from limner.inference.base import TextGenerator, require_captioning, warn_of_unknown_words
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate, warn_of_cut_off
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import KeptFeatures, new_item
+from limner.inference.sentences import Caption
 from limner.inference.tags import Tag, Tagger, require_tagger
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
@@ -31,22 +32,6 @@ CAPTION_BATCH_SIZE = 32
 UNKNOWN_PREFIX = "captions do not depend on them"
 
 ImageT = TypeVar("ImageT", bound=ImageInput)
-
-
-class Caption(NamedTuple):
-    """A generated sentence about an image."""
-
-    text: str
-    log_prob: float
-    """Natural logarithm of the probability given the image, end-of-sentence token included."""
-    score: float
-    """Score that hypotheses are ranked by; see `DecodingSettings`."""
-    ids: tuple[int, ...] = ()
-    """Token ids in the vocabulary of the model, without special tokens."""
-    ended: bool = True
-    """False where the caption was cut off at `max_length`."""
-    tags: tuple[Tag, ...] = ()
-    """What the classifier of a built-in backbone sees in the image; empty for other features."""
 
 
 class Captioner(TextGenerator):

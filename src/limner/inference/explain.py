@@ -13,7 +13,7 @@ from torch import Tensor
 from limner.data.batching import bounded_batches
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Example, StoredFeatures, collate
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.features.spec import FeatureSpec
 from limner.models.protocols import Output, device_of
 from limner.progress import Progress

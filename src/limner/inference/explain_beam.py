@@ -8,7 +8,7 @@ from typing import Any
 
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.beam_tree import BeamRecorder, BeamTree, RankedNode
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
 from limner.inference.generate import generate

@@ -9,7 +9,7 @@ from limner.data.batching import bounded_batches, prefetch
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Batch, Example, collate
 from limner.decoding.beam_search import Trace, beam_search
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.inference.must_include import compile_words

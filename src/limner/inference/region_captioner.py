@@ -15,12 +15,12 @@ from torch import Tensor
 from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, ImageFeatures, Item, collate, collate_features
 from limner.decoding.beam_search import beam_search
-from limner.decoding.settings import DecodingSettings
+from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import RunError
 from limner.features.encoders.base import Backbone
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.features.region_store import RegionStore, pixel_box
-from limner.inference.base import change_decoding, load_models
+from limner.inference.base import load_models
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.media.image import ImageInput, open_image
 from limner.models.protocols import DetectedRegions, RegionDetector, device_of

@@ -5,51 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from limner.data.dataset import GenerationInput, SourceLanguage
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
+from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
-from limner.inference.base import TextGenerator, change_decoding, require_sentences, warn_of_unknown_words
+from limner.inference.base import TextGenerator, require_sentences, warn_of_unknown_words
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate, warn_of_cut_off
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import new_item
+from limner.inference.sentences import EMPTY_TRANSLATION, MAX_SOURCE_TOKENS, MissingImage, Translation
 from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
-MAX_SOURCE_TOKENS = 1000
-"""Maximum length of a source sentence."""
 TRANSLATION_BATCH_SIZE = 64
 
-MissingImage = Literal["refuse", "text"]
-"""How a model trained with images treats a sentence without one: as an error, or by translating the text alone."""
-
 logger = logging.getLogger(__name__)
-
-
-class Translation(NamedTuple):
-    """A generated translation of a sentence."""
-
-    text: str
-    tokens: tuple[str, ...]
-    """Tokens of the text, as metrics that compare tokens read them."""
-    log_prob: float
-    """Natural logarithm of the probability given the source sentence and the image, end-of-sentence token included."""
-    score: float
-    """Score that hypotheses are ranked by; see `DecodingSettings`."""
-    ids: tuple[int, ...] = ()
-    """Token ids in the vocabulary of the model, without special tokens."""
-    ended: bool = True
-    """False where the translation was cut off at `max_length`."""
-
-
-EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
-"""Translation of an empty sentence, which is not decoded."""
 
 
 class TranslationInputs(NamedTuple):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from limner.layers.fused import attention as fused
 from limner.layers.precision import precise
+from limner.layers.recording import is_recorded
 
 
 class Annotations(NamedTuple):
@@ -53,7 +54,7 @@ class AdditiveAttention(nn.Module):
             mask: true where an annotation exists, (N, L); None if all of them exist.
         """
         keys = self.key(values)
-        mask = None if mask is None or mask.all() else mask
+        mask = None if mask is None or (not is_recorded() and bool(mask.all())) else mask
         if self.fused and fused.applies_to(keys):
             return DoubledAnnotations(values.to(keys.dtype), 2 * keys, mask)
         return Annotations(values.to(keys.dtype), keys, mask)
@@ -76,7 +77,7 @@ class AdditiveAttention(nn.Module):
         """Compute the weights alpha, (N K, L), of each query; arguments are those of `forward`."""
         _, keys, mask = annotations
         projected = self.query(query) if word is None else self.query(query) + word
-        projected = projected.to(keys.dtype).unflatten(0, (len(keys), -1))  # (N, K, A)
+        projected = projected.to(keys.dtype).unflatten(0, (keys.shape[0], -1))  # (N, K, A)
         compute = fused.energies if isinstance(annotations, DoubledAnnotations) else energies
         e = compute(projected, keys, self.score.to(keys.dtype))  # e_i = v tanh(U s + W h_i)
         return masked_softmax(precise(e), mask).flatten(0, 1)
@@ -85,7 +86,7 @@ class AdditiveAttention(nn.Module):
 def weighted_sum(alpha: Tensor, annotations: Annotations) -> Tensor:
     """Compute the contexts c = sum of alpha_i h_i, (N K, D), from weights (N K, L)."""
     values = annotations.values
-    weights = alpha.to(values.dtype).view(len(values), -1, values.shape[1])  # (N, K, L)
+    weights = alpha.to(values.dtype).view(values.shape[0], -1, values.shape[1])  # (N, K, L)
     return torch.bmm(weights, values).flatten(0, 1)
 
 

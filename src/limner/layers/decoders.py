@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from limner.layers.attention import AdditiveAttention, Annotations
 from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.precision import precise
+from limner.layers.rows import repeat_rows
 
 
 class DropoutMasks(NamedTuple):
@@ -227,4 +228,4 @@ def _mask_gate(image: Annotations, gate: Tensor) -> Tensor:
     if image.mask is None:
         return gate
     exists = image.mask.any(1, keepdim=True)  # (N, 1)
-    return gate * exists.repeat_interleave(len(gate) // len(exists), 0)
+    return gate * repeat_rows(exists, len(gate))

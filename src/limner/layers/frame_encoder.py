@@ -79,7 +79,7 @@ def frame_mask(frames: Tensor) -> Tensor:
 
     Clips of fewer frames are padded with zeros. Zeros between other frames are a black or silent frame, which exists.
     """
-    return location_mask(frames).flip(1).cumsum(1).flip(1) > 0
+    return location_mask(frames).long().flip(1).cumsum(1).flip(1) > 0
 
 
 def mean_over_frames(frames: Tensor, mask: Tensor) -> Tensor:

@@ -41,7 +41,9 @@ class GridRNN(nn.Module):
     def forward(self, grid: Tensor) -> Tensor:
         """Compute the states of all locations: (B, R, C, D) to (B, R, C, 4H)."""
         projected = self.input(grid).chunk(4, -1)
-        scans = torch.stack([x.flip(reverse) for x, reverse in zip(projected, DIRECTIONS, strict=True)])
+        scans = torch.stack(
+            [x.flip(reverse) if reverse else x for x, reverse in zip(projected, DIRECTIONS, strict=True)]
+        )
         above = torch.zeros_like(scans[:, :, 0])  # (4, B, C, H)
         rows = []
         for row in scans.unbind(2):
@@ -53,4 +55,6 @@ class GridRNN(nn.Module):
             above = torch.stack(states, 2)
             rows.append(above)
         scanned = torch.stack(rows, 2).unbind()  # (B, R, C, H) each
-        return torch.cat([h.flip(reverse) for h, reverse in zip(scanned, DIRECTIONS, strict=True)], -1)
+        return torch.cat(
+            [h.flip(reverse) if reverse else h for h, reverse in zip(scanned, DIRECTIONS, strict=True)], -1
+        )

@@ -102,7 +102,7 @@ class ImageEncoder(nn.Module):
             vector = self.convnet(image.maps)
         else:
             assert not image.present.any(), f"the batch has images, but not as '{self.kind}'"
-            return self.no_image.expand(len(image.present), -1)
+            return self.no_image.expand(image.present.shape[0], -1)
         return dropout(vector * image.present[:, None], self.settings.dropout, self.training)
 
 
@@ -169,7 +169,7 @@ class GridEncoder(nn.Module):
             stored = image.grid if self.kind == "grid" else image.pooled
             if stored is None:
                 return None
-            stored = stored.view(len(stored), -1, stored.shape[-1])  # (B, L, D), where L = 1 for a pooled vector
+            stored = stored.view(stored.shape[0], -1, stored.shape[-1])  # (B, L, D), where L = 1 for a pooled vector
             mask = present & location_mask(stored)
             grid = project(scale(stored, self.settings.scaling), self.projection)
             if self.grid_rnn is not None:
@@ -216,7 +216,7 @@ class MapEncoder(nn.Module):
             grid = scale(grid, self.settings.scaling)
             rows = math.isqrt(grid.shape[1]) if self.kind == "grid" else stored.shape[2]
         grid = dropout(grid, self.settings.dropout, self.training)
-        return grid.transpose(1, 2).reshape(len(grid), self.dim, rows, -1)  # (B, L, dim) to (B, dim, H, W)
+        return grid.transpose(1, 2).reshape(grid.shape[0], self.dim, rows, -1)  # (B, L, dim) to (B, dim, H, W)
 
 
 def _projection(dim: int, settings: ImageEncoderSettings) -> tuple[nn.Linear | None, int]:
@@ -255,7 +255,7 @@ def project(features: Tensor, projection: nn.Linear | None) -> Tensor:
 def scan_grid(network: GridRNN, grid: Tensor) -> Tensor:
     """Compute the states of a two-dimensional RNN at the locations of square grids: (B, L, D) to (B, L, 4H)."""
     side = math.isqrt(grid.shape[1])
-    states: Tensor = network(grid.view(len(grid), side, side, -1))
+    states: Tensor = network(grid.view(grid.shape[0], side, side, -1))
     return states.flatten(1, 2)
 
 
@@ -277,7 +277,7 @@ def location_mask(grid: Tensor) -> Tensor:
     A table of regions pads images of fewer regions with rows of zeros. An image whose rows are all zero is an image
     of zeros; all its locations exist.
     """
-    nonzero = grid.any(-1)
+    nonzero = (grid != 0).any(-1)
     return nonzero | ~nonzero.any(1, keepdim=True)
 
 

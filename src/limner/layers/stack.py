@@ -15,6 +15,7 @@ from limner.bounds import Layers, LayersOrNone, Rate
 from limner.layers.cells import CellSettings, CellState, build_cell, orthogonal_gates
 from limner.layers.dropout import dropout
 from limner.layers.fused import recurrent as fused
+from limner.layers.recording import is_recorded
 from limner.settings import Settings
 
 
@@ -121,7 +122,7 @@ class RecurrentLayer(nn.Module):
             State h_t after every position, (B, T, H), and the state after the last one.
         """
         plain = not self.transition and self.delayed is None and dropout_mask is None
-        if plain and fused.applies_to(self.cell, inputs) and (mask is None or bool(mask.all())):
+        if plain and fused.applies_to(self.cell, inputs) and (mask is None or (not is_recorded() and bool(mask.all()))):
             outputs, last = fused.unroll(self.cell, inputs, state.state)
             return outputs, LayerState(last)
         projected, hidden = self.cell.project(inputs), []
@@ -174,7 +175,7 @@ class RecurrentLayers(nn.Module):
         Returns:
             State h_t of the last layer after every position, (B, T, H), and the last state of all layers.
         """
-        state = self.start(len(inputs)) if state is None else state
+        state = self.start(inputs.shape[0]) if state is None else state
         states = []
         for index, (layer, before) in enumerate(zip(self._layers(), state, strict=True)):
             if index:
@@ -228,24 +229,23 @@ class BidirectionalLayers(nn.Module):
     def _run(self, layer: nn.Module, inputs: Tensor, mask: Tensor | None, rate: float) -> tuple[Tensor, Tensor]:
         """Run one direction of a layer; return its states (B, T, H) and the last one (B, H)."""
         assert isinstance(layer, RecurrentLayer)
-        start = layer.start(len(inputs))
+        start = layer.start(inputs.shape[0])
         dropout_mask = dropout(torch.ones_like(start.state.hidden), rate, True) if rate and self.training else None
-        if mask is None or not _is_padding(mask):
-            outputs, last = layer(inputs, start, mask, dropout_mask)
+        if mask is None or (not is_recorded() and bool(mask.all())):
+            outputs, last = layer(inputs, start, None, dropout_mask)
             return outputs, last.state.hidden
+        if is_recorded() or not _is_padding(mask):
+            inputs = _move_to_front(inputs, mask)
         outputs, _ = layer(inputs, start, None, dropout_mask)  # padding does not affect the states before it
-        lengths = mask.sum(1)
-        ends = outputs[torch.arange(len(outputs), device=outputs.device), (lengths - 1).clamp(min=0)]
-        ends = ends * (lengths > 0)[:, None]
-        return torch.where(mask[..., None], outputs, ends[:, None]), ends
+        seen = mask.long().cumsum(1)  # (B, T)
+        outputs = outputs.gather(1, (seen - 1).clamp(min=0)[..., None].expand(-1, -1, outputs.shape[2]))
+        outputs = outputs * (seen > 0)[..., None]
+        return outputs, outputs[:, -1]
 
     def _run_backward(
         self, layer: nn.Module, inputs: Tensor, mask: Tensor | None, rate: float
     ) -> tuple[Tensor, Tensor]:
         """Run one direction of a layer from the last position to the first; see `_run`."""
-        if mask is not None and _is_padding(mask):
-            outputs, first = self._run(layer, _reverse(inputs, mask), mask, rate)
-            return _reverse(outputs, mask) * mask[..., None], first
         outputs, first = self._run(layer, inputs.flip(1), None if mask is None else mask.flip(1), rate)
         return outputs.flip(1), first
 
@@ -255,11 +255,11 @@ def _is_padding(mask: Tensor) -> bool:
     return bool((mask[:, 1:] <= mask[:, :-1]).all())
 
 
-def _reverse(sequences: Tensor, mask: Tensor) -> Tensor:
-    """Reverse the positions of sequences (B, T, E) that exist; the padding behind them stays where it is."""
-    position, lengths = torch.arange(mask.shape[1], device=mask.device), mask.sum(1, keepdim=True)
-    index = torch.where(mask, lengths - 1 - position, position)  # (B, T)
-    return sequences.gather(1, index[..., None].expand_as(sequences))
+def _move_to_front(sequences: Tensor, mask: Tensor) -> Tensor:
+    """Move the positions of sequences (B, T, E) that exist before all others, in their order."""
+    missing = mask.sum(1, keepdim=True) + (~mask).long().cumsum(1) - 1
+    index = torch.where(mask, mask.long().cumsum(1) - 1, missing)  # (B, T)
+    return torch.zeros_like(sequences).scatter(1, index[..., None].expand_as(sequences), sequences)
 
 
 def where(mask: Tensor, after: LayerState, before: LayerState) -> LayerState:

@@ -138,7 +138,7 @@ class LBL(nn.Module):
     def _image_terms(self, image: ImageFeatures) -> LBLMemory:
         """Compute the image terms of B images; see `LBLMemory`."""
         if self.image is None:
-            return LBLMemory(self.words.new_zeros(len(image.present), self.word_dim), None)
+            return LBLMemory(self.words.new_zeros(image.present.shape[0], self.word_dim), None)
         vector = self.image_vector(image)  # x
         bias = self.image(vector)  # C_m x, eqs. 3 and 7
         gates = None if self.visual_factors is None else self.visual_factors(vector)  # W_fx x, eq. 8
@@ -147,7 +147,12 @@ class LBL(nn.Module):
     def start(self, memory: LBLMemory) -> LBLState:
         """Return a context of <s> only, (B, n - 1)."""
         return LBLState(
-            torch.full((len(memory.bias), self.settings.context), SPECIAL_TOKENS.bos, device=memory.bias.device)
+            torch.full(
+                (memory.bias.shape[0], self.settings.context),
+                SPECIAL_TOKENS.bos,
+                dtype=torch.long,
+                device=memory.bias.device,
+            )
         )
 
     def step(self, tokens: Tensor, memory: LBLMemory, state: LBLState) -> tuple[Tensor, LBLState]:

@@ -181,7 +181,7 @@ class MRNN(nn.Module):
 
     def _image_terms(self, image: ImageFeatures) -> MRNNMemory:
         """Compute the image terms of B images; see `MRNNMemory`."""
-        rows = len(image.present)
+        rows = image.present.shape[0]
         if self.image_encoder is None:
             return MRNNMemory(self.multimodal_bias.expand(rows, -1), None)
         vector = self.image_vector(image)  # I
@@ -197,7 +197,7 @@ class MRNN(nn.Module):
 
     def start(self, memory: MRNNMemory) -> MRNNState:
         """Return the initial state r(0) = 0, (B, H)."""
-        return MRNNState(self._initial(len(memory.multimodal)))
+        return MRNNState(self._initial(memory.multimodal.shape[0]))
 
     def step(self, tokens: Tensor, memory: MRNNMemory, state: MRNNState) -> tuple[Tensor, MRNNState]:
         """Compute the logits after one more token of each hypothesis (eqs. 2-4).

@@ -188,7 +188,7 @@ class NMT(nn.Module):
         values, ends = self.encoder(words, mask, settings.encoder_dropout)
         initial = ends
         if settings.initial_state == "first":  # h_1, after the missing prefix tokens of an example without an image
-            initial = values[torch.arange(len(values), device=values.device), mask.int().argmax(1)]
+            initial = values[torch.arange(values.shape[0], device=values.device), mask.int().argmax(1)]
         if self.initial_encoder is not None:
             image = self.image_initial(self.initial_encoder(batch.image))  # d = W_I q + b_I (2016, eq. 1)
             initial = initial + image * batch.image.present[:, None]

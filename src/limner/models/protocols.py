@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from limner.data.examples import Batch, ImageFeatures
+from limner.layers.rows import repeat_rows
 from limner.settings import Settings
 
 Memory = Any
@@ -68,7 +69,7 @@ class Output(NamedTuple):
 
 def repeat_memory(memory: Memory, rows: int) -> Memory:
     """Repeat each row of the memory of N examples K times, for `rows` = N K hypotheses."""
-    return type(memory)(*(None if part is None else part.repeat_interleave(rows // len(part), 0) for part in memory))
+    return type(memory)(*(None if part is None else repeat_rows(part, rows) for part in memory))
 
 
 def device_of(model: Model) -> torch.device:

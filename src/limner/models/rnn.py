@@ -20,6 +20,8 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
+from limner.layers.recording import is_recorded
+from limner.layers.rows import repeat_rows
 from limner.layers.stack import LayerState, RecurrentLayers, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
@@ -193,8 +195,8 @@ class RNN(nn.Module):
         present = batch.image.present
         vector = None if self.image_encoder is None else self.image_vector(batch.image)  # v
         extra = None if self.extra is None or vector is None else self.extra(vector)
-        initial = self._initial_state(len(present), vector)
-        return RNNMemory(present, extra, initial, self._length_terms(len(present), vector))
+        initial = self._initial_state(present.shape[0], vector)
+        return RNNMemory(present, extra, initial, self._length_terms(present.shape[0], vector))
 
     def _initial_state(self, rows: int, vector: Tensor | None) -> tuple[LayerState, ...]:
         """Compute the state before the first token (eq. 2) from image vectors (B, D), or zeros."""
@@ -219,15 +221,15 @@ class RNN(nn.Module):
         if self.length_image is not None and vector is not None:
             logits = logits + self.length_image(vector)
         log_probs = precise(logits).log_softmax(1)  # P(T), of T = M for T >= M
-        at_least = log_probs.flip(1).logcumsumexp(1).flip(1)  # P(T >= t)
+        at_least = _log_sums_from(log_probs)  # P(T >= t)
         half = log_probs.new_full((rows, 1), -math.log(2))
         end = torch.cat([(log_probs - at_least)[:, :-1], half], 1)
-        return LengthTerms(end, torch.cat([at_least.diff(dim=1), half], 1))
+        return LengthTerms(end, torch.cat([at_least[:, 1:] - at_least[:, :-1], half], 1))
 
     def start(self, memory: RNNMemory) -> RNNState:
         """Return the state before the first token."""
         present = memory.present
-        return RNNState(memory.initial, torch.zeros(len(present), dtype=torch.long, device=present.device))
+        return RNNState(memory.initial, torch.zeros(present.shape[0], dtype=torch.long, device=present.device))
 
     def step(self, tokens: Tensor, memory: RNNMemory, state: RNNState) -> tuple[Tensor, RNNState]:
         """Compute the logits after one more token of each hypothesis.
@@ -240,10 +242,9 @@ class RNN(nn.Module):
         Returns:
             Logits of the next token (N K, V), and the next state.
         """
-        hypotheses = len(tokens) // len(memory.present)
         inputs = self.embedding(tokens)
         if memory.extra is not None:
-            inputs = torch.cat([inputs, memory.extra.repeat_interleave(hypotheses, 0)], 1)  # eq. 1
+            inputs = torch.cat([inputs, repeat_rows(memory.extra, len(tokens))], 1)  # eq. 1
         if self.recurrent is None:
             hidden, layers = self._feed_forward(inputs), state.layers
         else:
@@ -251,7 +252,7 @@ class RNN(nn.Module):
         logits = self._read_out(hidden)
         if memory.length is not None:
             column = state.position.clamp(max=self.settings.max_length)[:, None]
-            end, more = (terms.repeat_interleave(hypotheses, 0).gather(1, column) for terms in memory.length)
+            end, more = (repeat_rows(terms, len(tokens)).gather(1, column) for terms in memory.length)
             logits = _end_by_length(logits, end, more)
         return logits, RNNState(layers, state.position + 1)
 
@@ -284,6 +285,15 @@ class RNN(nn.Module):
             hidden = torch.tanh(layer(hidden))
         logits: Tensor = self.softmax(hidden)
         return logits
+
+
+def _log_sums_from(log_probs: Tensor) -> Tensor:
+    """Compute log sum_{u >= t} exp(x_u) of rows (B, T)."""
+    if not is_recorded():
+        return log_probs.flip(1).logcumsumexp(1).flip(1)
+    length = log_probs.shape[1]  # ONNX has no such operator: the sums of all rows of a triangle
+    later = torch.ones(length, length, dtype=torch.bool, device=log_probs.device).triu()
+    return log_probs[:, None].masked_fill(~later, -math.inf).logsumexp(-1)
 
 
 def _end_by_length(logits: Tensor, end: Tensor, more: Tensor) -> Tensor:

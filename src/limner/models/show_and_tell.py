@@ -119,7 +119,7 @@ class ShowAndTell(nn.Module):
         """Compute the state after the image (eq. 10)."""
         image = self.image_embedding(self.image_vector(batch.image))  # x_{-1}
         image = dropout(image, self.settings.dropout, self.training) * batch.image.present[:, None]
-        zeros = self.recurrent.start(len(image))
+        zeros = self.recurrent.start(image.shape[0])
         after = self.recurrent.step(image, zeros)[1]
         present = batch.image.present
         return ShowAndTellMemory(tuple(where(present, a, b) for a, b in zip(after, zeros, strict=True)))

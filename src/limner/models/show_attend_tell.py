@@ -190,7 +190,7 @@ class ShowAttendTell(nn.Module):
     def start(self, memory: ShowAttendTellMemory) -> ShowAttendTellState:
         """Return the initial states h_0 and c_0."""
         hidden = memory.initial.hidden
-        return ShowAttendTellState(memory.initial, torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
+        return ShowAttendTellState(memory.initial, torch.zeros(hidden.shape[0], dtype=torch.long, device=hidden.device))
 
     def step(
         self, tokens: Tensor, memory: ShowAttendTellMemory, state: ShowAttendTellState

@@ -20,6 +20,7 @@ from limner.layers.cells import Cell, CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.frame_encoder import FrameEncoder, mean_over_frames
 from limner.layers.image_encoder import ImageEncoderSettings
+from limner.layers.rows import repeat_rows
 from limner.layers.stack import RecurrentLayers, RecurrentSettings
 from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
 
@@ -191,7 +192,7 @@ class VideoCaptioner(nn.Module):
         """Return states of zeros for every layer."""
         part = memory.visual if memory.annotations is None else memory.annotations.values
         assert part is not None
-        return VideoState(tuple(cell.start(len(part)) for cell in self._cells()))
+        return VideoState(tuple(cell.start(part.shape[0]) for cell in self._cells()))
 
     def step(self, tokens: Tensor, memory: VideoMemory, state: VideoState) -> tuple[Tensor, VideoState]:
         """Compute the logits (N K, V) after one more token (N K,) of K hypotheses of each of N examples."""
@@ -230,7 +231,7 @@ class VideoCaptioner(nn.Module):
         """Compute W_v v, or W_v v_t from the previous state of the layer, (N K, G H); with alpha_t (N K, L)."""
         if self.attention is None or memory.annotations is None:
             assert memory.visual is not None
-            return memory.visual.repeat_interleave(len(state.hidden) // len(memory.visual), 0), None
+            return repeat_rows(memory.visual, len(state.hidden)), None
         context, alpha = self.attention(state.hidden, memory.annotations)
         return self.visual(context), alpha
 

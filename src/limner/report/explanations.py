@@ -12,7 +12,7 @@ from markupsafe import Markup
 from limner.data.collection import Collection
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.errors import CollectionError, MediaError, MissingExtraError, RunError
 from limner.features.spec import FeatureSpec
 from limner.inference.collection_features import open_features

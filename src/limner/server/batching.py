@@ -10,7 +10,7 @@ from torch import Tensor
 
 from limner.data.examples import collate
 from limner.decoding.beam_search import Search
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.models.protocols import ConditionalLM, Memory, State, device_of
 from limner.server.jobs import Job
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, StoredFeatures
 from limner.decoding.automaton import Automaton
-from limner.decoding.settings import DecodingSettings
+from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import SettingsError
 from limner.features.encoders.base import EncoderInput
-from limner.inference.base import change_decoding
 from limner.inference.captioner import Captioner
 from limner.inference.must_include import compile_words, words_of_inputs
 from limner.inference.new_images import image_name, new_item

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from limner.data.examples import collate
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.models.protocols import device_of
 from limner.server.events import GeneratedSentence, GeneratedToken
 from limner.server.jobs import Job

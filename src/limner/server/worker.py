@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.errors import LimnerError
 from limner.features.encoders.base import Backbone, EncoderInput
 from limner.inference.captioner import Captioner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.metrics.bleu import bleu_statistics, sentence_bleu
 from limner.metrics.cider import CiderD
 from limner.text.tokenizer import Tokenizer

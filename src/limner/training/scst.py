@@ -13,8 +13,7 @@ from torch import Tensor
 from limner.data.batching import epoch_order
 from limner.data.examples import Batch, Example, collate, with_targets
 from limner.decoding.beam_search import beam_search
-from limner.decoding.hypotheses import Hypothesis
-from limner.decoding.rules import banned_tokens
+from limner.decoding.ranking import Hypothesis, banned_tokens
 from limner.decoding.sampling import SampleRecorder
 from limner.decoding.settings import DecodingSettings, SampleSettings
 from limner.models.protocols import Model

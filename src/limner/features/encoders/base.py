@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
 from limner.bounds import ImageSide
 from limner.errors import BackboneError
-from limner.features.preprocessing import Preprocessing, Resize, preprocess
+from limner.features.preprocessing import Preprocessing, Resize
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
-from limner.media.image import ImageInput, Pixels, open_image
+from limner.media.image import ImageInput
 from limner.media.modality import Modality
 from limner.settings import Settings
 from limner.storage.checksums import infinite_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 EncoderInput = NDArray[Any]
 """A preprocessed input: pixels (crops, H, W, 3) of an image, or an encoder's own representation."""
@@ -56,6 +59,25 @@ class Backbone(Protocol):
         Returns:
             Features by kind, each (B, *shape).
         """
+        ...
+
+
+@runtime_checkable
+class RecordableBackbone(Backbone, Protocol):
+    """A backbone whose features are computed from pixels by tensors alone, so that they can be recorded as a graph."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How `read` makes pixels of an image."""
+        ...
+
+    @property
+    def module(self) -> nn.Module:
+        """Module with the weights that `compute` uses."""
+        ...
+
+    def compute(self, pixels: Tensor) -> dict[FeatureKind, Tensor]:
+        """Compute the features of pixels 0 to 255, (B, crops, H, W, 3), each (B, *shape)."""
         ...
 
 
@@ -113,15 +135,3 @@ def encode(backbone: Backbone, inputs: EncoderInput, names: Sequence[str]) -> di
                 "infinity); compute them with precision 'fp32', or use other weights"
             )
     return features
-
-
-def read_image(source: ImageInput, preprocessing: Preprocessing) -> Pixels:
-    """Open and preprocess an image.
-
-    Returns:
-        Pixel values 0..255, (crops, H, W, 3).
-
-    Raises:
-        MediaError: the image cannot be decoded.
-    """
-    return preprocess(open_image(source, min_side=preprocessing.short), preprocessing)

@@ -20,8 +20,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from limner.device import find_device, native_bf16
 from limner.errors import BackboneError
-from limner.features.encoders.base import BackboneOptions, read_image
-from limner.features.preprocessing import Preprocessing, adapt_preprocessing
+from limner.features.encoders.base import BackboneOptions
+from limner.features.preprocessing import Preprocessing, adapt_preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
@@ -117,9 +117,18 @@ class NetworkBackbone:
 
     @torch.inference_mode()
     def _encode(self, pixels: Pixels) -> dict[FeatureKind, FeatureArray]:
+        computed = self.compute(torch.from_numpy(pixels).to(self._device))
+        return {kind: _to_float16(values.cpu().numpy()) for kind, values in computed.items()}
+
+    @property
+    def module(self) -> nn.Module:
+        """The network, whose weights `compute` uses."""
+        return self._network
+
+    def compute(self, pixels: Tensor) -> dict[FeatureKind, Tensor]:
         """Compute features of pixels (B, crops, H, W, 3), averaged over crops and mirror images."""
         images, crops = pixels.shape[:2]
-        batch = torch.from_numpy(pixels).flatten(0, 1).to(self._device)  # (B * crops, H, W, 3)
+        batch = pixels.flatten(0, 1)  # (B * crops, H, W, 3)
         # A view keeps the channels last in memory, the fastest layout for convolutions.
         batch = batch.permute(0, 3, 1, 2)
         if self.preprocessing.bgr:
@@ -129,12 +138,12 @@ class NetworkBackbone:
         if self.preprocessing.views > 1:
             mirrored = self._forward(batch.flip(3))
             outputs = {kind: (outputs[kind] + _mirror_back(mirrored[kind])) / 2 for kind in outputs}
-        features: dict[FeatureKind, FeatureArray] = {}
+        features: dict[FeatureKind, Tensor] = {}
         for kind, output in outputs.items():
             rows = output.flatten(2).transpose(1, 2) if kind == "grid" else output  # (B, L, D)
             if crops > 1:
                 rows = rows.reshape(images, crops, -1).mean(1)
-            features[kind] = _to_float16(rows.cpu().numpy())
+            features[kind] = rows
         return features
 
     def _forward(self, batch: Tensor) -> dict[FeatureKind, Tensor]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor, nn
 
-from limner.features.encoders.base import read_image
-from limner.features.preprocessing import Resize, raw_pixels
+from limner.features.preprocessing import Resize, raw_pixels, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels
 from limner.media.modality import IMAGE
@@ -38,3 +38,12 @@ class PixelBackbone:
 
     def __call__(self, pixels: Pixels) -> dict[FeatureKind, FeatureArray]:
         return {"maps": pixels[:, 0].transpose(0, 3, 1, 2).astype(np.float16)}
+
+    @property
+    def module(self) -> nn.Module:
+        """A module without weights."""
+        return nn.Identity()
+
+    def compute(self, pixels: Tensor) -> dict[FeatureKind, Tensor]:
+        """Compute the maps (B, 3, H, W) of pixels (B, 1, H, W, 3)."""
+        return {"maps": pixels[:, 0].permute(0, 3, 1, 2).float()}

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from limner.layers.precision import precise
+from limner.layers.recording import is_recorded
 
 CHUNK = 1 << 19
 """Activations computed at a time in decoding, few enough to stay in the cache of a core."""
 
 
 def applies_to(keys: Tensor) -> bool:
-    """Whether `energies` is faster than the plain form for these keys: on a CPU."""
-    return keys.device.type == "cpu"
+    """Whether `energies` is faster than the plain form for these keys: on a CPU, unless it is recorded."""
+    return keys.device.type == "cpu" and not is_recorded()
 
 
 def energies(queries: Tensor, doubled_keys: Tensor, score: Tensor) -> Tensor:

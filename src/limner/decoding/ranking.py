@@ -1,0 +1,126 @@
+"""Rules of decoding that need no tensors: ranks and ends of hypotheses, banned tokens, prefixes.
+
+This module does not import torch: `limner.runtime` decodes by the same rules.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from limner.decoding.settings import DecodingSettings
+from limner.errors import SettingsError
+from limner.text.vocab import SPECIAL_TOKENS
+
+
+class Hypothesis(NamedTuple):
+    """A decoded sentence."""
+
+    tokens: tuple[int, ...]
+    """Token ids without special tokens, the prefix included."""
+    log_prob: float
+    """Natural logarithm of the probability under the model, prefix and end-of-sentence token included."""
+    score: float
+    """Score that hypotheses are ranked by; see `DecodingSettings`."""
+    ended: bool
+    """False where the sentence was cut off at `max_length`."""
+    totals: tuple[float, ...] = ()
+    """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
+
+
+def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:
+    """Compute the score that hypotheses are ranked by: log_prob / length ** length_penalty.
+
+    Args:
+        log_prob: log-probability of the hypothesis.
+        length: number of its tokens, the end-of-sentence token included.
+        settings: settings with the length penalty.
+    """
+    return float(log_prob / max(1, length) ** settings.length_penalty)
+
+
+class HypothesisLists:
+    """Complete hypotheses of every example, best first, and whether an example needs more of them."""
+
+    def __init__(self, count: int, settings: DecodingSettings, constrained: Collection[int] = ()) -> None:
+        """Create empty lists for `count` examples; the sentences of those at `constrained` must satisfy constraints."""
+        self.settings = settings
+        self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(count)]
+        self.max_norm = settings.max_length**settings.length_penalty
+        self.constrained = frozenset(constrained)
+
+    def insert(
+        self,
+        examples: Sequence[int],
+        log_probs: Iterable[float],
+        tokens: Iterable[Sequence[int]],
+        totals: Iterable[Sequence[float]],
+        *,
+        ended: bool,
+    ) -> None:
+        """Add one hypothesis of each of some examples, with its fields; those of probability zero are left out."""
+        for example, log_prob, ids, before in zip(examples, log_probs, tokens, totals, strict=True):
+            if log_prob > -math.inf:
+                score = ranking_score(log_prob, len(ids) + ended, self.settings)
+                hypothesis = Hypothesis(tuple(ids), log_prob, score, ended, tuple(before))
+                bisect.insort(self.hypotheses[example], hypothesis, key=lambda other: -other.score)
+
+    def n_best(self, ids: Sequence[str]) -> list[list[Hypothesis]]:
+        """Return the `n_best` hypotheses of every example.
+
+        Raises:
+            SettingsError: an example has none, because every sentence that satisfies its constraints is impossible.
+        """
+        if missing := [ids[example] for example in sorted(self.constrained) if not self.hypotheses[example]]:
+            raise SettingsError(
+                f"must_include of example '{missing[0]}': every sentence with these words has probability zero "
+                "under the model; give other words"
+            )
+        return [hypotheses[: self.settings.n_best] for hypotheses in self.hypotheses]
+
+    def is_stuck(self, example: int, best: float) -> bool:
+        """Whether every next token has probability zero, so that the best hypothesis so far counts as cut off."""
+        return example not in self.constrained and best == -math.inf and not self.hypotheses[example]
+
+    def is_done(self, example: int, best: float) -> bool:
+        """Whether no continuation of log-probability `best` or less can enter the `n_best` of an example."""
+        hypotheses, needed = self.hypotheses[example], self.settings.n_best
+        counted = hypotheses
+        if example in self.constrained:
+            # The first that satisfy constraints are improbable: those count that are better than all others.
+            counted = [one for one in hypotheses if one.log_prob >= best]
+        if best == -math.inf or len(counted) >= self.settings.beam_size:
+            return True
+        # Log-probabilities only decrease, so no continuation scores above `best` at the maximum length.
+        return len(hypotheses) >= needed and best / self.max_norm <= hypotheses[needed - 1].score
+
+
+def banned_tokens(settings: DecodingSettings) -> list[int]:
+    """Return the tokens that are never generated."""
+    return [SPECIAL_TOKENS.pad, SPECIAL_TOKENS.bos, *([SPECIAL_TOKENS.unk] if settings.ban_unknown else [])]
+
+
+def require_prefixes(
+    prefixes: Sequence[Sequence[int]] | None, ids: Sequence[str], max_length: int, vocab_size: int
+) -> Sequence[Sequence[int]]:
+    """Check the prefixes of examples; None stands for no words.
+
+    Raises:
+        SettingsError: the number of prefixes is not that of the examples, or a prefix is too long or has ids that are
+            not in the vocabulary.
+    """
+    prefixes = [()] * len(ids) if prefixes is None else prefixes
+    if len(prefixes) != len(ids):
+        raise SettingsError(f"prefixes: expected one for each of {len(ids)} examples, got {len(prefixes)}")
+    for id_, prefix in zip(ids, prefixes, strict=True):
+        if len(prefix) > max_length:
+            raise SettingsError(
+                f"prefix of example '{id_}': expected at most {max_length} tokens, got {len(prefix)}; raise "
+                "max_length, or shorten the prefix"
+            )
+        if not all(SPECIAL_TOKENS.unk <= token < vocab_size for token in prefix):
+            expected = f"token ids from {SPECIAL_TOKENS.unk} to {vocab_size - 1}"
+            raise SettingsError(f"prefix of example '{id_}': expected {expected}, got {list(prefix)[:20]}")
+    return prefixes

@@ -1,0 +1,190 @@
+"""Export of a trained model to a folder that `limner.runtime` reads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from limner.errors import MissingExtraError, SettingsError
+from limner.export.record import OPSET, Recorded, ShapesByName, record_backbone, record_model
+from limner.export.refusals import require_exportable
+from limner.export.verify import verify_backbone, verify_model
+from limner.features.encoders.base import RecordableBackbone
+from limner.features.encoders.load import load_backbone_for
+from limner.files import sync, write_error
+from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
+from limner.runs.trained_model import TrainedModel, load_trained_model
+from limner.runtime.manifest import (
+    BACKBONE,
+    ENCODER,
+    FORMAT,
+    MANIFEST,
+    SOURCE_TOKENIZER,
+    STEP,
+    TOKENIZER,
+    FeatureInput,
+    Manifest,
+    TensorSpec,
+    file_checksum,
+    is_exported,
+    save_manifest,
+)
+from limner.storage.outputs import claim_folder
+from limner.text.vocab import SPECIAL_TOKENS
+
+CARD = "README.md"
+"""Model card of a run, which is copied."""
+FILES = (BACKBONE, ENCODER, STEP, TOKENIZER, SOURCE_TOKENIZER, MANIFEST, CARD)
+"""Names of all files of an exported model."""
+
+
+class Export(NamedTuple):
+    """Outcome of an export."""
+
+    folder: Path
+    files: dict[str, int]
+    """Size of each file in bytes."""
+    difference: float
+    """Largest difference of a log-probability between the graphs and the model."""
+    no_backbone: str
+    """Why there is no backbone; empty if there is one, or if the model reads no features."""
+
+
+def claim_export(out: Path) -> Path:
+    """Check before the work that a model may be exported to a folder: a new or empty one, or an exported model.
+
+    Raises:
+        SettingsError: it must not be written, or cannot be.
+    """
+    claim_folder(out, "OUT")
+    names = {entry.name for entry in out.iterdir()} if out.exists() else set()
+    if names and not (is_exported(out) and names <= set(FILES)):
+        other = min(names - set(FILES), default=min(names))
+        raise SettingsError(f"OUT {out}: contains {other}, and is no exported model; name a new folder")
+    return out
+
+
+def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> Export:
+    """Export a trained model as ONNX graphs with its vocabularies and settings of decoding.
+
+    The graphs are compared with the model before anything is written.
+
+    Args:
+        run: run directory.
+        out: folder to write, or an exported model to replace.
+        backbone: where the network is that computed the features, if it has moved since the training.
+
+    Raises:
+        SettingsError: the model cannot be exported, or the folder must not be written.
+        RunError: the run is not complete, or the graphs compute something else than the model.
+        BackboneError: the backbone cannot be found or loaded.
+        MissingExtraError: onnx or ONNX Runtime is not installed.
+        WriteError: the folder cannot be written.
+    """
+    run, out = Path(run), claim_export(Path(out))
+    _require_packages()
+    trained = load_trained_model(run)
+    require_exportable(trained)
+    network, reason = _backbone_of(trained, backbone)
+    recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size)
+    difference = verify_model(trained, recorded)
+    files = {ENCODER: recorded.encoder, STEP: recorded.step, TOKENIZER: (run / "tokenizer.json").read_bytes()}
+    if trained.source_tokenizer is not None:
+        files[SOURCE_TOKENIZER] = (run / RUN_SOURCE_TOKENIZER).read_bytes()
+    if network is not None:
+        files[BACKBONE] = record_backbone(network)
+        verify_backbone(network, files[BACKBONE])
+    card = {CARD: (run / CARD).read_bytes()} if (run / CARD).is_file() else {}
+    _write_folder(out, files | card, _manifest(trained, recorded, files, network, reason))
+    sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
+    return Export(out, sizes, difference, reason)
+
+
+def _require_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("exporting a model", "export") from None
+
+
+def _backbone_of(trained: TrainedModel, name: str | None) -> tuple[RecordableBackbone | None, str]:
+    """Load the backbone of a model in fp32; None with the reason where it cannot be a graph."""
+    specs = trained.config.features
+    if not specs or not trained.model.uses_image:
+        return None, ""
+    reason = f"features '{specs[0].name}' of {specs[0].modality}s"
+    if specs[0].modality != "image" or any(spec.regions or spec.frames for spec in specs):
+        return None, reason
+    loaded = load_backbone_for(specs, name, precision="fp32")
+    if not isinstance(loaded, RecordableBackbone):
+        return None, f"features '{specs[0].name}' of backbone '{specs[0].backbone}'"
+    return loaded, ""
+
+
+def _manifest(
+    trained: TrainedModel,
+    recorded: Recorded,
+    files: dict[str, bytes],
+    network: RecordableBackbone | None,
+    no_backbone: str,
+) -> Manifest:
+    recipe, config = trained.recipe, trained.config
+    features = tuple(
+        FeatureInput(kind=spec.kind, shape=spec.shape, table=spec.name, fingerprint=spec.fingerprint)
+        for spec in config.features
+    )
+    return Manifest(
+        format=FORMAT,
+        limner=version("limner"),
+        opset=OPSET,
+        model=recipe.model.name,
+        lang=recipe.data.lang,
+        source_lang=recipe.data.source_lang,
+        uses_image=bool(config.features) and trained.model.uses_image,
+        vocab_size=config.vocab_size,
+        special_tokens=SPECIAL_TOKENS._asdict(),
+        decoding=recipe.decoding,
+        features=features,
+        preprocessing=None if network is None else network.preprocessing,
+        no_backbone=no_backbone,
+        memory=_tensors(recorded.memory),
+        state=_tensors(recorded.state),
+        files={name: file_checksum(data) for name, data in files.items()},
+    )
+
+
+def _tensors(shapes: ShapesByName) -> tuple[TensorSpec, ...]:
+    types = {torch.float32: "float32", torch.int64: "int64", torch.bool: "bool"}
+    return tuple(
+        TensorSpec.parse({"name": name, "dtype": types[dtype], "shape": shape})
+        for name, (dtype, shape) in shapes.items()
+    )
+
+
+def _write_folder(out: Path, files: dict[str, bytes], manifest: Manifest) -> None:
+    """Write all files beside the folder, and put them in its place.
+
+    Raises:
+        WriteError: the folder cannot be written; what was there is unchanged.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name[:100]}.", dir=out.parent) as parent:
+            beside = Path(parent) / "new"
+            beside.mkdir()
+            for name, data in files.items():
+                (beside / name).write_bytes(data)
+                sync(beside / name)
+            save_manifest(beside, manifest)
+            if out.exists():
+                os.rename(out, Path(parent) / "old")
+            os.rename(beside, out)
+            sync(out.parent)
+    except OSError as error:
+        raise write_error(out, error) from None

@@ -1,0 +1,198 @@
+"""Recording of a model as graphs: the encoder with the first state, and one step.
+
+The graphs have one row of the memory for each hypothesis, so that they know nothing of beams. Their example has what
+a general input has: sentences of several lengths, an example without an image, padding in its grid.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from limner.data.examples import Batch, Example, ImageFeatures, StoredFeatures, collate
+from limner.export.trees import flatten, rebuild
+from limner.features.encoders.base import RecordableBackbone
+from limner.features.spec import FeatureSpec
+from limner.layers.image_encoder import COLOURS
+from limner.layers.recording import recording
+from limner.models import Model
+from limner.runtime.graphs import LOG_PROBS, NEXT, PIXELS, TOKENS
+from limner.text.vocab import SPECIAL_TOKENS
+
+OPSET = 17
+"""Version of the operators of ONNX that the graphs use."""
+MEMORY, STATE = "memory", "state"
+"""First parts of the names of their tensors."""
+
+
+ShapesByName = dict[str, tuple[torch.dtype, tuple[int | None, ...]]]
+"""Type and shape of tensors; None for axes whose size depends on the input."""
+
+
+class Recorded(NamedTuple):
+    """Graphs of a model, and the shapes of the tensors between them."""
+
+    encoder: bytes
+    step: bytes
+    memory: ShapesByName
+    """Tensors that are constant while a sentence is generated."""
+    state: ShapesByName
+    """Tensors that each step replaces."""
+
+
+class _Encoder(nn.Module):
+    """The encoder and the first state as a function of named tensors."""
+
+    def __init__(self, model: Model, inputs: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.inputs = model, tuple(inputs)
+        self.kept: tuple[str, ...] | None = None
+
+    def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
+        memory = self.model.encode(batch_of(dict(zip(self.inputs, values, strict=True))))
+        tensors = flatten(memory, MEMORY) | flatten(self.model.start(memory), STATE)
+        return tuple(tensors.values()) if self.kept is None else tuple(tensors[name] for name in self.kept)
+
+
+class _Step(nn.Module):
+    """One step as a function of named tensors, with log-probabilities in place of logits."""
+
+    def __init__(self, model: Model, memory: Any, state: Any, inputs: Sequence[str]) -> None:  # noqa: ANN401
+        super().__init__()
+        self.model, self.memory, self.state, self.inputs = model, memory, state, tuple(inputs)
+
+    def forward(self, tokens: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        tensors = dict(zip(self.inputs, values, strict=True))
+        memory, state = rebuild(self.memory, MEMORY, tensors), rebuild(self.state, STATE, tensors)
+        logits, after = self.model.step(tokens, memory, state)
+        return logits.log_softmax(-1), *flatten(after, STATE).values()
+
+
+class _Backbone(nn.Module):
+    """A backbone as a function of pixels."""
+
+    def __init__(self, backbone: RecordableBackbone) -> None:
+        super().__init__()
+        self.backbone, self.module = backbone, backbone.module
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.backbone.compute(pixels).values())
+
+
+def record_model(model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None) -> Recorded:
+    """Record the encoder and the step of a model in evaluation mode.
+
+    Args:
+        model: model on the CPU.
+        features: features that the model reads.
+        source_vocab_size: number of source tokens; None for a model that does not translate.
+    """
+    examples = [example_inputs(features, source_vocab_size, lengths) for lengths in ((3, 1, 5), (2, 4))]
+    with recording(), torch.no_grad():
+        memories = [model.encode(batch_of(inputs)) for inputs in examples]
+        states = [model.start(memory) for memory in memories]
+        memory, state = (
+            {name: _spec(tensor, flatten(trees[1], kind)[name]) for name, tensor in flatten(trees[0], kind).items()}
+            for trees, kind in ((memories, MEMORY), (states, STATE))
+        )
+        tensors = flatten(memories[0], MEMORY) | flatten(states[0], STATE)
+        step_names = {TOKENS: torch.full((3,), SPECIAL_TOKENS.bos), **tensors}
+        outputs = [LOG_PROBS, *(NEXT + name for name in state)]
+        step = _export(_Step(model, memories[0], states[0], list(tensors)), step_names, outputs)
+        read = graph_inputs(step)
+        memory = {name: spec for name, spec in memory.items() if name in read}
+        encoder = _Encoder(model, list(examples[0]))
+        encoder.kept = (*memory, *state)
+        return Recorded(_export(encoder, examples[0], encoder.kept), step, memory, state)
+
+
+def record_backbone(backbone: RecordableBackbone) -> bytes:
+    """Record a backbone, from pixels to features."""
+    size, crops = backbone.preprocessing.size, backbone.preprocessing.crops
+    pixels = torch.randint(256, (2, crops, size, size, 3), dtype=torch.uint8)
+    with recording(), torch.no_grad():
+        return _export(_Backbone(backbone), {PIXELS: pixels}, [spec.kind for spec in backbone.specs])
+
+
+def batch_of(inputs: Mapping[str, Tensor]) -> Batch:
+    """Make a batch of the inputs of an encoder graph."""
+    present = inputs["present"]
+    image = ImageFeatures(present, *(inputs.get(kind) for kind in ("pooled", "grid", "maps")))
+    target = torch.full((len(present), 1), SPECIAL_TOKENS.bos)
+    ids = ("",) * len(present)
+    return Batch(ids, image, target, target, target > 0, inputs.get("source"), inputs.get("source_mask"))
+
+
+def example_inputs(
+    features: Sequence[FeatureSpec], source_vocab_size: int | None, lengths: Sequence[int], *, all_present: bool = False
+) -> dict[str, Tensor]:
+    """Draw inputs of an encoder graph; the second example has no image unless all have one.
+
+    Args:
+        features: features that the model reads.
+        source_vocab_size: number of source tokens; None for a model that does not translate.
+        lengths: length of the source sentence of each example.
+        all_present: whether all examples have an image.
+    """
+    random = np.random.default_rng(sum(lengths))
+    examples = []
+    for number, length in enumerate(lengths):
+        image: StoredFeatures = {spec.kind: _example_features(spec, random) for spec in features}
+        source = None if source_vocab_size is None else random.integers(SPECIAL_TOKENS.unk, source_vocab_size, length)
+        given = image if number != 1 or all_present else None
+        examples.append(Example(str(number), (), None if source is None else source.tolist(), given))
+    batch = collate(examples)
+    inputs: dict[str, Tensor | None] = {
+        **batch.image._asdict(),
+        "source": batch.source,
+        "source_mask": batch.source_mask,
+    }
+    return {name: values for name, values in inputs.items() if values is not None}
+
+
+def _example_features(spec: FeatureSpec, random: np.random.Generator) -> np.ndarray[Any, Any]:
+    if spec.kind == "maps" and spec.shape[-3] == COLOURS:
+        return random.integers(0, 256, spec.shape).astype(np.float32)
+    values = random.normal(size=spec.shape).astype(np.float32)
+    if spec.kind == "grid" and len(values) > 1:
+        values[-1] = 0  # padding, as in tables of regions and of frames
+    return values
+
+
+def _spec(one: Tensor, other: Tensor) -> tuple[torch.dtype, tuple[int | None, ...]]:
+    """Type and shape of a tensor; None for axes whose sizes differ between two batches."""
+    pairs = zip(one.shape, other.shape, strict=True)
+    return one.dtype, tuple(a if a == b else None for a, b in pairs)
+
+
+def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> bytes:
+    """Record a module; all axes of its inputs and outputs whose sizes may differ are dynamic."""
+    axes = {name: {axis: f"{name}.{axis}" for axis in range(values.dim())} for name, values in inputs.items()}
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")  # about sizes that become constants, which `recording` takes care of
+        file = Path(folder) / "graph.onnx"
+        torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            file,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            opset_version=OPSET,
+            dynamic_axes=axes,
+            dynamo=False,
+        )
+        return file.read_bytes()
+
+
+def graph_inputs(graph: bytes) -> set[str]:
+    """Return the names of the inputs that a graph reads."""
+    import onnx
+
+    return {one.name for one in onnx.load_model_from_string(graph).graph.input}

@@ -1,0 +1,13 @@
+"""Captions and translations by exported models, with NumPy and ONNX Runtime alone.
+
+    import limner.runtime
+    limner.runtime.load("exported").describe(["photo.jpg"])
+
+Nothing here imports torch, so that a process starts in a fraction of the time. `limner export` writes the folders.
+"""
+
+from __future__ import annotations
+
+from limner.runtime.generators import ExportedCaptioner, load
+
+__all__ = ["ExportedCaptioner", "load"]

@@ -115,6 +115,7 @@ def test_every_option_has_a_help_text_and_the_reference_names_it(name):
                 "describe",
                 "diagnose",
                 "evaluate",
+                "export",
                 "gradients",
                 "index",
                 "regions",

@@ -15,6 +15,11 @@ from sse_starlette import EventSourceResponse
 
 from limner.server.page import mount_page
 
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Not weaker than that of the service."""
 GRID = (10, 10)
 SENTENCES = (
     "a brown dog runs through the shallow water",
@@ -56,7 +61,9 @@ def caption(text, rank=0, confidence=0.82):
 def translation(text, gates=None):
     source = ["a", "bat", "is", "in", "the", "room"]
     words = text.split()
-    alignment = [[0.62 if s == t else 0.38 / (len(source) - 1) for s in range(len(source))] for t in range(len(words))]
+    alignment = [
+        [0.62 if s == t else 0.38 / (len(source) - 1) for s in range(len(source))] for t in range(len(words) + 1)
+    ]
     return {
         "model": "translator",
         "source": "en",
@@ -64,10 +71,10 @@ def translation(text, gates=None):
         "translations": [caption(text)],
         "explanation": {
             "source": source,
-            "target": words,
+            "target": [*words, "</s>"],
             "alignment": alignment,
-            "attention": None if gates is None else [attention_at(*CENTRES[t]) for t in range(len(words))],
-            "gate": gates,
+            "attention": None if gates is None else [attention_at(*CENTRES[t]) for t in range(len(words) + 1)],
+            "gate": gates and [*gates, 0.0],
             "grid_size": GRID,
         },
     }
@@ -86,8 +93,12 @@ class FakeService:
         self.failures = []
         """Pairs of a status and headers that the next requests are answered with."""
         self.decisions = None
-        """Event that each token waits for, or None."""
+        """Semaphore that each token, and the end, waits for; or None."""
         self.abstained = False
+        self.key = None
+        """API key that requests must have, or None."""
+        self.breaks = False
+        """Whether the stream of a caption ends with an error."""
 
     def app(self):
         app = FastAPI()
@@ -136,6 +147,15 @@ class FakeService:
             Image.new("RGB", (160, 120), (30 * number, 120, 200 - 20 * number)).save(png, "PNG")
             return Response(png.getvalue(), media_type="image/png")
 
+        @app.middleware("http")
+        async def strict(request: Request, call_next):
+            needs_key = self.key is not None and request.url.path.startswith("/v1")
+            if needs_key and request.headers.get("Authorization") != f"Bearer {self.key}":
+                return JSONResponse({"error": {"message": "expected an API key", "type": "authentication_error"}}, 401)
+            response = await call_next(request)
+            response.headers["Content-Security-Policy"] = POLICY
+            return response
+
         mount_page(app)
         return app
 
@@ -145,13 +165,24 @@ class FakeService:
         status, headers = self.failures.pop(0)
         return JSONResponse({"error": {"message": f"answer with status {status}", "type": "test"}}, status, headers)
 
+    async def _decided(self):
+        while self.decisions is not None and not self.decisions.acquire(blocking=False):
+            await asyncio.sleep(0.01)
+
     async def _events(self, body):
         best = caption(SENTENCES[0])
         for index, token in enumerate(best["tokens"]):
-            while self.decisions is not None and not self.decisions.acquire(blocking=False):
-                await asyncio.sleep(0.01)
+            await self._decided()
             decided = {key: token[key] for key in ("text", "token_id", "log_prob", "attention")}
             yield {"event": "token", "data": json.dumps({"index": index, **decided})}
+            if self.breaks:
+                error = {
+                    "message": "not answered within 60 seconds; ask for less, or again later",
+                    "type": "timeout_error",
+                }
+                yield {"event": "error", "data": json.dumps({"error": error})}
+                return
+        await self._decided()
         done = {
             "model": "built-in",
             "lang": body.get("lang", "en"),

@@ -33,24 +33,33 @@ function summarise({ text, tokens }) {
   };
 }
 
-/** Confidence of a word that is drawn below it: the calibrated one, or else its probability. */
+/** Confidence of a word that is drawn below it: the calibrated one, or else its probability; null if unknown. */
 export function certaintyOf(word) {
+  if (word.confidence === null && word.logProb === null) return null;
   return Math.min(1, Math.max(0, word.confidence ?? Math.exp(word.logProb)));
 }
 
 /** Create the button of a word; its name for screen readers includes confidence and the place of its attention. */
 export function wordButton(word, grid) {
   const button = element("button", { type: "button", className: "word", textContent: word.text, tabIndex: -1, "aria-pressed": "false" });
-  button.dataset.confidence = certaintyOf(word).toFixed(2);
-  button.style.setProperty("--confidence", button.dataset.confidence);
-  button.append(element("span", { className: "hidden", textContent: `, ${describe(word, grid)}` }));
+  const certainty = certaintyOf(word);
+  if (certainty !== null) {
+    button.dataset.confidence = certainty.toFixed(2);
+    button.style.setProperty("--confidence", button.dataset.confidence);
+  }
+  const description = describe(word, grid);
+  if (description) button.append(element("span", { className: "hidden", textContent: `, ${description}` }));
   return button;
 }
 
-/** Describe a word in words: confidence or probability, and where its attention is. */
+/** Describe a word in words: confidence or probability, where its attention is, and its gate. */
 export function describe(word, grid) {
-  const certainty = `${word.confidence === null ? "probability" : "confidence"} ${percent(certaintyOf(word))}`;
-  return word.attention && grid ? `${certainty}, attention: ${regionOf(word.attention, grid)}` : certainty;
+  const certainty = certaintyOf(word);
+  const parts = [];
+  if (certainty !== null) parts.push(`${word.confidence === null ? "probability" : "confidence"} ${percent(certainty)}`);
+  if (word.attention && grid) parts.push(`attention: ${regionOf(word.attention, grid)}`);
+  if (typeof word.gate === "number") parts.push(`image gate ${word.gate.toFixed(2)}`);
+  return parts.join(", ");
 }
 
 /** Rows and columns of a grid of attention; a square one unless the service names it. */

@@ -6,7 +6,8 @@ import { dataUrl, ImageInput, smallerCopy } from "./image_input.js";
 import { announce, command, copy, element, Status } from "./parts.js";
 import { describe, wordButton, wordsOf } from "./tokens.js";
 
-const HEAVY = 0.5; // weight from which the number in a cell of the matrix is printed in the other ink
+const END = "</s>"; // token at the end of a sentence
+const UNKNOWN = { logProb: null, confidence: null }; // of a word whose tokens are not known
 
 export class TranslateView {
   #stop = null;
@@ -103,7 +104,7 @@ export class TranslateView {
   #card(title, result) {
     const { explanation } = result;
     const best = result.translations[0];
-    const words = explanation ? explainedWords(explanation) : wordsOf(best.tokens);
+    const words = explanation ? explainedWords(explanation, best.tokens) : wordsOf(best.tokens);
     const source = element("p", { className: "words source" }, ...(explanation?.source ?? []).map((text) =>
       element("span", { className: "word", textContent: text })));
     const target = element("div", { className: "words", role: "toolbar", "aria-label": `Words of the translation, ${title.toLowerCase()}` },
@@ -138,10 +139,13 @@ export class TranslateView {
   }
 }
 
-function explainedWords({ target, alignment, attention, gate }) {
-  return target.map(({ text, log_prob, confidence }, row) => ({
-    text, logProb: log_prob, confidence: confidence ?? null, alignment: alignment?.[row] ?? null, attention: attention?.[row] ?? null,
-    gate: gate?.[row] ?? null,
+/** Words of the explanation, without the end of the sentence, with the probabilities of the tokens they consist of. */
+function explainedWords({ target, alignment, attention, gate }, tokens) {
+  const generated = wordsOf(tokens);
+  const texts = target.at(-1) === END ? target.slice(0, -1) : target;
+  return texts.map((text, row) => ({
+    ...(generated.length === texts.length ? generated[row] : UNKNOWN), text, alignment: alignment?.[row] ?? null,
+    attention: attention?.[row] ?? null, gate: gate?.[row] ?? null,
   }));
 }
 
@@ -164,7 +168,7 @@ function share(fraction) {
 /** The alignment as a table: rows are target words, columns are source words. */
 function matrix({ source, alignment }, words) {
   const cell = (weight) => {
-    const made = element("td", { textContent: weight >= 0.05 ? weight.toFixed(2).replace(/^0/, "") : "", className: weight >= HEAVY ? "heavy" : "" });
+    const made = element("td", { textContent: weight >= 0.05 ? weight.toFixed(2).replace(/^0/, "") : "" });
     made.style.setProperty("--weight", weight.toFixed(2));
     return made;
   };

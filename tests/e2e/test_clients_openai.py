@@ -86,10 +86,17 @@ def test_stop_sequences(ask, captions):
 def test_log_probabilities(ask, captions):
     made = ask(logprobs=True, top_logprobs=2).choices[0]
     assert "".join(bytes(one.bytes).decode() for one in made.logprobs.content) == captions[0].text
-    assert all(one.logprob <= 0 and one.top_logprobs for one in made.logprobs.content)
-    streamed = [one for chunk in ask(logprobs=True, stream=True) for one in chunk.choices if one.logprobs]
+    for one in made.logprobs.content:
+        assert len(one.top_logprobs) == 2 and one.top_logprobs[0].logprob >= one.top_logprobs[1].logprob
+        same = [other for other in one.top_logprobs if other.token == one.token]
+        assert not same or same[0].logprob == pytest.approx(one.logprob, abs=1e-4)
+    assert any(one.token == one.top_logprobs[0].token for one in made.logprobs.content)
+    streamed = [
+        one for chunk in ask(logprobs=True, top_logprobs=1, stream=True) for one in chunk.choices if one.logprobs
+    ]
     told = [one for choice in streamed for one in choice.logprobs.content]
     assert [one.token for one in told] == [one.token for one in made.logprobs.content]
+    assert [one.top_logprobs for one in told] == [one.top_logprobs[:1] for one in made.logprobs.content]
     assert [one.logprob for one in told] == pytest.approx([one.logprob for one in made.logprobs.content])
 
 

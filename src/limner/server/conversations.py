@@ -64,18 +64,15 @@ class Conversation(NamedTuple):
         """Number of tokens of the generated sentence that were given."""
         return self.input_tokens if self.served.task == "describe" else 0
 
-    async def generate(self, engine: Engine, sampling: Sampling) -> EventStream:
+    async def generate(self, engine: Engine, sampling: Sampling, probable_tokens: int = 0) -> EventStream:
         """Hand the request to the engine; errors are those of `Engine.describe` and `Engine.translate`."""
         prefix = self.text if self.served.task == "describe" else ""
         decoding: dict[str, Any] = decoding_changes(self.generator, prefix=prefix, **vars(sampling))
+        options: dict[str, Any] = {"model": self.served.name, "decoding": decoding, "probable_tokens": probable_tokens}
         if self.served.task == "translate":
-            return await engine.translate(
-                self.text, image=self.image, model=self.served.name, target=self.lang, decoding=decoding
-            )
+            return await engine.translate(self.text, image=self.image, target=self.lang, **options)
         assert self.image is not None, "checked by read_conversation"
-        return await engine.describe(
-            self.image, model=self.served.name, lang=self.lang, decoding=decoding, prefix=prefix
-        )
+        return await engine.describe(self.image, lang=self.lang, prefix=prefix, **options)
 
 
 def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:

@@ -141,6 +141,7 @@ class Engine:
         prefix: str = "",
         must_include: Sequence[str] = (),
         attention: bool = False,
+        probable_tokens: int = 0,
     ) -> EventStream:
         """Caption an image.
 
@@ -152,6 +153,7 @@ class Engine:
             prefix: words that the caption starts with.
             must_include: words or phrases that the caption includes.
             attention: whether tokens have their attention weights, for models that attend to locations.
+            probable_tokens: number of the most probable tokens to return at each position.
 
         Raises:
             ServerError: the queue is full, the service stops, or there is no such model or language.
@@ -161,7 +163,15 @@ class Engine:
         served = self.models.get(model, "describe", lang)
         return await self._generate(
             GenerationRequest(
-                served, served.generator(lang), image, None, decoding or {}, prefix, must_include, attention
+                served,
+                served.generator(lang),
+                image,
+                None,
+                decoding or {},
+                prefix,
+                must_include,
+                attention,
+                probable_tokens,
             )
         )
 
@@ -180,6 +190,7 @@ class Engine:
         decoding: Decoding | None = None,
         must_include: Sequence[str] = (),
         attention: bool = False,
+        probable_tokens: int = 0,
     ) -> EventStream:
         """Translate a sentence; an empty one has an empty translation.
 
@@ -192,6 +203,7 @@ class Engine:
             decoding: fields of `DecodingSettings` to change.
             must_include: words or phrases that the translation includes.
             attention: whether tokens have their attention weights over the image.
+            probable_tokens: number of the most probable tokens to return at each position.
 
         Raises:
             ServerError: as for `describe`.
@@ -201,7 +213,15 @@ class Engine:
         served = self.translator(model, source, target)
         return await self._generate(
             GenerationRequest(
-                served, served.generator(target), image, text, decoding or {}, "", must_include, attention
+                served,
+                served.generator(target),
+                image,
+                text,
+                decoding or {},
+                "",
+                must_include,
+                attention,
+                probable_tokens,
             )
         )
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class ProbableToken(NamedTuple):
+    """A token that could continue a sentence."""
+
+    text: str
+    log_prob: float
+
+
 class GeneratedToken(NamedTuple):
     """A token of a generated sentence."""
 
@@ -17,6 +24,8 @@ class GeneratedToken(NamedTuple):
     """Weights over the image locations, row by row; None unless they were asked for and the model has attention."""
     confidence: float | None = None
     """Calibrated confidence, where the model has one."""
+    probable: tuple[ProbableToken, ...] = ()
+    """The most probable tokens at its position, as many as were asked for."""
 
 
 class GeneratedSentence(NamedTuple):
@@ -44,6 +53,8 @@ class TokenEvent(NamedTuple):
     token_id: int
     log_prob: float
     attention: tuple[float, ...] | None = None
+    probable: tuple[ProbableToken, ...] = ()
+    """The most probable tokens at its position, as many as were asked for."""
 
 
 class FinalEvent(NamedTuple):

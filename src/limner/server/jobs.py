@@ -35,6 +35,8 @@ class GenerationRequest(NamedTuple):
     prefix: str = ""
     must_include: Sequence[str] = ()
     attention: bool = False
+    probable_tokens: int = 0
+    """Number of probable tokens to return at each position."""
 
 
 @dataclass(eq=False)

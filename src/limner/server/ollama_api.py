@@ -18,7 +18,7 @@ import limner
 from limner.server.conversations import DEFAULT_TAG, Conversation, Message, Sampling, find_model, read_conversation
 from limner.server.engine import EventStream
 from limner.server.errors import InvalidRequestError, error_body, problem_of
-from limner.server.events import FinalEvent, GeneratedToken, TokenEvent
+from limner.server.events import FinalEvent, GeneratedToken, ProbableToken, TokenEvent
 from limner.server.generation_options import StopText
 from limner.server.model_facts import facts_of, rfc3339
 from limner.server.models import ServedModel
@@ -109,7 +109,7 @@ async def _answer(
     stop = StopText(options.stops)
     sampling = Sampling(options.max_tokens, options.temperature, options.top_k, options.top_p, options.seed)
     asked = await read_conversation(engine, body.model, messages, "images")
-    stream = await asked.generate(engine, sampling)
+    stream = await asked.generate(engine, sampling, body.top_logprobs or 0 if body.logprobs else 0)
     lines = _lines(stream, asked, body, line, stop, started)
     if body.stream is None or body.stream:
         return StreamingResponse(_encoded(lines), media_type=NDJSON)
@@ -166,9 +166,14 @@ async def _encoded(lines: AsyncIterator[tuple[GenerationResponse, str]]) -> Asyn
 def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: GenerationBody) -> list[Logprob] | None:
     if not body.logprobs:
         return None
-    made = [TokenLogprob(token=one.text, logprob=one.log_prob, bytes=list(one.text.encode())) for one in tokens]
-    count = body.top_logprobs or 0
-    return [Logprob(**one.model_dump(), top_logprobs=[one] if count else None) for one in made]
+    return [
+        Logprob(**_logprob(one), top_logprobs=[TokenLogprob(**_logprob(other)) for other in one.probable] or None)
+        for one in tokens
+    ]
+
+
+def _logprob(one: TokenEvent | GeneratedToken | ProbableToken) -> dict[str, Any]:
+    return {"token": one.text, "logprob": one.log_prob, "bytes": list(one.text.encode())}
 
 
 @router.head("/version", include_in_schema=False)

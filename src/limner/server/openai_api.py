@@ -16,7 +16,7 @@ from fastapi import APIRouter
 from limner.server.conversations import Conversation, Sampling, find_model, read_conversation
 from limner.server.engine import EventStream
 from limner.server.errors import error_body, problem_of
-from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, TokenEvent
+from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, ProbableToken, TokenEvent
 from limner.server.generation_options import StopText
 from limner.server.openai_schemas import (
     AssistantMessage,
@@ -70,7 +70,7 @@ async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN4
     sampling = Sampling(min(limits, default=None), body.temperature, body.top_k, body.top_p, body.seed, body.n or 1)
     messages = [one.read() for one in body.messages]
     asked = await read_conversation(engine, body.model, messages, "messages")
-    stream = await asked.generate(engine, sampling)
+    stream = await asked.generate(engine, sampling, body.top_logprobs or 0)
     header = Header(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), body.model)
     if body.stream:
         return sse_response(_encoded(_chunks(stream, asked, body, stop, header)), engine.settings)
@@ -143,6 +143,13 @@ def _usage(final: FinalEvent, asked: Conversation) -> Usage:
 def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: CompletionBody) -> Logprobs | None:
     if not body.logprobs:
         return None
-    made = [TopLogprob(token=one.text, logprob=one.log_prob, bytes=list(one.text.encode())) for one in tokens]
-    count = body.top_logprobs or 0
-    return Logprobs(content=[TokenLogprob(**one.model_dump(), top_logprobs=[one] * min(count, 1)) for one in made])
+    return Logprobs(
+        content=[
+            TokenLogprob(**_logprob(one), top_logprobs=[TopLogprob(**_logprob(other)) for other in one.probable])
+            for one in tokens
+        ]
+    )
+
+
+def _logprob(one: TokenEvent | GeneratedToken | ProbableToken) -> dict[str, Any]:
+    return {"token": one.text, "logprob": one.log_prob, "bytes": list(one.text.encode())}

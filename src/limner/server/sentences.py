@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from limner.data.examples import collate
 from limner.decoding.ranking import Hypothesis
 from limner.models.protocols import device_of
-from limner.server.events import GeneratedSentence, GeneratedToken
+from limner.server.events import GeneratedSentence, GeneratedToken, ProbableToken
 from limner.server.jobs import Job
 from limner.text.tokenizer import Tokenizer
 
@@ -56,11 +57,47 @@ def token_attention(job: Job, sentences: Sequence[Sequence[int]]) -> list[Attent
     ]
 
 
-def make_sentence(tokenizer: Tokenizer, one: Hypothesis, attention: Attention | None) -> GeneratedSentence:
+@torch.no_grad()
+def probable_tokens(job: Job, sentences: Sequence[Sequence[int]]) -> list[list[tuple[ProbableToken, ...]]]:
+    """Compute the most probable tokens at each position of sentences of one request, as many as it asks for."""
+    count, generator = job.request.probable_tokens, job.request.generator
+    if not count or not any(sentences):
+        return [[()] * len(tokens) for tokens in sentences]
+    batch = collate([job.example(tokens) for tokens in sentences])
+    logits = [one.model(batch.to(device_of(one.model))).logits.float() for one in generator.models]
+    log_probs = torch.stack([one.log_softmax(-1) for one in logits]).logsumexp(0) - math.log(len(logits))  # (B, T, V)
+    values, ids = log_probs.topk(min(count, log_probs.shape[-1]))
+    rows = zip(values.tolist(), ids.tolist(), sentences, strict=True)
+    return [
+        [
+            tuple(
+                ProbableToken(_text_of(generator.tokenizer, token, position), value)
+                for value, token in zip(values[position], ids[position], strict=True)
+            )
+            for position in range(len(tokens))
+        ]
+        for values, ids, tokens in rows
+    ]
+
+
+def _text_of(tokenizer: Tokenizer, token: int, position: int) -> str:
+    """Return the text that a token adds, before the spaces around punctuation are removed."""
+    return (" " if position and tokenizer.starts_word(token) else "") + tokenizer.spelling(token)
+
+
+def make_sentence(
+    tokenizer: Tokenizer, one: Hypothesis, attention: Attention | None, probable: Sequence[tuple[ProbableToken, ...]]
+) -> GeneratedSentence:
     """Return a hypothesis as it is answered."""
     texts = token_texts(tokenizer, one.tokens)
     tokens = tuple(
-        GeneratedToken(text, token, total - before, None if attention is None else attention[position])
+        GeneratedToken(
+            text,
+            token,
+            total - before,
+            None if attention is None else attention[position],
+            probable=probable[position],
+        )
         for position, (text, token, total, before) in enumerate(
             zip(texts, one.tokens, one.totals, (0.0, *one.totals[:-1]), strict=True)
         )

@@ -22,7 +22,7 @@ from limner.server.explanations import grid_of
 from limner.server.features import FeatureCache, encode_images
 from limner.server.jobs import Job
 from limner.server.metrics import Metrics
-from limner.server.sentences import make_sentence, token_attention, token_texts
+from limner.server.sentences import make_sentence, probable_tokens, token_attention, token_texts
 from limner.server.settings import ServerSettings
 
 STEPS_BETWEEN = 4
@@ -214,11 +214,16 @@ class Worker:
         """Deliver the tokens of a sentence that are not delivered yet."""
         job, first = cohort.jobs[number], cohort.emitted[number]
         attention = token_attention(job, [tokens]) if job.request.attention else None
+        probable = probable_tokens(job, [tokens])[0]
         texts = token_texts(job.request.generator.tokenizer, tokens)
         for position in range(first, len(tokens)):
             before = totals[position - 1] if position else 0.0
             weights = None if attention is None else attention[0][position]
-            job.deliver(TokenEvent(position, texts[position], tokens[position], totals[position] - before, weights))
+            job.deliver(
+                TokenEvent(
+                    position, texts[position], tokens[position], totals[position] - before, weights, probable[position]
+                )
+            )
         cohort.emitted[number] = len(tokens)
 
     def _finish(self, cohort: Cohort, job: Job, hypotheses: Sequence[Hypothesis]) -> None:
@@ -233,9 +238,10 @@ class Worker:
             self._emit(cohort, number, best.tokens, best.totals)
         wanted = job.request.attention
         attention = token_attention(job, [one.tokens for one in hypotheses]) if wanted else None
+        probable = probable_tokens(job, [one.tokens for one in hypotheses])
         generator = job.request.generator
         sentences = tuple(
-            make_sentence(generator.tokenizer, one, None if attention is None else attention[rank])
+            make_sentence(generator.tokenizer, one, None if attention is None else attention[rank], probable[rank])
             for rank, one in enumerate(hypotheses)
         )
         grid, box = grid_of(job) if wanted else (None, None)

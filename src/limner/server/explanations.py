@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from limner.data.examples import Item, StoredFeatures, collate
-from limner.decoding.hypotheses import Hypothesis
+from limner.decoding.ranking import Hypothesis
 from limner.features.preprocessing import Preprocessing, encoded_box
 from limner.inference.explain import explain, words_of
 from limner.layers.precision import precise

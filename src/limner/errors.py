@@ -71,6 +71,17 @@ class MissingExtraError(LimnerError):
         )
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, in the singular for one: '1 item', '2,000 items'.
+
+    Args:
+        number: number of things.
+        noun: their name in the singular.
+        plural: their name in the plural; default: `noun` with an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: '; did you mean …?' with the most similar known name.
 

@@ -42,6 +42,10 @@ TOKENIZER = "captioner/tokenizer.json"
     case(CLASSIFY, "classifier", files={"classifier/model.safetensors": zeros}),
     case("regions photos/0.jpg --model dense", "dense", files={"dense/model.safetensors": truncate(0.5)}),
     case("gradients --model captioner", "captioner", files={WEIGHTS: flip(0.5)}),
+    *(
+        case("report --model captioner", "captioner", files={WEIGHTS: damage})
+        for damage in (change_tensors(fill(math.nan)), truncate(0.5), zeros)
+    ),
 )
 def test_weights(case, work):
     check(case, work)
@@ -73,6 +77,8 @@ def test_weights(case, work):
     case(DESCRIBE, "captioner", files={CONFIG: change_json(recipe__decoding__beam_size=10**12)}),
     case(TRANSLATE, "translator", files={"translator/tokenizer.json": "{}"}),
     case(CLASSIFY, "classifier", files={"classifier/config.json": truncate(0.5)}),
+    case("report --model captioner", "tokenizer.json", files={TOKENIZER: truncate(0.5)}),
+    case("describe photo --recursive --model captioner", "photo", "no such file"),
     case("compare captioner captioner", "captioner", files={"captioner/evaluation/test.json": truncate(0.5)}),
     case("compare captioner captioner", "captioner", files={"captioner/evaluation/test.json": nested("[", "]")}),
 )

@@ -145,7 +145,7 @@ def test_missing_features_are_reported_before_decoding(tmp_path):
     write_items(collection.path, [Item("green0", "train", sentences=sentences)])
     write_items(collection.path, [Item("later", "train", image="later.png", sentences=sentences)])
     collection = Collection.open(collection.path)
-    with pytest.raises(FeatureError, match=r"1 images of sentences to translate have no features, .* 'later'"):
+    with pytest.raises(FeatureError, match=r"1 image of sentences to translate without features, .* 'later'"):
         back_translate([multimodal], collection, generated_by="m", settings=BackTranslationSettings(write_batch_size=1))
     assert made_in(collection) == []
     image = multimodal.recipe.features.model_copy(update={"missing": "leave_out"})

@@ -84,7 +84,7 @@ def test_the_correct_sentence_is_the_most_probable_one(scorer, photos):
 
 
 def test_scoring_needs_one_image_for_each_sentence(scorer, photos):
-    with pytest.raises(SettingsError, match="1 images and 2 sentences"):
+    with pytest.raises(SettingsError, match="1 image and 2 sentences"):
         scorer.score([photos["red"]], ["a", "b"])
 
 
@@ -207,7 +207,7 @@ def test_retrieval_leaves_out_items_without_features(retriever, own_tiny, photos
     collection = Collection.open(own_tiny.path)
     result = retriever.retrieve_images("a green wall", collection, split="test", count=100)
     assert len(result) == 8 and "late" not in {one.id for one in result}
-    assert "1 items without features are left out" in caplog.text
+    assert "1 item without features is left out" in caplog.text
     sentences = retriever.retrieve_sentences(photos["green"], collection, split="test", count=100)
     assert "late" not in {one.id for one in sentences}
 

@@ -87,7 +87,7 @@ def test_items_without_features_are_refused_or_left_out(tiny, caplog) -> None:
     examples = Examples.of_split(tiny, "val", TargetLanguage("en", tokenizer), Half(), max_tokens=80, leave_out=True)
     assert [item.id for item in examples.items] == [item.id for item in val_items[1:]]
     assert (examples.without_features, examples.with_features(None).without_features) == (1, 1)
-    assert "1 items without features are left out" in caplog.text
+    assert "1 item without features is left out" in caplog.text
 
 
 MADE = "run:0123456789ab"

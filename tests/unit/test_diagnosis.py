@@ -572,7 +572,7 @@ def test_the_command_prints_and_stores(using, toy_data, tmp_path, monkeypatch, c
     printed = capsys.readouterr().out
     for words in ("16 sentences of 'test'", "shuffled", "16 words (colours) masked in 16 sentences", "swapped"):
         assert words in printed
-    assert "accuracy 100.0 % on 1 pairs" in printed
+    assert "accuracy 100.0 % on 1 pair " in printed
     assert "The model uses the image: bleu1" in printed
     stored = Diagnosis.load(run / "diagnosis" / "test-colours-contrast_pairs.json")
     assert stored.decoding == "beam2,penalty0,max_length8"

@@ -115,7 +115,7 @@ def test_progress_counts_the_bytes_of_the_file(file, monkeypatch):
         (b"0 3\n", "line 1: the header says 0 words"),
         (b"hello\n", "line 1: expected 'word number number"),
         (bytes(range(1, 200)), "line 1: expected 'word number number"),
-        (b"cat 1 2\nbird 1 2\n", "none of the 1 words of the vocabulary \\(such as 'dog'\\)"),
+        (b"cat 1 2\nbird 1 2\n", "none of the 1 word of the vocabulary \\(such as 'dog'\\)"),
         (pickle.dumps({"dog": [1, 2]}, protocol=2), r"pickle.*save_word2vec_format\('vectors.txt'\)"),
         (pickle.dumps({"dog": [1, 2]}, protocol=5), r"pickle.*save_word2vec_format\('vectors.txt'\)"),
         (struct.pack("<ii", 793712314, 12), r"fastText model; use the \.vec"),

@@ -6,11 +6,16 @@ import limner
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.data.readers import read_source
-from limner.errors import LimnerError, did_you_mean
+from limner.errors import LimnerError, counted, did_you_mean
 from limner.features.encoders.load import load_backbone
 from limner.features.store import FeatureTable
 from limner.metrics import require_metrics
 from limner.reproduce import find_table
+
+
+def test_one_thing_is_in_the_singular():
+    assert [counted(number, "item") for number in (0, 1, 2000)] == ["0 items", "1 item", "2,000 items"]
+    assert [counted(number, "file is", "files are") for number in (1, 2)] == ["1 file is", "2 files are"]
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_items_without_a_sentence_are_skipped(evaluated, model, own_tiny):
 def test_items_without_an_image_are_described_but_excluded_from_retrieval(evaluated, model, own_tiny, caplog):
     write_items(own_tiny.path, [Item("blind", "test", sentences=(Sentence("en", "a red wall"),))])
     again = evaluate([model], Collection.open(own_tiny.path), options=EvaluationOptions(metrics=METRICS))
-    assert "retrieval leaves out 1 items without an image" in caplog.text
+    assert "retrieval leaves out 1 item without an image" in caplog.text
     assert len(again.items) == 9
     assert values(again)["text_to_image_r1"] == pytest.approx(values(evaluated)["text_to_image_r1"])
     assert values(again)["image_to_text_r1"] == pytest.approx(values(evaluated)["image_to_text_r1"])
@@ -263,9 +263,7 @@ def test_long_sentences_are_scored_in_small_batches(model, tiny, monkeypatch):
 
 def test_an_image_without_features_is_an_error_that_names_it(model, own_tiny):
     write_items(own_tiny.path, [Item("late", "test", image="late.png", sentences=(Sentence("en", "a wall"),))])
-    with pytest.raises(
-        FeatureError, match=r"split 'test' has 1 items without features .*'late'; run 'limner features'"
-    ):
+    with pytest.raises(FeatureError, match=r"split 'test' has 1 item without features .*'late'; run 'limner features'"):
         evaluate([model], Collection.open(own_tiny.path))
 
 

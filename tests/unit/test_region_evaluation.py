@@ -182,7 +182,7 @@ def test_images_without_features_are_counted_or_refused(collection, run, without
     result = evaluate([model], collection, options=options)
     assert result.left_out == 1
     assert [image.id for image in result.regions] == ["4"]
-    with pytest.raises(FeatureError, match="1 items without features"):
+    with pytest.raises(FeatureError, match="1 item without features"):
         evaluate([model], collection, options=options.model_copy(update={"skip_missing": False}))
 
 

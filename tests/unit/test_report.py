@@ -394,6 +394,7 @@ def a_word_map(words):
 
 
 def test_word_vectors_are_shown_by_two_maps_and_a_table(run, tmp_path, monkeypatch):
+    (run / "model.safetensors").touch()
     monkeypatch.setattr("limner.runs.trained_model.load_trained_model", lambda folder: "a model")
     monkeypatch.setattr("limner.report.explanations.explain_items", lambda *arguments: [])
     monkeypatch.setattr("limner.report.word_map.map_words", lambda model, seed: a_word_map([EVIL, "cat", "dog", "cow"]))

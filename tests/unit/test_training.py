@@ -378,7 +378,7 @@ def test_other_features_are_not_resumed(short_run, own_tiny, recipe_of, backbone
 
 def test_an_image_without_features_is_an_error_before_training(own_tiny, recipe_of, tmp_path):
     write_items(own_tiny.path, [Item("late", "train", image="late.png", sentences=(Sentence("en", "a wall"),))])
-    with pytest.raises(FeatureError, match=r"split 'train' has 1 items without features 'colour', the first is 'late'"):
+    with pytest.raises(FeatureError, match=r"split 'train' has 1 item without features 'colour', the first is 'late'"):
         train(recipe_of(), Collection.open(own_tiny.path), tmp_path / "run")
 
 

@@ -151,7 +151,7 @@ def test_a_missing_image_is_an_error_unless_text_alone_is_allowed(multimodal, ph
 
 
 def test_images_that_do_not_fit_are_errors(multimodal, multimodal_run, photos, tmp_path):
-    with pytest.raises(SettingsError, match="1 images and 2 sentences"):
+    with pytest.raises(SettingsError, match="1 image and 2 sentences"):
         multimodal.translate(["bat", "bat"], images=[photos["red"]])
     with pytest.raises(MediaError, match=r"gone\.png: no such image file"):
         multimodal.translate(["bat"], images=[tmp_path / "gone.png"])
@@ -208,6 +208,7 @@ def test_arguments_files_and_pipes_give_equal_translations(limner_translate, tmp
     assert limner_translate(stdin=Piped(piped))[:2] == (0, expected)
     assert limner_translate("--input", "-", stdin=Piped(b"\xef\xbb\xbf" + piped))[:2] == (0, expected)
     assert limner_translate(stdin=Piped(b""))[:2] == (0, "")
+    assert limner_translate("")[:2] == limner_translate(stdin=Piped(b"\n"))[:2] == (0, "\n")
     status, printed, stderr = limner_translate(stdin=Piped(None))
     assert (status, printed) == (1, "") and "nothing to translate" in stderr
 

@@ -28,7 +28,7 @@ from limner.cli.options import (
 )
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, out, print_json, progress_bars
-from limner.errors import SettingsError
+from limner.errors import SettingsError, counted
 from limner.storage.names import name_or_default
 from limner.storage.outputs import SavedOutput, claim_file, require_writable, save_output
 
@@ -234,7 +234,7 @@ def _print_grounding(result: Grounding) -> None:
     from rich.table import Table
 
     everything, *types = result.groups
-    title = f"{everything.phrases:,} phrases of {everything.images:,} images of '{result.split}'"
+    title = f"{counted(everything.phrases, 'phrase')} of {counted(everything.images, 'image')} of '{result.split}'"
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     for column in ("attention", "mass inside, %", "pointing, %"):
         table.add_column(column, justify="left" if column == "attention" else "right", no_wrap=True)
@@ -261,13 +261,15 @@ def _print_grounding(result: Grounding) -> None:
 
 
 def _print(diagnosis: Diagnosis) -> None:
-    _print_conditions(f"{diagnosis.sentences:,} sentences of '{diagnosis.split}'", diagnosis.image_controls)
+    _print_conditions(f"{counted(diagnosis.sentences, 'sentence')} of '{diagnosis.split}'", diagnosis.image_controls)
     for masking in diagnosis.masking:
-        title = f"{masking.masked_words:,} words ({masking.mask}) masked in {masking.sentences:,} sentences"
+        sentences = counted(masking.sentences, "sentence")
+        title = f"{counted(masking.masked_words, 'word')} ({masking.mask}) masked in {sentences}"
         _print_conditions(title, masking.conditions)
     if (ambiguity := diagnosis.ambiguity) is not None:
         excluded = f", {ambiguity.excluded:,} excluded" if ambiguity.excluded else ""
-        title = f"{ambiguity.sentences:,} sentences with an ambiguous word{excluded}; chance {ambiguity.chance:.0f} %"
+        sentences = counted(ambiguity.sentences, "sentence")
+        title = f"{sentences} with an ambiguous word{excluded}; chance {ambiguity.chance:.0f} %"
         _print_conditions(title, ambiguity.conditions)
     if diagnosis.contrastive is not None:
         _print_contrastive(diagnosis.contrastive)
@@ -307,5 +309,5 @@ def _print_contrastive(result: ContrastiveResult) -> None:
     for pair in result.pairs:
         table.add_row(str(pair.line), f"{pair.log_prob:.3f}", f"{pair.other_log_prob:.3f}")
     out.print(table)
-    accuracy = f"accuracy {result.accuracy:.1f} % on {len(result.pairs):,} pairs"
+    accuracy = f"accuracy {result.accuracy:.1f} % on {counted(len(result.pairs), 'pair')}"
     echo(f"{accuracy} ({result.accuracy_per_token:.1f} % by mean log-probability of a token)\n")

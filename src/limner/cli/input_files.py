@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limner.cli.text_files import STANDARD_INPUT
-from limner.errors import MediaError, SettingsError
+from limner.errors import MediaError, SettingsError, counted
 
 if TYPE_CHECKING:
     from limner.media.modality import Modality
@@ -41,11 +41,11 @@ def find_input_files(
             files += _inside(path, modality, readable, recursive)
         else:
             files.append(path)
-    if recursive and not any_folder:
-        raise SettingsError("--recursive: has no effect on files; name a folder, or leave it out")
     if not any(file.exists() for file in files):
         others = f", nor do {len(files) - 1} more" if len(files) > 1 else ""
         raise MediaError(f"{files[0]}: no such file{others}; name {modality.plural} or folders that exist")
+    if recursive and not any_folder:
+        raise SettingsError("--recursive: has no effect on files; name a folder, or leave it out")
     return files
 
 
@@ -67,7 +67,11 @@ def _inside(folder: Path, modality: Modality, readable: Sequence[Modality], recu
     files = [file for file in found if any(one.matches(file) for one in readable) and not file.is_dir()]
     inside = sorted(file for file in files if not _is_hidden(file.relative_to(folder)))
     if hidden := len(files) - len(inside):
-        logger.warning("%s: %d hidden files are not read; name them to read them", folder, hidden)
+        logger.warning(
+            "%s: %s not read; name a hidden file to read it",
+            folder,
+            counted(hidden, "hidden file is", "hidden files are"),
+        )
     if inside:
         return inside
     expected = ", ".join(sorted(suffix for one in readable for suffix in one.suffixes))

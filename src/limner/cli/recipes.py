@@ -9,7 +9,7 @@ import typer
 from limner.cli.app import TRAIN, app
 from limner.cli.options import ChangesArgument, JsonOption
 from limner.cli.terminal import echo, print_json
-from limner.errors import SettingsError
+from limner.errors import SettingsError, counted
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -49,5 +49,4 @@ def recipes(
         return
     for one in summaries:
         echo(f"{one.name}: {one.description}\n  needs: {'; '.join(one.needs)}")
-    count = "1 recipe" if len(summaries) == 1 else f"{len(summaries)} recipes"
-    echo(f"{count}; 'limner recipes NAME' shows all settings of one and how to train it")
+    echo(f"{counted(len(summaries), 'recipe')}; 'limner recipes NAME' shows all settings of one and how to train it")

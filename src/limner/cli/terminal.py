@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from limner.errors import counted
 from limner.storage.json_text import UNPRINTABLE, to_json
 
 if TYPE_CHECKING:
@@ -110,9 +111,9 @@ def print_summary(summary: CollectionSummary) -> None:
         table.add_row(split, f"{count:,}", f"{summary.media['image'].get(split, 0):,}", *sentences)
     out.print(table)
     echo(
-        f"{summary.items:,} items, {sum(summary.media['video'].values()):,} videos, "
-        f"{sum(summary.media['audio'].values()):,} audio files, {summary.regions:,} regions, "
-        f"{summary.phrases:,} phrases"
+        f"{counted(summary.items, 'item')}, {counted(sum(summary.media['video'].values()), 'video')}, "
+        f"{counted(sum(summary.media['audio'].values()), 'audio file')}, {counted(summary.regions, 'region')}, "
+        f"{counted(summary.phrases, 'phrase')}"
     )
     echo(f"features: {', '.join(summary.features) or 'none'}")
     if summary.unverified:
@@ -122,7 +123,8 @@ def print_summary(summary: CollectionSummary) -> None:
         echo("checksums: all tables")
     if summary.missing:
         examples = "; ".join(summary.missing_examples)
-        echo(f"{summary.missing:,} media files are missing, for example {examples}")
+        files = counted(summary.missing, "media file is", "media files are")
+        echo(f"{files} missing, for example {examples}")
 
 
 def print_scores(scores: Sequence[Score], published: dict[str, float], row: str) -> None:

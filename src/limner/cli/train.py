@@ -11,6 +11,7 @@ from limner.cli.app import TRAIN, app, command_line
 from limner.cli.next_steps import after_train
 from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
 from limner.cli.terminal import echo, print_json, print_next, training_bar
+from limner.errors import counted
 
 if TYPE_CHECKING:
     from limner.runs.training_settings import TrainingSettings
@@ -106,9 +107,9 @@ def _summary(run: Path, provenance: dict[str, Any], settings: TrainingSettings) 
     )
     epochs_done = [line.epoch for line in read_log(run / "log.jsonl") if line.kind == "train"]
     if not epochs_done:
-        return f"counted {provenance['training_sentences']:,} sentences ({best})"
+        return f"counted {counted(provenance['training_sentences'], 'sentence')} ({best})"
     if epochs := provenance.get("train_on_val_epochs"):
-        count = f"{epochs} epoch{'s' if epochs > 1 else ''}"
+        count = counted(epochs, "epoch")
         return f"{best} before, then {count} on training and validation data; saved the weights after these"
     last = max(epochs_done)
     stopped = (

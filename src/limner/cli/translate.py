@@ -38,7 +38,7 @@ from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, err, printable, progress_bar, tab_separated
 from limner.cli.text_files import STANDARD_INPUT, read_lines
 from limner.cli.translate_collection import SelectionOptions, translate_collection
-from limner.errors import SettingsError
+from limner.errors import SettingsError, counted
 from limner.files import write_text
 from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, begins_with, claim_file, require_saved, save_output
@@ -286,7 +286,8 @@ def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path 
     count = len(sentences.texts)
     if file is None:
         if len(images) not in (0, 1, count):
-            raise SettingsError(f"{len(images)} images (--image) and {count} sentences: give one for all, or one each")
+            given_images = f"{counted(len(images), 'image')} (--image)"
+            raise SettingsError(f"{given_images} and {counted(count, 'sentence')}: give one for all, or one each")
         return [None] * count if not images else [*images] * (count if len(images) == 1 else 1)
     if images:
         raise SettingsError(f"--image and --image-list {file}: give one or the other")
@@ -294,7 +295,7 @@ def _read_images(sentences: SourceSentences, images: Sequence[Path], file: Path 
     if len(paths) != count:
         longer, shorter = (file, sentences.origin) if len(paths) > count else (sentences.origin, file)
         raise SettingsError(
-            f"{sentences.origin} has {count} sentences and {file} has {len(paths)} lines: line "
+            f"{sentences.origin} has {counted(count, 'sentence')} and {file} has {counted(len(paths), 'line')}: line "
             f"{min(count, len(paths)) + 1} of {longer} has no counterpart in {shorter}; write one line per sentence, "
             "an empty one for no image"
         )

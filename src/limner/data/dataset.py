@@ -14,7 +14,7 @@ from limner.data.batching import bounded_batches
 from limner.data.examples import Batch, Example, Item, RegionTarget, StoredFeatures, collate
 from limner.data.region_items import RegionItem, RegionSource, region_items, with_usable_regions
 from limner.data.tally import Tally
-from limner.errors import FeatureError, TrainingError
+from limner.errors import FeatureError, TrainingError, counted
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
@@ -343,13 +343,16 @@ def _check_missing(
 ) -> None:
     """Log items that a feature table lacks, or raise FeatureError if they may not be left out."""
     if missing and leave_out:
-        logger.warning("%s: %d items without features are left out", where, len(missing))
+        logger.warning(
+            "%s: %s left out", where, counted(len(missing), "item without features is", "items without features are")
+        )
     elif missing:
         names = ", ".join(features.table_names)
         first = next(item.id for item in items if item.id in missing)
         raise FeatureError(
-            f"{where} has {len(missing)} items without features '{names}', the first is '{first}'; run 'limner "
-            "features', which adds them and reports files that cannot be read, or set features.missing=leave_out"
+            f"{where} has {counted(len(missing), 'item')} without features '{names}', the first is '{first}'; run "
+            "'limner features', which adds them and reports files that cannot be read, or set "
+            "features.missing=leave_out"
         )
 
 

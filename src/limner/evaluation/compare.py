@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from limner.bounds import Level, Seed, Trials
-from limner.errors import RunError, SettingsError
+from limner.errors import RunError, SettingsError, counted
 from limner.metrics import METRICS, Metric, MetricStatistics, require_metrics, sentence_statistics
 from limner.metrics.classification import METRICS_OF_LABELS
 from limner.metrics.significance import (
@@ -282,7 +282,7 @@ def _require_same_sentences(systems: Systems) -> None:
             if difference := _difference(ours, theirs, number):
                 raise RunError(f"{where}: {difference}")
         if len(other.items) != len(first.items):
-            raise RunError(f"{where}: {len(first.items):,} sentences and {len(other.items):,}")
+            raise RunError(f"{where}: {counted(len(first.items), 'sentence')} and {len(other.items):,}")
 
 
 def _difference(ours: EvaluatedItem, theirs: EvaluatedItem, number: int) -> str:

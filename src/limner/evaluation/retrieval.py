@@ -14,6 +14,7 @@ from torch import Tensor
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Item, StoredFeatures
+from limner.errors import counted
 from limner.metrics.base import Score
 from limner.metrics.ranks import (
     Ranks,
@@ -134,7 +135,9 @@ def _with_images(examples: Examples) -> Examples | None:
     items = [item for item in examples.items if item.media_path is not None]
     if len(items) == len(examples.items):
         return examples
-    logger.warning("retrieval leaves out %d items without an image or audio file", len(examples.items) - len(items))
+    logger.warning(
+        "retrieval leaves out %s without an image or audio file", counted(len(examples.items) - len(items), "item")
+    )
     return Examples(items, examples.target, examples.features) if items else None
 
 

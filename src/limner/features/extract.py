@@ -15,7 +15,7 @@ import numpy as np
 
 from limner.data.collection import Collection
 from limner.data.examples import Item
-from limner.errors import FeatureError, MediaError
+from limner.errors import FeatureError, MediaError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
 from limner.features.spec import FeatureSpec, require_compatible
@@ -143,7 +143,7 @@ def _check(collection: Collection, backbone: Backbone, total: int, done: int, sk
     if not done:
         raise FeatureError(f"{collection.path}: none of {total} {plural} could be read{first}")
     if skipped:
-        logger.warning("%d %s were skipped%s", len(skipped), plural, first)
+        logger.warning("%s skipped%s", counted(len(skipped), f"{backbone.modality.noun} was", f"{plural} were"), first)
 
 
 def _select(collection: Collection, splits: Sequence[str] | None) -> list[Item]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from limner.errors import FolderError
+from limner.errors import FolderError, counted
 from limner.folders.annotations import AnnotationCodec
 from limner.folders.encoding import Chunk, EncodedImage, Encoder, FeaturesByPath, encoded_chunks
 from limner.folders.record import IndexRecord
@@ -89,7 +89,7 @@ class Updater:
     def _require_files(self, scan: Scan) -> None:
         if self._before and not scan.files:
             raise FolderError(
-                f"{self._folder}: found no image, where the index has {len(self._before):,} files; nothing is "
+                f"{self._folder}: found no image, where the index has {counted(len(self._before), 'file')}; nothing is "
                 "changed: make the folder available, or create an empty index with --rebuild"
             )
 

@@ -16,7 +16,7 @@ from limner.data.collection import Collection, write_items
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item, Sentence
 from limner.decoding.settings import DecodingSettings
-from limner.errors import FeatureError
+from limner.errors import FeatureError, counted
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
 from limner.inference.generate import generate
@@ -204,8 +204,8 @@ def _without_features(
     missing = {item.id for item, _ in pairs if not features.covers(item)}
     if missing and model.recipe.features.missing != "leave_out":
         raise FeatureError(
-            f"{collection.path}: {len(missing)} images of sentences to translate have no features, for example "
-            f"'{min(missing)}'; run 'limner features', which also reports images that cannot be read"
+            f"{collection.path}: {counted(len(missing), 'image')} of sentences to translate without features, for "
+            f"example '{min(missing)}'; run 'limner features', which also reports images that cannot be read"
         )
     return missing
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from limner.data.dataset import Examples
 from limner.data.examples import Item
-from limner.errors import CollectionError, SettingsError
+from limner.errors import CollectionError, SettingsError, counted
 from limner.features.encoders.base import Backbone
 from limner.features.store import FeatureStore
 from limner.inference.base import load_models, require_captioning
@@ -204,8 +204,8 @@ def _with_features(collection: Collection, split: str | None, features: FeatureS
     complete = [item for item in items if features.covers(item)]
     if len(complete) < len(items):
         logger.warning(
-            "%s: %d items without features are left out of the search; run 'limner features'",
+            "%s: %s left out of the search; run 'limner features'",
             collection.path,
-            len(items) - len(complete),
+            counted(len(items) - len(complete), "item without features is", "items without features are"),
         )
     return complete

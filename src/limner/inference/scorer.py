@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from limner.data.dataset import Examples
 from limner.data.examples import Sentence
 from limner.decoding.scoring import score_examples
-from limner.errors import SettingsError
+from limner.errors import SettingsError, counted
 from limner.features.encoders.base import Backbone
 from limner.inference.base import load_models, require_captioning, warn_of_unknown_words
 from limner.inference.captioner import require_images
@@ -75,7 +75,8 @@ class Scorer:
         """
         if len(images) != len(sentences):
             raise SettingsError(
-                f"expected one image for each sentence, got {len(images)} images and {len(sentences)} sentences"
+                f"expected one image for each sentence, got {counted(len(images), 'image')} and "
+                f"{counted(len(sentences), 'sentence')}"
             )
         require_words(self.model, sentences)
         require_images(self.model, images)

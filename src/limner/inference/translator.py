@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 from limner.data.dataset import GenerationInput, SourceLanguage
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import change_decoding
-from limner.errors import MediaError, RunError, SettingsError
+from limner.errors import MediaError, RunError, SettingsError, counted
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, require_sentences, warn_of_unknown_words
 from limner.inference.explain import Explanation
@@ -176,7 +176,8 @@ class Translator(TextGenerator):
         images = [None] * len(sentences) if images is None else images
         if len(images) != len(sentences):
             raise SettingsError(
-                f"expected one image for each sentence, got {len(images)} images and {len(sentences)} sentences"
+                f"expected one image for each sentence, got {counted(len(images), 'image')} and "
+                f"{counted(len(sentences), 'sentence')}"
             )
         rows = [row for row, text in enumerate(sentences) if self._count_tokens(row, text)]
         given = [images[row] for row in rows]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from limner.errors import counted
 from limner.metrics.base import format_value
 from limner.report.score_tables import label
 
@@ -33,17 +34,18 @@ def read_diagnoses(run_folder: Path) -> list[dict[str, Any]]:
 
 
 def _section(diagnosis: Diagnosis) -> dict[str, Any]:
-    note = f"{diagnosis.sentences:,} sentences. {IMAGE_CONTROLS}"
+    note = f"{counted(diagnosis.sentences, 'sentence')}. {IMAGE_CONTROLS}"
     tables = [_table("Image ablations", note, diagnosis.image_controls)]
     for masking in diagnosis.masking:
-        note = f"Mask '{masking.mask}': {masking.masked_words:,} words in {masking.sentences:,} source sentences."
+        sentences = counted(masking.sentences, "source sentence")
+        note = f"Mask '{masking.mask}': {counted(masking.masked_words, 'word')} in {sentences}."
         if masking.expected_words:
             note += f" Recovered: percentage of the {masking.expected_words:,} reference words that translate them."
         tables.append(_table(f"Masked source words: {masking.mask}", note, masking.conditions))
     if (ambiguity := diagnosis.ambiguity) is not None:
         note = (
-            f"{ambiguity.sentences:,} sentences with a word that only the image disambiguates; a random choice of the "
-            f"sense is correct in {ambiguity.chance:g} %."
+            f"{counted(ambiguity.sentences, 'sentence')} with a word that only the image disambiguates; a random "
+            f"choice of the sense is correct in {ambiguity.chance:g} %."
         )
         if ambiguity.excluded:
             note += f" {ambiguity.excluded:,} further sentences are left out: no image shows the other sense."
@@ -80,6 +82,6 @@ def _p_value(p: float) -> str:
 def _contrastive(result: ContrastiveResult) -> str:
     return (
         f"The correct one of two {result.compared} has the higher log-probability in {result.accuracy:.1f} % of "
-        f"{len(result.pairs):,} pairs ({result.accuracy_per_token:.1f} % by the mean log-probability of a token); "
+        f"{counted(len(result.pairs), 'pair')} ({result.accuracy_per_token:.1f} % by mean log-probability of a token); "
         "a random choice is correct in 50 %."
     )

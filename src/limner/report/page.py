@@ -60,7 +60,7 @@ def write_report(run: Path, out: Path, *, seed: int = 0, today: date | None = No
         `out`.
 
     Raises:
-        RunError: the folder is not a run directory, or a record is damaged.
+        RunError: the folder is not a run directory, or a record or the model is damaged.
     """
     config = RunConfig.load(run / "config.json")
     evaluations = sorted(read_evaluations(run), key=lambda one: (one.split, one.decoding, one.measured))
@@ -150,14 +150,13 @@ def long_date(day: date) -> str:
 
 
 def _load_model(run: Path) -> TrainedModel | None:
-    """The trained model; None if it cannot be loaded."""
-    from limner.runs.trained_model import load_trained_model  # imported late: imports torch
+    """The trained model; None if the run has no weights yet."""
+    from limner.runs.trained_model import WEIGHTS, load_trained_model  # imported late: imports torch
 
-    try:
-        return load_trained_model(run)
-    except LimnerError as error:
-        logger.info("the report has no maps of words and no attention: %s", error)
+    if not (run / WEIGHTS).exists():
+        logger.info("%s: no %s, so the report has no maps of words and no attention", run, WEIGHTS)
         return None
+    return load_trained_model(run)
 
 
 def _feature_spec(run: Path, stored: dict[str, Any]) -> FeatureSpec | None:

@@ -31,6 +31,8 @@ from limner.storage.json_text import to_json
 from limner.storage.tensors import read_tensors, require_finite, save_tensors
 from limner.text.tokenizer import Tokenizer
 
+WEIGHTS = "model.safetensors"
+"""File name of the weights of a model."""
 SOURCE_TOKENIZER = "source_tokenizer.json"
 """File name of the source vocabulary of a translation model."""
 PACKAGES = ("limner", "torch", "transformers", "tokenizers", "sacrebleu", "numpy")
@@ -127,7 +129,7 @@ def save_trained_model(folder: Path, trained: TrainedModel, *, half: bool = Fals
     config = trained.config.model_copy(update=checksums)
     config.save(folder / "config.json")
     write_text(folder / "README.md", model_card(config))
-    save_tensors(folder / "model.safetensors", weights, {_DIGESTS: config.digests()})
+    save_tensors(folder / WEIGHTS, weights, {_DIGESTS: config.digests()})
 
 
 def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
@@ -138,7 +140,7 @@ def read_config(folder: Path) -> tuple[ModelConfig, Recipe]:
     """
     if not (folder / "config.json").exists():
         raise RunError(f"{folder}: expected a run directory (the --out of 'limner train'), found no config.json")
-    if not (folder / "model.safetensors").exists():
+    if not (folder / WEIGHTS).exists():
         raise RunError(
             f"{folder}: found no model.safetensors, as its training has not validated yet; run 'limner train --resume'"
         )
@@ -162,7 +164,7 @@ def load_trained_model(folder: Path | str, device: str = "cpu") -> TrainedModel:
     """
     folder = Path(folder)
     config, recipe = read_config(folder)
-    weights = read_tensors(folder / "model.safetensors")
+    weights = read_tensors(folder / WEIGHTS)
     _require_same_config(folder / "config.json", config, weights.facts.get(_DIGESTS, {}))
     tokenizer = _load_tokenizer(folder / "tokenizer.json", config.tokenizer_sha256, config.vocab_size)
     source_tokenizer = None

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from limner.errors import SettingsError
+from limner.errors import SettingsError, counted
 from limner.files import open_file
 from limner.progress import Progress
 from limner.text.vocab import SPECIAL_TOKEN_STRINGS
@@ -136,8 +136,8 @@ def read_embeddings(
     vectors = lowered | exact
     if not vectors:
         raise SettingsError(
-            f"{path}: has none of the {len(requested):,} words of the vocabulary (such as {_first_words(words)}); "
-            "use vectors of the same language, and word vectors only for a vocabulary of words"
+            f"{path}: has none of the {counted(len(requested), 'word')} of the vocabulary (such as "
+            f"{_first_words(words)}); use vectors of the same language, and word vectors only for a vocabulary of words"
         )
     return {word: vectors[word] for word in words if word in vectors}
 

@@ -17,7 +17,7 @@ from limner.errors import RunError
 from limner.files import locked
 from limner.models.protocols import CountBasedModel
 from limner.runs.recipe import Recipe
-from limner.runs.trained_model import TrainedModel
+from limner.runs.trained_model import WEIGHTS, TrainedModel
 from limner.runs.training_settings import TrainingSettings
 from limner.training.context import Optimization, TrainingContext, TrainProgress
 from limner.training.interruption import Interruption
@@ -29,9 +29,6 @@ from limner.training.stages import Stage, schedule_stages
 from limner.training.state import TrainState, find_state, load_state
 
 logger = logging.getLogger(__name__)
-
-WEIGHTS = "model.safetensors"
-"""File of the best weights in a run directory."""
 
 
 def train(

@@ -23,7 +23,7 @@ from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.visual_genome import read_visual_genome
 from limner.data.tally import Tally
-from limner.errors import CollectionError, did_you_mean
+from limner.errors import CollectionError, counted, did_you_mean
 from limner.media.image import missing_support
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
@@ -131,10 +131,14 @@ class ImportReport:
     def lines(self) -> list[str]:
         """Lines of text that summarise the import."""
         changes = self.changes
-        annotations = f", {self.regions:,} regions, {self.phrases:,} phrases" if self.regions or self.phrases else ""
+        annotations = (
+            f", {counted(self.regions, 'region')}, {counted(self.phrases, 'phrase')}"
+            if self.regions or self.phrases
+            else ""
+        )
         summary = (
-            f"{self.collection}: read {self.items:,} items with {self.sentences:,} sentences{annotations} "
-            f"({changes.added:,} new, {changes.updated:,} updated, {changes.unchanged:,} unchanged)"
+            f"{self.collection}: read {counted(self.items, 'item')} with {counted(self.sentences, 'sentence')}"
+            f"{annotations} ({changes.added:,} new, {changes.updated:,} updated, {changes.unchanged:,} unchanged)"
         )
         return [summary, *self.tally.lines()]
 

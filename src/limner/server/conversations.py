@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from limner.server.engine import Engine, EventStream
 from limner.server.errors import InvalidRequestError
 from limner.server.generation_options import decoding_changes
 from limner.server.images import read_image_reference
+from limner.server.jobs import GenerationRequest
 from limner.server.models import Models, ServedModel
 from limner.server.prompts import read_prompt, require_source_prompts
 
@@ -65,14 +66,14 @@ class Conversation(NamedTuple):
         return self.input_tokens if self.served.task == "describe" else 0
 
     async def generate(self, engine: Engine, sampling: Sampling, probable_tokens: int = 0) -> EventStream:
-        """Hand the request to the engine; errors are those of `Engine.describe` and `Engine.translate`."""
-        prefix = self.text if self.served.task == "describe" else ""
-        decoding: dict[str, Any] = decoding_changes(self.generator, prefix=prefix, **vars(sampling))
-        options: dict[str, Any] = {"model": self.served.name, "decoding": decoding, "probable_tokens": probable_tokens}
-        if self.served.task == "translate":
-            return await engine.translate(self.text, image=self.image, target=self.lang, **options)
-        assert self.image is not None, "checked by read_conversation"
-        return await engine.describe(self.image, lang=self.lang, prefix=prefix, **options)
+        """Hand the request to the engine; errors are those of `Engine.describe`."""
+        prefix, source = (self.text, None) if self.served.task == "describe" else ("", self.text)
+        decoding = decoding_changes(self.generator, prefix=prefix, **vars(sampling))
+        return await engine.generate(
+            GenerationRequest(
+                self.served, self.generator, self.image, source, decoding, prefix, probable_tokens=probable_tokens
+            )
+        )
 
 
 def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:

@@ -141,7 +141,6 @@ class Engine:
         prefix: str = "",
         must_include: Sequence[str] = (),
         attention: bool = False,
-        probable_tokens: int = 0,
     ) -> EventStream:
         """Caption an image.
 
@@ -153,7 +152,6 @@ class Engine:
             prefix: words that the caption starts with.
             must_include: words or phrases that the caption includes.
             attention: whether tokens have their attention weights, for models that attend to locations.
-            probable_tokens: number of the most probable tokens to return at each position.
 
         Raises:
             ServerError: the queue is full, the service stops, or there is no such model or language.
@@ -161,17 +159,9 @@ class Engine:
             MediaError: the image cannot be decoded.
         """
         served = self.models.get(model, "describe", lang)
-        return await self._generate(
+        return await self.generate(
             GenerationRequest(
-                served,
-                served.generator(lang),
-                image,
-                None,
-                decoding or {},
-                prefix,
-                must_include,
-                attention,
-                probable_tokens,
+                served, served.generator(lang), image, None, decoding or {}, prefix, must_include, attention
             )
         )
 
@@ -190,7 +180,6 @@ class Engine:
         decoding: Decoding | None = None,
         must_include: Sequence[str] = (),
         attention: bool = False,
-        probable_tokens: int = 0,
     ) -> EventStream:
         """Translate a sentence; an empty one has an empty translation.
 
@@ -203,7 +192,6 @@ class Engine:
             decoding: fields of `DecodingSettings` to change.
             must_include: words or phrases that the translation includes.
             attention: whether tokens have their attention weights over the image.
-            probable_tokens: number of the most probable tokens to return at each position.
 
         Raises:
             ServerError: as for `describe`.
@@ -211,17 +199,9 @@ class Engine:
             MediaError: the image cannot be decoded.
         """
         served = self.translator(model, source, target)
-        return await self._generate(
+        return await self.generate(
             GenerationRequest(
-                served,
-                served.generator(target),
-                image,
-                text,
-                decoding or {},
-                "",
-                must_include,
-                attention,
-                probable_tokens,
+                served, served.generator(target), image, text, decoding or {}, "", must_include, attention
             )
         )
 
@@ -352,7 +332,7 @@ class Engine:
         if not self.active:
             self._idle.set()
 
-    async def _generate(self, request: GenerationRequest) -> EventStream:
+    async def generate(self, request: GenerationRequest) -> EventStream:
         """Check a request, read its image and hand it to the thread that computes."""
         self._accept()
         deadline = time.monotonic() + self.settings.timeout

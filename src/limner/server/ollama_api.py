@@ -23,7 +23,6 @@ from limner.server.generation_options import StopText
 from limner.server.model_facts import facts_of, rfc3339
 from limner.server.models import ServedModel
 from limner.server.ollama_schemas import (
-    AssistantMessage,
     ChatBody,
     ChatResponse,
     EmbedBody,
@@ -35,16 +34,17 @@ from limner.server.ollama_schemas import (
     GenerationBody,
     GenerationResponse,
     ListedModel,
-    Logprob,
     ModelDetails,
+    OllamaAnswer,
     OllamaError,
+    OllamaLogprob,
+    OllamaToken,
     Options,
     RunningModel,
     RunningResponse,
     ShowBody,
     ShowResponse,
     TagsResponse,
-    TokenLogprob,
     VersionResponse,
 )
 from limner.server.own_api import EngineOf
@@ -84,7 +84,7 @@ async def chat(body: ChatBody, engine: EngineOf) -> Any:  # noqa: ANN401
     """Caption the image of the last message of the user, or translate its text."""
     started = time.perf_counter_ns()
     body.require_supported()
-    line = _line(body, ChatResponse, lambda text: {"message": AssistantMessage(content=text)})
+    line = _line(body, ChatResponse, lambda text: {"message": OllamaAnswer(content=text)})
     if not body.messages:
         find_model(engine.models, body.model)
         return line("", done=True, done_reason="load")
@@ -163,11 +163,11 @@ async def _encoded(lines: AsyncIterator[tuple[GenerationResponse, str]]) -> Asyn
         yield OllamaError.model_validate(error_body("/api/", problem_of(error))).model_dump_json() + "\n"
 
 
-def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: GenerationBody) -> list[Logprob] | None:
+def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: GenerationBody) -> list[OllamaLogprob] | None:
     if not body.logprobs:
         return None
     return [
-        Logprob(**_logprob(one), top_logprobs=[TokenLogprob(**_logprob(other)) for other in one.probable] or None)
+        OllamaLogprob(**_logprob(one), top_logprobs=[OllamaToken(**_logprob(other)) for other in one.probable] or None)
         for one in tokens
     ]
 

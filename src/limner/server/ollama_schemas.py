@@ -119,7 +119,7 @@ class GenerateBody(GenerationBody):
     """Not supported."""
 
 
-class ChatMessage(OllamaBody):
+class OllamaMessage(OllamaBody):
     """A message of a chat."""
 
     role: str
@@ -130,12 +130,12 @@ class ChatMessage(OllamaBody):
 class ChatBody(GenerationBody):
     """Request of POST /api/chat."""
 
-    messages: list[ChatMessage] | None = None
+    messages: list[OllamaMessage] | None = None
     tools: list[Any] | None = None
     """Not supported."""
 
 
-class TokenLogprob(BaseModel):
+class OllamaToken(BaseModel):
     """A token with its log-probability."""
 
     token: str
@@ -143,10 +143,10 @@ class TokenLogprob(BaseModel):
     bytes: list[int] | None = None
 
 
-class Logprob(TokenLogprob):
+class OllamaLogprob(OllamaToken):
     """A generated token, with the most probable ones at its position."""
 
-    top_logprobs: list[TokenLogprob] | None = None
+    top_logprobs: list[OllamaToken] | None = None
 
 
 class GenerationResponse(BaseModel):
@@ -171,7 +171,7 @@ class GenerationResponse(BaseModel):
     """Number of generated tokens."""
     eval_duration: int | None = None
     """From the first token to the end."""
-    logprobs: list[Logprob] | None = None
+    logprobs: list[OllamaLogprob] | None = None
 
 
 class GenerateResponse(GenerationResponse):
@@ -180,7 +180,7 @@ class GenerateResponse(GenerationResponse):
     response: str
 
 
-class AssistantMessage(BaseModel):
+class OllamaAnswer(BaseModel):
     """Message of the model."""
 
     role: str = "assistant"
@@ -190,7 +190,7 @@ class AssistantMessage(BaseModel):
 class ChatResponse(GenerationResponse):
     """Response, or one line of the response, of POST /api/chat."""
 
-    message: AssistantMessage
+    message: OllamaAnswer
 
 
 class ModelDetails(BaseModel):

@@ -19,11 +19,11 @@ from limner.server.errors import error_body, problem_of
 from limner.server.events import FinalEvent, GeneratedSentence, GeneratedToken, ProbableToken, TokenEvent
 from limner.server.generation_options import StopText
 from limner.server.openai_schemas import (
-    AssistantMessage,
-    Choice,
     ChunkChoice,
     Completion,
+    CompletionAnswer,
     CompletionBody,
+    CompletionChoice,
     CompletionChunk,
     Delta,
     FinishReason,
@@ -82,11 +82,11 @@ async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN4
     )
 
 
-def _choice(index: int, one: GeneratedSentence, body: CompletionBody, stop: StopText) -> Choice:
+def _choice(index: int, one: GeneratedSentence, body: CompletionBody, stop: StopText) -> CompletionChoice:
     text, stopped = stop.cut(one.text)
-    return Choice(
+    return CompletionChoice(
         index=index,
-        message=AssistantMessage(content=text),
+        message=CompletionAnswer(content=text),
         logprobs=_logprobs(one.tokens, body),
         finish_reason="stop" if stopped else _reason(one),
     )

@@ -54,7 +54,7 @@ class ContentPart(OpenAIBody):
     image_url: ImageURL | None = None
 
 
-class ChatMessage(OpenAIBody):
+class CompletionMessage(OpenAIBody):
     """A message of a chat."""
 
     role: str
@@ -97,7 +97,7 @@ class CompletionBody(OpenAIBody):
 
     model: Annotated[str, Field(min_length=1, max_length=300)]
     """Name of a served model; a tag selects one of its languages, such as 'en:de'."""
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1_000)]
+    messages: Annotated[list[CompletionMessage], Field(min_length=1, max_length=1_000)]
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     """Number of sentences: the best of the beam, or samples."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -191,7 +191,7 @@ class Logprobs(BaseModel):
 FinishReason = Literal["stop", "length"]
 
 
-class AssistantMessage(BaseModel):
+class CompletionAnswer(BaseModel):
     """Message of the model."""
 
     role: Literal["assistant"] = "assistant"
@@ -199,11 +199,11 @@ class AssistantMessage(BaseModel):
     refusal: None = None
 
 
-class Choice(BaseModel):
+class CompletionChoice(BaseModel):
     """A generated sentence."""
 
     index: int
-    message: AssistantMessage
+    message: CompletionAnswer
     logprobs: Logprobs | None = None
     finish_reason: FinishReason
 
@@ -225,7 +225,7 @@ class Completion(BaseModel):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[CompletionChoice]
     usage: Usage
 
 

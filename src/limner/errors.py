@@ -27,6 +27,10 @@ class MediaError(LimnerError):
     """An image, audio or video file cannot be decoded, or is too large to be decoded safely."""
 
 
+class ImageTooLargeError(MediaError):
+    """An image has more pixels than are decoded."""
+
+
 class BackboneError(LimnerError):
     """A pre-trained backbone cannot be loaded, or has no such layer."""
 

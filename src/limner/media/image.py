@@ -15,7 +15,7 @@ import PIL
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from limner.errors import MediaError, MissingExtraError
+from limner.errors import ImageTooLargeError, MediaError, MissingExtraError
 from limner.files import open_file
 
 MAX_PIXELS = 89_478_485
@@ -107,6 +107,32 @@ def image_size(source: Path | str | bytes) -> tuple[int, int]:
         raise MediaError(_not_an_image(source, describe_input(source))) from None
 
 
+def require_pixels(source: Path | str | bytes, most: int) -> None:
+    """Check the number of pixels of an image by its header; nothing is decoded.
+
+    Args:
+        source: a file, or its encoded bytes.
+        most: largest number of pixels.
+
+    Raises:
+        MediaError: it has more, or it is missing or not an image.
+    """
+    name = describe_input(source)
+    try:
+        with _opened(source) as stream, Image.open(stream, formats=_formats()) as image:
+            width, height = image.size
+    except MediaError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, str(error)) from None
+    except Exception:  # the decoders raise almost any exception for a damaged file
+        raise MediaError(_not_an_image(source, name)) from None
+    if width * height > most or max(width, height) > MAX_SIDE:
+        raise ImageTooLargeError(
+            f"{name}: too large: {width:,} x {height:,} pixels, expected at most {most:,}; send a smaller copy"
+        )
+
+
 @contextlib.contextmanager
 def _opened(source: Path | str | bytes) -> Iterator[BinaryIO]:
     """Open a file or encoded bytes.
@@ -168,7 +194,7 @@ def _from_array(values: NDArray[Any], name: str) -> Image.Image:
 
 
 def _too_large(name: str, size: str) -> MediaError:
-    return MediaError(
+    return ImageTooLargeError(
         f"{name}: too large to decode safely: {size}, at most {MAX_PIXELS:,} pixels, and {MAX_SIDE:,} on a "
         "side, are decoded; store a smaller copy"
     )

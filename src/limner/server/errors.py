@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from limner.errors import LimnerError, MediaError, MissingExtraError, ResourceError, SettingsError
+from limner.errors import ImageTooLargeError, LimnerError, MediaError, MissingExtraError, ResourceError, SettingsError
 
 STRING_ERRORS = ("/api/", "/translate", "/languages", "/detect", "/frontend/", "/suggest")
 """Beginnings of the paths whose error object is `{"error": "message"}`: Ollama and LibreTranslate."""
@@ -124,6 +124,8 @@ def problem_of(error: BaseException) -> Problem:
     """Return what is answered for an error; an unexpected one is answered without its text."""
     if isinstance(error, ServerError):
         return Problem(error.status, error.kind, str(error), error.param, getattr(error, "retry_after", None))
+    if isinstance(error, ImageTooLargeError):
+        return Problem(413, "too_large_error", str(error), "image")
     if isinstance(error, MediaError):
         return Problem(400, "invalid_image_error", str(error), "image")
     if isinstance(error, SettingsError):

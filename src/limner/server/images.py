@@ -10,8 +10,8 @@ import binascii
 import re
 from urllib.parse import unquote_to_bytes
 
-from limner.media.image import MAX_SIDE, image_size
-from limner.server.errors import InvalidRequestError, TooLargeError
+from limner.media.image import require_pixels
+from limner.server.errors import InvalidRequestError
 from limner.server.settings import ServerSettings
 
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?P<parameters>(;[\w.+-]+=[\w.+-]+)*)(?P<base64>;base64)?,")
@@ -74,13 +74,7 @@ def require_size(data: bytes, settings: ServerSettings) -> None:
     """Check the number of pixels of an image by its header, before it is decoded.
 
     Raises:
+        ImageTooLargeError: it has more than `max_pixels`.
         MediaError: it is not an image.
-        TooLargeError: it has more than `max_pixels`.
     """
-    width, height = image_size(data)
-    if width * height > settings.max_pixels or max(width, height) > MAX_SIDE:
-        raise TooLargeError(
-            f"image of {width:,} x {height:,} pixels: expected at most {settings.max_pixels:,} pixels; send a smaller "
-            "copy",
-            "image",
-        )
+    require_pixels(data, settings.max_pixels)

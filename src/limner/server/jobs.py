@@ -68,7 +68,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     """Check a request, and read its image unless its features are cached; called in a thread that reads images.
 
     Raises:
-        TooLargeError: the image has too many pixels.
+        ImageTooLargeError: the image has too many pixels.
         MediaError: the image cannot be decoded.
         SettingsError: a decoding setting, the prefix, the text or the words to include are not allowed.
     """

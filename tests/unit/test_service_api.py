@@ -1,0 +1,394 @@
+"""The own API of the service, and what protects it."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import struct
+import zlib
+from io import BytesIO
+
+import httpx
+import pytest
+from PIL import Image
+
+from limner.errors import SettingsError
+from limner.inference.captioner import Captioner
+from limner.inference.scorer import Scorer
+from limner.server.app import create_app
+from limner.server.errors import InvalidRequestError
+from limner.server.images import decode_image_text
+from limner.server.models import Models, ServedModel
+from limner.server.protection import Keys
+from limner.server.remote_images import fetch_image
+from limner.server.settings import KEYS_VARIABLE, ServerSettings, read_keys
+
+
+def png(size=(16, 16), colour=(250, 20, 20)):
+    stream = BytesIO()
+    Image.new("RGB", size, colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+IMAGE = png()
+BASE64 = base64.b64encode(IMAGE).decode()
+
+
+@pytest.fixture(scope="module")
+def models(trained):
+    return Models([ServedModel("tiny", "describe", {"en": Captioner.load(trained)}, created=1)])
+
+
+@pytest.fixture
+def ask(models):
+    """Send requests to an application: ask(use, **settings), where `use` takes a client."""
+
+    def ask(use, **settings):
+        async def with_client():
+            app = create_app(ServerSettings.parse({"access_log": False, **settings}), lambda _: models)
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
+            ):
+                client.app = app
+                return await asyncio.wait_for(use(client), 60)
+
+        return asyncio.run(with_client())
+
+    return ask
+
+
+@pytest.fixture
+def post(ask):
+    """Send one request: post(path, body, **settings)."""
+
+    def post(path, body=None, settings=None, **options):
+        return ask(lambda client: client.post(path, json=body, **options), **(settings or {}))
+
+    return post
+
+
+def error_of(response):
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "\n" not in error["message"] and "Traceback" not in error["message"]
+    return error
+
+
+def test_a_caption_has_its_tokens_and_their_log_probabilities(post):
+    answer = post("/v1/describe", {"image": BASE64, "beam_size": 3, "n_best": 2}).json()
+    assert answer["model"] == "tiny" and answer["lang"] == "en" and len(answer["captions"]) == 2
+    best = answer["captions"][0]
+    assert "".join(token["text"] for token in best["tokens"]) == best["text"]
+    assert best["log_prob"] <= sum(token["log_prob"] for token in best["tokens"]) + 1e-5
+
+
+def test_an_upload_and_a_data_url_are_the_same_image(ask):
+    async def both(client):
+        url = {"image": f"data:image/png;base64,{BASE64}", "beam_size": 2}
+        upload = {"image": ("a.png", IMAGE, "image/png")}
+        return await asyncio.gather(
+            client.post("/v1/describe", json=url), client.post("/v1/describe", files=upload, data={"beam_size": "2"})
+        )
+
+    one, other = ask(both)
+    assert one.status_code == 200 and one.json() == other.json()
+
+
+def test_a_stream_has_tokens_and_then_the_response(ask):
+    async def read(client):
+        whole = await client.post("/v1/describe", json={"image": BASE64})
+        return whole.json(), (await client.post("/v1/describe", json={"image": BASE64, "stream": True})).text
+
+    whole, text = ask(read)
+    blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\r\n\r\n") if block]
+    *tokens, done = [(block["event"], json.loads(block["data"])) for block in blocks if "event" in block]
+    assert {name for name, _ in tokens} == {"token"} and done == ("done", whole)
+    assert "".join(token["text"] for _, token in tokens) == whole["captions"][0]["text"]
+
+
+def test_scores_are_those_of_the_scorer(post, models):
+    sentences = ["a red wall", "a blue wall"]
+    answer = post("/v1/score", {"image": BASE64, "sentences": sentences}).json()
+    served = models.get("tiny")
+    expected = Scorer(served.trained(), served.backbone).score([IMAGE] * 2, sentences)
+    assert [one["log_prob"] for one in answer["scores"]] == pytest.approx([one.log_prob for one in expected])
+
+
+def test_an_explanation_has_the_words_of_the_caption(post):
+    answer = post("/v1/explain", {"image": BASE64, "caption": "a red wall"}).json()
+    assert [word["text"] for word in answer["explanation"]["target"]] == ["a", "red", "wall"]
+    assert answer["explanation"]["attention"] is None  # m-RNN has none
+    refused = post("/v1/explain", {"image": BASE64, "caption": "a red wall", "format": "png"})
+    assert refused.status_code == 400 and "attention" in error_of(refused)["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/v1/describe", {}, 422, "image"),
+        ("/v1/describe", {"image": 3}, 422, "image"),
+        ("/v1/describe", {"image": "§§"}, 400, "image"),
+        ("/v1/describe", {"image": base64.b64encode(b"text").decode()}, 400, "image"),
+        ("/v1/describe", {"image": base64.b64encode(IMAGE[:60]).decode()}, 400, "image"),
+        ("/v1/describe", {"image": "/etc/passwd:"}, 400, "image"),
+        ("/v1/describe", {"image": "file:///etc/passwd"}, 400, "image"),
+        ("/v1/describe", {"image": "http://169.254.169.254/"}, 400, "image"),
+        ("/v1/describe", {"image": "data:text/html,<p>"}, 400, "image"),
+        ("/v1/describe", {"image": BASE64, "beam_sise": 3}, 422, "beam_sise"),
+        ("/v1/describe", {"image": BASE64, "beam_size": 0}, 422, "beam_size"),
+        ("/v1/describe", {"image": BASE64, "beam_size": 10**9}, 422, "beam_size"),
+        ("/v1/describe", {"image": BASE64, "beam_size": True}, 422, "beam_size"),
+        ("/v1/describe", {"image": BASE64, "beam_size": 2, "n_best": 3}, 400, "decoding"),
+        ("/v1/describe", {"image": BASE64, "temperature": 2}, 422, None),
+        ("/v1/describe", {"image": BASE64, "model": "other"}, 404, "model"),
+        ("/v1/describe", {"image": BASE64, "lang": "fr"}, 400, "lang"),
+        ("/v1/describe", {"image": BASE64, "must_include": ["zebra"]}, 400, "must_include"),
+        ("/v1/describe", {"image": BASE64, "prefix": "a " * 400}, 400, "prefix"),
+        ("/v1/score", {"image": BASE64, "sentences": []}, 422, "sentences"),
+        ("/v1/score", {"image": BASE64, "sentences": [""]}, 400, None),
+        ("/v1/translate", {"text": "a"}, 400, None),
+        ("/v1/search", {"query": "a"}, 400, None),
+        ("/v1/search", {}, 422, None),
+        ("/v1/nothing", {}, 404, None),
+    ],
+)
+def test_a_wrong_request_is_one_error_object(post, path, body, status, param):
+    response = post(path, body)
+    assert response.status_code == status, response.text
+    error = error_of(response)
+    assert param is None or error["param"] == param or param in error["message"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"image": NaN}', b"[" * 5000])
+def test_a_body_that_is_no_json_object_is_refused(post, content):
+    response = post("/v1/describe", content=content, headers={"Content-Type": "application/json"})
+    assert response.status_code in (400, 422)
+    error_of(response)
+
+
+def test_other_types_of_bodies_are_refused(post):
+    assert post("/v1/describe", content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
+
+
+def test_a_method_that_is_not_allowed(ask):
+    assert ask(lambda client: client.get("/v1/describe")).status_code == 405
+
+
+def test_a_large_body_is_refused_by_its_length_and_by_what_arrives(ask):
+    async def both(client):
+        async def chunks():
+            yield b"x" * 600
+            yield b"x" * 600
+
+        declared = await client.post("/v1/describe", content=b"x" * 1200)
+        return declared, await client.post("/v1/describe", content=chunks())
+
+    for response in ask(both, max_body=1000):
+        assert response.status_code == 413
+        error_of(response)
+
+
+def test_a_slow_body_times_out(ask):
+    async def slow(client):
+        waiting = asyncio.Event()
+
+        async def chunks():
+            yield b"{"
+            await waiting.wait()
+
+        return await client.post("/v1/describe", content=chunks())
+
+    assert ask(slow, body_timeout=0.05).status_code == 408
+
+
+@pytest.mark.parametrize("size", [(200, 200), (20_000, 2)])
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(post, size, monkeypatch):
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
+    stream = base64.b64encode(png_bytes(size)).decode()
+    response = post("/v1/describe", {"image": stream}, settings={"max_pixels": 30_000})
+    assert response.status_code == 413
+    assert "pixels" in error_of(response)["message"]
+
+
+def png_bytes(size):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def test_keys_are_required_where_there_are_some(ask, tmp_path, monkeypatch):
+    monkeypatch.setenv(KEYS_VARIABLE, "fromvariable")
+    (tmp_path / "keys").write_text("# for the museum\nfirst-key\nsecond-key\n")
+
+    async def several(client):
+        statuses = []
+        for key in (None, "wrong", "first-key", "second-key", "fromvariable"):
+            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+            statuses.append((await client.get("/v1/models", headers=headers)).status_code)
+        return statuses, (await client.get("/health")).status_code, (await client.get("/")).status_code
+
+    assert ask(several, key_file=str(tmp_path / "keys")) == ([401, 401, 200, 200, 200], 200, 200)
+
+
+def test_every_key_is_compared_in_constant_time(monkeypatch):
+    compared = []
+    monkeypatch.setattr("hmac.compare_digest", lambda one, other: compared.append(one) or one == other)
+    assert Keys(["a", "b", "c"]).accepts("a")
+    assert compared == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "two words\n"])
+def test_a_file_without_usable_keys_is_an_error(tmp_path, text):
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(SettingsError, match="key"):
+        read_keys(ServerSettings(key_file=str(tmp_path / "keys")))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("192.168.1.7:80", 200),
+        ("museum.example", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+    ],
+)
+def test_only_known_names_of_the_host_are_answered(ask, host, status):
+    response = ask(lambda client: client.get("/health", headers={"Host": host}), allowed_hosts=["museum.example"])
+    assert response.status_code == status
+
+
+def test_pages_of_other_sites_may_ask_only_where_they_are_named(ask):
+    def origin(client):
+        return client.get("/health", headers={"Origin": "https://museum.example"})
+
+    assert "access-control-allow-origin" not in ask(origin).headers
+    allowed = ask(origin, cors_origins=["https://museum.example"])
+    assert allowed.headers["access-control-allow-origin"] == "https://museum.example"
+
+
+def test_every_response_has_security_headers(ask):
+    async def several(client):
+        return [await client.get(path) for path in ("/", "/health", "/nothing")]
+
+    for response in ask(several):
+        assert "default-src 'none'" in response.headers["content-security-policy"]
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert "server" not in response.headers
+
+
+def test_the_log_has_no_contents(ask, caplog):
+    async def several(client):
+        await client.post("/v1/describe?secret=1", json={"image": BASE64})
+
+    with caplog.at_level("INFO", logger="limner.access"):
+        ask(several, access_log=True)
+    (line,) = [json.loads(record.getMessage()) for record in caplog.records if record.name == "limner.access"]
+    assert line["path"] == "/v1/describe" and line["status"] == 200 and line["seconds"] > 0
+    assert "secret" not in json.dumps(line) and BASE64[:20] not in json.dumps(line)
+
+
+def test_metrics_count_requests_by_route_and_status(ask):
+    async def several(client):
+        await client.post("/v1/describe", json={"image": BASE64})
+        await client.get("/never/heard/of")
+        return (await client.get("/metrics")).text
+
+    text = ask(several)
+    assert 'limner_requests_total{method="POST",route="/v1/describe",status="200"} 1.0' in text
+    assert "never" not in text
+
+
+def test_a_client_that_leaves_frees_its_place(ask):
+    async def leave(client):
+        engine = client.app.state.engine
+        go, loop = asyncio.Event(), asyncio.get_running_loop()
+        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
+        body = json.dumps({"image": BASE64}).encode()
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/describe", "raw_path": b"/v1/describe", "query_string": b"",
+            "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")], "client": ("test", 1),
+            "http_version": "1.1", "scheme": "http", "server": ("localhost", 80), "root_path": "",
+        }  # fmt: skip
+        messages = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": body})
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        running = asyncio.ensure_future(client.app(scope, messages.get, send))
+        while not engine.active:
+            await asyncio.sleep(0)
+        messages.put_nowait({"type": "http.disconnect"})
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        assert engine.active == 0 and sent == []
+        go.set()
+
+    ask(leave)
+
+
+def test_overload_is_refused_with_the_time_to_wait(ask):
+    async def overload(client):
+        engine = client.app.state.engine
+        go, loop = asyncio.Event(), asyncio.get_running_loop()
+        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
+        first = [asyncio.ensure_future(client.post("/v1/describe", json={"image": BASE64})) for _ in range(2)]
+        while engine.active < 2:
+            await asyncio.sleep(0)
+        refused = await client.post("/v1/describe", json={"image": BASE64})
+        go.set()
+        return refused, [one.status_code for one in await asyncio.gather(*first)]
+
+    refused, statuses = ask(overload, max_queue=2)
+    assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
+    assert statuses == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BASE64, IMAGE),
+        (f"data:image/png;base64,{BASE64}", IMAGE),
+        (f"data:image/png;name=a.png;base64,{BASE64}", IMAGE),
+        ("\n".join(BASE64[start : start + 76] for start in range(0, len(BASE64), 76)), IMAGE),
+        (BASE64.rstrip("="), IMAGE),
+        ("data:image/png,%00a", b"\x00a"),
+    ],
+)
+def test_images_in_text(text, expected):
+    assert decode_image_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "found"),
+    [
+        ("http://other.example/a.png", ("museum.example",), None),
+        ("http://museum.example@evil.example/", ("museum.example",), None),
+        ("http://museum.example/a.png", ("museum.example",), "127.0.0.1"),
+        ("http://museum.example/a.png", ("museum.example",), "169.254.169.254"),
+        ("http://museum.example/a.png", ("museum.example",), "::ffff:10.0.0.1"),
+        ("http://[::1]/a.png", ("museum.example",), None),
+        ("http:///a.png", ("",), None),
+    ],
+)
+def test_urls_of_other_hosts_and_private_addresses_are_not_fetched(url, hosts, found, monkeypatch):
+    monkeypatch.setattr("socket.create_connection", lambda *_, **__: pytest.fail("connected"))
+
+    async def fetch():
+        async def resolve(*_, **__):
+            return [(0, 0, 0, "", (found, 80))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+        return await fetch_image(url, ServerSettings(image_hosts=hosts), "image")
+
+    with pytest.raises(InvalidRequestError):
+        asyncio.run(fetch())

@@ -1,0 +1,304 @@
+"""Requests that are computed together have the results of requests that are computed alone."""
+
+import asyncio
+from dataclasses import replace
+from io import BytesIO
+
+import pytest
+import torch
+from PIL import Image
+from toy_translation import learn, text_collection
+
+from limner.data.examples import Example, collate
+from limner.inference.captioner import Captioner
+from limner.inference.new_images import new_item
+from limner.inference.translator import Translator
+from limner.models.protocols import device_of
+from limner.server import batching
+from limner.server.batching import common_prefix, concatenate, split
+from limner.server.engine import Engine
+from limner.server.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    NotSupportedError,
+    QueueFullError,
+    RequestTimeoutError,
+    StoppingError,
+)
+from limner.server.events import FinalEvent, TokenEvent
+from limner.server.models import Models, ServedModel
+from limner.server.sentences import token_texts
+from limner.server.settings import ServerSettings
+
+COLOURS = [(250, 20, 20), (20, 250, 20), (20, 20, 250), (250, 250, 250), (90, 120, 20), (200, 20, 200)]
+DECODING = [
+    {"beam_size": 1},
+    {"beam_size": 3, "n_best": 2},
+    {"beam_size": 4, "n_best": 4, "length_penalty": 1.0, "min_length": 2},
+    {"sample": {"seed": 4, "temperature": 1.5}},
+    {"beam_size": 3, "n_best": 3, "sample": {"seed": 1, "top_p": 0.9}},
+]
+
+
+def png(colour, size=16):
+    stream = BytesIO()
+    Image.new("RGB", (size, size), colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+IMAGES = [png(colour, 16 + number) for number, colour in enumerate(COLOURS)]
+
+
+@pytest.fixture(scope="module")
+def captioner(trained):
+    return Captioner.load(trained)
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translator")
+    return Translator.load(learn(text_collection(folder / "texts"), folder / "run"))
+
+
+@pytest.fixture(scope="module")
+def models(captioner, translator):
+    return Models(
+        [
+            ServedModel("tiny", "describe", {"en": captioner}),
+            ServedModel("toy", "translate", {"en": translator}, source="de"),
+        ]
+    )
+
+
+@pytest.fixture
+def run(models):
+    """Run a coroutine function of an engine with some settings."""
+
+    def run(use, **settings):
+        async def with_engine():
+            engine = Engine(models, ServerSettings.parse(settings))
+            engine.start()
+            try:
+                return await asyncio.wait_for(use(engine), 60)
+            finally:
+                await asyncio.wait_for(engine.stop(), 60)
+
+        return asyncio.run(with_engine())
+
+    return run
+
+
+def assert_same(final, expected):
+    assert [one.text for one in final.sentences] == [one.text for one in expected]
+    for one, other in zip(final.sentences, expected, strict=True):
+        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-5)
+        assert tuple(token.token_id for token in one.tokens) == other.ids
+        assert one.ended == other.ended
+
+
+def test_captions_of_all_kinds_of_decoding_together_are_those_of_single_requests(run, captioner):
+    asked = [(image, decoding) for image in IMAGES for decoding in DECODING]
+
+    async def together(engine):
+        return await asyncio.gather(*(engine.describe_all(image, decoding=decoding) for image, decoding in asked))
+
+    for (image, decoding), final in zip(asked, run(together), strict=True):
+        assert_same(final, captioner.describe([image], **decoding)[0])
+
+
+def test_a_request_that_joins_while_others_are_decoded_changes_nothing(run, captioner):
+    decoding = {"beam_size": 1, "min_length": 10}
+
+    async def one_after_the_other(engine):
+        streams = []
+        for image in IMAGES:
+            streams.append(await engine.describe(image, decoding=decoding))
+            await anext(streams[-1])  # its first token is decided: the others are in the middle of their sentences
+        return await asyncio.gather(*(stream.final() for stream in streams))
+
+    for image, final in zip(IMAGES, run(one_after_the_other), strict=True):
+        assert_same(final, captioner.describe([image], **decoding)[0])
+
+
+def test_translations_of_different_lengths_together_are_those_of_single_requests(run, translator):
+    texts = ["eins", "eins zwei", "drei", "zwei drei", "drei eins", "eins eins"]
+
+    async def together(engine):
+        return await asyncio.gather(*(engine.translate_all(text, decoding={"beam_size": 3}) for text in texts))
+
+    for text, final in zip(texts, run(together), strict=True):
+        assert_same(final, translator.translate([text], beam_size=3)[0])
+
+
+@pytest.mark.parametrize("decoding", DECODING, ids=str)
+def test_the_tokens_of_a_stream_are_the_best_sentence(run, decoding):
+    async def read(engine):
+        return [event async for event in await engine.describe(IMAGES[0], decoding=decoding)]
+
+    *tokens, final = run(read)
+    assert isinstance(final, FinalEvent) and all(isinstance(token, TokenEvent) for token in tokens)
+    assert [token.position for token in tokens] == list(range(len(tokens)))
+    assert "".join(token.text for token in tokens) == final.best.text
+    assert [token.log_prob for token in tokens] == pytest.approx([one.log_prob for one in final.best.tokens])
+
+
+def test_the_log_probabilities_of_the_tokens_are_those_of_the_model(run, captioner):
+    async def describe(engine):
+        return await engine.describe_all(IMAGES[1], decoding={"beam_size": 4})
+
+    best = run(describe).best
+    ids = [token.token_id for token in best.tokens]
+    features = captioner.features_of([IMAGES[1]]).take([new_item(IMAGES[1])])[0]
+    model = captioner.models[0].model
+    batch = collate([Example("", ids, None, features)]).to(device_of(model))
+    with torch.no_grad():
+        log_probs = model(batch).logits[0].log_softmax(-1)
+    expected = [float(log_probs[position, token]) for position, token in enumerate(ids)]
+    assert [token.log_prob for token in best.tokens] == pytest.approx(expected, abs=1e-4)
+
+
+def test_must_include_and_a_prefix_hold_beside_free_requests(run):
+    async def both(engine):
+        free = engine.describe_all(IMAGES[0], decoding={"beam_size": 3})
+        bound = engine.describe_all(IMAGES[0], decoding={"beam_size": 3}, must_include=["blue"])
+        begun = engine.describe_all(IMAGES[0], decoding={"beam_size": 3}, prefix="look ,")
+        return await asyncio.gather(free, bound, begun)
+
+    free, bound, begun = run(both)
+    assert "blue" not in free.best.text and "blue" in bound.best.text
+    assert begun.best.text.startswith("look")
+
+
+def test_an_image_that_is_sent_again_is_not_encoded_again(run):
+    async def twice(engine):
+        first = await engine.describe_all(IMAGES[0], decoding={"beam_size": 2})
+        stream = await engine.describe(IMAGES[0], decoding={"beam_size": 2})
+        assert stream.job.pixels is None
+        return first, await stream.final()
+
+    first, second = run(twice)
+    assert second == first
+
+
+def test_a_closed_stream_frees_its_place_and_does_not_disturb_the_others(run, captioner):
+    decoding = {"beam_size": 1, "min_length": 11}
+
+    async def leave(engine):
+        streams = [await engine.describe(image, decoding=decoding) for image in IMAGES[:3]]
+        await anext(streams[1])
+        await streams[1].aclose()
+        assert engine.active == 2
+        return [await streams[0].final(), await streams[2].final()]
+
+    for image, final in zip((IMAGES[0], IMAGES[2]), run(leave), strict=True):
+        assert_same(final, captioner.describe([image], **decoding)[0])
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back(run):
+    async def fill(engine):
+        streams = [await engine.describe(image) for image in IMAGES[:2]]
+        with pytest.raises(QueueFullError) as refused:
+            await engine.describe(IMAGES[2])
+        assert refused.value.retry_after > 0
+        for stream in streams:
+            await stream.final()
+        return await engine.describe_all(IMAGES[2])
+
+    assert run(fill, max_queue=2).best.text
+
+
+def test_a_request_that_takes_too_long_ends(run):
+    async def wait(engine):
+        blocked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        waiting = engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(blocked.wait(), loop).result())
+        with pytest.raises(RequestTimeoutError):
+            await engine.describe_all(IMAGES[0])
+        blocked.set()
+        await asyncio.wrap_future(waiting)
+        assert engine.active == 0
+
+    run(wait, timeout=0.2)
+
+
+def test_stopping_finishes_accepted_requests_and_refuses_new_ones(run):
+    async def stop(engine):
+        streams = [await engine.describe(image) for image in IMAGES]
+        stopping = asyncio.ensure_future(engine.stop())
+        await asyncio.sleep(0)
+        with pytest.raises(StoppingError):
+            await engine.describe(IMAGES[0])
+        finals = [await stream.final() for stream in streams]
+        await stopping
+        engine.stop = lambda: asyncio.sleep(0)
+        return finals
+
+    assert all(final.best.text for final in run(stop))
+
+
+def test_models_and_languages_are_found_by_name(run):
+    async def ask(engine):
+        with pytest.raises(NotFoundError, match="did you mean 'tiny'"):
+            await engine.describe(IMAGES[0], model="tinny")
+        with pytest.raises(NotSupportedError):
+            await engine.describe(IMAGES[0], model="toy")
+        with pytest.raises(InvalidRequestError, match="generates en"):
+            await engine.describe(IMAGES[0], lang="fr")
+        with pytest.raises(NotSupportedError, match="de to en"):
+            await engine.translate("eins", source="fr")
+        assert engine.active == 0
+
+    run(ask)
+
+
+def test_an_error_of_one_request_is_its_own(run, captioner, monkeypatch):
+    encode = batching.collate
+
+    def failing(examples):
+        if any("broken" in one.id for one in examples):
+            raise ValueError("broken")
+        return encode(examples)
+
+    monkeypatch.setattr(batching, "collate", failing)
+
+    async def ask(engine):
+        streams = [await engine.describe(image) for image in IMAGES[:3]]
+        job = streams[1].job
+        job.one = job.one._replace(item=replace(job.one.item, id="broken"))
+        return await asyncio.gather(*(stream.final() for stream in streams), return_exceptions=True)
+
+    async def held(engine):
+        loop, go = asyncio.get_running_loop(), asyncio.Event()
+        engine._worker.call(lambda: asyncio.run_coroutine_threadsafe(go.wait(), loop).result())
+        asking = asyncio.ensure_future(ask(engine))
+        while engine.active < 3:
+            await asyncio.sleep(0)
+        await asyncio.wait([asking], timeout=0.2)
+        go.set()
+        return await asking
+
+    first, second, third = run(held)
+    assert isinstance(second, ValueError)
+    assert_same(first, captioner.describe([IMAGES[0]])[0])
+    assert_same(third, captioner.describe([IMAGES[2]])[0])
+
+
+def test_memories_are_split_as_they_were_concatenated():
+    trees = [([torch.full((rows, 2), float(rows))], (None, torch.arange(rows))) for rows in (1, 3, 2)]
+    joined = concatenate(trees)
+    for part, tree in zip(split(joined, [1, 3, 2]), trees, strict=True):
+        assert torch.equal(part[0][0], tree[0][0]) and torch.equal(part[1][1], tree[1][1]) and part[1][0] is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"), [([1, 2], [1, 2, 3], [1, 2]), ([1, 2], [3], []), ([], [1], []), ([4, 5], [4, 6], [4])]
+)
+def test_the_common_prefix_of_two_sentences(one, other, expected):
+    assert common_prefix(one, other) == expected
+
+
+def test_texts_of_tokens_join_to_the_sentence(captioner):
+    tokenizer = captioner.tokenizer
+    for sentence in ("look , a red wall", "a blue wall", ""):
+        ids = tokenizer.encode(sentence)
+        assert "".join(token_texts(tokenizer, ids)) == tokenizer.decode(ids, detokenise=True)

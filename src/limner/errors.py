@@ -47,6 +47,10 @@ class FolderError(LimnerError):
     """The index of a folder of images is missing, damaged, or was made with another model."""
 
 
+class MetadataError(LimnerError):
+    """Metadata of an image file, or its sidecar, cannot be read or written."""
+
+
 class WriteError(RunError):
     """A file cannot be written, for example because the disk is full."""
 

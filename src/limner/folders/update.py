@@ -128,14 +128,16 @@ class Updater:
         """Caption images, and write what is known of them."""
         features = {str(self._folder / image.file.path): image.features for image in images}
         captioner = self._captioner.with_features(FeaturesByPath(features))
-        captions = captioner.describe([Path(path) for path in features], batch_size=batch_size, n_best=1)
+        paths = [Path(path) for path in features]
+        with_tags = captioner.tagger is not None
+        captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags)
         rows = [
             ImageRow(
                 image.file.digest,
                 best.text,
                 best.log_prob,
                 getattr(best, "confidence", None),
-                tuple(getattr(best, "tags", ())),
+                tuple(tag.word for tag in best.tags),
                 image.file.thumbnail,
             )
             for image, (best, *_) in zip(images, captions, strict=True)

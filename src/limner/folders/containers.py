@@ -1,0 +1,264 @@
+"""XMP packets in image files: JPEG (APP1), PNG (iTXt) and WebP (chunk XMP), without a change of anything else.
+
+The compressed image data and all other metadata are copied byte by byte. A file whose structure is damaged, or has a
+structure that a new packet could break, is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from limner.errors import MetadataError
+
+_JPEG_XMP = b"http://ns.adobe.com/xap/1.0/\0"
+_JPEG_EXTENDED_XMP = b"http://ns.adobe.com/xmp/extension/\0"
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_PNG_KEYWORD = b"XML:com.adobe.xmp"
+_PNG_PROFILES = (b"Raw profile type xmp", b"Raw profile type APP1")
+_MAX_JPEG_PACKET = 65535 - 2 - len(_JPEG_XMP)
+_MAX_INFLATED = 16 << 20
+_WEBP_XMP_FLAG, _WEBP_ALPHA_FLAG = 0x04, 0x10
+
+
+class Part(NamedTuple):
+    """A segment or chunk of a file, with its header and padding."""
+
+    name: bytes
+    """Marker of a segment, or type of a chunk."""
+    data: bytes
+    """All bytes."""
+    payload: bytes
+    """Bytes without header, checksum and padding."""
+
+
+def read_packet(data: bytes) -> bytes | None:
+    """Return the XMP packet of an image file; None if it has none.
+
+    Raises:
+        MetadataError: the format is another one, or the file is damaged.
+    """
+    return _container(data).read(data)
+
+
+def write_packet(data: bytes, packet: bytes) -> bytes:
+    """Return an image file with another XMP packet.
+
+    Raises:
+        MetadataError: as for `read_packet`; the packet is too large for the format; or the file has parts that refer to
+            positions in it.
+    """
+    container = _container(data)
+    written = container.write(data, packet)
+    if container.read(written) != packet:  # whatever the reason, nothing is written then
+        raise MetadataError("cannot hold the packet; write a sidecar with --write xmp")
+    return written
+
+
+class _Container(NamedTuple):
+    read: Callable[[bytes], bytes | None]
+    write: Callable[[bytes, bytes], bytes]
+
+
+def _container(data: bytes) -> _Container:
+    if data.startswith(b"\xff\xd8\xff"):
+        return _Container(_read_jpeg, _write_jpeg)
+    if data.startswith(_PNG_SIGNATURE):
+        return _Container(_read_png, _write_png)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _Container(_read_webp, _write_webp)
+    raise MetadataError("expected JPEG, PNG or WebP, found another format; write a sidecar with --write xmp")
+
+
+def _damaged(reason: str) -> MetadataError:
+    return MetadataError(f"damaged file ({reason}); copy it again from its source")
+
+
+def _only(parts: list[Part]) -> Part | None:
+    if len(parts) > 1:
+        raise MetadataError(f"expected one XMP packet, found {len(parts)}; write a sidecar with --write xmp")
+    return parts[0] if parts else None
+
+
+def _segments(data: bytes) -> Iterator[Part]:
+    """Yield the segments of a JPEG file up to the image data, which is the last part."""
+    position = 2
+    while True:
+        start = position
+        if data[position : position + 1] != b"\xff":
+            raise _damaged(f"no marker at byte {position:,}")
+        while data[position : position + 1] == b"\xff":  # fill bytes
+            position += 1
+        marker = data[position : position + 1]
+        if marker == b"\xda":  # start of the image data
+            if data.rfind(b"\xff\xd9") < position:
+                raise _damaged("its end is missing")
+            yield Part(marker, data[start:], b"")
+            return
+        header = data[position + 1 : position + 3]
+        size = int.from_bytes(header, "big")
+        if marker in (b"", b"\xd9", b"\x00") or len(header) < 2 or size < 2 or position + 1 + size > len(data):
+            raise _damaged("a segment is cut off")
+        yield Part(marker, data[start : position + 1 + size], data[position + 3 : position + 1 + size])
+        position += 1 + size
+
+
+def _is_jpeg_xmp(part: Part) -> bool:
+    return part.name == b"\xe1" and part.payload.startswith(_JPEG_XMP)
+
+
+def _read_jpeg(data: bytes) -> bytes | None:
+    parts = list(_segments(data))
+    if any(part.name == b"\xe1" and part.payload.startswith(_JPEG_EXTENDED_XMP) for part in parts):
+        raise MetadataError("has an extended XMP packet, which is not changed; write a sidecar with --write xmp")
+    found = _only([part for part in parts if _is_jpeg_xmp(part)])
+    return None if found is None else found.payload.removeprefix(_JPEG_XMP)
+
+
+def _write_jpeg(data: bytes, packet: bytes) -> bytes:
+    _read_jpeg(data)
+    if len(packet) > _MAX_JPEG_PACKET:
+        raise MetadataError(
+            f"expected a packet of at most {_MAX_JPEG_PACKET:,} bytes in a JPEG file, got {len(packet):,}; write a "
+            "sidecar with --write xmp"
+        )
+    parts = list(_segments(data))
+    if any(part.name == b"\xe2" and part.payload.startswith(b"MPF\0") for part in parts):
+        raise MetadataError(
+            "contains several images (MPF), whose positions a new packet would change; write a sidecar with --write xmp"
+        )
+    payload = _JPEG_XMP + packet
+    new = b"\xff\xe1" + (len(payload) + 2).to_bytes(2, "big") + payload
+    kept = [new if _is_jpeg_xmp(part) else part.data for part in parts]
+    if new not in kept:  # after the segments that have to be the first: JFIF and Exif
+        first = 0
+        while parts[first].name == b"\xe0" or parts[first].payload.startswith(b"Exif\0"):
+            first += 1
+        kept.insert(first, new)
+    return data[:2] + b"".join(kept)
+
+
+def _png_chunks(data: bytes) -> Iterator[Part]:
+    """Yield the chunks of a PNG file; what follows the last one is a part without a name."""
+    position = len(_PNG_SIGNATURE)
+    first = True
+    while True:
+        header = data[position : position + 8]
+        size = int.from_bytes(header[:4], "big")
+        end = position + 12 + size
+        if len(header) < 8 or end > len(data):
+            raise _damaged("a chunk is cut off")
+        name, payload = header[4:], data[position + 8 : end - 4]
+        if zlib.crc32(name + payload) != int.from_bytes(data[end - 4 : end], "big"):
+            raise _damaged("a chunk does not have its checksum")
+        if first != (name == b"IHDR"):
+            raise _damaged("its header is not where it should be")
+        yield Part(name, data[position:end], payload)
+        first, position = False, end
+        if name == b"IEND":
+            yield Part(b"", data[position:], b"")
+            return
+
+
+def _is_png_xmp(part: Part) -> bool:
+    return part.name == b"iTXt" and part.payload.startswith(_PNG_KEYWORD + b"\0")
+
+
+def _read_png(data: bytes) -> bytes | None:
+    parts = list(_png_chunks(data))
+    if any(part.name in (b"tEXt", b"zTXt", b"iTXt") and part.payload.startswith(_PNG_PROFILES) for part in parts):
+        raise MetadataError("has XMP in a form that is not changed (raw profile); write a sidecar with --write xmp")
+    found = _only([part for part in parts if _is_png_xmp(part)])
+    if found is None:
+        return None
+    body = found.payload[len(_PNG_KEYWORD) + 1 :]
+    compressed, fields = body[:1], body[2:].split(b"\0", 2)
+    if len(body) < 2 or len(fields) != 3 or compressed not in (b"\0", b"\1"):
+        raise _damaged("its XMP chunk is cut off")
+    return _inflate(fields[2]) if compressed == b"\1" else fields[2]
+
+
+def _inflate(compressed: bytes) -> bytes:
+    try:
+        inflater = zlib.decompressobj()
+        packet = inflater.decompress(compressed, _MAX_INFLATED)
+    except zlib.error:
+        raise _damaged("its XMP chunk cannot be decompressed") from None
+    if not inflater.eof:
+        raise _damaged(f"its XMP chunk is cut off, or larger than {_MAX_INFLATED:,} bytes")
+    return packet
+
+
+def _write_png(data: bytes, packet: bytes) -> bytes:
+    _read_png(data)
+    payload = _PNG_KEYWORD + b"\0\0\0\0\0" + packet
+    chunk = b"iTXt" + payload
+    new = len(payload).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    parts = list(_png_chunks(data))
+    kept = [new if _is_png_xmp(part) else part.data for part in parts]
+    if new not in kept:
+        kept.insert(1, new)  # after the header
+    return _PNG_SIGNATURE + b"".join(kept)
+
+
+def _webp_chunks(data: bytes) -> list[Part]:
+    if int.from_bytes(data[4:8], "little") + 8 != len(data):
+        raise _damaged("its size is not the one in its header")
+    parts, position = [], 12
+    while position < len(data):
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        end = position + 8 + size + size % 2
+        if position + 8 > len(data) or end > len(data):
+            raise _damaged("a chunk is cut off")
+        payload = data[position + 8 : position + 8 + size]
+        parts.append(Part(data[position : position + 4], data[position:end], payload))
+        position = end
+    if not parts or parts[0].name not in (b"VP8X", b"VP8 ", b"VP8L"):
+        raise _damaged("its first chunk is not that of an image")
+    return parts
+
+
+def _read_webp(data: bytes) -> bytes | None:
+    found = _only([part for part in _webp_chunks(data) if part.name == b"XMP "])
+    return None if found is None else found.payload
+
+
+def _write_webp(data: bytes, packet: bytes) -> bytes:
+    _read_webp(data)
+    parts = _webp_chunks(data)
+    header = _webp_header(parts[0])
+    new = _webp_chunk(b"XMP ", packet)
+    rest = parts[1:] if parts[0].name == b"VP8X" else parts
+    kept = [new if part.name == b"XMP " else part.data for part in rest]
+    if new not in kept:
+        kept.append(new)
+    body = b"WEBP" + header + b"".join(kept)
+    return b"RIFF" + len(body).to_bytes(4, "little") + body
+
+
+def _webp_chunk(name: bytes, payload: bytes) -> bytes:
+    return name + len(payload).to_bytes(4, "little") + payload + b"\0" * (len(payload) % 2)
+
+
+def _webp_header(first: Part) -> bytes:
+    """Return the extended header of a file with XMP; simple files have none."""
+    payload = first.payload
+    if first.name == b"VP8X":
+        if len(payload) < 10:
+            raise _damaged("its header is cut off")
+        return _webp_chunk(b"VP8X", bytes([payload[0] | _WEBP_XMP_FLAG]) + payload[1:])
+    flags = _WEBP_XMP_FLAG
+    if first.name == b"VP8L":
+        if len(payload) < 5 or payload[0] != 0x2F:
+            raise _damaged("its image data has no signature")
+        bits = int.from_bytes(payload[1:5], "little")
+        width, height = bits & 0x3FFF, bits >> 14 & 0x3FFF  # both minus one
+        flags |= _WEBP_ALPHA_FLAG if bits >> 28 & 1 else 0
+    else:
+        if payload[3:6] != b"\x9d\x01\x2a" or len(payload) < 10:
+            raise _damaged("its image data has no signature")
+        width, height = ((size & 0x3FFF) - 1 for size in struct.unpack("<HH", payload[6:10]))
+    sizes = width.to_bytes(3, "little") + height.to_bytes(3, "little")
+    return _webp_chunk(b"VP8X", bytes([flags, 0, 0, 0]) + sizes)

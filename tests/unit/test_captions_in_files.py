@@ -1,0 +1,299 @@
+"""Captions in image files and sidecars: what is written, what stays as it was, and what is refused."""
+
+import io
+import os
+import shutil
+import struct
+import subprocess
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageCms, PngImagePlugin
+
+from limner.errors import MetadataError
+from limner.folders.captions import (
+    caption_in_file,
+    caption_of_sidecar,
+    embed_caption,
+    sidecar_path,
+    write_sidecar,
+)
+from limner.folders.containers import read_packet, write_packet
+from limner.folders.xmp import add_caption, find_captions
+
+FOREIGN = (
+    b'<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/"><!-- kept -->'
+    b'<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about="" '
+    b'xmlns:xmp="http://ns.adobe.com/xap/1.0/" xmp:Rating="4" xmlns:own="http://example.org/own/">'
+    b"<own:list><rdf:Bag><rdf:li>one</rdf:li></rdf:Bag></own:list>%s</rdf:Description></rdf:RDF></x:xmpmeta>"
+    b'<?xpacket end="w"?>'
+)
+DESCRIBED = (
+    b'<dc:description xmlns:dc="http://purl.org/dc/elements/1.1/"><rdf:Alt><rdf:li xml:lang="x-default">Grandma'
+    b'</rdf:li><rdf:li xml:lang="fr">Grand-m\xc3\xa8re</rdf:li></rdf:Alt></dc:description>'
+)
+JPEG_XMP, EXTENDED = b"http://ns.adobe.com/xap/1.0/\0", b"http://ns.adobe.com/xmp/extension/\0"
+FORMATS = ["JPEG", "PNG", "WEBP", "WEBP lossless"]
+
+
+def pixels():
+    values = np.random.default_rng(1).integers(0, 256, (24, 33, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def encoded(format_, **options):
+    stream = io.BytesIO()
+    name, _, lossless = format_.partition(" ")
+    if lossless:
+        options["lossless"] = True
+    pixels().save(stream, name, **options)
+    return stream.getvalue()
+
+
+def opened(path):
+    image = Image.open(io.BytesIO(path.read_bytes()))
+    image.load()
+    return image
+
+
+def segment(payload, marker=0xE1):
+    return bytes([0xFF, marker]) + (len(payload) + 2).to_bytes(2, "big") + payload
+
+
+def chunk(name, payload):
+    return len(payload).to_bytes(4, "big") + name + payload + zlib.crc32(name + payload).to_bytes(4, "big")
+
+
+def with_packets(*payloads):
+    data = encoded("JPEG")
+    return data[:2] + b"".join(map(segment, payloads)) + data[2:]
+
+
+@pytest.fixture(params=FORMATS)
+def photo(request, tmp_path):
+    suffix = request.param.partition(" ")[0].lower()
+    path = tmp_path / f"photo.{suffix}"
+    exif = Image.Exif()
+    exif[0x0110] = "a camera"
+    path.write_bytes(
+        encoded(
+            request.param,
+            exif=exif.tobytes(),
+            icc_profile=ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes(),
+        )
+    )
+    return path
+
+
+def test_a_caption_is_embedded_and_nothing_else_changes(photo):
+    os.utime(photo, (10**9, 10**9))
+    photo.chmod(0o640)
+    before = opened(photo)
+    assert embed_caption(photo, "Äpfel & <birds> in the snow", "en")
+    assert caption_in_file(photo) == "Äpfel & <birds> in the snow"
+    after = opened(photo)
+    assert after.tobytes() == before.tobytes()
+    assert after.info["icc_profile"] == before.info["icc_profile"]
+    assert dict(after.getexif()) == dict(before.getexif())
+    assert (photo.stat().st_mtime, photo.stat().st_mode & 0o777) == (10**9, 0o640)
+    assert [path.name for path in photo.parent.iterdir()] == [photo.name]
+
+
+def test_replacing_a_caption_restores_the_bytes_of_the_rest(photo):
+    embed_caption(photo, "one", "en")
+    once = photo.read_bytes()
+    assert not embed_caption(photo, "two", "en")
+    assert photo.read_bytes() == once
+    assert embed_caption(photo, "two", "en", replace=True)
+    assert caption_in_file(photo) == "two"
+    assert embed_caption(photo, "one", "en", replace=True)
+    assert photo.read_bytes() == once
+
+
+def test_a_simple_webp_file_gets_its_size_in_the_extended_header(tmp_path):
+    for format_ in ("WEBP", "WEBP lossless"):
+        path = tmp_path / "photo.webp"
+        path.write_bytes(encoded(format_))
+        embed_caption(path, "a caption", "en")
+        assert opened(path).size == (33, 24)
+        assert opened(path).tobytes() == Image.open(io.BytesIO(encoded(format_))).tobytes()
+
+
+def test_other_properties_of_a_packet_are_kept():
+    written = add_caption(FOREIGN % b"", "a dog", "en")
+    for kept in (
+        b'xmp:Rating="4"',
+        b"<!-- kept -->",
+        b"<own:list>",
+        b'<?xpacket end="w"?>',
+        b"W5M0MpCehiHzreSzNTczkc9d",
+    ):
+        assert kept in written
+    assert find_captions(written) == ["a dog", "a dog"]
+
+
+def test_texts_in_other_languages_are_kept():
+    written = add_caption(FOREIGN % DESCRIBED, "Oma", "de").decode()
+    assert "Grand-mère" in written and "Grandma" not in written
+    assert written.count('xml:lang="de"') == 2  # description and alternative text
+
+
+def test_a_caption_of_a_person_is_kept_unless_it_is_replaced(tmp_path):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(with_packets(JPEG_XMP + FOREIGN % DESCRIBED))
+    before = path.read_bytes()
+    assert not embed_caption(path, "a woman", "en")
+    assert path.read_bytes() == before
+    exif = Image.Exif()
+    exif[0x010E] = "Grandma 1950"
+    path.write_bytes(encoded("JPEG", exif=exif.tobytes()))
+    assert caption_in_file(path) == "Grandma 1950"
+    assert not embed_caption(path, "a woman", "en")
+
+
+def test_sidecars_are_merged(tmp_path):
+    image = tmp_path / "photo.jpg"
+    assert [sidecar_path(image, name).name for name in ("full", "stem")] == ["photo.jpg.xmp", "photo.xmp"]
+    sidecar_path(image).write_bytes(FOREIGN % b"")
+    assert write_sidecar(image, "a dog", "en")
+    assert b'xmp:Rating="4"' in sidecar_path(image).read_bytes()
+    assert not write_sidecar(image, "a cat", "en")
+    assert write_sidecar(image, "a cat", "en", replace=True)
+    assert caption_of_sidecar(image) == "a cat"
+
+
+HOSTILE_XML = {
+    "entities": b'<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;&a;">]><x>&b;</x>',
+    "external": b'<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><x>&a;</x>',
+    "no XML": b"\x00\x01\x02 not xml",
+    "cut off": FOREIGN[:200],
+    "no RDF": b"<x/>",
+    "deep": b"<a>" * 5000 + b"</a>" * 5000,
+    "UTF-16 doctype": '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE x [<!ENTITY a "b">]><x/>'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("packet", HOSTILE_XML.values(), ids=HOSTILE_XML)
+def test_hostile_packets_are_refused_and_kept(packet, tmp_path):
+    image = tmp_path / "photo.jpg"
+    image.write_bytes(with_packets(JPEG_XMP + packet))
+    sidecar_path(image).write_bytes(packet)
+    before = image.read_bytes()
+    for write in (embed_caption, write_sidecar):
+        with pytest.raises(MetadataError, match=r"photo\.jpg.*: expected"):
+            write(image, "a dog", "en", replace=True)
+    assert (image.read_bytes(), sidecar_path(image).read_bytes()) == (before, packet)
+
+
+def damaged_files():
+    jpeg, png, webp = (encoded(name) for name in ("JPEG", "PNG", "WEBP"))
+    header = encoded("PNG")[:33]
+    small = JPEG_XMP + add_caption(None, "one", "en")
+    return {
+        "cut off JPEG": jpeg[:-20],
+        "cut off segment": jpeg[:10],
+        "segment of length 0": jpeg[:2] + b"\xff\xe1\x00\x00" + jpeg[2:],
+        "segment beyond the end": jpeg[:2] + b"\xff\xe1\xff\xff" + jpeg[2:300],
+        "two packets": with_packets(small, small),
+        "extended packet": with_packets(small, EXTENDED + bytes(40)),
+        "several images": jpeg[:2] + segment(b"MPF\0" + bytes(20), 0xE2) + jpeg[2:],
+        "cut off PNG": png[:-14],
+        "PNG without its checksum": png[:50] + bytes([png[50] ^ 1]) + png[51:],
+        "PNG with two packets": header + 2 * chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0<x/>") + png[33:],
+        "PNG with a raw profile": header + chunk(b"zTXt", b"Raw profile type xmp\0\0") + png[33:],
+        "PNG with a bomb": header
+        + chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(bytes(20 << 20)))
+        + png[33:],
+        "cut off WebP": webp[:-10],
+        "WebP of another size": webp[:4] + struct.pack("<I", len(webp) + 20) + webp[8:],
+        "GIF": encoded("GIF"),
+        "TIFF": encoded("TIFF"),
+        "empty": b"",
+        "one byte": b"\xff",
+    }
+
+
+@pytest.mark.parametrize("name", damaged_files())
+def test_files_that_cannot_hold_a_caption_stay_as_they_are(name, tmp_path):
+    path = tmp_path / "photo.jpg"
+    data = damaged_files()[name]
+    path.write_bytes(data)
+    with pytest.raises(MetadataError, match=r"photo\.jpg: .*(sidecar|copy)"):
+        embed_caption(path, "a dog", "en", replace=True)
+    assert path.read_bytes() == data
+
+
+def test_every_beginning_of_a_file_is_refused_or_kept_whole():
+    for format_ in FORMATS:
+        data = encoded(format_)
+        for end in range(0, len(data), 7):
+            try:
+                written = write_packet(data[:end], b"<x/>")
+            except MetadataError:
+                continue
+            pytest.fail(f"{format_} of {end} bytes: {len(written)} bytes written")
+
+
+def test_a_packet_too_large_for_a_segment_is_refused(tmp_path):
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(encoded("JPEG"))
+    with pytest.raises(MetadataError, match=r"at most 65,504 bytes"):
+        embed_caption(path, "a" * 40_000, "en")
+
+
+def test_a_compressed_packet_of_a_png_file_is_read():
+    data = encoded("PNG")
+    packet = add_caption(None, "a dog", "en")
+    stored = chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(packet))
+    assert read_packet(data[:33] + stored + data[33:]) == packet
+
+
+def test_bytes_after_the_image_are_kept(tmp_path):
+    for format_ in ("JPEG", "PNG"):
+        path = tmp_path / "photo"
+        path.write_bytes(encoded(format_) + b"a film of a phone")
+        embed_caption(path, "a dog", "en")
+        assert path.read_bytes().endswith(b"a film of a phone")
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real.jpg").write_bytes(encoded("JPEG"))
+    (tmp_path / "link.jpg").symlink_to("real.jpg")
+    embed_caption(tmp_path / "link.jpg", "a dog", "en")
+    assert (tmp_path / "link.jpg").is_symlink() and caption_in_file(tmp_path / "real.jpg") == "a dog"
+
+
+def test_text_in_a_png_file_is_kept(tmp_path):
+    info = PngImagePlugin.PngInfo()
+    info.add_text("Author", "Somebody")
+    path = tmp_path / "photo.png"
+    path.write_bytes(encoded("PNG", pnginfo=info))
+    embed_caption(path, "a dog", "en")
+    assert opened(path).text["Author"] == "Somebody"
+
+
+@pytest.fixture
+def exiftool():
+    if shutil.which("exiftool") is None:
+        pytest.skip("exiftool is not installed")
+
+    def read(path, tag):
+        command = ["exiftool", "-s3", "-charset", "filename=utf8", f"-{tag}", str(path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+    return read
+
+
+def test_exiftool_reads_embedded_captions(photo, exiftool):
+    embed_caption(photo, "Äpfel in the snow", "en")
+    for tag in ("XMP-dc:Description", "XMP-dc:Description-en", "XMP-iptcCore:AltTextAccessibility"):
+        assert exiftool(photo, tag) == "Äpfel in the snow"
+    assert exiftool(photo, "Warning") == ""
+
+
+def test_exiftool_reads_sidecars(tmp_path, exiftool):
+    write_sidecar(tmp_path / "photo.jpg", "Äpfel in the snow", "de")
+    sidecar = sidecar_path(tmp_path / "photo.jpg")
+    for tag in ("XMP-dc:Description", "XMP-dc:Description-de", "XMP-iptcCore:AltTextAccessibility"):
+        assert exiftool(sidecar, tag) == "Äpfel in the snow"

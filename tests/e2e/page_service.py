@@ -1,4 +1,4 @@
-"""The page with a service of fixed answers, for tests in a browser."""
+"""The page with a service of fixed answers, in the types of the own API, for tests in a browser."""
 
 import asyncio
 import json
@@ -14,12 +14,17 @@ from PIL import Image
 from sse_starlette import EventSourceResponse
 
 from limner.server.page import mount_page
-
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+from limner.server.protection import HEADERS
+from limner.server.schemas import (
+    DescribeBody,
+    DescribeResponse,
+    ModelList,
+    SearchBody,
+    SearchResponse,
+    TranslationAnswer,
+    TranslationRequest,
 )
-"""Not weaker than that of the service."""
+
 GRID = (10, 10)
 SENTENCES = (
     "a brown dog runs through the shallow water",
@@ -61,9 +66,7 @@ def caption(text, rank=0, confidence=0.82):
 def translation(text, gates=None):
     source = ["a", "bat", "is", "in", "the", "room"]
     words = text.split()
-    alignment = [
-        [0.62 if s == t else 0.38 / (len(source) - 1) for s in range(len(source))] for t in range(len(words) + 1)
-    ]
+    alignment = [[0.62 if s == t else 0.38 / (len(source) - 1) for s in range(len(source))] for t in range(len(words))]
     return {
         "model": "translator",
         "source": "en",
@@ -71,11 +74,12 @@ def translation(text, gates=None):
         "translations": [caption(text)],
         "explanation": {
             "source": source,
-            "target": [*words, "</s>"],
+            "target": [{"text": word, "log_prob": -0.3} for word in words],
             "alignment": alignment,
-            "attention": None if gates is None else [attention_at(*CENTRES[t]) for t in range(len(words) + 1)],
-            "gate": gates and [*gates, 0.0],
+            "attention": None if gates is None else [attention_at(*CENTRES[t]) for t in range(len(words))],
+            "gate": gates,
             "grid_size": GRID,
+            "box": (0, 0, 1, 1),
         },
     }
 
@@ -105,19 +109,17 @@ class FakeService:
 
         @app.get("/v1/models")
         async def models():
-            return self._failure() or {"object": "list", "data": self.models, "indexes": self.indexes}
+            data = [{"created": 0, **model} for model in self.models]
+            return self._failure() or ModelList.model_validate({"data": data, "indexes": self.indexes})
 
         @app.post("/v1/describe")
-        async def describe(request: Request):
-            body = await request.json()
-            self.requests.append(body)
+        async def describe(asked: DescribeBody):
+            body = self._keep(asked)
             return self._failure() or EventSourceResponse(self._events(body))
 
-        @app.post("/v1/translate")
-        async def translate(request: Request):
-            body = await request.json()
-            self.requests.append(body)
-            with_image = body.get("image")
+        @app.post("/v1/translate", response_model=TranslationAnswer)
+        async def translate(asked: TranslationRequest):
+            with_image = "image" in self._keep(asked)
             return self._failure() or translation(
                 *(
                     ("ein Schläger ist im Zimmer", [0.1, 0.92, 0.2, 0.3, 0.7])
@@ -126,19 +128,22 @@ class FakeService:
                 )
             )
 
-        @app.post("/v1/search")
-        async def search(request: Request):
-            self.requests.append(await request.json())
+        @app.post("/v1/search", response_model=SearchResponse)
+        async def search(asked: SearchBody):
+            self._keep(asked)
             return self._failure() or {
+                "index": "photographs",
                 "hits": [
                     {
                         "name": f"photo-{n}.jpg",
                         "caption": SENTENCES[n % 3],
                         "score": -n / 3,
+                        "confidence": 0.8,
+                        "tags": ["dog"],
                         "thumbnail": f"thumbnail/{n}",
                     }
                     for n in range(7)
-                ]
+                ],
             }
 
         @app.get("/thumbnail/{number}")
@@ -153,11 +158,15 @@ class FakeService:
             if needs_key and request.headers.get("Authorization") != f"Bearer {self.key}":
                 return JSONResponse({"error": {"message": "expected an API key", "type": "authentication_error"}}, 401)
             response = await call_next(request)
-            response.headers["Content-Security-Policy"] = POLICY
+            response.headers.update(HEADERS)
             return response
 
         mount_page(app)
         return app
+
+    def _keep(self, asked):
+        self.requests.append(asked.model_dump(exclude_unset=True))
+        return self.requests[-1]
 
     def _failure(self):
         if not self.failures:
@@ -191,7 +200,7 @@ class FakeService:
             "grid_size": GRID,
             "abstained": self.abstained,
         }
-        yield {"event": "done", "data": json.dumps(done)}
+        yield {"event": "done", "data": DescribeResponse.model_validate(done).model_dump_json()}
 
 
 @contextmanager

@@ -72,6 +72,7 @@ export class SearchView {
   }
 }
 
+/** A found image; the score is a log-probability or a similarity. */
 async function card({ name, caption, score, thumbnail }) {
   const image = element("img", { loading: "lazy", alt: caption ? "" : name, src: await imageUrl(thumbnail) });
   return element("li", { className: "card hit" }, image, element("p", { textContent: caption ?? "" }),

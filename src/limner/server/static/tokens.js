@@ -33,30 +33,23 @@ function summarise({ text, tokens }) {
   };
 }
 
-/** Confidence of a word that is drawn below it: the calibrated one, or else its probability; null if unknown. */
+/** Confidence of a word that is drawn below it: the calibrated one, or else its probability. */
 export function certaintyOf(word) {
-  if (word.confidence === null && word.logProb === null) return null;
   return Math.min(1, Math.max(0, word.confidence ?? Math.exp(word.logProb)));
 }
 
 /** Create the button of a word; its name for screen readers includes confidence and the place of its attention. */
 export function wordButton(word, grid) {
   const button = element("button", { type: "button", className: "word", textContent: word.text, tabIndex: -1, "aria-pressed": "false" });
-  const certainty = certaintyOf(word);
-  if (certainty !== null) {
-    button.dataset.confidence = certainty.toFixed(2);
-    button.style.setProperty("--confidence", button.dataset.confidence);
-  }
-  const description = describe(word, grid);
-  if (description) button.append(element("span", { className: "hidden", textContent: `, ${description}` }));
+  button.dataset.confidence = certaintyOf(word).toFixed(2);
+  button.style.setProperty("--confidence", button.dataset.confidence);
+  button.append(element("span", { className: "hidden", textContent: `, ${describe(word, grid)}` }));
   return button;
 }
 
 /** Describe a word in words: confidence or probability, where its attention is, and its gate. */
 export function describe(word, grid) {
-  const certainty = certaintyOf(word);
-  const parts = [];
-  if (certainty !== null) parts.push(`${word.confidence === null ? "probability" : "confidence"} ${percent(certainty)}`);
+  const parts = [`${word.confidence === null ? "probability" : "confidence"} ${percent(certaintyOf(word))}`];
   if (word.attention && grid) parts.push(`attention: ${regionOf(word.attention, grid)}`);
   if (typeof word.gate === "number") parts.push(`image gate ${word.gate.toFixed(2)}`);
   return parts.join(", ");

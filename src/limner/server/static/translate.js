@@ -6,8 +6,6 @@ import { dataUrl, ImageInput, smallerCopy } from "./image_input.js";
 import { announce, command, copy, element, Status } from "./parts.js";
 import { describe, wordButton, wordsOf } from "./tokens.js";
 
-const END = "</s>"; // token at the end of a sentence
-const UNKNOWN = { logProb: null, confidence: null }; // of a word whose tokens are not known
 
 export class TranslateView {
   #stop = null;
@@ -104,7 +102,7 @@ export class TranslateView {
   #card(title, result) {
     const { explanation } = result;
     const best = result.translations[0];
-    const words = explanation ? explainedWords(explanation, best.tokens) : wordsOf(best.tokens);
+    const words = explanation ? explainedWords(explanation) : wordsOf(best.tokens);
     const source = element("p", { className: "words source" }, ...(explanation?.source ?? []).map((text) =>
       element("span", { className: "word", textContent: text })));
     const target = element("div", { className: "words", role: "toolbar", "aria-label": `Words of the translation, ${title.toLowerCase()}` },
@@ -139,13 +137,10 @@ export class TranslateView {
   }
 }
 
-/** Words of the explanation, without the end of the sentence, with the probabilities of the tokens they consist of. */
-function explainedWords({ target, alignment, attention, gate }, tokens) {
-  const generated = wordsOf(tokens);
-  const texts = target.at(-1) === END ? target.slice(0, -1) : target;
-  return texts.map((text, row) => ({
-    ...(generated.length === texts.length ? generated[row] : UNKNOWN), text, alignment: alignment?.[row] ?? null,
-    attention: attention?.[row] ?? null, gate: gate?.[row] ?? null,
+function explainedWords({ target, alignment, attention, gate }) {
+  return target.map(({ text, log_prob }, row) => ({
+    text, logProb: log_prob, confidence: null, alignment: alignment?.[row] ?? null, attention: attention?.[row] ?? null,
+    gate: gate?.[row] ?? null,
   }));
 }
 

@@ -43,15 +43,15 @@ def image(tmp_path_factory):
 
 
 @pytest.fixture
-def service():
+def fake():
     return FakeService()
 
 
 @pytest.fixture
-def open_page(browser, service):
+def open_page(browser, fake):
     """Opens the page: open_page(view, width, scheme). A message of the console, or a request elsewhere, is an error."""
     contexts, problems = [], []
-    with running(service.app()) as address:
+    with running(fake.app()) as address:
 
         def make(view="describe", width=1280, scheme="light", **options):
             size = {"width": width, "height": 860}
@@ -106,20 +106,20 @@ def coloured(page, view="describe"):
     )
 
 
-def test_words_appear_as_they_are_decided_with_their_attention(open_page, service, image):
-    service.decisions = threading.Semaphore(0)
+def test_words_appear_as_they_are_decided_with_their_attention(open_page, fake, image):
+    fake.decisions = threading.Semaphore(0)
     page = open_page(reduced_motion="reduce")
     upload(page, image)
     expect(page.locator("#view-describe .progress")).to_be_visible()
     expect(words(page)).to_have_count(0)
     for number, word in enumerate(SENTENCES[0].split(), start=1):
-        service.decisions.release()
+        fake.decisions.release()
         expect(words(page)).to_have_count(number)
         expect(words(page).nth(number - 1)).to_contain_text(word)
         expect(page.locator("#view-describe .stage")).to_have_class(re.compile("attending"))
     upper_left, _, lower_left, lower_right = coloured(page)
     assert lower_left > 2 * max(upper_left, lower_right)  # the last word attends to row 8, column 2 of 10
-    service.decisions.release()
+    fake.decisions.release()
     expect(page.locator(".beams li")).to_have_count(3)
     expect(page.locator("#view-describe .progress")).to_be_hidden()
     expect(page.locator("#announcer")).to_have_text(f"Caption: {SENTENCES[0]}")
@@ -151,28 +151,28 @@ def test_candidates_tags_and_copying(open_page, image):
     assert page.evaluate("navigator.clipboard.readText()") == SENTENCES[2]
 
 
-def test_a_change_of_a_setting_describes_again(open_page, service, image):
+def test_a_change_of_a_setting_describes_again(open_page, fake, image):
     page = described(open_page(), image)
-    assert service.requests[-1]["beam_size"] == 5 and service.requests[-1]["lang"] == "en"
+    assert fake.requests[-1]["beam_size"] == 5 and fake.requests[-1]["lang"] == "en"
     page.get_by_label("Beam size").fill("2")
     expect(page.locator(".beams li")).to_have_count(2)
     page.get_by_label("Language").select_option("de")
     page.get_by_text("Sampling").click()
     page.get_by_label("Temperature").fill("0.5")
     expect(page.get_by_role("button", name="Sample again")).to_be_visible()
-    asked = service.requests[-1]
+    asked = fake.requests[-1]
     assert (asked["sample"], asked["temperature"], asked["lang"]) == (True, 0.5, "de")
-    assert "length_penalty" not in asked and "temperature" not in service.requests[0]
+    assert "length_penalty" not in asked and "temperature" not in fake.requests[0]
 
 
-def test_abstention_is_shown_and_announced(open_page, service, image):
-    service.abstained = True
+def test_abstention_is_shown_and_announced(open_page, fake, image):
+    fake.abstained = True
     page = described(open_page(), image)
     expect(page.locator(".unsure")).to_contain_text("Not sure")
     expect(page.locator("#announcer")).to_have_text(f"Not sure. Best guess: {SENTENCES[0]}")
 
 
-def test_images_are_dropped_and_pasted(open_page, service, image):
+def test_images_are_dropped_and_pasted(open_page, fake, image):
     page = open_page()
     for kind, target, field in (
         ("drop", "document.querySelector('#view-describe .drop')", "dataTransfer"),
@@ -190,7 +190,7 @@ def test_images_are_dropped_and_pasted(open_page, service, image):
         )
         expect(page.locator(".beams li")).to_have_count(3)
         page.reload()
-    assert len(service.requests) == 2
+    assert len(fake.requests) == 2
 
 
 def test_other_files_are_refused_where_they_were_given(open_page, tmp_path):
@@ -202,9 +202,9 @@ def test_other_files_are_refused_where_they_were_given(open_page, tmp_path):
     )
 
 
-def test_a_busy_service_says_when_to_try_again(open_page, service, image):
+def test_a_busy_service_says_when_to_try_again(open_page, fake, image):
     page = open_page()
-    service.failures = [(429, {"Retry-After": "1"})]
+    fake.failures = [(429, {"Retry-After": "1"})]
     upload(page, image)
     alert = page.locator("#view-describe [role=alert]")
     expect(alert).to_contain_text("The service is busy. answer with status 429")
@@ -214,22 +214,22 @@ def test_a_busy_service_says_when_to_try_again(open_page, service, image):
     expect(alert).to_be_hidden()
 
 
-def test_a_smaller_copy_is_offered_for_an_image_that_is_too_large(open_page, service, tmp_path):
+def test_a_smaller_copy_is_offered_for_an_image_that_is_too_large(open_page, fake, tmp_path):
     Image.new("RGB", (2400, 1200), (200, 80, 40)).save(tmp_path / "large.png")
     page = open_page()
-    service.failures = [(413, {})]
+    fake.failures = [(413, {})]
     upload(page, tmp_path / "large.png")
     page.get_by_role("button", name="Send a smaller copy").click()
     expect(page.locator(".beams li")).to_have_count(3)
-    assert image_of(service.requests[-1]).size == (1600, 800)
+    assert image_of(fake.requests[-1]).size == (1600, 800)
 
 
 def image_of(request):
     return Image.open(BytesIO(base64.b64decode(request["image"].partition(",")[2])))
 
 
-def test_a_service_that_asks_for_a_key_gets_it(open_page, service, image):
-    service.key = "secret"
+def test_a_service_that_asks_for_a_key_gets_it(open_page, fake, image):
+    fake.key = "secret"
     page = open_page()
     page.get_by_label("API key").fill("secret")
     page.get_by_role("button", name="Use this key").click()
@@ -237,8 +237,8 @@ def test_a_service_that_asks_for_a_key_gets_it(open_page, service, image):
     described(page, image)
 
 
-def test_a_service_that_stops_in_the_middle_is_named(open_page, service, image):
-    service.breaks = True
+def test_a_service_that_stops_in_the_middle_is_named(open_page, fake, image):
+    fake.breaks = True
     page = open_page()
     upload(page, image)
     alert = page.locator("#view-describe [role=alert]")
@@ -275,7 +275,7 @@ def test_the_keyboard_is_enough(open_page, image):
     expect(words(page)).to_have_count(len(SENTENCES[1].split()))
 
 
-def test_translation_with_and_without_the_image(open_page, service, image):
+def test_translation_with_and_without_the_image(open_page, fake, image):
     page = open_page("translate", reduced_motion="reduce")
     upload(page, image, "translate")
     page.get_by_label("Sentence", exact=True).fill("a bat is in the room")
@@ -286,7 +286,7 @@ def test_translation_with_and_without_the_image(open_page, service, image):
     )
     expect(cards.nth(0).locator("button.word").nth(1)).to_contain_text("Schläger")
     expect(cards.nth(1).locator("button.word").nth(1)).to_contain_text("Fledermaus")
-    assert ["image" in request for request in service.requests] == [True, False]
+    assert ["image" in request for request in fake.requests] == [True, False]
     cards.nth(0).locator("button.word").nth(1).click()
     aligned = cards.nth(0).locator(".source .word").nth(1)
     expect(aligned).to_have_text("bat")
@@ -299,7 +299,7 @@ def test_translation_with_and_without_the_image(open_page, service, image):
     expect(page.locator("#announcer")).to_contain_text("Without the image: eine Fledermaus ist im Zimmer")
 
 
-def test_search_by_sentence_and_by_image(open_page, service, image):
+def test_search_by_sentence_and_by_image(open_page, fake, image):
     page = open_page("search")
     page.get_by_role("searchbox").fill("a dog")
     page.keyboard.press("Enter")
@@ -308,15 +308,36 @@ def test_search_by_sentence_and_by_image(open_page, service, image):
     assert page.locator(".hit img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 160
     upload(page, image, "search")
     expect(page.get_by_role("status")).to_have_text("7 best images for your image")
-    assert "query" not in service.requests[-1] and image_of(service.requests[-1]).size == (320, 240)
+    assert "query" not in fake.requests[-1] and image_of(fake.requests[-1]).size == (320, 240)
 
 
-def test_what_is_not_served_says_what_to_start(open_page, service):
-    service.models, service.indexes = service.models[:1], []
+def test_what_is_not_served_says_what_to_start(open_page, fake):
+    fake.models, fake.indexes = fake.models[:1], []
     page = open_page("translate")
     expect(page.locator("#view-translate .missing")).to_contain_text("limner serve --model demo/translation")
     page.get_by_role("link", name="Search").click()
     expect(page.locator("#view-search .missing")).to_contain_text("limner serve --index FOLDER")
+
+
+def test_the_page_with_models(browser, service, runs):
+    page = browser.new_page(reduced_motion="reduce")
+    problems = []
+    page.on("console", lambda message: message.type == "error" and problems.append(message.text))
+    page.goto(service)
+    upload(page, runs.image)
+    expect(page.locator(".beams li")).to_have_count(5)
+    expect(words(page).first).to_be_visible()
+    page.get_by_role("link", name="Translate").click()
+    page.get_by_label("Sentence", exact=True).fill("There is a green bat in the room.")
+    page.keyboard.press("Enter")
+    first = page.locator(".translation").first
+    expect(first.get_by_role("heading").first).to_have_text("Translation")  # the model reads no images
+    first.locator("button.word").first.click()
+    expect(first.locator(".source .aligned").first).to_be_visible()
+    page.get_by_role("link", name="Search").click()
+    expect(page.locator("#view-search .missing")).to_contain_text("limner index")
+    assert problems == []
+    page.close()
 
 
 def show_view(page, view, image):
@@ -346,12 +367,12 @@ def test_no_view_violates_a_rule_of_accessibility(open_page, image, width, schem
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "wider than the screen"
 
 
-def test_errors_and_missing_parts_are_accessible(open_page, service, image):
-    service.models, service.indexes, service.failures = service.models[:1], [], []
+def test_errors_and_missing_parts_are_accessible(open_page, fake, image):
+    fake.models, fake.indexes, fake.failures = fake.models[:1], [], []
     for view in ("translate", "search"):
         assert_accessible(open_page(view))
     page = open_page()
-    service.failures = [(429, {"Retry-After": "60"})]
+    fake.failures = [(429, {"Retry-After": "60"})]
     upload(page, image)
     expect(page.locator("#view-describe [role=alert]")).to_be_visible()
     assert_accessible(page)

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from limner.errors import LimnerError
 from limner.server import libretranslate_api, ollama_api, openai_api, own_api
+from limner.server.description import describe_api
 from limner.server.engine import Engine
 from limner.server.errors import COMPATIBLE, Problem, error_body, problem_of
 from limner.server.models import Models, load_served_models
@@ -52,6 +53,7 @@ def create_app(settings: ServerSettings, load: Callable[[ServerSettings], Models
     app.state.settings, app.state.keys = settings, Keys(read_keys(settings))
     for router in ROUTERS:
         app.include_router(router)
+    describe_api(app)
     _add_error_handlers(app)
     mount_page(app)
     app.add_middleware(ProtectedApp, settings=settings, keys=app.state.keys, engine=lambda: app.state.engine)

@@ -54,7 +54,7 @@ NDJSON = "application/x-ndjson"
 FOREVER = "9999-12-31T23:59:59Z"
 """When the models leave the memory."""
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": OllamaError} for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 503, 504)
+    status: {"model": OllamaError} for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
 }
 Line = Callable[..., GenerationResponse]
 """Makes one line of a response from its text and its fields."""

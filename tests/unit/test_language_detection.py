@@ -1,0 +1,34 @@
+"""Detection of the language of a text among a few."""
+
+import pytest
+
+from limner.server.language_detection import detect_language, language_name
+
+SENTENCES = {
+    "en": "There is a brown dog on the beach.",
+    "de": "Ein brauner Hund läuft am Strand entlang.",
+    "fr": "Un chien brun court sur la plage.",
+    "zh": "一只棕色的狗在海滩上奔跑。",
+}
+
+
+@pytest.mark.parametrize("lang", SENTENCES)
+def test_the_language_of_a_sentence(lang):
+    detected = detect_language(SENTENCES[lang], list(SENTENCES))
+    assert detected[0].lang == lang and {one.lang for one in detected} == {*SENTENCES}
+    assert sum(one.confidence for one in detected) == pytest.approx(1, abs=1e-5)
+    assert [one.confidence for one in detected] == sorted((one.confidence for one in detected), reverse=True)
+
+
+def test_only_the_given_languages_are_returned():
+    assert [one.lang for one in detect_language(SENTENCES["fr"], ["de", "en", "de"])] in (["de", "en"], ["en", "de"])
+    assert detect_language(SENTENCES["fr"], ["de", "xx"])[-1] == ("xx", 0.0)
+    assert detect_language("a", ["xx", "yy"]) == [("xx", 0.0), ("yy", 0.0)]
+
+
+def test_names():
+    assert (language_name("de"), language_name("xx")) == ("German", "xx")
+
+
+def test_without_letters_nothing_is_more_probable():
+    assert {round(one.confidence, 3) for one in detect_language("123", ["en", "de"])} == {0.5}

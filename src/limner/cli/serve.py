@@ -132,7 +132,7 @@ def serve(
 
 
 def _serve(settings: ServerSettings, as_json: bool) -> None:
-    """Load the models, and answer requests until the process is told to stop."""
+    """Load the models, and answer requests until the process receives a signal to stop."""
     try:
         from limner.server.run import address_of, bind, serve
     except ModuleNotFoundError as error:

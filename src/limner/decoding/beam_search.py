@@ -102,7 +102,7 @@ class Search:
         constrained = [n for n, one in enumerate(automata or ()) if one.size > 1]
         self.results = RankedHypotheses(len(batch), settings, constrained)
         self.left: set[int] = set()
-        """Examples that are not decoded further, because nobody needs them any more."""
+        """Examples that are not decoded further, because their results are no longer needed."""
         self.beam: Beam | None
         """Hypotheses of `length` tokens; None when every example is done."""
         with torch.no_grad(), self.autocast():

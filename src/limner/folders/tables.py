@@ -217,7 +217,7 @@ def delete_images(index: Path, digests: Sequence[bytes]) -> None:
 
 
 def compact(index: Path) -> None:
-    """Merge the parts that batches have left where there are many, and remove versions that nobody reads any more."""
+    """Merge the parts that batches have left where there are many, and remove versions that are no longer read."""
     with write_errors(index):
         for name in (FILES, IMAGES):
             if exists(index / name):

@@ -57,7 +57,7 @@ class Cohort:
         return 0 if self.search.beam is None else len(self.search.beam.live)
 
     def drop_cancelled(self) -> None:
-        """Leave out requests that nobody waits for; their rows leave with the next step."""
+        """Leave out cancelled requests; their rows leave with the next step."""
         self.search.left |= {number for number, job in enumerate(self.jobs) if job.cancelled}
 
     def newly_finished(self) -> list[tuple[Job, list[Hypothesis]]]:

@@ -2,7 +2,7 @@
 
 The Ollama and OpenAI interfaces send free text with every image, which a captioning model cannot follow. Text that only
 asks for a description of the whole image is accepted, with wishes about its form, which have no effect; text after
-"Caption:" is the prefix of the caption. Everything else is refused, so that nobody mistakes a caption for an answer. To
+"Caption:" is the prefix of the caption. Everything else is refused, so that a caption is not taken for an answer. To
 a translation model the text is the source sentence.
 """
 

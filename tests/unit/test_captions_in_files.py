@@ -5,12 +5,14 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
 import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
+from limner.cli import main
 from limner.errors import MetadataError
 from limner.folders.captions import (
     caption_in_file,
@@ -297,3 +299,69 @@ def test_exiftool_reads_sidecars(tmp_path, exiftool):
     sidecar = sidecar_path(tmp_path / "photo.jpg")
     for tag in ("XMP-dc:Description", "XMP-dc:Description-de", "XMP-iptcCore:AltTextAccessibility"):
         assert exiftool(sidecar, tag) == "Äpfel in the snow"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run the command line: status, standard output and standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with two photographs, one of them in a folder inside."""
+    (tmp_path / "inside").mkdir()
+    for name in ("a.jpg", "inside/b.png"):
+        pixels().save(tmp_path / name)
+    return tmp_path
+
+
+def test_describe_writes_sidecars_and_keeps_those_with_a_caption(photos, trained, run):
+    command = ("describe", photos, "--recursive", "--model", trained, "--write", "xmp")
+    status, printed, errors = run(*command)
+    assert (status, printed.count("\n")) == (0, 2) and "captions: 2 written" in errors
+    assert caption_of_sidecar(photos / "a.jpg") in printed
+    assert "0 written, 2 kept" in run(*command)[2]
+    assert "2 written" in run(*command, "--replace")[2]
+    assert run(*command, "--sidecar", "stem")[0] == 0
+    assert sorted(path.name for path in photos.rglob("*.xmp")) == ["a.jpg.xmp", "a.xmp", "b.png.xmp", "b.xmp"]
+
+
+def test_describe_writes_tables_and_texts_beside_the_images(photos, trained, run):
+    command = ("describe", photos, "--recursive", "--model", trained, "--write")
+    assert run(*command, "csv")[0] == 0
+    assert [line.split(",")[0] for line in (photos / "captions.csv").read_text().splitlines()[1:]] == [
+        "a.jpg",
+        "inside/b.png",
+    ]
+    status, _, errors = run(*command, "csv")
+    assert status == 1 and "add --replace" in errors
+    assert run(*command, "txt")[0] == 0
+    text = (photos / "inside" / "b.txt").read_text()
+    (photos / "a.txt").write_text("mine\n")
+    assert run(*command, "txt")[0] == 0
+    assert ((photos / "a.txt").read_text(), (photos / "inside" / "b.txt").read_text()) == ("mine\n", text)
+
+
+def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trained, run):
+    pixels().save(photos / "c.gif")
+    status, printed, errors = run("describe", photos, "--model", trained, "--embed")
+    assert status == 1 and printed.count("\n") == 1
+    assert "c.gif: expected JPEG, PNG or WebP" in errors and "captions: 1 written" in errors
+    assert caption_in_file(photos / "a.jpg")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--replace"], "--write or --embed"), (["--write", "csv", "--sidecar", "stem"], "--write xmp")],
+)
+def test_options_without_effect_are_refused(options, named, photos, trained, run):
+    status, _, errors = run("describe", photos / "a.jpg", "--model", trained, *options)
+    assert status == 1 and named in errors

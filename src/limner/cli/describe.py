@@ -39,8 +39,9 @@ from limner.cli.options import (
     refuse,
 )
 from limner.cli.preflight import check_runs
+from limner.cli.stored_captions import EmbedOption, ReplaceOption, SidecarOption, StoredCaptions, WriteOption
 from limner.cli.terminal import activity, echo, print_error, progress_bar, tab_separated
-from limner.errors import MediaError, SettingsError
+from limner.errors import LimnerError, MediaError, SettingsError
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Captioner
@@ -102,6 +103,10 @@ def describe(
     recursive: RecursiveOption = False,
     output: OutputOption = None,
     format_: FormatOption = None,
+    write: WriteOption = None,
+    embed: EmbedOption = False,
+    sidecar: SidecarOption = None,
+    replace: ReplaceOption = False,
     explain_beam: ExplainBeamOption = None,
     attention: AttentionOption = None,
     compare: CompareOption = None,
@@ -121,7 +126,14 @@ def describe(
     decoding = given(beam_size=beam_size, n_best=n_best, **lengths, sample=sampling)
     plots = attention_options(attention, compare, force)
     if explain_beam is not None:
-        _require_alone("--explain-beam", {"--attention": plots, "--format": format_, "--output": output})
+        others: dict[str, object] = {
+            "--attention": plots,
+            "--format": format_,
+            "--output": output,
+            "--write": write,
+            "--embed": embed,
+        }
+        _require_alone("--explain-beam", others)
         _claim_beam(explain_beam, images, force, as_json, recursive)
         runs = models_or_pretrained(model, lang)
         _explain_beam(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
@@ -129,21 +141,30 @@ def describe(
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
     files = _find_files(images, runs, decoding, backbone, device, recursive)
+    stored = StoredCaptions(write, embed, replace, sidecar)
+    files = stored.select(files, images)
+    if stored.complete(files):
+        report_unreadable(stored.errors, len(stored.errors))
+        return
     captioner, strips = _load(runs, backbone, device, plots)
     if tags:
         captioner.require_tags()
-    with caption_output(output, kind, with_tags=tags) as write:
+    with (
+        caption_output(output, kind, with_tags=tags) as write_caption,
+        stored.opened(captioner.models[0].recipe.data.lang) as store,
+    ):
         unreadable = _describe(
             captioner,
             files,
             prefix,
             {"must_include": must_include, "with_tags": tags, "batch_size": batch_size, **decoding},
-            write,
+            (write_caption, store),
             strips,
         )
     if strips is not None:
         strips.save()
-    report_unreadable(unreadable, len(files))
+    stored.report()
+    report_unreadable([*unreadable, *stored.errors], len(files))
 
 
 def _sampling(sample: bool, options: dict[str, Any], must_include: list[str] | None) -> dict[str, Any] | None:
@@ -197,7 +218,7 @@ def _describe(
     files: Sequence[Path],
     prefix: str | None,
     options: dict[str, Any],
-    write: WriteCaptions,
+    writers: Sequence[WriteCaptions],
     strips: StripPlotter | None,
 ) -> list[MediaError]:
     """Write the captions of each file as soon as they are decided; return the errors of unreadable files."""
@@ -206,7 +227,8 @@ def _describe(
     results = captioner.describe_each(files, prefixes=prefixes, **options)
     with progress_bar("describing", prints=True) as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
-            write(file, result)
+            for write in writers:
+                write(file, result)
             if isinstance(result, MediaError):
                 unreadable.append(result)
             elif strips is not None:
@@ -216,7 +238,7 @@ def _describe(
     return unreadable
 
 
-def report_unreadable(errors: Sequence[MediaError], total: int) -> None:
+def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:
     """Print the errors of unreadable files after the results of the others, and exit with status 1 if there are any."""
     for error in errors:
         print_error(error)

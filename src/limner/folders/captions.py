@@ -54,6 +54,12 @@ def caption_in_file(image: Path) -> str:
         return next(iter(texts), "") or _older_caption(data)
 
 
+def require_embeddable(image: Path) -> None:
+    """Check before an image is described that its file can hold a caption; MetadataError if it cannot."""
+    with _named(image):
+        write_packet(read_bytes(image), b"<x/>")
+
+
 def write_sidecar(image: Path, text: str, lang: str, *, name: SidecarName = "full", replace: bool = False) -> bool:
     """Write a caption to the sidecar of an image; other properties of an existing sidecar are kept.
 

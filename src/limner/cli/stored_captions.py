@@ -1,0 +1,163 @@
+"""Captions stored with the images: tables and files beside them, XMP sidecars, and metadata in the image files.
+
+`--output` writes one file that the user names; `--write` and `--embed` put the captions where the images are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from limner.cli.caption_output import WriteCaptions, caption_output
+from limner.cli.options import refuse
+from limner.cli.terminal import err
+from limner.errors import LimnerError, MediaError, SettingsError
+from limner.files import write_text
+from limner.storage.outputs import require_writable
+
+if TYPE_CHECKING:
+    from limner.inference.sentences import Caption
+
+WriteKind = Literal["csv", "jsonl", "txt", "xmp"]
+TABLES: dict[str, Literal["csv", "jsonl"]] = {"csv": "csv", "jsonl": "jsonl"}
+
+WriteOption = Annotated[
+    WriteKind | None,
+    typer.Option(
+        "--write",
+        help="Store the captions beside the images: csv or jsonl, one table in each folder named (captions.csv, "
+        "captions.jsonl); txt or xmp, one file for each image (photo.txt, photo.jpg.xmp).",
+    ),
+]
+EmbedOption = Annotated[
+    bool,
+    typer.Option("--embed", help="Store the captions in the image files, as XMP: JPEG, PNG and WebP; pixels are kept."),
+]
+ReplaceOption = Annotated[
+    bool,
+    typer.Option("--replace", help="With --write or --embed: replace captions that are there; default: keep them."),
+]
+SidecarOption = Annotated[
+    Literal["full", "stem"] | None,
+    typer.Option(
+        "--sidecar",
+        help="With --write xmp: name of the sidecar of photo.jpg, full for photo.jpg.xmp (digiKam, darktable) or stem "
+        "for photo.xmp (Adobe); default: full.",
+    ),
+]
+
+
+class StoredCaptions:
+    """Where captions are stored, which images need one, and what has become of them."""
+
+    def __init__(
+        self, kind: WriteKind | None, embed: bool, replace: bool, sidecar: Literal["full", "stem"] | None
+    ) -> None:
+        """Check the options; SettingsError for one without effect."""
+        if kind is None and not embed:
+            refuse({"--replace": replace}, "has an effect only with --write or --embed; add one of them")
+        if kind != "xmp":
+            refuse({"--sidecar": sidecar}, "has an effect only with --write xmp; add it, or leave it out")
+        self._kind, self._embed, self._replace = kind, embed, replace
+        self._sidecar: Literal["full", "stem"] = sidecar or "full"
+        self._tables: dict[Path, WriteCaptions] = {}
+        self._folders: list[Path] = []
+        self.errors: list[LimnerError] = []
+        self.written = self.kept = 0
+
+    def select(self, files: Sequence[Path], named: Sequence[Path]) -> list[Path]:
+        """Return the files that need a caption; nothing is computed for those that have one.
+
+        Args:
+            files: files to describe.
+            named: files and folders that the user named.
+
+        Raises:
+            SettingsError: a table exists, or cannot be written.
+        """
+        self._folders = [path for path in named if path.is_dir()]
+        if self._kind in TABLES:
+            for table in dict.fromkeys(map(self._table_of, files)):
+                if table.exists() and not self._replace:
+                    raise SettingsError(f"--write {self._kind}: {table} exists; add --replace to replace it")
+                require_writable(table.parent, f"--write {self._kind} {table}")
+        return [file for file in files if self._needs_caption(file)]
+
+    def complete(self, files: Sequence[Path]) -> bool:
+        """Whether no file needs a caption, so that the model is not loaded; the numbers are printed then."""
+        if files:
+            return False
+        self.report()
+        return True
+
+    @contextmanager
+    def opened(self, lang: str) -> Iterator[WriteCaptions]:
+        """Yield a function that stores the captions of one image.
+
+        Args:
+            lang: language code of the captions.
+        """
+        with ExitStack() as tables:
+
+            def write(file: Path, result: list[Caption] | MediaError) -> None:
+                if self._kind in TABLES:
+                    table = self._table_of(file)
+                    if table not in self._tables:
+                        self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind]))
+                    self._tables[table](file.relative_to(table.parent), result)
+                if not isinstance(result, MediaError) and result[0].text.strip():
+                    self._store(file, result[0].text, lang)
+
+            yield write
+
+    def report(self) -> None:
+        """Print how many images have got a caption, and how many have kept theirs."""
+        if self._kind is None and not self._embed:
+            return
+        kept = f", {self.kept:,} kept (--replace replaces them)" if self.kept else ""
+        err.print(f"captions: {self.written:,} written{kept}", soft_wrap=True, highlight=False)
+
+    def _needs_caption(self, file: Path) -> bool:
+        from limner.folders.captions import caption_in_file, caption_of_sidecar, require_embeddable
+
+        if (self._kind in (None, *TABLES) and not self._embed) or not file.exists():
+            return True
+        try:
+            if self._embed:
+                require_embeddable(file)
+            if self._replace:
+                return True
+            texts = [caption_in_file(file)] if self._embed or self._kind == "xmp" else []
+            if self._kind == "xmp":
+                texts.append(caption_of_sidecar(file, self._sidecar))
+            if self._kind == "txt":
+                texts.append("exists" if file.with_suffix(".txt").exists() else "")
+        except LimnerError as error:
+            self.errors.append(error)
+            return False
+        self.kept += any(texts)
+        return not any(texts)
+
+    def _store(self, file: Path, text: str, lang: str) -> None:
+        from limner.folders.captions import embed_caption, write_sidecar
+
+        try:
+            if self._kind == "txt":
+                write_text(file.with_suffix(".txt"), f"{text}\n")
+            elif self._kind == "xmp":
+                write_sidecar(file, text, lang, name=self._sidecar, replace=self._replace)
+            if self._embed:
+                embed_caption(file, text, lang, replace=self._replace)
+        except LimnerError as error:
+            self.errors.append(error)
+        else:
+            self.written += 1
+
+    def _table_of(self, file: Path) -> Path:
+        """Return the table of a file: in the folder that the user named, else in that of the file."""
+        folder = next((one for one in self._folders if file.is_relative_to(one)), file.parent)
+        return folder / f"captions.{self._kind}"

@@ -41,6 +41,7 @@ from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, real_data, report
 from recurrent import cells, soft_attention
 from scst import self_critical
+from serve import serve
 from translation import translation
 
 VOCAB, FEATURES, LENGTH = 2800, 1280, 11
@@ -415,6 +416,7 @@ BENCHMARKS = {
     "dense_captions": dense_captions,
     "scst": lambda: self_critical(*load_texts()),
     "translation": translation,
+    "serve": serve,
 }
 
 

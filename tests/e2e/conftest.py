@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,8 +51,13 @@ def runs(tmp_path_factory) -> Runs:
     return Runs(place / "scenes-en", place / "scenes-de", [scenes.image_path(item) for item in scenes.items("test")])
 
 
-def run_service(settings: ServerSettings) -> Iterator[str]:
-    """Serve in a thread until the generator is closed; yields the address."""
+@pytest.fixture(scope="session")
+def run_service() -> Callable[[ServerSettings], Iterator[str]]:
+    """Function that serves in a thread until its generator is closed; it yields the address."""
+    return _run_service
+
+
+def _run_service(settings: ServerSettings) -> Iterator[str]:
     bound = bind(settings)
     server = uvicorn.Server(uvicorn.Config(create_app(settings), log_config=None, access_log=False, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -66,4 +71,4 @@ def run_service(settings: ServerSettings) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def service(runs) -> Iterator[str]:
     """Address of a live service with both models."""
-    yield from run_service(ServerSettings(models=(str(runs.captioner), str(runs.translator)), port=0))
+    yield from _run_service(ServerSettings(models=(str(runs.captioner), str(runs.translator)), port=0))

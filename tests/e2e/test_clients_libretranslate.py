@@ -111,8 +111,9 @@ def test_errors(post, body, message):
 def test_errors_reach_the_client(client):
     with pytest.raises(HTTPError) as refused:
         client.translate(SENTENCES[0], "fr", "de")
-    assert refused.value.code == 400
-    assert json.loads(refused.value.read())["error"].startswith("no model translates from fr to de")
+    with refused.value as answer:
+        assert answer.code == 400
+        assert json.loads(answer.read())["error"].startswith("no model translates from fr to de")
 
 
 def test_what_is_not_offered(post, service):

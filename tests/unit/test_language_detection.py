@@ -12,6 +12,12 @@ SENTENCES = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _loaded():
+    """The model of the detection is read once."""
+    detect_language("", ["en"])
+
+
 @pytest.mark.parametrize("lang", SENTENCES)
 def test_the_language_of_a_sentence(lang):
     detected = detect_language(SENTENCES[lang], list(SENTENCES))

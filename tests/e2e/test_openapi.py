@@ -33,9 +33,14 @@ WITH_BODY = [(path, method) for path, method in OPERATIONS if "requestBody" in P
 
 CAPTION = {"model": "scenes-en"}
 TRANSLATION = {"q": "There is a black cup in the snow.", "source": "en", "target": "de", "format": "text"}
+PAIR = {"source": "en", "target": "de"}
 REFUSED = {"think", "tools", "suffix", "template", "context", "system", "dimensions", "functions", "audio"}
+REFUSED |= {"lang", "must_include", "explain", "sample", "min_confidence"}
+"""Fields that refuse a request, or make a request that another field refuses."""
 ANSWERED = {
-    "/v1/describe": lambda image: {"image": image, "must_include": [], "model": "scenes-en", "lang": None},
+    "/v1/describe": lambda image: {"image": image, "model": "scenes-en", "sample": True},
+    "/v1/translate": lambda image: {"text": TRANSLATION["q"], "model": "scenes-de", "sample": True} | PAIR,
+    "/v1/score": lambda image: CAPTION | {"image": image, "sentences": ["a black cup"], "lang": None},
     "/v1/chat/completions": lambda image: CAPTION | {"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{image}"}}]}]},
     "/api/generate": lambda image: CAPTION | {"images": [image], "prompt": "Describe this image.", "format": None},

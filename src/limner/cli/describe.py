@@ -12,6 +12,7 @@ from limner.cli.app import USE, app
 from limner.cli.attention import AttentionOptions, StripPlotter, attention_options
 from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
 from limner.cli.caption_output import CaptionFormat, WriteCaptions, caption_output, choose_format
+from limner.cli.exported import is_exported, require_exported_options
 from limner.cli.options import (
     AttentionOption,
     BackboneOption,
@@ -45,6 +46,7 @@ from limner.errors import LimnerError, MediaError, SettingsError
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Captioner
+    from limner.runtime.generators import ExportedCaptioner
 
 CompareOption = Annotated[
     list[Path] | None,
@@ -140,6 +142,12 @@ def describe(
         return
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
+    if is_exported(runs[0]):
+        of_runs = {"--must-include": must_include, "--tags": tags, "--attention": plots, "--sample": sample}
+        require_exported_options(runs, {**of_runs, "--write": write, "--embed": embed, "--backbone": backbone}, device)
+        given_files = _find_images(images, recursive)
+        _describe_exported(runs[0], given_files, prefix, {"batch_size": batch_size, **decoding}, output, kind)
+        return
     files = _find_files(images, runs, decoding, backbone, device, recursive)
     stored = StoredCaptions(write, embed, replace, sidecar)
     files = stored.select(files, images)
@@ -165,6 +173,31 @@ def describe(
         strips.save()
     stored.report()
     report_unreadable([*unreadable, *stored.errors], len(files))
+
+
+def _find_images(images: Sequence[Path], recursive: bool) -> list[Path]:
+    """Return the images to describe."""
+    from limner.cli.input_files import find_input_files
+    from limner.media.modality import IMAGE
+
+    return find_input_files(images, IMAGE, (IMAGE,), recursive)
+
+
+def _describe_exported(
+    folder: Path,
+    files: Sequence[Path],
+    prefix: str | None,
+    options: dict[str, Any],
+    output: Path | None,
+    kind: CaptionFormat,
+) -> None:
+    """Write captions of an exported model, without torch."""
+    from limner.runtime import load_captioner
+
+    captioner = load_captioner(folder)
+    with caption_output(output, kind) as write_caption:
+        unreadable = _describe(captioner, files, prefix, options, (write_caption,), None)
+    report_unreadable(unreadable, len(files))
 
 
 def _sampling(sample: bool, options: dict[str, Any], must_include: list[str] | None) -> dict[str, Any] | None:
@@ -214,7 +247,7 @@ def _load(
 
 
 def _describe(
-    captioner: Captioner,
+    captioner: Captioner | ExportedCaptioner,
     files: Sequence[Path],
     prefix: str | None,
     options: dict[str, Any],

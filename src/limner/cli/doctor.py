@@ -29,6 +29,8 @@ PURPOSES = {
     "watch": "indexes of folders that follow changes",
     "words": "maps of word embeddings",
     "serve": "the service: limner serve",
+    "export": "models as ONNX graphs: limner export",
+    "runtime": "exported models, which need no torch",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
 }
 

@@ -15,6 +15,7 @@ from limner.bounds import Count
 from limner.cli.app import USE, app
 from limner.cli.attention import claim_plots
 from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
+from limner.cli.exported import is_exported, require_exported_options
 from limner.cli.options import (
     AttentionOption,
     BackboneOption,
@@ -154,6 +155,8 @@ def translate(
     Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
     """
     runs = require_models(model)
+    of_runs = {"--must-include": must_include, "--attention": attention, "--explain-beam": explain_beam}
+    require_exported_options(runs, {**of_runs, "--backbone": backbone, "--collection": collection}, device)
     decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
     selection = SelectionOptions(write, source_lang, target_lang, split, limit)
     output = OutputOptions(out, attention, scores, tokenised, n_best, must_include)
@@ -169,7 +172,7 @@ def translate(
     _refuse_without_effect(output, as_json, None if any(images) else backbone)
     _claim(output, explain_beam, len(source.texts), force, as_json)
     translator = _load_translator(runs, images, decoding, backbone, device)
-    decoding |= {"missing": missing, "must_include": must_include}
+    decoding |= {"missing": missing} | given(must_include=must_include)
     saved = _explain_beam(translator, source.texts, images, decoding, explain_beam)
     translations = _translate(translator, source.texts, images=images, batch_size=batch_size, **decoding)
     lines = _format_lines(translations, scores, tokenised, (n_best or translator.decoding.n_best) > 1)
@@ -216,8 +219,12 @@ def _refuse_without_effect(output: OutputOptions, as_json: bool, unused_backbone
 
 def _load_translator(
     runs: Sequence[Path], images: Sequence[Path | None], decoding: dict[str, Any], backbone: str | None, device: str
-) -> Translator:
+) -> Any:  # noqa: ANN401  (a translator of runs, or an exported one, which has less)
     """Load the models, and their backbone if there are images, after a check of the options."""
+    if is_exported(runs[0]):
+        from limner.runtime import load_translator
+
+        return load_translator(runs[0])
     from limner.inference.translator import Translator
 
     check_runs(runs, device, decoding, backbone)

@@ -21,9 +21,6 @@ from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
-from limner.text.vocab import SPECIAL_TOKENS
-
-UNKNOWN_WORDS_SHOWN = 5
 
 logger = logging.getLogger(__name__)
 
@@ -157,14 +154,3 @@ def require_sentences(model: TrainedModel) -> None:
     """
     if model.recipe.data.lang in LABEL_LANGUAGES:
         raise RunError("expected a model of sentences, got one of labels: use 'limner classify' or limner.Classifier")
-
-
-def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect: str) -> None:
-    """Log the words that a tokenizer encodes as <unk>, followed by the effect on the result."""
-    unk = SPECIAL_TOKENS.unk
-    words = {word for text in sentences if unk in tokenizer.encode(text) for word in tokenizer.words(text)}
-    unknown = sorted(word for word in words if unk in tokenizer.encode(word))
-    if unknown:
-        shown = ", ".join(f"'{word}'" for word in unknown[:UNKNOWN_WORDS_SHOWN])
-        more = ", …" if len(unknown) > UNKNOWN_WORDS_SHOWN else ""
-        logger.warning("words not in the vocabulary are encoded as <unk>: %s%s; %s", shown, more, effect)

@@ -13,13 +13,13 @@ from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
-from limner.inference.base import TextGenerator, require_captioning, warn_of_unknown_words
+from limner.inference.base import TextGenerator, require_captioning
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import generate, warn_of_cut_off
+from limner.inference.generate import generate
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import KeptFeatures, new_item
-from limner.inference.sentences import Caption
+from limner.inference.sentences import Caption, warn_of_cut_off, warn_of_unknown_words
 from limner.inference.tags import Tag, Tagger, require_tagger
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of

@@ -91,12 +91,6 @@ def _encode_source(model: TrainedModel, source: str | None) -> list[int] | None:
     return model.source_tokenizer.encode(source)
 
 
-def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: str) -> None:
-    """Log how many generated sentences did not end before the maximum length."""
-    if cut:
-        logger.warning("%d of %d %s were cut off at max_length=%d; %s", cut, total, noun, max_length, remedy)
-
-
 def require_ensemble(models: Sequence[TrainedModel]) -> None:
     """Check that the probabilities of models can be averaged.
 

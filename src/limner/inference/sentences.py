@@ -5,13 +5,26 @@ This module does not import torch: `limner.runtime` returns the same results.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from limner.inference.tags import Tag
 
+from limner.errors import SettingsError
+from limner.text.tokenizer import Tokenizer
+from limner.text.vocab import SPECIAL_TOKENS
+
+UNKNOWN_WORDS_SHOWN = 5
+UNKNOWN_SOURCE = "their translation is a guess"
+"""Effect of unknown words of a source sentence."""
+CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"
+"""What to do about translations that were cut off."""
 MAX_SOURCE_TOKENS = 1000
 """Maximum length of a source sentence."""
+
+logger = logging.getLogger(__name__)
 
 MissingImage = Literal["refuse", "text"]
 """How a model trained with images treats a sentence without one: as an error, or by translating the text alone."""
@@ -51,3 +64,41 @@ class Translation(NamedTuple):
 
 EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
 """Translation of an empty sentence, which is not decoded."""
+
+
+def require_source_length(row: int, count: int) -> None:
+    """Check the number of tokens of a source sentence.
+
+    Raises:
+        SettingsError: it is above `MAX_SOURCE_TOKENS`.
+    """
+    if count > MAX_SOURCE_TOKENS:
+        raise SettingsError(
+            f"sentence {row + 1}: expected at most {MAX_SOURCE_TOKENS:,} tokens, got {count:,}; split the text into "
+            "sentences, one a line"
+        )
+
+
+def missing_image(row: int) -> str:
+    """Error message for a sentence without an image, and a model that uses images."""
+    return (
+        f"sentence {row + 1} has no image, and the model was trained with images; give one, or translate the text "
+        "alone with missing='text' (limner translate --missing text)"
+    )
+
+
+def warn_of_unknown_words(tokenizer: Tokenizer, sentences: Iterable[str], effect: str) -> None:
+    """Log the words that a tokenizer encodes as <unk>, followed by the effect on the result."""
+    unk = SPECIAL_TOKENS.unk
+    words = {word for text in sentences if unk in tokenizer.encode(text) for word in tokenizer.words(text)}
+    unknown = sorted(word for word in words if unk in tokenizer.encode(word))
+    if unknown:
+        shown = ", ".join(f"'{word}'" for word in unknown[:UNKNOWN_WORDS_SHOWN])
+        more = ", …" if len(unknown) > UNKNOWN_WORDS_SHOWN else ""
+        logger.warning("words not in the vocabulary are encoded as <unk>: %s%s; %s", shown, more, effect)
+
+
+def warn_of_cut_off(cut: int, total: int, noun: str, max_length: int, remedy: str) -> None:
+    """Log how many generated sentences did not end before the maximum length."""
+    if cut:
+        logger.warning("%d of %d %s were cut off at max_length=%d; %s", cut, total, noun, max_length, remedy)

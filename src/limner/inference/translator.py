@@ -12,13 +12,23 @@ from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import change_decoding
 from limner.errors import MediaError, RunError, SettingsError, counted
 from limner.features.encoders.base import Backbone
-from limner.inference.base import TextGenerator, require_sentences, warn_of_unknown_words
+from limner.inference.base import TextGenerator, require_sentences
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import generate, warn_of_cut_off
+from limner.inference.generate import generate
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import new_item
-from limner.inference.sentences import EMPTY_TRANSLATION, MAX_SOURCE_TOKENS, MissingImage, Translation
+from limner.inference.sentences import (
+    CUT_TRANSLATIONS,
+    EMPTY_TRANSLATION,
+    UNKNOWN_SOURCE,
+    MissingImage,
+    Translation,
+    missing_image,
+    require_source_length,
+    warn_of_cut_off,
+    warn_of_unknown_words,
+)
 from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
@@ -89,15 +99,12 @@ class Translator(TextGenerator):
         rows, inputs, given = self.inputs(sentences, images, missing)
         words = words_of_inputs(self.tokenizer, must_include, len(sentences))
         inputs = [one._replace(must_include=words[row]) for row, one in zip(rows, inputs, strict=True)]
-        warn_of_unknown_words(
-            self.source.tokenizer, (one.source or "" for one in inputs), "their translation is a guess"
-        )
+        warn_of_unknown_words(self.source.tokenizer, (one.source or "" for one in inputs), UNKNOWN_SOURCE)
         hypotheses = generate(
             self.models, inputs, self.features_of(given), settings, batch_size=batch_size, on_progress=on_progress
         )
         unfinished = sum(not n_best[0].ended for n_best in hypotheses)
-        remedy = "raise max_length, or split the text into sentences"
-        warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, remedy)
+        warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
         translations = [[EMPTY_TRANSLATION] for _ in sentences]
         for row, n_best in zip(rows, hypotheses, strict=True):
             translations[row] = [_translation(self.tokenizer, one) for one in n_best]
@@ -191,11 +198,7 @@ class Translator(TextGenerator):
     def _count_tokens(self, row: int, text: str) -> int:
         """Return the number of tokens of a sentence; SettingsError above `MAX_SOURCE_TOKENS`."""
         count = len(self.source.tokenizer.encode(text))
-        if count > MAX_SOURCE_TOKENS:
-            raise SettingsError(
-                f"sentence {row + 1}: expected at most {MAX_SOURCE_TOKENS:,} tokens, got {count:,}; split the text "
-                "into sentences, one a line"
-            )
+        require_source_length(row, count)
         return count
 
     def _check_images(self, rows: Sequence[int], images: Sequence[ImageInput | None], missing: MissingImage) -> None:
@@ -211,10 +214,7 @@ class Translator(TextGenerator):
         if len(without) < len(rows) and self.backbone is None:
             raise SettingsError("images need the backbone: load the translator with encode_images=True")
         if without and missing == "refuse":
-            raise SettingsError(
-                f"sentence {without[0] + 1} has no image, and the model was trained with images; give one, or "
-                "translate the text alone with missing='text' (limner translate --missing text)"
-            )
+            raise SettingsError(missing_image(without[0]))
 
 
 def languages(model: TrainedModel) -> tuple[SourceLanguage, str]:

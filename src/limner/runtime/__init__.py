@@ -8,6 +8,12 @@ Nothing here imports torch, so that a process starts in a fraction of the time. 
 
 from __future__ import annotations
 
-from limner.runtime.generators import ExportedCaptioner, load
+from limner.runtime.generators import (
+    ExportedCaptioner,
+    ExportedTranslator,
+    load,
+    load_captioner,
+    load_translator,
+)
 
-__all__ = ["ExportedCaptioner", "load"]
+__all__ = ["ExportedCaptioner", "ExportedTranslator", "load", "load_captioner", "load_translator"]

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import RunError, SettingsError
+from limner.errors import MediaError, RunError, SettingsError
 from limner.features.preprocessing import read_image
-from limner.inference.sentences import Caption
-from limner.media.image import ImageInput, describe_input
+from limner.inference.sentences import (
+    CUT_TRANSLATIONS,
+    EMPTY_TRANSLATION,
+    UNKNOWN_SOURCE,
+    Caption,
+    MissingImage,
+    Translation,
+    missing_image,
+    require_source_length,
+    warn_of_cut_off,
+    warn_of_unknown_words,
+)
+from limner.media.image import ImageInput, Pixels, open_image
+from limner.progress import Progress
 from limner.runtime.graphs import PIXELS, Graph, StepOfGraph, split_start
-from limner.runtime.manifest import BACKBONE, ENCODER, Exported, read_exported
+from limner.runtime.manifest import (
+    BACKBONE,
+    ENCODER,
+    EXPORT_AGAIN,
+    SOURCE_TOKENIZER,
+    TOKENIZER,
+    Exported,
+    read_exported,
+)
 from limner.runtime.search import search
 from limner.text.tokenizer import Tokenizer
+
+ImageT = TypeVar("ImageT", bound=ImageInput)
 
 BATCH_SIZE = 8
 """Images that are encoded together."""
@@ -42,7 +64,7 @@ class ExportedModel:
             MissingExtraError: ONNX Runtime is not installed.
         """
         self.manifest = exported.manifest
-        self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        self.tokenizer = Tokenizer.load(folder / TOKENIZER)
         self._exported = exported
         self._encoder = Graph(ENCODER, exported.files[ENCODER])
         self._step = StepOfGraph(exported)
@@ -53,27 +75,34 @@ class ExportedModel:
         """Decoding settings of the recipe, the default of all methods."""
         return self.manifest.decoding
 
-    def features(self, images: Sequence[ImageInput]) -> list[Features]:
-        """Compute the features of images with the exported backbone.
+    def read(self, image: ImageInput) -> Pixels:
+        """Open an image, and resize it for the backbone.
 
         Raises:
-            MediaError: an image cannot be read.
+            MediaError: the image cannot be read.
             RunError: the model was exported without its backbone.
         """
-        manifest = self.manifest
-        if not manifest.features or not images:
+        if not self.manifest.features:
+            open_image(image)
+            return np.zeros((1, 0, 0, 3), np.uint8)
+        if self.manifest.preprocessing is None:
+            raise RunError(f"this model was exported without a backbone ({self.manifest.no_backbone}); give features")
+        return read_image(image, self.manifest.preprocessing)
+
+    def features_of(self, images: Sequence[Pixels]) -> list[Features]:
+        """Compute the features of images, as `read` returns them, with the exported backbone.
+
+        Raises:
+            RunError: a feature is not finite.
+        """
+        if not self.manifest.features or not images:
             return [{} for _ in images]
-        if manifest.preprocessing is None:
-            raise RunError(f"this model was exported without a backbone ({manifest.no_backbone}); give features")
         if self._backbone is None:
             self._backbone = Graph(BACKBONE, self._exported.files[BACKBONE])
-        pixels = np.stack([read_image(image, manifest.preprocessing) for image in images])
-        computed = self._backbone({PIXELS: pixels})
+        computed = self._backbone({PIXELS: np.stack(images)})
         for kind, values in computed.items():
-            for image, row in zip(images, values, strict=True):
-                if not np.isfinite(row).all():
-                    name = describe_input(image)
-                    raise RunError(f"{name}: the {kind} features are not finite; export the model again")
+            if not np.isfinite(values).all():
+                raise RunError(f"{BACKBONE}: the {kind} features are not finite (NaN or infinity); {EXPORT_AGAIN}")
         rounded = {kind: values.astype(np.float16) for kind, values in computed.items()}  # as they are stored
         return [{kind: values[row] for kind, values in rounded.items()} for row in range(len(images))]
 
@@ -135,13 +164,42 @@ class ExportedCaptioner(ExportedModel):
             SettingsError: a decoding setting is unknown or not allowed.
             RunError: the model was exported without its backbone.
         """
-        settings = searchable(self.decoding, decoding)
-        captions: list[list[Caption]] = []
-        for first in range(0, len(images), batch_size):
-            rows = slice(first, first + batch_size)
-            given = None if prefixes is None else prefixes[rows]
-            captions += self._describe(self.features(images[rows]), given, settings)
+        captions = []
+        for _, result in self.describe_each(images, prefixes=prefixes, batch_size=batch_size, **decoding):
+            if isinstance(result, MediaError):
+                raise result
+            captions.append(result)
         return captions
+
+    def describe_each(
+        self,
+        images: Sequence[ImageT],
+        *,
+        prefixes: Sequence[str] | None = None,
+        batch_size: int = BATCH_SIZE,
+        **decoding: Any,  # noqa: ANN401
+    ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
+        """Generate captions batch by batch; an image that cannot be read does not stop the others.
+
+        Arguments are those of `describe`.
+
+        Yields:
+            Each image with its captions, or with the error that it cannot be read.
+        """
+        settings = searchable(self.decoding, decoding)
+        warn_of_unknown_words(self.tokenizer, prefixes or (), "captions do not depend on them")
+        cut = 0
+        for first in range(0, len(images), batch_size):
+            batch = images[first : first + batch_size]
+            pixels = [_attempt(self.read, image) for image in batch]
+            rows = [row for row, one in enumerate(pixels) if not isinstance(one, MediaError)]
+            given = None if prefixes is None else [prefixes[first + row] for row in rows]
+            read = [one for one in pixels if not isinstance(one, MediaError)]
+            captions = dict(zip(rows, self._describe(self.features_of(read), given, settings), strict=True))
+            for row, (image, one) in enumerate(zip(batch, pixels, strict=True)):
+                yield image, one if isinstance(one, MediaError) else captions[row]
+            cut += sum(not n_best[0].ended for n_best in captions.values())
+        warn_of_cut_off(cut, len(images), "captions", settings.max_length, "raise max_length")
 
     def describe_features(
         self,
@@ -150,18 +208,109 @@ class ExportedCaptioner(ExportedModel):
         prefixes: Sequence[str] | None = None,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Caption]]:
-        """Generate captions of images or videos from their features; see `describe`."""
+        """Generate captions of images or videos from their features by kind; other arguments as for `describe`."""
         return self._describe(features, prefixes, searchable(self.decoding, decoding))
 
     def _describe(
         self, features: Sequence[Features], prefixes: Sequence[str] | None, settings: DecodingSettings
     ) -> list[list[Caption]]:
+        if not features:
+            return []
         hypotheses = self._generate(features, settings, prefixes)
-        return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
+        return [[self._caption(one) for one in n_best] for n_best in hypotheses]
+
+    def _caption(self, one: Hypothesis) -> Caption:
+        text = self.tokenizer.decode(one.tokens, detokenise=True)
+        return Caption(text, one.log_prob, one.score, one.tokens, one.ended)
 
 
-def _caption(tokenizer: Tokenizer, one: Hypothesis) -> Caption:
-    return Caption(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score, one.tokens, one.ended)
+class ExportedTranslator(ExportedModel):
+    """Translations by an exported model; see `limner.Translator`."""
+
+    def __init__(self, folder: Path, exported: Exported) -> None:
+        """Start the sessions of the graphs; arguments and errors are those of `ExportedModel`."""
+        super().__init__(folder, exported)
+        self.source_tokenizer = Tokenizer.load(folder / SOURCE_TOKENIZER)
+
+    def translate(
+        self,
+        sentences: Sequence[str],
+        *,
+        images: Sequence[ImageInput | None] | None = None,
+        missing: MissingImage = "refuse",
+        batch_size: int = BATCH_SIZE,
+        on_progress: Progress | None = None,
+        **decoding: Any,  # noqa: ANN401
+    ) -> list[list[Translation]]:
+        """Translate sentences.
+
+        Args:
+            sentences: plain text in the source language.
+            images: for each sentence a path, encoded bytes, a PIL image, an array (H, W, 3), or None.
+            missing: how a model trained with images treats a sentence without one: as an error, or by translating the
+                text alone.
+            batch_size: sentences a batch; it changes no result.
+            on_progress: called with the number of sentences done and their total.
+            decoding: settings of `DecodingSettings` to change, such as beam_size=6, n_best=3.
+
+        Returns:
+            The `n_best` translations of each sentence, best first; of an empty one `EMPTY_TRANSLATION`.
+
+        Raises:
+            SettingsError: a sentence is too long or has no image, the numbers of sentences and images differ, or a
+                decoding setting is unknown or not allowed.
+            MediaError: an image cannot be read.
+            RunError: an image is given, and the model was exported without its backbone.
+        """
+        settings = searchable(self.decoding, decoding)
+        images = self._check(sentences, images, missing)
+        sources = [self.source_tokenizer.encode(text) for text in sentences]
+        for row, source in enumerate(sources):
+            require_source_length(row, len(source))
+        rows = sorted((row for row, source in enumerate(sources) if source), key=lambda row: len(sources[row]))
+        warn_of_unknown_words(self.source_tokenizer, (sentences[row] for row in rows), UNKNOWN_SOURCE)
+        translations = [[EMPTY_TRANSLATION] for _ in sentences]
+        for first in range(0, len(rows), batch_size):
+            batch = rows[first : first + batch_size]
+            features = self._features([images[row] for row in batch])
+            decoded = self._generate(features, settings, None, [sources[row] for row in batch])
+            for row, n_best in zip(batch, decoded, strict=True):
+                translations[row] = [self._translation(one) for one in n_best]
+            if on_progress is not None:
+                on_progress(min(first + batch_size, len(rows)), len(rows))
+        cut = sum(not n_best[0].ended for n_best in translations)
+        warn_of_cut_off(cut, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
+        return translations
+
+    def _check(
+        self, sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: MissingImage
+    ) -> Sequence[ImageInput | None]:
+        """Return the image of each sentence, or raise SettingsError."""
+        if isinstance(sentences, str):  # a sequence of characters
+            raise SettingsError(f"sentences: expected a list of strings, got the string '{sentences}'")
+        images = [None] * len(sentences) if images is None else images
+        if len(images) != len(sentences):
+            raise SettingsError(
+                f"expected one image for each sentence, got {len(images)} images and {len(sentences)} sentences"
+            )
+        if not self.manifest.uses_image:
+            return [None] * len(sentences)
+        pairs = enumerate(zip(images, sentences, strict=True))
+        without = [row for row, (image, text) in pairs if image is None and text.strip()]
+        if without and missing == "refuse":
+            raise SettingsError(missing_image(without[0]))
+        return images
+
+    def _features(self, images: Sequence[ImageInput | None]) -> list[Features | None]:
+        """Compute the features of the images of a batch, each once."""
+        pixels = [None if image is None else self.read(image) for image in images]
+        computed = iter(self.features_of([one for one in pixels if one is not None]))
+        return [None if one is None else next(computed) for one in pixels]
+
+    def _translation(self, one: Hypothesis) -> Translation:
+        decode = self.tokenizer.decode
+        text, tokens = decode(one.tokens, detokenise=True), tuple(decode(one.tokens).split())
+        return Translation(text, tokens, one.log_prob, one.score, one.tokens, one.ended)
 
 
 def searchable(default: DecodingSettings, changes: Mapping[str, Any]) -> DecodingSettings:
@@ -185,7 +334,33 @@ def _pad(sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
     return {"source": tokens, "source_mask": mask}
 
 
-def load(folder: Path | str) -> ExportedCaptioner:
+def _attempt(read: Callable[[ImageInput], Pixels], image: ImageInput) -> Pixels | MediaError:
+    try:
+        return read(image)
+    except MediaError as error:
+        return error
+
+
+def load_captioner(folder: Path | str) -> ExportedCaptioner:
+    """Load an exported captioner; RunError for a translator, otherwise as `load`."""
+    model = load(folder)
+    if not isinstance(model, ExportedCaptioner):
+        raise RunError(
+            f"{folder}: expected a captioning model, got one that translates from '{model.manifest.source_lang}': use "
+            "'limner translate'"
+        )
+    return model
+
+
+def load_translator(folder: Path | str) -> ExportedTranslator:
+    """Load an exported translator; RunError for a captioner, otherwise as `load`."""
+    model = load(folder)
+    if not isinstance(model, ExportedTranslator):
+        raise RunError(f"{folder}: model '{model.manifest.model}' does not translate: use 'limner describe'")
+    return model
+
+
+def load(folder: Path | str) -> ExportedCaptioner | ExportedTranslator:
     """Load an exported model.
 
     Raises:
@@ -193,4 +368,6 @@ def load(folder: Path | str) -> ExportedCaptioner:
         MissingExtraError: ONNX Runtime is not installed.
     """
     folder = Path(folder)
-    return ExportedCaptioner(folder, read_exported(folder))
+    exported = read_exported(folder)
+    kind = ExportedCaptioner if exported.manifest.source_lang is None else ExportedTranslator
+    return kind(folder, exported)

@@ -155,14 +155,14 @@ def translate(
     Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
     """
     runs = require_models(model)
-    of_runs = {"--must-include": must_include, "--attention": attention, "--explain-beam": explain_beam}
-    require_exported_options(runs, {**of_runs, "--backbone": backbone, "--collection": collection}, device)
+    others = {"--backbone": backbone, "--explain-beam": str(explain_beam or "")}
+    require_exported_options(runs, {**others, "--must-include": must_include, "--attention": attention}, device)
     decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
     selection = SelectionOptions(write, source_lang, target_lang, split, limit)
     output = OutputOptions(out, attention, scores, tokenised, n_best, must_include)
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
     if collection is not None:
-        others = {"--missing": missing == "text", "--backbone": backbone, "--explain-beam": str(explain_beam or "")}
+        others["--missing"] = missing if missing == "text" else None
         refuse({**inputs, **_options(output), **others}, "not possible with --collection; leave out one or the other")
         translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return

@@ -10,7 +10,8 @@ from torch import nn
 from limner.errors import SettingsError
 from limner.layers.fused import recurrent as fused
 from limner.layers.stack import BidirectionalLayers, RecurrentLayer
-from limner.models.protocols import CountBasedModel
+from limner.models import Model
+from limner.models.protocols import ConditionalLMSettings, CountBasedModel
 from limner.runs.trained_model import TrainedModel
 from limner.text.labels import LABEL_LANGUAGES
 
@@ -21,27 +22,34 @@ def require_exportable(trained: TrainedModel) -> None:
     Raises:
         SettingsError: it cannot; the message has the reason.
     """
-    if reason := _reason(trained):
+    settings, labels = trained.recipe.model, trained.recipe.data.lang in LABEL_LANGUAGES
+    if reason := refusal(settings, trained.model, labels=labels):
         raise SettingsError(
-            f"model '{trained.recipe.model.name}' cannot be exported: {reason}; export a neural captioner or translator"
+            f"model '{settings.name}' cannot be exported: {reason}; export a neural captioner or translator"
         )
 
 
-def _reason(trained: TrainedModel) -> str:
-    """Return why a model cannot be exported; empty if it can."""
-    settings = trained.recipe.model
-    if trained.recipe.data.lang in LABEL_LANGUAGES:
+def refusal(settings: ConditionalLMSettings, model: Model, *, labels: bool) -> str:
+    """Return why a model cannot be exported; empty if it can.
+
+    Args:
+        settings: settings of the model.
+        model: the model.
+        labels: whether it gives labels in place of sentences.
+    """
+    if labels:
         return "it gives labels, not sentences"
     if settings.describes_regions:
         return "it finds regions, whose number differs between images"
-    if isinstance(trained.model, CountBasedModel):
-        return "its tables of counts are not computed by tensors"
+    if isinstance(model, CountBasedModel):
+        return "its probabilities are looked up in tables of counts"
     if "sample" in (settings.latent_choice or ""):
         return "its locations are drawn at random (model.test_attention=sample)"
-    for module in cast(nn.Module, trained.model).modules():
-        if isinstance(module, BidirectionalLayers):
-            for layer in module.forwards:
-                assert isinstance(layer, RecurrentLayer)
-                if not fused.applies_to(layer.cell, torch.zeros(0)):
-                    return f"ONNX has no operator of the cell '{layer.settings.cell.name}' for sentences of any length"
+    modules = list(cast(nn.Module, model).modules())
+    encoders = [module for module in modules if isinstance(module, BidirectionalLayers)]
+    if settings.translates and not encoders and any(isinstance(module, RecurrentLayer) for module in modules):
+        return "its source sentences are read word by word, in a loop of any length"
+    cells = [layer.cell for encoder in encoders for layer in encoder.forwards if isinstance(layer, RecurrentLayer)]
+    if loops := [type(cell).__name__ for cell in cells if not fused.applies_to(cell, torch.zeros(0))]:
+        return f"ONNX has no operator of its encoder's {loops[0]} for sentences of any length"
     return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +11,8 @@ from torch import Tensor
 from limner.errors import RunError
 from limner.export.record import Recorded, batch_of, example_inputs
 from limner.features.encoders.base import RecordableBackbone
+from limner.features.spec import FeatureSpec
+from limner.models import Model
 from limner.runs.trained_model import TrainedModel
 from limner.runtime.graphs import LOG_PROBS, NEXT, PIXELS, TOKENS, Graph
 from limner.runtime.manifest import BACKBONE, ENCODER, STEP
@@ -30,7 +34,8 @@ def verify_model(trained: TrainedModel, recorded: Recorded) -> float:
     Raises:
         RunError: it is above `TOLERANCE`.
     """
-    difference = max(_difference(trained, recorded, lengths) for lengths in _LENGTHS)
+    config = trained.config
+    difference = largest_difference(trained.model, config.features, config.source_vocab_size, recorded)
     if not difference <= TOLERANCE:
         raise RunError(
             f"the graphs of model '{trained.recipe.model.name}' differ from it by {difference:.2g} in a "
@@ -40,21 +45,24 @@ def verify_model(trained: TrainedModel, recorded: Recorded) -> float:
 
 
 @torch.no_grad()
-def _difference(trained: TrainedModel, recorded: Recorded, lengths: tuple[int, ...]) -> float:
-    model, config = trained.model, trained.config
-    all_present = len(set(lengths)) == 1
-    inputs = example_inputs(config.features, config.source_vocab_size, lengths, all_present=all_present)
-    memory = model.encode(batch_of(inputs))
-    state = model.start(memory)
-    encoded = Graph(ENCODER, recorded.encoder)({name: values.numpy() for name, values in inputs.items()})
-    step, differences = Graph(STEP, recorded.step), []
-    tokens = torch.full((len(lengths),), SPECIAL_TOKENS.bos)
-    for number in range(_STEPS):
-        logits, state = model.step(tokens, memory, state)
-        results = step({TOKENS: tokens.numpy(), **encoded})
-        encoded |= {name: results[NEXT + name] for name in recorded.state}
-        differences.append(_largest(logits.log_softmax(-1), results[LOG_PROBS]))
-        tokens = (tokens + number + torch.arange(len(tokens))) % config.vocab_size
+def largest_difference(
+    model: Model, features: Sequence[FeatureSpec], source_vocab_size: int | None, recorded: Recorded
+) -> float:
+    """Compute the largest difference of a log-probability between the graphs and the model."""
+    encoder, step = Graph(ENCODER, recorded.encoder), Graph(STEP, recorded.step)
+    differences = []
+    for lengths in _LENGTHS:
+        inputs = example_inputs(features, source_vocab_size, lengths, all_present=len(set(lengths)) == 1)
+        memory = model.encode(batch_of(inputs))
+        state = model.start(memory)
+        tensors = encoder({name: values.numpy() for name, values in inputs.items()})
+        tokens = torch.full((len(lengths),), SPECIAL_TOKENS.bos)
+        for number in range(_STEPS):
+            logits, state = model.step(tokens, memory, state)
+            results = step({TOKENS: tokens.numpy(), **tensors})
+            tensors |= {name: results[NEXT + name] for name in recorded.state}
+            differences.append(_largest(logits.log_softmax(-1), results[LOG_PROBS]))
+            tokens = (tokens + number + torch.arange(len(tokens))) % model.vocab_size
     return max(differences)
 
 

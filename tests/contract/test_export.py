@@ -1,0 +1,90 @@
+"""Graphs of every model that has them compute what the model computes, and are decoded to the same sentences."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from models import CASES, SOURCE_VOCAB, VOCAB, batch
+
+from limner.decoding.beam_search import beam_search
+from limner.decoding.settings import DecodingSettings
+from limner.export.record import record_model
+from limner.export.refusals import refusal
+from limner.export.trees import flatten, rebuild
+from limner.export.verify import TOLERANCE, largest_difference
+from limner.features.spec import FeatureSpec
+from limner.runtime.graphs import LOG_PROBS, NEXT, TOKENS, Graph
+from limner.runtime.search import Start, search
+
+pytest.importorskip("onnx")
+
+REFUSED = {"bow", "dense", "hmm", "labeller", "ngram"}
+
+
+def is_refused(case):
+    return refusal(case.settings, build(case), labels=bool(case.labels))
+
+
+@cache
+def build(case):
+    torch.manual_seed(1)
+    model = case.build().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # initial biases are zero and would hide mistakes
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+EXPORTABLE = [case for case in CASES if not is_refused(case)]
+
+
+@cache
+def recorded(case):
+    specs = [FeatureSpec.model_construct(kind=kind, shape=shape) for kind, shape in case.image.items()]
+    source_vocab_size = SOURCE_VOCAB if case.translates else None
+    return specs, source_vocab_size, record_model(build(case), specs, source_vocab_size)
+
+
+def test_what_is_refused_has_a_reason():
+    refused = {case.name: is_refused(case) for case in CASES if is_refused(case)}
+    others = {name for name in refused if name.partition("-")[0] not in REFUSED}
+    assert others == {"nmt-peephole", "show-attend-tell-sample"}
+    assert "PeepholeCell" in refused["nmt-peephole"] and "test_attention" in refused["show-attend-tell-sample"]
+
+
+@pytest.mark.parametrize("case", EXPORTABLE, ids=lambda case: case.name)
+def test_graphs_equal_the_model(case):
+    specs, source_vocab_size, graphs = recorded(case)
+    assert largest_difference(build(case), specs, source_vocab_size, graphs) <= TOLERANCE
+
+
+@pytest.mark.parametrize("case", EXPORTABLE, ids=lambda case: case.name)
+def test_the_runtime_finds_the_hypotheses_of_the_beam_search(case):
+    *_, graphs = recorded(case)
+    data, prefixes = batch(case), [(), (5,), (4, 6), ()]
+    settings = DecodingSettings(beam_size=3, n_best=3, length_penalty=0.7, min_length=1, max_length=7, ban_unknown=True)
+    expected = beam_search([build(case)], data, settings, prefixes)
+    values = {**data.image._asdict(), "source": data.source, "source_mask": data.source_mask}
+    encoded = Graph("encoder", graphs.encoder)({name: one.numpy() for name, one in values.items() if one is not None})
+    start = Start({name: encoded[name] for name in graphs.memory}, {name: encoded[name] for name in graphs.state})
+    graph = Graph("step", graphs.step)
+
+    def step(tokens, memory, state):
+        results = graph({TOKENS: tokens, **memory, **state})
+        return results[LOG_PROBS], {name: results[NEXT + name] for name in state}
+
+    found = search(step, start, settings, data.ids, prefixes, VOCAB)
+    assert [[one.tokens for one in n_best] for n_best in found] == [[one.tokens for one in n] for n in expected]
+    scores = [[one.score for n_best in decoded for one in n_best] for decoded in (found, expected)]
+    np.testing.assert_allclose(*scores, atol=1e-4)
+
+
+def test_memories_are_rebuilt_from_their_tensors():
+    model = build(next(case for case in CASES if case.name == "show-attend-tell"))
+    memory = model.encode(batch(CASES[0]._replace(image={"grid": (3, 4)})))
+    tensors = flatten(memory, "memory")
+    again = rebuild(memory, "memory", {name: values + 1 for name, values in tensors.items()})
+    assert type(again) is type(memory) and again.draws is None
+    torch.testing.assert_close(again.initial.hidden, memory.initial.hidden + 1)
+    assert set(tensors) >= {"memory.annotations.keys", "memory.initial.cell"}

@@ -26,10 +26,17 @@ def is_refused(case):
     return refusal(case.settings, build(case), labels=bool(case.labels))
 
 
-@cache
+BY_NAME = {case.name: case for case in CASES}
+
+
 def build(case):
+    return build_named(case.name)
+
+
+@cache
+def build_named(name):
     torch.manual_seed(1)
-    model = case.build().eval()
+    model = BY_NAME[name].build().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # initial biases are zero and would hide mistakes
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -39,8 +46,13 @@ def build(case):
 EXPORTABLE = [case for case in CASES if not is_refused(case)]
 
 
-@cache
 def recorded(case):
+    return recorded_named(case.name)
+
+
+@cache
+def recorded_named(name):
+    case = BY_NAME[name]
     specs = [FeatureSpec.model_construct(kind=kind, shape=shape) for kind, shape in case.image.items()]
     source_vocab_size = SOURCE_VOCAB if case.translates else None
     return specs, source_vocab_size, record_model(build(case), specs, source_vocab_size)
@@ -81,7 +93,7 @@ def test_the_runtime_finds_the_hypotheses_of_the_beam_search(case):
 
 
 def test_memories_are_rebuilt_from_their_tensors():
-    model = build(next(case for case in CASES if case.name == "show-attend-tell"))
+    model = build(BY_NAME["show-attend-tell"])
     memory = model.encode(batch(CASES[0]._replace(image={"grid": (3, 4)})))
     tensors = flatten(memory, "memory")
     again = rebuild(memory, "memory", {name: values + 1 for name, values in tensors.items()})

@@ -155,14 +155,12 @@ def translate(
     Example: `limner translate "A man with a bat ." --image photo.jpg --model runs/src-img`
     """
     runs = require_models(model)
-    others = {"--backbone": backbone, "--explain-beam": str(explain_beam or "")}
-    require_exported_options(runs, {**others, "--must-include": must_include, "--attention": attention}, device)
     decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
     selection = SelectionOptions(write, source_lang, target_lang, split, limit)
     output = OutputOptions(out, attention, scores, tokenised, n_best, must_include)
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
     if collection is not None:
-        others["--missing"] = missing if missing == "text" else None
+        others = {"--missing": missing == "text", "--backbone": backbone, "--explain-beam": str(explain_beam or "")}
         refuse({**inputs, **_options(output), **others}, "not possible with --collection; leave out one or the other")
         translate_collection(runs, collection, selection, decoding, batch_size, device, as_json)
         return
@@ -171,6 +169,7 @@ def translate(
     images = _read_images(source, image or [], image_list)
     _refuse_without_effect(output, as_json, None if any(images) else backbone)
     _claim(output, explain_beam, len(source.texts), force, as_json)
+    _refuse_of_exported(runs, output, explain_beam, backbone, device)
     translator = _load_translator(runs, images, decoding, backbone, device)
     decoding |= {"missing": missing} | given(must_include=must_include)
     saved = _explain_beam(translator, source.texts, images, decoding, explain_beam)
@@ -215,6 +214,14 @@ def _refuse_without_effect(output: OutputOptions, as_json: bool, unused_backbone
     if as_json:
         refuse({"--scores": output.scores, "--tokenised": output.tokenised}, "JSON has both; leave them out")
     refuse({"--backbone": unused_backbone}, "has an effect only with images; add --image, or leave it out")
+
+
+def _refuse_of_exported(
+    runs: Sequence[Path], output: OutputOptions, explain_beam: Path | None, backbone: str | None, device: str
+) -> None:
+    """Refuse what only runs do, if the model is an exported one."""
+    others = {"--attention": output.attention, "--must-include": output.must_include}
+    require_exported_options(runs, {**others, "--explain-beam": explain_beam, "--backbone": backbone}, device)
 
 
 def _load_translator(

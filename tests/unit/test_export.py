@@ -1,0 +1,168 @@
+"""Exported models: the folder, the runtime without torch, and files that were changed."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import xxhash
+
+import limner.runtime
+from limner.errors import LimnerError, RunError, SettingsError
+from limner.export.folder import export
+from limner.inference.captioner import Captioner
+from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
+from limner.storage.json_text import to_json
+
+PROGRAM = """
+import sys
+from limner.cli import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+found = {name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "lance", "pyarrow"}
+print(sorted(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    return export(trained, tmp_path_factory.mktemp("exported") / "model").folder
+
+
+@pytest.fixture
+def own(exported, tmp_path):
+    return shutil.copytree(exported, tmp_path / "own")
+
+
+@pytest.fixture
+def images(tiny):
+    return [tiny.image_path(item) for item in tiny.items("test")]
+
+
+def sentences(captions):
+    return [[one.text for one in n_best] for n_best in captions]
+
+
+@pytest.mark.parametrize("decoding", [{}, {"beam_size": 3, "n_best": 3, "length_penalty": 1.0}, {"min_length": 6}])
+def test_captions_are_those_of_the_run(trained, exported, images, decoding):
+    expected = Captioner.load(trained).describe(images, prefixes=["look"] * len(images), **decoding)
+    captions = limner.runtime.load(exported).describe(images, prefixes=["look"] * len(images), batch_size=3, **decoding)
+    assert sentences(captions) == sentences(expected)
+    log_probs = [[one.log_prob for n_best in decoded for one in n_best] for decoded in (captions, expected)]
+    np.testing.assert_allclose(*log_probs, atol=1e-4)
+
+
+def test_describing_with_an_exported_model_imports_no_torch(exported, images):
+    command = [sys.executable, "-c", PROGRAM, "describe", str(images[0]), "--model", str(exported)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{images[0]}\t") and done.stdout.endswith("\n[]\n")
+
+
+def test_an_unreadable_image_does_not_stop_the_others(exported, images, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    results = list(limner.runtime.load(exported).describe_each([images[0], tmp_path / "broken.png", images[1]]))
+    assert [isinstance(result, LimnerError) for _, result in results] == [False, True, False]
+
+
+def test_a_run_is_exported_over_an_export_and_over_nothing_else(trained, own, tmp_path):
+    export(trained, own)
+    (own / "notes.txt").write_text("mine")
+    with pytest.raises(SettingsError, match=r"contains notes\.txt"):
+        export(trained, own)
+    assert (own / "notes.txt").read_text() == "mine"
+    with pytest.raises(SettingsError, match="is the run"):
+        export(trained, trained)
+
+
+@pytest.mark.parametrize("name", ["step.onnx", "encoder.onnx", "backbone.onnx", "tokenizer.json"])
+def test_changed_and_missing_files_are_named(own, name):
+    data = bytearray((own / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (own / name).write_bytes(data)
+    with pytest.raises(RunError, match=f"{name}: damaged or edited"):
+        limner.runtime.load(own)
+    (own / name).unlink()
+    with pytest.raises(RunError, match=f"{name}: cannot be read"):
+        limner.runtime.load(own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "expected an exported model of format 1, found '2'"),
+        ({"vocab_size": 3}, "its digest does not match"),
+        ({"preprocessing": None}, "its digest does not match"),
+    ],
+)
+def test_an_edited_manifest_is_refused(own, changes, message):
+    values = json.loads((own / MANIFEST).read_text())
+    (own / MANIFEST).write_text(json.dumps(values | changes))
+    with pytest.raises(RunError, match=message):
+        limner.runtime.load(own)
+
+
+def forge(folder, **changes):
+    """Change a manifest with its digest, as somebody does who knows how it is computed."""
+    values = read_manifest(folder).model_dump(mode="json") | changes
+    digest = xxhash.xxh3_64_hexdigest(to_json(values, sort_keys=True).encode())
+    (folder / MANIFEST).write_text(to_json({"digest": digest, **values}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": {"../../etc/passwd": "0"}},
+        {"special_tokens": {"pad": 0, "bos": 1, "eos": 1, "unk": 3}},
+        {"vocab_size": -1},
+        {"preprocessing": {"resize": "squash", "size": 10**9, "short": 10**9}},
+    ],
+)
+def test_a_forged_manifest_is_refused(own, changes):
+    forge(own, **changes)
+    with pytest.raises(RunError, match=MANIFEST):
+        limner.runtime.load(own)
+
+
+def replace_graph(folder, name, graph):
+    data = graph.SerializeToString()
+    (folder / name).write_bytes(data)
+    forge(folder, files=read_manifest(folder).files | {name: file_checksum(data)})
+
+
+def test_a_graph_cannot_name_files_outside_of_the_folder(own, images, tmp_path):
+    graph = onnx.load(own / "step.onnx")
+    tensor = max(graph.graph.initializer, key=lambda one: len(one.raw_data))
+    secret = tmp_path / "secret"
+    secret.write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=str(secret))
+    replace_graph(own, "step.onnx", graph)
+    with pytest.raises(RunError, match=r"step\.onnx"):
+        limner.runtime.load(own)
+
+
+def test_graphs_with_values_that_are_not_numbers_give_an_error_and_no_sentence(own, images):
+    graph = onnx.load(own / "step.onnx")
+    for tensor in graph.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            values = np.full_like(onnx.numpy_helper.to_array(tensor), np.nan)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    replace_graph(own, "step.onnx", graph)
+    with pytest.raises(RunError, match="not numbers"):
+        limner.runtime.load(own).describe(images[:1])
+
+
+def test_sampling_needs_the_run(exported, images):
+    with pytest.raises(SettingsError, match="sampling"):
+        limner.runtime.load(exported).describe(images, sample={})
+
+
+def test_a_run_is_no_exported_model(trained):
+    with pytest.raises(RunError, match="name a folder that 'limner export' wrote"):
+        limner.runtime.load(trained)

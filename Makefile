@@ -24,13 +24,19 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .DELETE_ON_ERROR:
-.PHONY: demo test hostile kill slow fuzz lint check bench docs pretrained clean
+.PHONY: demo test chromium hostile kill slow fuzz lint check bench docs pretrained clean
 
 demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
-test: lint
+test: lint chromium
 	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+
+# The tests of the page need Debian's chromium; without the right to install it they are skipped.
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; } \
+	>/dev/null 2>&1; } || echo "chromium cannot be installed here: the tests of the page will be skipped"
 
 hostile: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -n auto --dist loadgroup tests/hostile $(ARGS)

@@ -54,8 +54,9 @@ def open_page(browser, fake):
     with running(fake.app()) as address:
 
         def make(view="describe", width=1280, scheme="light", **options):
-            size = {"width": width, "height": 860}
-            context = browser.new_context(viewport=size, color_scheme=scheme, **options)
+            size, is_phone = {"width": width, "height": 860}, width < 500
+            phone = {"has_touch": is_phone, "is_mobile": is_phone}
+            context = browser.new_context(viewport=size, color_scheme=scheme, **phone, **options)
             contexts.append(context)
             page = context.new_page()
             page.set_default_timeout(10_000)
@@ -365,6 +366,13 @@ def test_no_view_violates_a_rule_of_accessibility(open_page, image, width, schem
         show_view(page, view, image)
         assert_accessible(page)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "wider than the screen"
+
+
+def test_a_phone_offers_its_camera(open_page):
+    page = open_page(width=390)
+    expect(page.get_by_text("Take a photograph").first).to_be_visible()
+    assert page.locator("#view-describe .photograph").first.get_attribute("capture") == "environment"
+    expect(open_page().get_by_text("Take a photograph").first).to_be_hidden()
 
 
 def test_errors_and_missing_parts_are_accessible(open_page, fake, image):

@@ -15,6 +15,11 @@ document.querySelectorAll(".attended").forEach((figure) => {
   figure.hidden = false;
 });
 
+// What is scrolled sideways on a narrow screen is scrolled with the keyboard, too.
+document.querySelectorAll(".wide, .matrix, .maps > div").forEach((part) => {
+  if (part.scrollWidth > part.clientWidth) part.tabIndex = 0;
+});
+
 (() => {
   const viewer = document.getElementById("viewer");
   const shown = viewer.querySelector(".shown");

@@ -38,6 +38,8 @@ WRITERS = (
     "show c --sheet new.png",
     "describe photos --model captioner --output new.csv",
     "describe photos/0.jpg --model captioner --explain-beam new.png",
+    "describe photos/0.jpg --model captioner --embed",
+    "index photos --model captioner --index new",
     "regions photos/0.jpg --model dense --out new.png",
     "translate 'a red ball' --model translator --image photos/0.jpg --out new.txt",
     "translate 'a red ball' --model translator --image photos/0.jpg --attention new",

@@ -20,6 +20,8 @@ import runner
 
 from limner.data.collection import Collection
 from limner.features.store import FeatureTable
+from limner.folders.record import IndexRecord
+from limner.folders.tables import ImageTable, read_files
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(3000)]
 RARE = pytest.param(50, marks=pytest.mark.slow)
@@ -59,6 +61,21 @@ def evaluation(work: Path) -> object:
     return {**record, "seconds": None, "command": None}, rest
 
 
+def index_of_folder(work: Path) -> object:
+    """Return the files of an index and what is known of their contents."""
+    place = work / "place"
+    table = ImageTable(place, IndexRecord.load(place))
+    files = {path: row.digest.hex() for path, row in read_files(place).items()}
+    details = {one.digest.hex(): one._replace(digest=b"") for one in table.details(list(table.rows.values()))}
+    annotations, vectors = table.features()
+    stored = {digest.hex(): annotations[row].tobytes() + vectors[row].tobytes() for digest, row in table.rows.items()}
+    return (
+        sorted(files.items()),
+        sorted((digest, repr(one)) for digest, one in details.items()),
+        sorted(map(repr, stored.items())),
+    )
+
+
 class Job(NamedTuple):
     """A command that is killed."""
 
@@ -82,6 +99,7 @@ JOBS = {
     "back-translation": Job(
         "translate --model translator --collection english --split train --write", items("english")
     ),
+    "index": Job("index c/images --model captioner --index place", index_of_folder),
     "kmeans": Job(
         "kmeans c --out f.safetensors --size 16 --patch 4 --filters 4 --patches 500 --grid 2",
         lambda work: (work / "f.safetensors").read_bytes(),

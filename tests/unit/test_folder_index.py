@@ -3,12 +3,26 @@
 import os
 import time
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import limner
+from limner.data.examples import Item
 from limner.errors import FolderError
+from limner.features.spec import FeatureSpec
+from limner.files import locked
+from limner.folders import encoding, scan, search
+from limner.folders.annotations import AnnotationCodec, StoredAnnotations
+from limner.folders.candidates import WordIndex, find_candidates
 from limner.folders.index import FolderIndex
+from limner.media.modality import IMAGE
+from limner.models import ModelInputs, build_model
+from limner.retrieval.all_pairs import pair_log_probs
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import ModelConfig, TrainedModel
+from limner.text.tokenizer import TextSettings, Tokenizer
 
 COLOURS = {"red": (250, 20, 20), "green": (20, 250, 20), "blue": (20, 20, 250), "white": (250, 250, 250)}
 
@@ -27,7 +41,7 @@ def folder(tmp_path):
 
 
 def save(path, colour, size=(90, 70)):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)
     hour_ago = time.time() - 3600
     os.utime(path, (hour_ago, hour_ago))
@@ -92,3 +106,215 @@ def test_an_index_of_another_model_is_refused(folder, captioner, trained_on_colo
 def test_a_folder_without_an_index_is_an_error(folder):
     with pytest.raises(FolderError, match=r"has no index; run 'limner index"):
         FolderIndex.open(folder)
+
+
+def files_of(index):
+    return sorted(str(match.path.relative_to(index.folder)) for match in index.search("a red wall", 99))
+
+
+def test_unreadable_files_are_counted_and_tried_again(folder, captioner):
+    (folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (folder / "empty.jpg").touch()
+    (folder / "text.jpg").write_text("no image")
+    index = FolderIndex(folder)
+    update = index.update(captioner)
+    assert (update.files, sorted(update.unreadable)) == (4, ["broken.png", "empty.jpg", "text.jpg"])
+    assert len(index) == 4
+    save(folder / "broken.png", (20, 250, 20))
+    update = index.update(captioner)
+    assert (update.files, sorted(update.unreadable)) == (5, ["empty.jpg", "text.jpg"])
+
+
+def test_names_of_any_bytes(folder, captioner):
+    names = ["line\nfeed.png", "quote'\".png", os.fsdecode(b"latin-\xe4.png"), "帝.png", "e\u0301.png"]
+    for name in names:
+        save(folder / name, COLOURS["red"], size=(20 + len(name), 20))
+    index = FolderIndex(folder)
+    assert index.update(captioner).added == 9
+    assert set(names) <= set(files_of(index))
+    assert index.update(captioner).unchanged == 9
+
+
+def test_what_is_no_image_of_the_folder_is_skipped(folder, captioner):
+    save(folder / ".hidden" / "a.png", COLOURS["red"])
+    save(folder / ".b.png", COLOURS["red"])
+    (folder / "loop").symlink_to(folder)
+    (folder / "nowhere.png").symlink_to(folder / "missing.png")
+    os.mkfifo(folder / "pipe.png")
+    save(folder / "own index" / "c.png", COLOURS["red"])
+    index = FolderIndex(folder, folder / "own index")
+    assert index.update(captioner).files == 4
+    assert index.update(captioner, recursive=False).removed == 2
+
+
+def test_the_same_content_is_described_once_and_found_twice(folder, captioner):
+    (folder / "copy.png").write_bytes((folder / "red.png").read_bytes())
+    index = FolderIndex(folder)
+    update = index.update(captioner)
+    assert (update.files, update.described) == (5, 4)
+    assert {match.path.name for match in index.search("a red wall", 2)} == {"red.png", "copy.png"}
+    (folder / "red.png").unlink()
+    assert index.update(captioner).described == 0
+    assert index.search("a red wall", 1)[0].path.name == "copy.png"
+
+
+def test_a_change_with_an_older_time_is_seen(folder, captioner):
+    index = FolderIndex(folder)
+    index.update(captioner)
+    save(folder / "red.png", COLOURS["blue"])
+    os.utime(folder / "red.png", (10**9, 10**9))
+    assert index.update(captioner).changed == 1
+
+
+def test_a_file_of_the_future_is_read_again(folder, captioner):
+    os.utime(folder / "red.png", (time.time() + 9000,) * 2)
+    index = FolderIndex(folder)
+    index.update(captioner)
+    save(folder / "red.png", COLOURS["blue"])
+    os.utime(folder / "red.png", (time.time() + 9000,) * 2)
+    assert index.update(captioner).changed == 1
+
+
+def test_verify_finds_a_change_that_size_and_time_hide(folder, captioner):
+    path = folder / "red.bmp"
+    save(path, COLOURS["red"])
+    index = FolderIndex(folder)
+    index.update(captioner)
+    save(path, COLOURS["blue"])
+    os.utime(path, (path.stat().st_mtime, 0))
+    facts = path.stat()
+    index.update(captioner)
+    save(path, COLOURS["green"])
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert index.update(captioner).changed == 0
+    assert index.update(captioner, verify=True).changed == 1
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_left_out(folder, captioner, monkeypatch):
+    read = encoding.read_image_file
+
+    def vanish(place, path, *rest):
+        if path == "red.png":
+            (place / path).unlink()
+        return read(place, path, *rest)
+
+    monkeypatch.setattr(encoding, "read_image_file", vanish)
+    update = FolderIndex(folder).update(captioner)
+    assert (update.files, update.unreadable) == (3, {})
+
+
+def test_an_interrupted_update_goes_on_where_it_ended(folder, captioner, monkeypatch):
+    for number in range(6):
+        save(folder / f"{number}.png", (40 * number, 9, 9))
+    monkeypatch.setattr(encoding, "CHUNK_SIZE", 2)
+    described = []
+
+    def interrupt(done, total):
+        described.append(done)
+        if done == 6:
+            raise KeyboardInterrupt
+
+    index = FolderIndex(folder)
+    with pytest.raises(KeyboardInterrupt):
+        index.update(captioner, interrupt)
+    assert index.update(captioner).described == 4
+    assert len(index) == 10
+
+
+def test_a_folder_that_seems_empty_keeps_its_index(folder, captioner, tmp_path_factory):
+    place = tmp_path_factory.mktemp("index")
+    index = FolderIndex(folder, place)
+    index.update(captioner)
+    for path in folder.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(FolderError, match="no image in this folder; nothing was changed"):
+        index.update(captioner)
+    assert len(index) == 4
+
+
+def test_files_below_a_folder_that_cannot_be_listed_stay(folder, captioner, monkeypatch):
+    index = FolderIndex(folder)
+    index.update(captioner)
+    listed = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("inside"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(scan.os, "scandir", refuse)
+    update = index.update(captioner)
+    assert (update.removed, update.unreadable) == (0, {"inside": "Permission denied"})
+    assert len(index) == 4
+
+
+def test_two_updates_at_once_are_refused(folder, captioner):
+    index = FolderIndex(folder)
+    index.update(captioner)
+    with locked(index.path, FolderError), pytest.raises(FolderError, match="another process is writing"):
+        index.update(captioner)
+
+
+@pytest.mark.parametrize("name", ["index.json", "files.lance", "images.lance"])
+def test_damage_is_found(name, folder, captioner):
+    index = FolderIndex(folder, captioner=captioner)
+    index.update(captioner)
+    files = [index.path / name] if name == "index.json" else list((index.path / name / "data").glob("*"))
+    for path in files:
+        data = bytearray(path.read_bytes())
+        data[10 : len(data) - 40 : 7] = b"\xa5" * len(data[10 : len(data) - 40 : 7])
+        path.write_bytes(data)
+    with pytest.raises(FolderError, match=r"damaged.*--rebuild"):
+        FolderIndex.open(folder, captioner=captioner).search("a red wall")
+    assert index.update(captioner, rebuild=True).described == 4
+
+
+def test_a_read_only_place_is_named(folder, captioner):
+    (folder / "file").touch()
+    with pytest.raises(FolderError, match="--index"):
+        FolderIndex(folder, folder / "file" / "index").update(captioner)
+
+
+def test_candidates_share_words_or_look_like_those_that_do():
+    words = WordIndex([["a", "red", "dog"], ["a", "dog"], ["a", "cat"], ["a", "car"]])
+    scores = words.scores(["red", "dog"])
+    assert scores[0] > scores[1] > 0 and scores[2] == scores[3] == 0
+    vectors = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.8, 0.2]], np.float16)
+    assert set(find_candidates(scores, vectors, 3).tolist()) == {0, 1, 3}
+    assert len(find_candidates(np.zeros(4, np.float32), vectors, 2)) == 4
+
+
+def test_a_large_index_scores_candidates(folder, captioner, monkeypatch):
+    index = FolderIndex(folder, captioner=captioner)
+    index.update(captioner)
+    monkeypatch.setattr(search, "EXACT_IMAGES", 3)
+    monkeypatch.setattr(search, "CANDIDATES", 2)
+    assert not index.is_exact
+    assert len(index.search("a red wall", 4)) == 2
+    assert len(index.search("a red wall", 4, exact=True)) == 4
+
+
+def test_annotations_of_a_projected_grid_give_the_scores_of_the_model():
+    torch.manual_seed(3)
+    settings = {"name": "show_attend_tell", "image_encoder": {"projection_dim": 6, "scaling": "l2"}, "hidden_dim": 8}
+    recipe = Recipe.parse({"model": settings, "features": {"tables": ["t"]}})
+    spec = FeatureSpec(
+        name="t", kind="grid", shape=(16, 10), backbone="b", grid_size=(4, 4), preprocessing={}, weights_sha256=""
+    )
+    tokenizer = Tokenizer.train(["a red dog", "a blue cat"], TextSettings(min_count=1))
+    model = build_model(recipe.model, ModelInputs(len(tokenizer), {"grid": (16, 10)})).eval()
+    config = ModelConfig(
+        recipe=recipe.model_dump(mode="json"), features=(spec,), vocab_size=len(tokenizer), provenance={}
+    )
+    codec = AnnotationCodec(TrainedModel(model, tokenizer, config, recipe))
+    grid = np.random.default_rng(1).normal(size=(5, 16, 10)).astype(np.float16)
+    annotations, vectors = codec.encode({"grid": grid})
+    assert (annotations.shape, vectors.shape) == ((5, 16, 6), (5, 10))
+    tokens = [tokenizer.encode("a red dog")]
+    items = [Item(str(row), "x").with_media(IMAGE, str(row)) for row in range(5)]
+    exact = pair_log_probs(model, tokens, items, StoredAnnotations("grid", grid))
+    stored = pair_log_probs(codec.reader, tokens, items, StoredAnnotations("grid", annotations))
+    assert torch.allclose(exact, stored, atol=5e-3)
+    assert codec.reader is not model and model.grid_encoder.projection is not None
+    small = AnnotationCodec(TrainedModel(model, tokenizer, config, recipe), 2)
+    assert small.shape == (4, 6)

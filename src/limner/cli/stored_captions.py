@@ -116,7 +116,7 @@ class StoredCaptions:
 
     def report(self) -> None:
         """Print how many images have got a caption, and how many have kept theirs."""
-        if self._kind is None and not self._embed:
+        if not self.written + self.kept:
             return
         kept = f", {self.kept:,} kept (--replace replaces them)" if self.kept else ""
         err.print(f"captions: {self.written:,} written{kept}", soft_wrap=True, highlight=False)

@@ -13,11 +13,13 @@ from limner.features.spec import FeatureSpec
 from limner.files import locked
 from limner.folders.annotations import AnnotationCodec
 from limner.folders.record import REBUILD, RECORD, IndexRecord, model_fingerprint
+from limner.folders.scan import Scan, scan_folder
 from limner.folders.search import Snapshot
 from limner.folders.tables import FILES, IMAGES
 from limner.folders.update import FolderUpdate, Updater
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
 from limner.media.image import ImageInput, describe_input
+from limner.media.modality import IMAGE
 from limner.progress import Progress
 from limner.runs.trained_model import read_config
 
@@ -149,6 +151,7 @@ class FolderIndex:
         codec = AnnotationCodec(captioner.models[0])
         if captioner.backbone is None:
             raise SettingsError("an index needs the backbone: load the captioner with encode_images=True")
+        scan = self._scan(recursive)
         _make_folder(self.path)
         with locked(self.path, FolderError):
             if rebuild:
@@ -162,7 +165,20 @@ class FolderIndex:
                 record = IndexRecord.of(captioner, codec)
                 record.save(self.path)
             updater = Updater(self.folder, self.path, captioner, codec, record)
-            return updater.run(recursive, verify, batch_size, on_progress)
+            return updater.run(scan, verify, batch_size, on_progress)
+
+    def _scan(self, recursive: bool) -> Scan:
+        """Find the images of the folder; FolderError if there is none, as in a folder whose disk is not connected."""
+        scan = scan_folder(self.folder, recursive=recursive, skip=self.path)
+        if not scan.files:
+            reason = next(iter(scan.unreadable.values()), None)
+            raise FolderError(
+                f"{self.folder}: cannot be read ({reason}); check its permissions"
+                if reason is not None
+                else f"{self.folder}: no image in this folder; nothing was changed: name a folder with images, such as "
+                f"{', '.join(sorted(IMAGE.suffixes)[:3])}, or make its disk available"
+            )
+        return scan
 
     @property
     def is_exact(self) -> bool:

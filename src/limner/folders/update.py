@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from limner.errors import FolderError, counted
 from limner.folders.annotations import AnnotationCodec
 from limner.folders.encoding import Chunk, EncodedImage, Encoder, FeaturesByPath, encoded_chunks
 from limner.folders.record import IndexRecord
-from limner.folders.scan import FoundFile, Scan, scan_folder
+from limner.folders.scan import FoundFile, Scan
 from limner.folders.tables import (
     IMAGES,
     FileRow,
@@ -69,10 +68,8 @@ class Updater:
         self._rows = dict(self._before)
         self.result = FolderUpdate()
 
-    def run(self, recursive: bool, verify: bool, batch_size: int, on_progress: Progress | None) -> FolderUpdate:
-        """Scan the folder, read what has changed, and write it in batches."""
-        scan = scan_folder(self._folder, recursive=recursive, skip=self._index)
-        self._require_files(scan)
+    def run(self, scan: Scan, verify: bool, batch_size: int, on_progress: Progress | None) -> FolderUpdate:
+        """Read what has changed in the scanned folder, and write it in batches."""
         self._gone = self._find_gone(scan)
         todo = [file for file in scan.files if verify or not self._is_unchanged(file)]
         done = 0
@@ -85,13 +82,6 @@ class Updater:
         self.result.unreadable.update(scan.unreadable)
         self._finish()
         return self.result
-
-    def _require_files(self, scan: Scan) -> None:
-        if self._before and not scan.files:
-            raise FolderError(
-                f"{self._folder}: found no image, where the index has {counted(len(self._before), 'file')}; nothing is "
-                "changed: make the folder available, or create an empty index with --rebuild"
-            )
 
     def _find_gone(self, scan: Scan) -> set[str]:
         """Return the paths that are no longer there; not those in folders that cannot be listed."""

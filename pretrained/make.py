@@ -1,4 +1,4 @@
-"""Make the built-in captioner: collection, features, training, choice of the decoding settings, packing.
+"""Make the built-in captioner: collection, features, training, choice of the decoding settings, packing, calibration.
 
     make pretrained DATA=folder [LANGS="en de zh"]
 
@@ -43,6 +43,8 @@ def main() -> None:
         run = train(lang, collection, options.work)
         penalty = choose_length_penalty(run, collection)
         pack(run, options.out / lang, TITLES[lang], {"beam_size": BEAM_SIZE, "length_penalty": penalty})
+        calibrate = [Path(__file__).with_name("calibrate.py"), options.out / lang, "--collection", collection]
+        subprocess.run([sys.executable, *map(str, calibrate)], check=True)
 
 
 def make_collection(data: Path, collection: Path) -> None:

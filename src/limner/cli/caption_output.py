@@ -32,12 +32,14 @@ SUFFIXES: dict[str, CaptionFormat] = {
 }
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
+NOT_SURE = "not sure"
+"""Text in place of a caption whose confidence is too low; tables have an empty caption, and JSON null."""
 _RECORD = rb'\{\s*"image": "(?:[^"\\]|\\.)*",\s*"(?:captions|error)": '
 _BEGINNINGS = {
     "jsonl": re.compile(_RECORD),
     "json": re.compile(rb"\[\s*" + _RECORD),
-    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,tags)?\n"),
-    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\ttags)?\n"),
+    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,confidence)?(,tags)?\n"),
+    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\tconfidence)?(\ttags)?\n"),
 }
 """How files of captions of each format begin; text begins with any word."""
 
@@ -79,22 +81,22 @@ def _choose_format(chosen: CaptionFormat | None, as_json: bool, output: Path | N
 
 
 @contextmanager
-def caption_output(output: Path | None, kind: CaptionFormat, *, with_tags: bool = False) -> Iterator[WriteCaptions]:
+def caption_output(output: Path | None, kind: CaptionFormat, columns: Sequence[str] = ()) -> Iterator[WriteCaptions]:
     """Yield a function that writes the captions of one input at once, so that they can be read while others follow.
 
     Args:
         output: file to write; None for standard output.
         kind: format.
-        with_tags: whether the tags of the images are written as well.
+        columns: what is written besides captions: 'confidence', which text leaves out, and 'tags'.
 
     Raises:
         WriteError: the file cannot be written; the captions are in another file, which the message names.
     """
     if output is None:
-        yield from _write(_to_standard_output, kind, with_tags)
+        yield from _write(_to_standard_output, kind, columns)
         return
     with OutputStream(output) as stream:
-        yield from _write(stream.write, kind, with_tags)
+        yield from _write(stream.write, kind, columns)
 
 
 def _to_standard_output(text: str) -> None:
@@ -102,45 +104,61 @@ def _to_standard_output(text: str) -> None:
     sys.stdout.flush()
 
 
-def _write(emit: Callable[[str], None], kind: CaptionFormat, with_tags: bool) -> Iterator[WriteCaptions]:
+def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[str]) -> Iterator[WriteCaptions]:
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
     def write(file: Path, result: list[Caption] | MediaError) -> None:
         if kind == "json":
-            records.extend([] if isinstance(result, MediaError) else [_record(file, result, with_tags)])
+            records.extend([] if isinstance(result, MediaError) else [_record(file, result, columns)])
         elif kind == "jsonl":
-            emit(to_json(_record(file, result, with_tags)) + "\n")
+            emit(to_json(_record(file, result, columns)) + "\n")
         elif not isinstance(result, MediaError):
-            emit("".join(_lines(file, result, kind, with_tags)))
+            emit("".join(_lines(file, result, kind, columns)))
 
     if kind in ("tsv", "csv"):
-        emit(_row((*COLUMNS, "tags") if with_tags else COLUMNS, kind))
+        emit(_row((*COLUMNS, *columns), kind))
     yield write
     if kind == "json":
         emit(to_json(records, indent=1) + "\n")
 
 
-def _record(file: Path, result: list[Caption] | MediaError, with_tags: bool) -> dict[str, Any]:
+def _record(file: Path, result: list[Caption] | MediaError, columns: Sequence[str]) -> dict[str, Any]:
     if isinstance(result, MediaError):
         return {"image": str(file), "error": str(result)}
-    captions = [{"text": one.text, "log_prob": one.log_prob, "score": one.score} for one in result]
-    if not with_tags:
-        return {"image": str(file), "captions": captions}
-    tags = [{"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags]
-    return {"image": str(file), "captions": captions, "tags": tags}
+    record: dict[str, Any] = {"image": str(file), "captions": [_caption(one, columns) for one in result]}
+    if "tags" in columns:
+        record["tags"] = [
+            {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
+        ]
+    return record
 
 
-def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat, with_tags: bool) -> Iterator[str]:
+def _caption(caption: Caption, columns: Sequence[str]) -> dict[str, Any]:
+    """Return a caption as plain values; the text is null where the model is not sure."""
+    text = caption.text if caption.is_sure else None
+    values: dict[str, Any] = {"text": text, "log_prob": caption.log_prob, "score": caption.score}
+    if "confidence" in columns:
+        words = [{"word": one.word, "confidence": one.probability, "log_ratio": one.log_ratio} for one in caption.words]
+        values |= {"confidence": caption.confidence, "log_ratio": caption.log_ratio}
+        values["words"] = words if caption.is_sure else []
+    return values
+
+
+def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat, columns: Sequence[str]) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions."""
     for rank, one in enumerate(captions, 1):
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(captions) > 1 else ()
-            tags = (format_tags(one.tags),) if with_tags else ()
-            yield tab_separated(file, one.text, *log_prob, *tags) + "\n"
+            tags = (format_tags(one.tags),) if "tags" in columns else ()
+            yield tab_separated(file, one.text if one.is_sure else NOT_SURE, *log_prob, *tags) + "\n"
         else:
-            tags = (";".join(tag.word for tag in one.tags),) if with_tags else ()
-            yield _row((str(file), rank, one.text, f"{one.log_prob:.4f}", *tags), kind)
+            values = {
+                "confidence": "" if one.confidence is None else f"{one.confidence:.4f}",
+                "tags": ";".join(tag.word for tag in one.tags),
+            }
+            text = one.text if one.is_sure else ""
+            yield _row((str(file), rank, text, f"{one.log_prob:.4f}", *(values[name] for name in columns)), kind)
 
 
 def format_tags(tags: Sequence[Tag]) -> str:

@@ -26,9 +26,11 @@ from limner.cli.options import (
     LangOption,
     LengthPenaltyOption,
     MaxLengthOption,
+    MinCaptionConfidenceOption,
     MinLengthOption,
     MustIncludeOption,
     NBestOption,
+    NoTagsInCaptionsOption,
     SampleOption,
     SamplingSeedOption,
     TagsOption,
@@ -72,23 +74,29 @@ FormatOption = Annotated[
 ]
 
 
+ImagesArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="IMAGE...",
+        help="Image or video files, or folders of them; audio files for an audio model; - for a list of files on "
+        "standard input.",
+    ),
+]
+PrefixOption = Annotated[
+    str | None, typer.Option("--prefix", help="Words that every caption starts with; default: none.")
+]
+
+
 @app.command(rich_help_panel=USE)
 def describe(
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGE...",
-            help="Image or video files, or folders of them; audio files for an audio model; - for a list of files on "
-            "standard input.",
-        ),
-    ],
+    images: ImagesArgument,
     model: CaptionersOption = None,
     lang: LangOption = None,
-    prefix: Annotated[
-        str | None, typer.Option("--prefix", help="Words that every caption starts with; default: none.")
-    ] = None,
+    prefix: PrefixOption = None,
     must_include: MustIncludeOption = None,
     tags: TagsOption = False,
+    no_tags_in_captions: NoTagsInCaptionsOption = False,
+    min_confidence: MinCaptionConfidenceOption = None,
     beam_size: BeamSizeOption = None,
     n_best: NBestOption = None,
     length_penalty: LengthPenaltyOption = None,
@@ -118,61 +126,47 @@ def describe(
     """Generate captions of images and videos, or of audio files with a model trained on audio features.
 
     Decoding options that are not given come from the `decoding` section of the model's recipe.
-
     Without --model, the built-in captioner is used: English, German (--lang de) or Chinese (--lang zh).
-
     Example: `limner describe photo.jpg --n-best 3`
     """
     sampling = _sampling(sample, given(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed), must_include)
-    lengths = given(length_penalty=length_penalty, min_length=min_length, max_length=max_length)
+    lengths = {"length_penalty": length_penalty, "min_length": min_length, "max_length": max_length}
     decoding = given(beam_size=beam_size, n_best=n_best, **lengths, sample=sampling)
     plots = attention_options(attention, compare, force)
     if explain_beam is not None:
-        others: dict[str, object] = {
-            "--attention": plots,
-            "--format": format_,
-            "--output": output,
-            "--write": write,
-            "--embed": embed,
-        }
-        _require_alone("--explain-beam", others)
-        _claim_beam(explain_beam, images, force, as_json, recursive)
+        others = {"--attention": plots, "--format": format_, "--output": output, "--write": write, "--embed": embed}
+        _claim_beam(explain_beam, images, force, as_json, recursive, others)
         runs = models_or_pretrained(model, lang)
-        _explain_beam(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
-        return
+        return _explain_beam(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
     if is_exported(runs[0]):
-        of_runs = {"--must-include": must_include, "--tags": tags, "--attention": plots, "--sample": sample}
+        of_runs: dict[str, Any] = {
+            "--must-include": must_include,
+            "--tags": tags,
+            "--attention": plots,
+            "--sample": sample,
+        }
+        of_runs |= {"--no-tags-in-captions": no_tags_in_captions, "--min-confidence": min_confidence}
         require_exported_options(runs, {**of_runs, "--write": write, "--embed": embed, "--backbone": backbone}, device)
-        given_files = _find_images(images, recursive)
-        _describe_exported(runs[0], given_files, prefix, {"batch_size": batch_size, **decoding}, output, kind)
-        return
-    files = _find_files(images, runs, decoding, backbone, device, recursive)
+        given_files, chosen = _find_images(images, recursive), {"batch_size": batch_size, **decoding}
+        return _describe_exported(runs[0], given_files, prefix, chosen, output, kind)
     stored = StoredCaptions(write, embed, replace, sidecar)
-    files = stored.select(files, images)
+    files = stored.select(_find_files(images, runs, decoding, backbone, device, recursive), images)
     if stored.complete(files):
-        report_unreadable(stored.errors, len(stored.errors))
-        return
+        return report_unreadable(stored.errors, len(stored.errors))
     captioner, strips = _load(runs, backbone, device, plots)
-    if tags:
-        captioner.require_tags()
-    with (
-        caption_output(output, kind, with_tags=tags) as write_caption,
-        stored.opened(captioner.models[0].recipe.data.lang) as store,
-    ):
-        unreadable = _describe(
-            captioner,
-            files,
-            prefix,
-            {"must_include": must_include, "with_tags": tags, "batch_size": batch_size, **decoding},
-            (write_caption, store),
-            strips,
-        )
-    if strips is not None:
-        strips.save()
-    stored.report()
-    report_unreadable([*unreadable, *stored.errors], len(files))
+    options = _selection(captioner, tags, no_tags_in_captions, min_confidence)
+    options |= {"must_include": must_include, "batch_size": batch_size, **decoding}
+    _describe_with_runs(captioner, files, prefix, options, (output, kind), stored, strips)
+
+
+def _selection(captioner: Captioner, tags: bool, no_tags: bool, min_confidence: float | None) -> dict[str, Any]:
+    """Return the options of tags and confidence, after a check that the model has them."""
+    if not captioner.names_tags:
+        refuse({"--no-tags-in-captions": no_tags}, "this model never requires tags; leave it out")
+    captioner.check_options(with_tags=tags, name_tags=not no_tags, min_confidence=min_confidence)
+    return {"with_tags": tags, "name_tags": not no_tags, "min_confidence": min_confidence}
 
 
 def _find_images(images: Sequence[Path], recursive: bool) -> list[Path]:
@@ -210,7 +204,7 @@ def _sampling(sample: bool, options: dict[str, Any], must_include: list[str] | N
     return options if sample else None
 
 
-def _require_alone(option: str, others: dict[str, object]) -> None:
+def _require_alone(option: str, others: dict[str, Any]) -> None:
     """Raise SettingsError if one of the other options was given, which have no effect beside the first."""
     for name in (name for name, value in others.items() if value):
         raise SettingsError(f"{name} and {option}: give one or the other")
@@ -244,6 +238,26 @@ def _load(
         if attention is None:
             return captioner, None
         return captioner, StripPlotter(captioner, runs, attention, backbone=backbone, device=device)
+
+
+def _describe_with_runs(
+    captioner: Captioner,
+    files: Sequence[Path],
+    prefix: str | None,
+    options: dict[str, Any],
+    printed: tuple[Path | None, CaptionFormat],
+    stored: StoredCaptions,
+    strips: StripPlotter | None,
+) -> None:
+    """Write captions of trained models, then report unreadable files."""
+    columns = (*(["confidence"] if captioner.has_confidence else []), *(["tags"] if options["with_tags"] else []))
+    opened = stored.opened(captioner.models[0].recipe.data.lang)
+    with caption_output(*printed, columns) as write_caption, opened as store:
+        unreadable = _describe(captioner, files, prefix, options, (write_caption, store), strips)
+    if strips is not None:
+        strips.save()
+    stored.report()
+    report_unreadable([*unreadable, *stored.errors], len(files))
 
 
 def _describe(
@@ -281,8 +295,11 @@ def report_unreadable(errors: Sequence[LimnerError], total: int) -> None:
         raise typer.Exit(1)
 
 
-def _claim_beam(out: Path, images: Sequence[Path], force: bool, as_json: bool, recursive: bool) -> None:
+def _claim_beam(
+    out: Path, images: Sequence[Path], force: bool, as_json: bool, recursive: bool, others: dict[str, Any]
+) -> None:
     """Check the options of --explain-beam before the model is loaded."""
+    _require_alone("--explain-beam", others)
     refuse({"--recursive": recursive}, "--explain-beam explains the search of one file; leave one of them out")
     if as_json:
         raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")

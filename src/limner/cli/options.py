@@ -156,6 +156,23 @@ TagsOption = Annotated[
         help="Print nouns for what the classifier of the built-in backbone sees in each image, with probabilities.",
     ),
 ]
+NoTagsInCaptionsOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-tags-in-captions",
+        help="Do not make captions name what the classifier is sure of; only the built-in captioner and other "
+        "calibrated models do.",
+    ),
+]
+MinCaptionConfidenceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--min-confidence",
+        help="Print 'not sure' in place of captions whose confidence is lower, 0-1; default: that of the model's "
+        "calibration, or none.",
+        parser=Number(Probability),
+    ),
+]
 SampleOption = Annotated[
     bool, typer.Option("--sample", help="Sample tokens from the model's distribution instead of beam search.")
 ]

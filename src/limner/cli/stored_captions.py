@@ -109,7 +109,7 @@ class StoredCaptions:
                     if table not in self._tables:
                         self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind]))
                     self._tables[table](file.relative_to(table.parent), result)
-                if not isinstance(result, MediaError) and result[0].text.strip():
+                if not isinstance(result, MediaError) and result[0].is_sure and result[0].text.strip():
                     self._store(file, result[0].text, lang)
 
             yield write

@@ -126,7 +126,7 @@ class Updater:
                 image.file.digest,
                 best.text,
                 best.log_prob,
-                getattr(best, "confidence", None),
+                best.confidence,
                 tuple(tag.word for tag in best.tags),
                 image.file.thumbnail,
             )

@@ -6,24 +6,29 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from limner.data.dataset import GenerationInput
+from limner.data.examples import StoredFeatures
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import MediaError
+from limner.errors import MediaError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, require_captioning
+from limner.inference.confidence import Confidence, confidences
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import KeptFeatures, new_item
 from limner.inference.sentences import Caption, warn_of_cut_off, warn_of_unknown_words
+from limner.inference.tagged_captions import name_tags as name_tags_in
 from limner.inference.tags import Tag, Tagger, require_tagger
+from limner.inference.unseen_words import with_unseen_nouns
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
 from limner.progress import Progress
+from limner.runs.calibration import StoredCalibration, load_calibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
@@ -32,6 +37,15 @@ CAPTION_BATCH_SIZE = 32
 UNKNOWN_PREFIX = "captions do not depend on them"
 
 ImageT = TypeVar("ImageT", bound=ImageInput)
+
+
+class _Options(NamedTuple):
+    """Options of `describe` that are the same for all batches."""
+
+    settings: DecodingSettings
+    with_tags: bool
+    name_tags: bool
+    min_confidence: float
 
 
 class Captioner(TextGenerator):
@@ -52,6 +66,21 @@ class Captioner(TextGenerator):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
+        if self.names_tags and self.tagger is not None:
+            nouns, classifier = self.tagger.nouns, self.tagger.classifier
+            self.models = tuple(with_unseen_nouns(model, nouns, classifier) for model in self.models)
+
+    @cached_property
+    def calibration(self) -> StoredCalibration | None:
+        """Tags in captions and confidence, of one model with a calibration in its run directory; else None."""
+        folder = self.models[0].folder
+        # Without a backbone no image is captioned, and tags need its classifier.
+        return None if folder is None or self.backbone is None or len(self.models) > 1 else load_calibration(folder)
+
+    @property
+    def names_tags(self) -> bool:
+        """Whether captions name the most probable tag of their image."""
+        return self.calibration is not None and self.calibration.settings.tags is not None and self.tagger is not None
 
     @cached_property
     def tagger(self) -> Tagger | None:
@@ -70,6 +99,8 @@ class Captioner(TextGenerator):
         prefixes: Sequence[str] | None = None,
         must_include: MustInclude | None = None,
         with_tags: bool = False,
+        name_tags: bool = True,
+        min_confidence: float | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Caption]]:
@@ -80,8 +111,10 @@ class Captioner(TextGenerator):
             prefixes: for each image the words that its caption starts with.
             must_include: words or phrases that every caption includes, such as ["umbrella", "dog|puppy"], where one of
                 the alternatives between | is enough; or one such list for each image.
-            with_tags: whether the captions name the `tags` of their images, which the classifier of a built-in backbone
-                sees.
+            with_tags: whether captions have the `tags` of their images.
+            name_tags: whether captions without `prefixes` and `must_include` name the most probable tag; only for
+                models with a calibration, such as the built-in captioner, and without sampling.
+            min_confidence: confidence below which `Caption.is_sure` is false; None for that of the calibration.
             batch_size: number of images that are captioned together; captions do not depend on it.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
 
@@ -94,24 +127,31 @@ class Captioner(TextGenerator):
                 `must_include`.
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
+        options = self._options(settings, with_tags, name_tags, min_confidence)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         words = words_of_inputs(self.tokenizer, must_include, len(images))
         captions: list[list[Caption]] = []
         for start in range(0, len(images), batch_size):
             rows = slice(start, start + batch_size)
             given = None if prefixes is None else prefixes[rows]
-            captions += self._describe_batch(images[rows], words[rows], given, settings, with_tags)
+            captions += self._describe_batch(images[rows], words[rows], given, options)
         cut = sum(not n_best[0].ended for n_best in captions)
         warn_of_cut_off(cut, len(images), "captions", settings.max_length, "raise max_length")
         return captions
 
-    def require_tags(self) -> None:
-        """Check that the model reads features that tags are computed of.
+    @property
+    def has_confidence(self) -> bool:
+        """Whether captions have a confidence."""
+        return self.calibration is not None and self.calibration.settings.confidence is not None
+
+    def check_options(self, *, with_tags: bool, name_tags: bool, min_confidence: float | None) -> None:
+        """Check options of `describe` before the first image is read.
 
         Raises:
-            SettingsError: it does not.
+            SettingsError: the model reads other features than those that tags are computed of, or it has no calibration
+                of its confidence.
         """
-        require_tagger(self.tagger)
+        self._options(self.decoding, with_tags, name_tags, min_confidence)
 
     def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
         """Name what the classifier of the built-in backbone sees in images, without captioning them.
@@ -143,6 +183,8 @@ class Captioner(TextGenerator):
         prefixes: Sequence[str] | None = None,
         must_include: MustInclude | None = None,
         with_tags: bool = False,
+        name_tags: bool = True,
+        min_confidence: float | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
         **decoding: Any,  # noqa: ANN401
     ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
@@ -153,6 +195,8 @@ class Captioner(TextGenerator):
             prefixes: as for `describe`.
             must_include: as for `describe`.
             with_tags: as for `describe`.
+            name_tags: as for `describe`.
+            min_confidence: as for `describe`.
             batch_size: as for `describe`.
             decoding: as for `describe`.
 
@@ -160,6 +204,7 @@ class Captioner(TextGenerator):
             Each image with its captions, or with the error that it cannot be read.
         """
         settings = change_decoding(self.models[0].recipe.decoding, decoding)
+        options = self._options(settings, with_tags, name_tags, min_confidence)
         warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
         words = words_of_inputs(self.tokenizer, must_include, len(images))
         starts = range(0, len(images), batch_size)
@@ -169,7 +214,7 @@ class Captioner(TextGenerator):
             rows = pending.popleft()
             batch, given = images[rows], None if prefixes is None else prefixes[rows]
             try:
-                captions = self._describe_batch(batch, words[rows], given, settings, with_tags)
+                captions = self._describe_batch(batch, words[rows], given, options)
             except MediaError as error:
                 if len(batch) == 1:
                     yield batch[0], error
@@ -225,24 +270,62 @@ class Captioner(TextGenerator):
         (one,) = self._inputs([image], words_of_inputs(self.tokenizer, must_include, 1))
         return explain_beam(self.models, one, self.features_of([image]), settings, prefix)
 
+    def _options(
+        self, settings: DecodingSettings, with_tags: bool, name_tags: bool, min_confidence: float | None
+    ) -> _Options:
+        """Check and complete the options of `describe`."""
+        if with_tags:
+            require_tagger(self.tagger)
+        calibrated = None if self.calibration is None else self.calibration.settings
+        confidence = None if calibrated is None else calibrated.confidence
+        if min_confidence is None:
+            min_confidence = 0.0 if confidence is None else confidence.min_confidence
+        elif confidence is None:
+            raise SettingsError(
+                f"min_confidence {min_confidence}: this model has no calibration of its confidence; leave it out "
+                "(--min-confidence), or use the built-in captioner"
+            )
+        names = name_tags and self.names_tags and settings.sample is None
+        return _Options(settings, with_tags, names, min_confidence)
+
     def _describe_batch(
         self,
         images: Sequence[ImageInput],
         words: Sequence[tuple[str, ...]],
         prefixes: Sequence[str] | None,
-        settings: DecodingSettings,
-        with_tags: bool,
+        options: _Options,
     ) -> list[list[Caption]]:
         """Caption images together, computing their features once."""
         inputs, features = self._inputs(images, words), self._kept_features(images)
+        settings = options.settings
         hypotheses = generate(self.models, inputs, features, settings, prefixes=prefixes, batch_size=len(images))
+        if features is None:
+            return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
+        images_of_inputs = features.take([one.item for one in inputs])
         tags: list[tuple[Tag, ...]] = [()] * len(images)
-        if with_tags and features is not None:
-            tags = require_tagger(self.tagger)(features.take([one.item for one in inputs]))
-        return [
+        names_tags = options.name_tags and prefixes is None and not any(words)
+        if (options.with_tags or names_tags) and self.tagger is not None:
+            tags = self.tagger(images_of_inputs)
+        if names_tags and self.calibration is not None and self.calibration.settings.tags is not None:
+            calibrated = self.calibration.settings.tags
+            hypotheses = name_tags_in(self.models, inputs, features, settings, hypotheses, tags, calibrated)
+        captions = [
             [_caption(self.tokenizer, one)._replace(tags=some) for one in n_best]
             for n_best, some in zip(hypotheses, tags, strict=True)
         ]
+        return self._with_confidence(captions, images_of_inputs, options.min_confidence)
+
+    def _with_confidence(
+        self, captions: list[list[Caption]], images: Sequence[StoredFeatures | None], min_confidence: float
+    ) -> list[list[Caption]]:
+        """Add the confidence to the captions of each image, where the model has a calibration of it."""
+        if self.calibration is None or self.calibration.settings.confidence is None:
+            return captions
+        flat = [(caption, image) for n_best, image in zip(captions, images, strict=True) for caption in n_best]
+        computed = iter(
+            confidences(self.models, [one.ids for one, _ in flat], [image or {} for _, image in flat], self.calibration)
+        )
+        return [[_with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
 
     def _kept_features(self, images: Sequence[ImageInput]) -> KeptFeatures | None:
         features = self.features_of(images)
@@ -258,6 +341,15 @@ class Captioner(TextGenerator):
 
 def _caption(tokenizer: Tokenizer, one: Hypothesis) -> Caption:
     return Caption(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score, one.tokens, one.ended)
+
+
+def _with(caption: Caption, confidence: Confidence, min_confidence: float) -> Caption:
+    return caption._replace(
+        confidence=confidence.probability,
+        log_ratio=confidence.log_ratio,
+        words=confidence.words,
+        is_sure=confidence.probability >= min_confidence,
+    )
 
 
 def require_images(model: TrainedModel, images: Sequence[ImageInput]) -> None:

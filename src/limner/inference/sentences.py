@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from limner.inference.confidence import WordConfidence
     from limner.inference.tags import Tag
 
 from limner.errors import SettingsError
@@ -43,7 +44,15 @@ class Caption(NamedTuple):
     ended: bool = True
     """False where the caption was cut off at `max_length`."""
     tags: tuple[Tag, ...] = ()
-    """What the classifier of a built-in backbone sees in the image; empty for other features."""
+    """What the classifier of a built-in backbone sees in the image; empty where it was not asked for."""
+    confidence: float | None = None
+    """Calibrated probability that the caption fits the image; None for a model without calibration."""
+    log_ratio: float | None = None
+    """log P(w|I) - log P(w); None for a model without calibration."""
+    words: tuple[WordConfidence, ...] = ()
+    """Confidence of each word; empty for a model without calibration."""
+    is_sure: bool = True
+    """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
 
 
 class Translation(NamedTuple):

@@ -182,6 +182,15 @@ class PretrainedEmbeddingModel(Protocol):
 
 
 @runtime_checkable
+class ExtendableModel(Protocol):
+    """A model whose vocabulary can be extended after the training."""
+
+    def extend_vocabulary(self, copied: Sequence[int], log_odds: float) -> None:
+        """Append a token for each known token in `copied`, with its vectors and its logit plus `log_odds`."""
+        ...
+
+
+@runtime_checkable
 class ImageVectorModel(Protocol):
     """A model that represents each image as one vector, for example the output of a convnet."""
 

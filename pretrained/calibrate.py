@@ -1,0 +1,366 @@
+"""Calibrate a captioner on the validation split: tags in its captions, and its confidence.
+
+    python pretrained/calibrate.py RUN --collection COLLECTION
+
+writes calibration.json and calibration.safetensors into RUN and prints what was measured; with `--measure test` it only
+measures an existing calibration on a split. COLLECTION holds the grid features of RUN, here those of make.py. The
+weights of RUN must not change afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limner.data.collection import Collection
+from limner.data.dataset import GenerationInput
+from limner.data.examples import Item, StoredFeatures
+from limner.decoding.ranking import Hypothesis
+from limner.evaluation.calibration import (
+    cross_validated,
+    expected_calibration_error,
+    fit_logistic,
+    human_agreement,
+)
+from limner.features.class_probabilities import pooled_vector
+from limner.features.encoders.load import load_backbone_for
+from limner.features.store import FeatureStore
+from limner.inference.confidence import (
+    caption_evidence,
+    confidences,
+    image_evidence,
+    mean_image,
+    word_evidence,
+    word_evidence_at,
+)
+from limner.inference.generate import generate
+from limner.inference.tagged_captions import mean_log_prob, name_tags
+from limner.inference.tags import Tagger, require_tagger
+from limner.inference.unseen_words import with_unseen_nouns
+from limner.metrics.cider import CiderD
+from limner.runs.calibration import (
+    Calibration,
+    ConfidenceCalibration,
+    FeatureStatistics,
+    StoredCalibration,
+    TagCalibration,
+    load_calibration,
+    save_calibration,
+)
+from limner.runs.trained_model import load_trained_model, sha256
+from limner.synthetic.non_photographs import HELD_OUT, KINDS, draw_non_photograph
+
+THRESHOLDS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)
+"""Probabilities of tags of which validation CIDEr chooses one."""
+LOSSES = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+"""Losses of log-probability per token of which validation CIDEr chooses one."""
+MIN_CASES, MIN_CASES_OF_KIND, MIN_PRECISION = 5, 20, 0.5
+"""Nouns that people use for a smaller share of the training images with this tag are left out; those of fewer images
+are judged by the nouns of the same kind, where these have enough."""
+HUMAN_SHARE = 0.1
+WITHHELD = 0.03
+"""Largest share of the validation photographs that is withheld by default."""
+EVENT = (
+    "the caption agrees with the human captions of the photograph (CIDEr-D) at least as well as nine human captions in "
+    "ten agree with the others of their photograph"
+)
+FIT_SEEDS, TEST_SEEDS = range(0, 12), range(100, 112)
+
+
+def main() -> None:
+    """Calibrate, or measure a calibration."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--collection", type=Path, required=True)
+    parser.add_argument("--measure", metavar="SPLIT", help="measure the calibration on this split, and change nothing")
+    options = parser.parse_args()
+    work = Work(options.run, Collection.open(options.collection))
+    if options.measure:
+        calibration = load_calibration(options.run)
+        assert calibration is not None, f"{options.run}: no calibration"
+        print(json.dumps(work.measure(calibration, options.measure), indent=1))
+        return
+    tags = work.choose_tags()
+    calibration = work.fit_confidence(tags)
+    save_calibration(options.run, calibration)
+    print(json.dumps(work.measure(calibration, "val"), indent=1))
+
+
+class Work:
+    """A captioner, its collection, and what is computed once."""
+
+    def __init__(self, run: Path, collection: Collection) -> None:
+        self.run, self.collection = run, collection
+        self.plain = load_trained_model(run)
+        self.settings = self.plain.recipe.decoding
+        self.features = FeatureStore.open(collection, self.plain.recipe.features.tables, cache_mib=256)
+        self.tagger: Tagger = require_tagger(Tagger.of(self.plain))
+        self.model = with_unseen_nouns(self.plain, self.tagger.nouns, self.tagger.classifier)
+        self.train = collection.items("train")
+        self.vectors = np.stack(
+            [
+                pooled_vector(one)
+                for start in range(0, len(self.train), 256)
+                for one in self.take(self.train[start : start + 256])
+            ]
+        )
+        self.statistics = FeatureStatistics.of(self.vectors)
+        self._backbone: Any = None
+
+    def take(self, items: Sequence[Item]) -> list[StoredFeatures]:
+        """Return the features of items, all of which have some."""
+        return [one or {} for one in self.features.take(items)]
+
+    def references(self, items: Sequence[Item]) -> list[list[list[str]]]:
+        """Return the tokens of the human captions of each item."""
+        lang = self.plain.recipe.data.lang
+        words = self.plain.tokenizer.words
+        return [[words(one.text) for one in item.sentences if one.lang == lang] for item in items]
+
+    def texts(self, hypotheses: Sequence[list[Hypothesis]]) -> list[str]:
+        """Return the best caption of each item."""
+        return [self.model.tokenizer.decode(n_best[0].tokens) for n_best in hypotheses]
+
+    def cider(self, texts: Sequence[str], items: Sequence[Item]) -> float:
+        """Compute the mean CIDEr-D of captions, in percent."""
+        references = self.references(items)
+        scorer = CiderD(references)
+        return 100 * float(np.mean([scorer.score(row, text.split()) for row, text in enumerate(texts)]))
+
+    def decode(self, items: Sequence[Item]) -> list[list[Hypothesis]]:
+        """Caption items without tags."""
+        return generate([self.model], [GenerationInput(item, None, ()) for item in items], self.features, self.settings)
+
+    def probabilities(self, items: Sequence[Item]) -> np.ndarray:
+        """Compute the probability of each noun for items, in parts."""
+        parts = [
+            self.tagger.probabilities(self.take(items[start : start + 256])) for start in range(0, len(items), 256)
+        ]
+        return np.concatenate(parts)
+
+    def choose_tags(self) -> TagCalibration | None:
+        """Choose the tags of which captions gain: nouns on the training split, thresholds on validation."""
+        left_out = self.nouns_nobody_uses()
+        items = self.collection.items("val")
+        plain = self.decode(items)
+        tags = [
+            tag for start in range(0, len(items), 256) for tag in self.tagger(self.take(items[start : start + 256]))
+        ]
+        widest = TagCalibration(threshold=min(THRESHOLDS), max_loss=0, certain=0, left_out=left_out)
+        inputs = [GenerationInput(item, None, ()) for item in items]
+        named = name_tags([self.model], inputs, self.features, self.settings, plain, tags, widest)
+        losses = np.array(
+            [
+                mean_log_prob(self.plain, a[0]) - mean_log_prob(self.plain, b[0])
+                for a, b in zip(plain, named, strict=True)
+            ]
+        )
+        top = np.array([found[0].probability if found else 0.0 for found in tags])
+        texts, with_tags = self.texts(plain), self.texts(named)
+        before = self.cider(texts, items)
+        changed = np.array([a != b for a, b in zip(texts, with_tags, strict=True)])
+
+        def score(chosen: np.ndarray) -> float:
+            mixed = [b if use else a for a, b, use in zip(texts, with_tags, chosen, strict=True)]
+            return self.cider(mixed, items)
+
+        table = {
+            (threshold, loss): (score(chosen), int((chosen & changed).sum()))
+            for threshold in THRESHOLDS
+            for loss in LOSSES
+            for chosen in [(top >= threshold) & (losses <= loss)]
+        }
+        print(f"CIDEr without tags {before:.2f}; threshold, loss, CIDEr, captions changed:")
+        for (threshold, loss), (cider, count) in table.items():
+            print(f"  {threshold} {loss} {cider:.2f} {count}")
+        best = max(cider for cider, _ in table.values())
+        if best < before:
+            return None
+        # Of the settings within 0.1 of the best, the one that names most tags.
+        threshold, loss = max(
+            (key for key, (cider, _) in table.items() if cider >= best - 0.1), key=lambda k: table[k][1]
+        )
+        moderate = (top >= threshold) & (losses <= loss)
+        scores = {certain: score(moderate | (top >= certain)) for certain in THRESHOLDS if certain >= threshold}
+        print(f"CIDEr by the probability from which any loss is accepted: {scores}")
+        certain = min([one for one, cider in scores.items() if cider >= before], default=1.0)
+        return TagCalibration(threshold=threshold, max_loss=loss, certain=certain, left_out=left_out)
+
+    def nouns_nobody_uses(self) -> tuple[str, ...]:
+        """Return the nouns that the captions of training images with a probable tag seldom have."""
+        top = self.probabilities(self.train)
+        best, peak = top.argmax(1), top.max(1)
+        texts = [" ".join(f" {' '.join(one)} " for one in own) for own in self.references(self.train)]
+        words = self.plain.tokenizer.words
+        left_out, kinds = [], dict[str, list[bool]]()
+        cases: list[list[bool]] = []
+        for number, noun in enumerate(self.tagger.nouns):
+            rows = np.flatnonzero((best == number) & (peak >= 0.3))
+            spelled = [f" {' '.join(words(word))} " for word in noun.words]
+            used = [any(word in texts[row] for word in spelled) for row in rows]
+            cases.append(used)
+            kinds.setdefault(noun.kind, []).extend(used)
+        for noun, used in zip(self.tagger.nouns, cases, strict=True):
+            own = len(used) >= MIN_CASES
+            evidence = used if own else kinds[noun.kind]
+            if len(evidence) >= (MIN_CASES if own else MIN_CASES_OF_KIND) and np.mean(evidence) < MIN_PRECISION:
+                left_out.append(noun.word)
+        shown = {kind: f"{np.mean(used):.2f} of {len(used)}" for kind, used in kinds.items() if used}
+        print(f"tags named by people, by kind: {shown}; {len(left_out)} nouns left out")
+        return tuple(dict.fromkeys(left_out))
+
+    def final_captions(self, items: Sequence[Item], tags: TagCalibration | None) -> list[Hypothesis]:
+        """Caption items as `describe` does."""
+        hypotheses = self.decode(items)
+        if tags is not None:
+            inputs = [GenerationInput(item, None, ()) for item in items]
+            found = [
+                tag for start in range(0, len(items), 256) for tag in self.tagger(self.take(items[start : start + 256]))
+            ]
+            hypotheses = name_tags([self.model], inputs, self.features, self.settings, hypotheses, found, tags)
+        return [n_best[0] for n_best in hypotheses]
+
+    def events(self, items: Sequence[Item], captions: Sequence[Hypothesis]) -> list[bool]:
+        """Return whether the event took place for each caption."""
+        references = self.references(items)
+        scorer, needed = CiderD(references), human_agreement(references, HUMAN_SHARE)
+        decode = self.model.tokenizer.decode
+        return [scorer.score(row, decode(one.tokens).split()) >= needed for row, one in enumerate(captions)]
+
+    def word_events(self, items: Sequence[Item], captions: Sequence[Hypothesis]) -> list[list[bool]]:
+        """Return whether each word of each caption is in a human caption of its item."""
+        spelling = self.model.tokenizer.spelling
+        known = [{word for one in own for word in one} for own in self.references(items)]
+        return [[spelling(token) in words for token in one.tokens] for one, words in zip(captions, known, strict=True)]
+
+    def fit_confidence(self, tags: TagCalibration | None) -> StoredCalibration:
+        """Fit the regressions on the validation split and on generated images."""
+        items = self.collection.items("val")
+        captions = self.final_captions(items, tags)
+        images = self.take(items)
+        mean = mean_image(self.statistics.mean, [spec.kind for spec in self.plain.config.features])
+        words = word_evidence([self.model.model], [one.tokens for one in captions], images, mean)
+        other = [image for kind in KINDS if kind not in HELD_OUT for image in self.generated(kind, FIT_SEEDS)]
+        of_images = [image_evidence(one, self.statistics) for one in [*images, *other]]
+        of_captions, of_words = [caption_evidence(one) for one in words], []
+        events, groups = [], list[int]()
+        for row, (known, one) in enumerate(zip(self.word_events(items, captions), words, strict=True)):
+            of_words += [word_evidence_at(one, position) for position in range(len(known))]
+            events += known
+            groups += [row] * len(known)
+        happened = self.events(items, captions)
+        held_out = cross_validated(of_captions, happened, range(len(items)))
+        print(
+            f"event: {np.mean(happened):.3f} of captions; cross-validated ECE "
+            f"{expected_calibration_error(held_out, happened):.3f}, AUC {auc(held_out, happened):.3f}"
+        )
+        of_word = cross_validated(of_words, events, groups)
+        print(
+            f"words in human captions: {np.mean(events):.3f}; cross-validated ECE "
+            f"{expected_calibration_error(of_word, events):.3f}, AUC {auc(of_word, events):.3f}"
+        )
+        confidence = ConfidenceCalibration(
+            event=EVENT,
+            photograph=fit_logistic(of_images, [True] * len(images) + [False] * len(other)),
+            caption=fit_logistic(of_captions, happened),
+            word=fit_logistic(of_words, events),
+            min_confidence=0.0,
+        )
+        calibration = self.stored(tags, confidence)
+        found = confidences([self.model], [one.tokens for one in captions], images, calibration)
+        limit = float(np.quantile([one.probability for one in found], WITHHELD))
+        return self.stored(tags, confidence.model_copy(update={"min_confidence": round(limit, 3)}))
+
+    def stored(self, tags: TagCalibration | None, confidence: ConfidenceCalibration) -> StoredCalibration:
+        """Combine the parts of a calibration of these weights."""
+        weights = sha256(self.run / "model.safetensors")
+        return StoredCalibration(Calibration(weights_sha256=weights, tags=tags, confidence=confidence), self.statistics)
+
+    def generated(self, kind: str, seeds: Sequence[int]) -> list[StoredFeatures]:
+        """Compute the features of generated images that are no photographs."""
+        self._backbone = self._backbone or load_backbone_for(self.plain.config.features)
+        inputs = np.stack([self._backbone.read(draw_non_photograph(kind, seed)) for seed in seeds])
+        computed = self._backbone(inputs)
+        return [{name: values[row] for name, values in computed.items()} for row in range(len(seeds))]
+
+    def measure(self, calibration: StoredCalibration, split: str) -> dict[str, Any]:
+        """Measure captions with and without tags, and the confidence, on a split and on generated images."""
+        settings = calibration.settings.confidence
+        assert settings is not None
+        items = self.collection.items(split)
+        plain = self.texts(self.decode(items))
+        captions = self.final_captions(items, calibration.settings.tags)
+        texts = [self.model.tokenizer.decode(one.tokens) for one in captions]
+        images = self.take(items)
+        found = [
+            one.probability for one in confidences([self.model], [one.tokens for one in captions], images, calibration)
+        ]
+        events = self.events(items, captions)
+        withheld = np.array(found) < settings.min_confidence
+        scores = {"without tags": self.cider(plain, items), "with tags": self.cider(texts, items)}
+        kept = [row for row in range(len(items)) if not withheld[row]]
+        return {
+            "split": split,
+            "CIDEr": scores,
+            "captions changed by tags": sum(a != b for a, b in zip(plain, texts, strict=True)),
+            "event": float(np.mean(events)),
+            "mean confidence": float(np.mean(found)),
+            "ECE": expected_calibration_error(found, events),
+            "AUC": auc(np.array(found), events),
+            "reliability": reliability(found, events),
+            "min_confidence": settings.min_confidence,
+            "photographs withheld": float(withheld.mean()),
+            "event among withheld and others": [
+                float(np.mean(np.array(events)[withheld])) if withheld.any() else None,
+                float(np.mean(np.array(events)[kept])),
+            ],
+            "generated withheld": {kind: self.share_withheld(kind, calibration) for kind in KINDS},
+        }
+
+    def share_withheld(self, kind: str, calibration: StoredCalibration) -> float:
+        """Compute the share of generated images of a kind whose captions are withheld, with seeds of no calibration."""
+        settings = calibration.settings.confidence
+        assert settings is not None
+        images = self.generated(kind, TEST_SEEDS)
+        items = [Item(f"{kind} {row}", "new", image=str(row)) for row in range(len(images))]
+        source = Listed(images)
+        decoded = generate([self.model], [GenerationInput(item, None, ()) for item in items], source, self.settings)
+        found = confidences([self.model], [one[0].tokens for one in decoded], images, calibration)
+        return float(np.mean([one.probability < settings.min_confidence for one in found]))
+
+
+class Listed:
+    """A source of features whose items name rows of a list."""
+
+    def __init__(self, features: Sequence[StoredFeatures]) -> None:
+        self.features = features
+
+    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
+        """Return the features of items."""
+        return [self.features[int(item.image or 0)] for item in items]
+
+
+def auc(scores: np.ndarray, events: Sequence[bool]) -> float:
+    """Compute the probability that an event has a higher score than no event."""
+    order = np.argsort(np.argsort(scores))
+    happened = np.asarray(events)
+    yes, no = int(happened.sum()), int((~happened).sum())
+    return float((order[happened].sum() - yes * (yes - 1) / 2) / max(1, yes * no))
+
+
+def reliability(scores: Sequence[float], events: Sequence[bool]) -> list[list[float]]:
+    """Return mean confidence, frequency and number in each tenth of the observations."""
+    order = np.argsort(scores)
+    parts = zip(
+        np.array_split(np.asarray(scores)[order], 10), np.array_split(np.asarray(events)[order], 10), strict=True
+    )
+    return [[round(float(a.mean()), 3), round(float(b.mean()), 3), len(a)] for a, b in parts]
+
+
+if __name__ == "__main__":
+    main()

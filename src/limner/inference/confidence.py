@@ -1,0 +1,166 @@
+"""Confidence of captions and of their words.
+
+For a caption w of an image I the model gives log P(w|I). A caption that the model would give to any image has a high
+log P(w) as well, so the evidence includes their difference. P(w) is the probability for the mean image: one vector, the
+mean of the pooled features of the training images, as the only location. It costs one more pass over the words of the
+caption, without the attention over a grid.
+
+A caption of something that is no photograph can be probable. Whether an image is one shows in its pooled features,
+standardised by the training images: those of photographs lie mostly in the first principal directions of the training
+images, those of diagrams, text and noise mostly outside of them.
+
+Logistic regressions, fitted on the validation split (`pretrained/calibrate.py`), turn the evidence into probabilities:
+
+    confidence = P(photograph | features) P(event | evidence about the caption, photograph)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from limner.data.examples import Example, StoredFeatures, collate
+from limner.decoding.beam_search import mean_log_probs
+from limner.features.class_probabilities import pooled_vector
+from limner.models.protocols import Model, device_of
+from limner.runs.calibration import FeatureStatistics, StoredCalibration
+from limner.runs.trained_model import TrainedModel
+
+CONSTANT = "constant"
+"""Name of the intercept among the coefficients."""
+
+
+class WordEvidence(NamedTuple):
+    """Evidence about each of T tokens of a caption, the end of the sentence included; (T,)."""
+
+    log_prob: NDArray[np.float64]
+    """log P(w_t | w_1 … w_{t-1}, I)."""
+    log_ratio: NDArray[np.float64]
+    """log P(w_t | w_1 … w_{t-1}, I) - log P(w_t | w_1 … w_{t-1})."""
+
+
+class WordConfidence(NamedTuple):
+    """Confidence of a word, or of a token where the vocabulary has subwords."""
+
+    word: str
+    probability: float
+    """Calibrated probability that a person would use the word in a caption of the image."""
+    log_ratio: float
+    """log P(w_t|I) - log P(w_t), both given the words before."""
+
+
+def mean_image(vector: Sequence[float] | NDArray[Any], kinds: Sequence[str]) -> StoredFeatures:
+    """Return the features of the mean image: the mean vector, as a grid of one location where the model reads grids."""
+    values = np.asarray(vector, np.float16)
+    return {kind: values[None] if kind == "grid" else values for kind in kinds}
+
+
+@torch.no_grad()
+def word_evidence(
+    models: Sequence[Model],
+    captions: Sequence[Sequence[int]],
+    images: Sequence[StoredFeatures | None],
+    mean: StoredFeatures,
+) -> list[WordEvidence]:
+    """Compute the evidence about the words of captions.
+
+    Args:
+        models: one model, or several as an ensemble.
+        captions: token ids of N captions, without special tokens.
+        images: features of their images.
+        mean: features of the mean image, see `mean_image`.
+    """
+    given = _log_probs(models, captions, images)
+    marginal = _log_probs(models, captions, [mean] * len(captions))
+    lengths = [1 + len(one) for one in captions]
+    return [
+        WordEvidence(own[:length], (own - other)[:length])
+        for own, other, length in zip(given, marginal, lengths, strict=True)
+    ]
+
+
+def _log_probs(
+    models: Sequence[Model], captions: Sequence[Sequence[int]], images: Sequence[StoredFeatures | None]
+) -> NDArray[np.float64]:
+    """Compute the log-probability of every token given its image, (N, T)."""
+    pairs = enumerate(zip(captions, images, strict=True))
+    examples = [Example(str(number), caption, None, image) for number, (caption, image) in pairs]
+    batch = collate(examples).to(device_of(models[0]))
+    log_probs: Tensor = mean_log_probs([model(batch).logits for model in models])
+    chosen: NDArray[np.float64] = log_probs.gather(2, batch.target_out[..., None])[..., 0].double().cpu().numpy()
+    return chosen
+
+
+def caption_evidence(words: WordEvidence) -> dict[str, float]:
+    """Return the evidence about a caption by name: means over its tokens, and the least probable token."""
+    return {
+        "log_prob": float(words.log_prob.mean()),
+        "log_ratio": float(words.log_ratio.mean()),
+        "lowest_log_prob": float(words.log_prob.min()),
+    }
+
+
+def word_evidence_at(words: WordEvidence, position: int) -> dict[str, float]:
+    """Return the evidence about one token by name."""
+    return {"log_prob": float(words.log_prob[position]), "log_ratio": float(words.log_ratio[position])}
+
+
+def image_evidence(image: StoredFeatures, statistics: FeatureStatistics) -> dict[str, float]:
+    """Return the evidence that an image is a photograph, by name."""
+    return {"outside": statistics.outside(pooled_vector(image))}
+
+
+def logistic(coefficients: Mapping[str, float], evidence: Mapping[str, float]) -> float:
+    """Compute 1 / (1 + exp(-z)) of the sum z of the evidence times its coefficients and the constant."""
+    total = sum(value * (1 if name == CONSTANT else evidence[name]) for name, value in coefficients.items())
+    return 1 / (1 + math.exp(-min(500.0, max(-500.0, total))))
+
+
+class Confidence(NamedTuple):
+    """Confidence of a caption."""
+
+    probability: float
+    """Calibrated probability of the event that `ConfidenceCalibration.event` describes."""
+    log_ratio: float
+    """log P(w|I) - log P(w)."""
+    words: tuple[WordConfidence, ...]
+
+
+def confidences(
+    models: Sequence[TrainedModel],
+    captions: Sequence[Sequence[int]],
+    images: Sequence[StoredFeatures],
+    calibration: StoredCalibration,
+) -> list[Confidence]:
+    """Compute the confidence of captions.
+
+    Args:
+        models: one model, or several as an ensemble.
+        captions: token ids of N captions, without special tokens.
+        images: features of their images.
+        calibration: calibration of the confidence, of the first model.
+    """
+    settings, tokenizer = calibration.settings.confidence, models[0].tokenizer
+    assert settings is not None, "a calibration without confidence"
+    mean = mean_image(calibration.statistics.mean, [spec.kind for spec in models[0].config.features])
+    found = []
+    evidence = word_evidence([one.model for one in models], captions, images, mean)
+    for caption, words, image in zip(captions, evidence, images, strict=True):
+        photograph = logistic(settings.photograph, image_evidence(image, calibration.statistics))
+        each = tuple(
+            WordConfidence(
+                tokenizer.spelling(token),
+                photograph * logistic(settings.word, word_evidence_at(words, position)),
+                float(words.log_ratio[position]),
+            )
+            for position, token in enumerate(caption)
+        )
+        probability = photograph * logistic(settings.caption, caption_evidence(words))
+        found.append(Confidence(probability, float(words.log_ratio.sum()), each))
+    return found

@@ -1,0 +1,85 @@
+"""Captions that name what the classifier of the built-in backbone is sure of: Anderson et al. (2017), section 3.
+
+Captions are decoded without constraints first. Those that do not name the most probable tag of their image, or one of
+its synonyms, are decoded once more by constrained beam search, as long as the tag is probable enough. The new caption
+is taken unless naming the tag costs too much of the log-probability; a certain tag may cost anything. Thresholds are
+those of the run's calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limner.data.dataset import FeatureSource, GenerationInput
+from limner.decoding.ranking import Hypothesis
+from limner.decoding.settings import DecodingSettings
+from limner.inference.generate import generate
+from limner.inference.must_include import SEPARATOR, compile_words
+from limner.inference.tags import Tag
+from limner.inference.unseen_words import LOG_ODDS, known_words
+from limner.runs.calibration import TagCalibration
+from limner.runs.trained_model import TrainedModel
+from limner.text.tokenizer import Tokenizer
+
+
+def name_tags(
+    models: Sequence[TrainedModel],
+    inputs: Sequence[GenerationInput],
+    features: FeatureSource,
+    settings: DecodingSettings,
+    hypotheses: Sequence[list[Hypothesis]],
+    tags: Sequence[tuple[Tag, ...]],
+    calibration: TagCalibration,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each input, those that miss a tag replaced.
+
+    Args:
+        models: one model, or several as an ensemble.
+        inputs: images, without words that the captions must include.
+        features: features of the images.
+        settings: decoding settings without sampling.
+        hypotheses: hypotheses of each input without constraints, best first.
+        tags: tags of each image, best first.
+        calibration: tags that become part of the captions.
+    """
+    result = list(hypotheses)
+    tokenizer = models[0].tokenizer
+    words = {
+        row: required
+        for row, (n_best, found) in enumerate(zip(hypotheses, tags, strict=True))
+        if (required := required_words(tokenizer, n_best[0].tokens, found, calibration, settings.max_length))
+    }
+    constrained = [inputs[row]._replace(must_include=(required,)) for row, required in words.items()]
+    decoded = generate(models, constrained, features, settings, batch_size=max(1, 2 * len(constrained)))
+    for row, n_best in zip(words, decoded, strict=True):
+        loss = mean_log_prob(models[0], result[row][0]) - mean_log_prob(models[0], n_best[0])
+        if tags[row][0].probability >= calibration.certain or loss <= calibration.max_loss:
+            result[row] = n_best
+    return result
+
+
+def required_words(
+    tokenizer: Tokenizer, caption: Sequence[int], tags: Sequence[Tag], calibration: TagCalibration, max_length: int
+) -> str | None:
+    """Return the words of the most probable tag, of which a caption must include one; None if it needs none.
+
+    Args:
+        tokenizer: vocabulary of the captions.
+        caption: token ids of the caption without constraints.
+        tags: tags of the image, best first.
+        calibration: tags that become part of the captions.
+        max_length: maximum length of captions in tokens.
+    """
+    if not tags or tags[0].probability < calibration.threshold or tags[0].word in calibration.left_out:
+        return None
+    known = [word for word in known_words(tokenizer, tags[0].words) if len(tokenizer.encode(word)) <= max_length]
+    if not known:
+        return None
+    required = SEPARATOR.join(known)
+    return None if compile_words(tokenizer, (required,)).accepts(caption) else required
+
+
+def mean_log_prob(model: TrainedModel, hypothesis: Hypothesis) -> float:
+    """Compute the log-probability per token, that of unseen words being that of the words they copy."""
+    unseen = sum(token >= model.config.vocab_size for token in hypothesis.tokens)
+    return (hypothesis.log_prob - LOG_ODDS * unseen) / (len(hypothesis.tokens) + hypothesis.ended)

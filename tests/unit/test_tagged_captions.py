@@ -1,0 +1,221 @@
+"""Captions that name tags, words that a captioner has never seen, and the confidence of captions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from limner.data.dataset import GenerationInput
+from limner.data.examples import Item
+from limner.decoding.ranking import Hypothesis
+from limner.decoding.settings import DecodingSettings
+from limner.errors import RunError
+from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic, human_agreement
+from limner.features.class_probabilities import ClassProbabilities
+from limner.features.spec import FeatureSpec
+from limner.inference.confidence import confidences, logistic, mean_image, word_evidence
+from limner.inference.tagged_captions import name_tags, required_words
+from limner.inference.tags import Tag
+from limner.inference.unseen_words import nearest_known, with_unseen_nouns
+from limner.models import build_model
+from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.runs.calibration import (
+    FILE,
+    Calibration,
+    ConfidenceCalibration,
+    FeatureStatistics,
+    StoredCalibration,
+    TagCalibration,
+    load_calibration,
+    save_calibration,
+)
+from limner.runs.recipe import Recipe
+from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, save_trained_model, sha256
+from limner.synthetic.non_photographs import HELD_OUT, KINDS, draw_non_photograph
+from limner.text.class_nouns import ClassNoun
+from limner.text.tokenizer import TextSettings, Tokenizer
+
+NOUNS = (
+    ClassNoun("animal", (0,), ("dog", "puppy")),
+    ClassNoun("animal", (1,), ("cat", "kitten")),
+    ClassNoun("animal", (2,), ("zebra", "zebras")),
+    ClassNoun("animal", (3,), ("owl", "bird")),
+    ClassNoun("object", (4,), ("kite",)),
+)
+DIM = 6
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    """A classifier in which the zebra looks like the cat."""
+    weight = np.eye(5, DIM, dtype=np.float32)
+    weight[2] = [0.1, 0.9, 0.2, 0, 0, 0]
+    return ClassProbabilities(weight, np.zeros(5, np.float32))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A captioner with random weights."""
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train(["a dog runs", "a cat sits", "the bird flies", "a man"], TextSettings(min_count=1))
+    spec = FeatureSpec(
+        name="grid", kind="grid", shape=(4, DIM), backbone="eye", preprocessing={}, weights_sha256="", grid_size=(2, 2)
+    )
+    settings = ShowAttendTellSettings(embedding_dim=8, hidden_dim=8, attention_dim=8)
+    recipe = Recipe.parse({"model": settings.model_dump(), "features": {"tables": ["grid"]}, "text": {"min_count": 1}})
+    config = ModelConfig(recipe=recipe.model_dump(mode="json"), features=(spec,), vocab_size=len(tokenizer))
+    return TrainedModel(build_model(recipe.model, config.inputs).eval(), tokenizer, config, recipe)
+
+
+def tag(word, probability, *words):
+    return Tag(word, probability, "animal", (word, *words))
+
+
+class Grids:
+    def __init__(self, count):
+        self.features = np.random.default_rng(0).normal(size=(count, 4, DIM)).astype(np.float16)
+
+    def take(self, items):
+        return [{"grid": self.features[int(item.id)]} for item in items]
+
+
+def test_unseen_nouns_copy_the_nearest_known_one_of_their_kind(trained, classifier):
+    assert nearest_known(trained.tokenizer, NOUNS, classifier) == {"zebra": "cat"}  # the owl is a bird
+
+
+def test_unseen_words_are_generated_only_where_they_are_required(trained, classifier):
+    extended = with_unseen_nouns(trained, NOUNS, classifier)
+    (zebra,), (cat,) = extended.tokenizer.encode("zebra"), extended.tokenizer.encode("cat")
+    assert (zebra, trained.model.vocab_size) == (len(trained.tokenizer), len(trained.tokenizer))
+    weights, before = extended.model.state_dict(), trained.model.state_dict()
+    assert torch.equal(weights["embedding.weight"][zebra], before["embedding.weight"][cat])
+    assert torch.equal(weights["output.weight"][zebra], before["output.weight"][cat])
+    assert weights["output.bias"][zebra] == before["output.bias"][cat] - 20
+    inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(3)]
+    settings, source = DecodingSettings(beam_size=3, max_length=6), Grids(3)
+    from limner.inference.generate import generate
+
+    plain, same = (generate([model], inputs, source, settings) for model in (trained, extended))
+    assert [one[0].tokens for one in plain] == [one[0].tokens for one in same]
+    assert [one[0].log_prob for one in plain] == pytest.approx([one[0].log_prob for one in same], abs=1e-5)
+    required = [one._replace(must_include=("zebra",)) for one in inputs]
+    assert all(zebra in one[0].tokens for one in generate([extended], required, source, settings))
+
+
+@pytest.mark.parametrize(
+    ("caption", "tags", "expected"),
+    [
+        ("a man", (tag("dog", 0.9, "puppy"),), "dog"),
+        ("a dog runs", (tag("dog", 0.9),), None),
+        ("the bird", (tag("owl", 0.9, "bird"),), None),
+        ("a man", (tag("owl", 0.9, "bird"),), "bird"),
+        ("a man", (tag("dog", 0.3),), None),
+        ("a man", (tag("cat", 0.9),), None),
+        ("a man", (tag("kite", 0.9),), None),
+        ("a man", (), None),
+    ],
+)
+def test_words_that_a_caption_must_include(trained, caption, tags, expected):
+    calibration = TagCalibration(threshold=0.5, max_loss=1, certain=1, left_out=("cat",))
+    assert required_words(trained.tokenizer, trained.tokenizer.encode(caption), tags, calibration, 20) == expected
+
+
+@pytest.mark.parametrize(("max_loss", "certain", "named"), [(50, 1, True), (-50, 1, False), (-50, 0.9, True)])
+def test_captions_name_their_tag_unless_it_costs_too_much(trained, max_loss, certain, named):
+    inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(2)]
+    (man,), (dog,) = trained.tokenizer.encode("man"), trained.tokenizer.encode("dog")
+    before = [[Hypothesis((man,), -1.0, -1.0, True)]] * 2
+    calibration = TagCalibration(threshold=0.5, max_loss=max_loss, certain=certain)
+    tags = [(tag("dog", 0.95),), ()]
+    settings = DecodingSettings(beam_size=2, max_length=8)
+    tagged, untagged = name_tags([trained], inputs, Grids(2), settings, before, tags, calibration)
+    assert (dog in tagged[0].tokens) == named
+    assert untagged == before[1]
+
+
+def calibration_of(folder, **changes):
+    confidence = ConfidenceCalibration(
+        event="it fits",
+        photograph={"outside": -10.0, "constant": 5.0},
+        caption={"log_prob": 1.0, "log_ratio": 0.5, "constant": 2.0},
+        word={"log_ratio": 1.0, "constant": 0.0},
+        min_confidence=0.2,
+    )
+    settings = Calibration(weights_sha256=sha256(folder / "model.safetensors"), confidence=confidence)
+    vectors = np.random.default_rng(1).normal(size=(40, DIM)).astype(np.float32)
+    return StoredCalibration(settings.model_copy(update=changes), FeatureStatistics.of(vectors, directions=2))
+
+
+def test_confidence_grows_with_what_the_image_adds_to_the_words(trained, tmp_path):
+    save_trained_model(tmp_path, trained)
+    calibration = calibration_of(tmp_path)
+    images, caption = Grids(2).take([Item("0", ""), Item("1", "")]), trained.tokenizer.encode("a dog runs")
+    found = confidences([trained], [caption, caption[:2]], images, calibration)
+    mean = mean_image(calibration.statistics.mean, ["grid"])
+    (evidence, shorter) = word_evidence([trained.model], [caption, caption[:2]], images, mean)
+    assert len(evidence.log_prob) == 4 and len(shorter.log_prob) == 3  # with the end of the sentence
+    assert found[0].log_ratio == pytest.approx(evidence.log_ratio.sum())
+    assert [one.word for one in found[0].words] == ["a", "dog", "runs"]
+    (same,) = word_evidence([trained.model], [caption], [mean], mean)
+    assert same.log_ratio == pytest.approx(np.zeros(4), abs=1e-6)
+    order = np.argsort([one.log_ratio for one in found[0].words])
+    assert [found[0].words[n].probability for n in order] == sorted(one.probability for one in found[0].words)
+
+
+def test_features_outside_of_the_main_directions_lower_the_confidence():
+    vectors = np.random.default_rng(0).normal(size=(200, 3)) * [5, 4, 0.1]
+    vectors = np.column_stack([vectors, vectors[:, 0] + vectors[:, 1]]).astype(np.float32)
+    statistics = FeatureStatistics.of(vectors, directions=2)
+    usual = statistics.mean + statistics.deviation * (statistics.directions[0] + statistics.directions[1])
+    unusual = statistics.mean + statistics.deviation * np.linalg.svd(statistics.directions)[2][-1]
+    assert statistics.outside(usual) == pytest.approx(0, abs=1e-5)
+    assert statistics.outside(unusual) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_calibration_is_read_as_it_was_saved_and_only_for_its_weights(trained, tmp_path, caplog):
+    save_trained_model(tmp_path, trained)
+    assert load_calibration(tmp_path) is None
+    calibration = calibration_of(tmp_path, tags=TagCalibration(threshold=0.4, max_loss=0.3, certain=0.8))
+    save_calibration(tmp_path, calibration)
+    stored = load_calibration(tmp_path)
+    assert stored.settings == calibration.settings
+    np.testing.assert_allclose(stored.statistics.directions, calibration.statistics.directions, atol=1e-3)
+    assert load_trained_model(tmp_path).folder == tmp_path
+    save_calibration(tmp_path, calibration_of(tmp_path, weights_sha256="0"))
+    assert load_calibration(tmp_path) is None
+    assert "made for other weights and not used; run pretrained/calibrate.py again" in caplog.text
+    (tmp_path / FILE).write_text('{"weights_sha256": 1}')
+    with pytest.raises(RunError, match=r"calibration.json: .*; restore the file, or remove it"):
+        load_calibration(tmp_path)
+
+
+def test_a_logistic_regression_recovers_its_coefficients():
+    rng = np.random.default_rng(0)
+    values = rng.normal(3, 2, 4000)
+    evidence = [{"x": float(value)} for value in values]
+    events = [bool(one) for one in rng.random(4000) < 1 / (1 + np.exp(-(0.8 * values - 2)))]
+    fitted = fit_logistic(evidence, events)
+    assert fitted == pytest.approx({"x": 0.8, "constant": -2}, abs=0.15)
+    found = cross_validated(evidence, events, list(range(4000)))
+    assert expected_calibration_error(found, events) < 0.03
+    assert expected_calibration_error(found**3, events) > 0.1
+
+
+def test_logistic_of_extreme_evidence_is_a_number():
+    assert logistic({"x": 1e9, "constant": 0}, {"x": 1e9}) == 1
+    assert logistic({"x": 1e9, "constant": 0}, {"x": -1e9}) == pytest.approx(0)
+
+
+def test_human_agreement_is_lowest_for_the_share_of_the_odd_captions():
+    same = [["a", "dog", "runs", str(n)] for n in range(2)]
+    references = [[*same, ["some", "other", "words", "here"]], *([["x", str(n), "y", "z"]] * 3 for n in range(9))]
+    assert human_agreement(references, 0.0) == 0
+    assert human_agreement(references, 0.5) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generated_images_depend_on_their_seed_alone(kind):
+    one, again, other = (draw_non_photograph(kind, seed) for seed in (1, 1, 2))
+    assert one.tobytes() == again.tobytes() and (one.size, one.tobytes()) != (other.size, other.tobytes())
+    assert set(HELD_OUT) < set(KINDS)

@@ -4,7 +4,7 @@ import { HeatMap, WordBar } from "./attention.js";
 import { post } from "./api.js";
 import { dataUrl, ImageInput, smallerCopy } from "./image_input.js";
 import { announce, command, copy, element, Status } from "./parts.js";
-import { describe, wordButton, wordsOf } from "./tokens.js";
+import { describe, gridOf, wordButton, wordsOf } from "./tokens.js";
 
 
 export class TranslateView {
@@ -101,12 +101,13 @@ export class TranslateView {
 
   #card(title, result) {
     const { explanation } = result;
+    const grid = gridOf(explanation?.grid_size, explanation?.attention?.[0]);
     const best = result.translations[0];
     const words = explanation ? explainedWords(explanation) : wordsOf(best.tokens);
     const source = element("p", { className: "words source" }, ...(explanation?.source ?? []).map((text) =>
       element("span", { className: "word", textContent: text })));
     const target = element("div", { className: "words", role: "toolbar", "aria-label": `Words of the translation, ${title.toLowerCase()}` },
-      ...words.map((word) => wordButton(word, explanation?.grid_size)));
+      ...words.map((word) => wordButton(word, grid)));
     target.lang = result.lang ?? "";
     const copied = element("button", { type: "button", className: "button", textContent: "Copy" });
     copied.addEventListener("click", () => copy(best.text, copied));
@@ -118,7 +119,7 @@ export class TranslateView {
     const bar = new WordBar(target, (button) => {
       const shown = button ? bar.words.indexOf(button) : -1;
       this.#show(words[shown], explanation, source, gates, shown, title);
-      detail.textContent = words[shown] ? `${words[shown].text}: ${describe(words[shown], explanation?.grid_size)}` : hintOf(explanation);
+      detail.textContent = words[shown] ? `${words[shown].text}: ${describe(words[shown], grid)}` : hintOf(explanation);
     });
     detail.textContent = hintOf(explanation);
     return card;
@@ -132,7 +133,7 @@ export class TranslateView {
       one.style.setProperty("--weight", weight.toFixed(2));
     });
     gates?.querySelectorAll("li").forEach((line, number) => line.classList.toggle("shown", number === shown));
-    if (word?.attention && title === "With the image") this.map.show(word.attention, explanation.grid_size, explanation.box ?? undefined);
+    if (word?.attention && title === "With the image") this.map.show(word.attention, gridOf(explanation.grid_size, word.attention), explanation.box ?? undefined);
     else this.map.clear();
   }
 }

@@ -56,8 +56,9 @@ export function regionOf(weights, [rows, columns]) {
   }, 0);
   if (spread > 0.13) return "spread over the image"; // uniform attention has 1/6
   const third = (value, names) => names[value < 0.4 ? 0 : value > 0.6 ? 2 : 1];
-  const name = `${third(y, ["upper", "", "lower"])} ${third(x, ["left", "", "right"])}`.trim();
-  return name || "centre";
+  const [down, across] = [third(y, ["upper", "", "lower"]), third(x, ["left", "", "right"])];
+  if (!down) return across || "centre";
+  return `${down} ${across || "middle"}`;
 }
 
 /** Decode the weights that the report stores as base64: one byte a cell, scaled by the largest weight of the word. */

@@ -228,7 +228,7 @@ def graceful_stop() -> None:
                 process.send_signal(signal.SIGTERM)
 
         source = images()
-        found = asyncio.run(load(url, 32, seconds=20, source=lambda: next(source), on_answer=stop))
+        found = asyncio.run(load(url, 32, seconds=120, source=lambda: next(source), on_answer=stop))
         status = process.wait(60)
         log.seek(0)
         accepted = Counter(json.loads(line)["status"] for line in log if line.startswith(b"{"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from datetime import UTC, datetime
 from functools import cache
 from typing import NamedTuple
 
 from limner.models.protocols import WordEmbeddingModel
 from limner.server.models import ServedModel
+from limner.storage.json_text import to_json
 
 _UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "K"))
 
@@ -53,7 +53,7 @@ def facts_of(served: ServedModel) -> ModelFacts:
         sum(one.numel() * one.element_size() for one in parameters),
         len(first.tokenizer),
         first.recipe.decoding.max_length,
-        hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest(),
+        hashlib.sha256(to_json(digests, sort_keys=True).encode()).hexdigest(),
         isinstance(first.model, WordEmbeddingModel),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +13,7 @@ from starlette.datastructures import UploadFile
 from starlette.types import Message
 
 from limner.server.errors import MediaTypeError
+from limner.storage.json_text import to_json
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -49,7 +49,7 @@ class FormRoute(APIRoute):
                 async with request.form(max_files=0) as form:
                     fields = {key: form.getlist(key) for key in form}
                 single = {key: values[0] if len(values) == 1 else values for key, values in fields.items()}
-                return await handler(_as_json(request, json.dumps(single).encode()))
+                return await handler(_as_json(request, to_json(single).encode()))
             if kind != JSON:
                 raise MediaTypeError(f"expected {JSON} or a form, got '{kind[:60]}'")
             return await handler(_as_json(request))
@@ -76,7 +76,7 @@ class UploadRoute(APIRoute):
                 for key in form:
                     values = [await _field(value) for value in form.getlist(key)]
                     fields[key] = values if key in lists else values[-1]
-            return await handler(_as_json(request, json.dumps(fields).encode()))
+            return await handler(_as_json(request, to_json(fields).encode()))
 
         return handle
 

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 from typing import Any
 
 import uvicorn
@@ -15,6 +16,7 @@ from uvicorn.supervisors import Multiprocess
 from limner.errors import SettingsError
 from limner.server.app import create_app
 from limner.server.connections import GuardedProtocol
+from limner.server.metrics import MULTIPROCESS_VARIABLE
 from limner.server.models import Models
 from limner.server.protection import access_logger
 from limner.server.settings import ServerSettings
@@ -75,7 +77,9 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
         return
     os.environ[SETTINGS_VARIABLE] = settings.model_dump_json()
     where = f"{__name__}:{app_of_environment.__name__}"
-    Multiprocess(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound]).run()
+    with tempfile.TemporaryDirectory() as shared:  # where the processes add up their metrics
+        os.environ[MULTIPROCESS_VARIABLE] = shared
+        Multiprocess(uvicorn.Config(where, factory=True, workers=settings.workers, **options), [bound]).run()
 
 
 def log_requests() -> None:

@@ -44,11 +44,16 @@ def test_the_root_of_the_package_has_few_modules():
     assert len(list(PACKAGE.glob("*.py"))) <= MAX_ROOT_MODULES
 
 
+def first_line(path, node):
+    """First counted line of a function: the options of a command, one a line, do not count."""
+    return node.body[0].lineno if path.parts[0] == "cli" else node.lineno
+
+
 def test_functions_are_short():
     long = {
         f"{path}:{node.name}"
         for path, node in definitions(FUNCTIONS)
-        if node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+        if node.end_lineno - first_line(path, node) + 1 > MAX_FUNCTION_LINES
     }
     assert sorted(long - LONG_FUNCTIONS) == []
 

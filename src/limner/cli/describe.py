@@ -141,13 +141,12 @@ def describe(
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
     if is_exported(runs[0]):
-        of_runs: dict[str, Any] = {
-            "--must-include": must_include,
-            "--tags": tags,
-            "--attention": plots,
+        of_runs: dict[str, Any] = {"--must-include": must_include, "--tags": tags, "--attention": plots}
+        of_runs |= {
             "--sample": sample,
+            "--no-tags-in-captions": no_tags_in_captions,
+            "--min-confidence": min_confidence,
         }
-        of_runs |= {"--no-tags-in-captions": no_tags_in_captions, "--min-confidence": min_confidence}
         require_exported_options(runs, {**of_runs, "--write": write, "--embed": embed, "--backbone": backbone}, device)
         given_files, chosen = _find_images(images, recursive), {"batch_size": batch_size, **decoding}
         return _describe_exported(runs[0], given_files, prefix, chosen, output, kind)

@@ -26,7 +26,6 @@ TITLES = {
 LENGTH_PENALTIES = (0.0, 0.3, 0.5, 0.7, 1.0)
 """Values of which validation CIDEr chooses one."""
 BEAM_SIZE = 5
-TABLE = "efficientnet-lite2.grid"
 
 
 def main() -> None:
@@ -81,7 +80,7 @@ def choose_length_penalty(run: Path, collection: Path) -> float:
         printed = limner(
             "evaluate", "--model", run, "--collection", collection, *options, "--metric", "cider", "--json"
         )
-        scores[penalty] = json.loads(printed)["metrics"]["cider"]
+        scores[penalty] = next(one["value"] for one in json.loads(printed)["scores"] if one["name"] == "cider")
     print(f"validation CIDEr by length penalty: {scores}", file=sys.stderr)
     return max(scores, key=lambda penalty: scores[penalty])
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from limner.cli.terminal import printable, tab_separated
 from limner.errors import MediaError, SettingsError, did_you_mean
+from limner.inference.sentences import NOT_SURE
 from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, begins_with, claim_file
 
@@ -32,8 +33,6 @@ SUFFIXES: dict[str, CaptionFormat] = {
 }
 COLUMNS = ("image", "rank", "caption", "log_prob")
 """Header of tables of captions."""
-NOT_SURE = "not sure"
-"""Text in place of a caption whose confidence is too low; tables have an empty caption, and JSON null."""
 _RECORD = rb'\{\s*"image": "(?:[^"\\]|\\.)*",\s*"(?:captions|error)": '
 _BEGINNINGS = {
     "jsonl": re.compile(_RECORD),
@@ -146,7 +145,10 @@ def _caption(caption: Caption, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat, columns: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of an input; the log-probability is part of the text where there are several captions."""
+    """Yield the lines of an input; the log-probability is part of the text where there are several captions.
+
+    In place of a caption of which the model is not sure, text says so, and tables have an empty one.
+    """
     for rank, one in enumerate(captions, 1):
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(captions) > 1 else ()

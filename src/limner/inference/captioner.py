@@ -28,7 +28,7 @@ from limner.inference.unseen_words import with_unseen_nouns
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
 from limner.progress import Progress
-from limner.runs.calibration import StoredCalibration, load_calibration
+from limner.runs.calibration import StoredCalibration, TagCalibration, load_calibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
@@ -270,23 +270,54 @@ class Captioner(TextGenerator):
         (one,) = self._inputs([image], words_of_inputs(self.tokenizer, must_include, 1))
         return explain_beam(self.models, one, self.features_of([image]), settings, prefix)
 
+    def named_tags(self, settings: DecodingSettings) -> TagCalibration | None:
+        """Return which tags captions name; None where they name none.
+
+        Args:
+            settings: decoding settings of captions without a prefix and without words that they must include.
+        """
+        if settings.sample is not None or not self.names_tags or self.calibration is None:
+            return None
+        return self.calibration.settings.tags
+
+    def least_confidence(self, min_confidence: float | None) -> float:
+        """Return the confidence below which the model is not sure of a caption.
+
+        Args:
+            min_confidence: the confidence that was asked for; None for that of the calibration.
+
+        Raises:
+            SettingsError: a confidence was asked for, and the model has no calibration of it.
+        """
+        calibrated = None if self.calibration is None else self.calibration.settings.confidence
+        if calibrated is not None:
+            return calibrated.min_confidence if min_confidence is None else min_confidence
+        if min_confidence is None:
+            return 0.0
+        raise SettingsError(
+            f"min_confidence {min_confidence}: this model has no calibration of its confidence; leave it out "
+            "(--min-confidence), or use the built-in captioner"
+        )
+
+    def confidences(
+        self, captions: Sequence[Sequence[int]], images: Sequence[StoredFeatures | None]
+    ) -> list[Confidence]:
+        """Compute the confidence of captions; only for models with `has_confidence`.
+
+        Args:
+            captions: token ids of N captions, without special tokens.
+            images: features of their images.
+        """
+        assert self.calibration is not None, "has_confidence is false"
+        return confidences(self.models, captions, [image or {} for image in images], self.calibration)
+
     def _options(
         self, settings: DecodingSettings, with_tags: bool, name_tags: bool, min_confidence: float | None
     ) -> _Options:
         """Check and complete the options of `describe`."""
         if with_tags:
             require_tagger(self.tagger)
-        calibrated = None if self.calibration is None else self.calibration.settings
-        confidence = None if calibrated is None else calibrated.confidence
-        if min_confidence is None:
-            min_confidence = 0.0 if confidence is None else confidence.min_confidence
-        elif confidence is None:
-            raise SettingsError(
-                f"min_confidence {min_confidence}: this model has no calibration of its confidence; leave it out "
-                "(--min-confidence), or use the built-in captioner"
-            )
-        names = name_tags and self.names_tags and settings.sample is None
-        return _Options(settings, with_tags, names, min_confidence)
+        return _Options(settings, with_tags, name_tags, self.least_confidence(min_confidence))
 
     def _describe_batch(
         self,
@@ -303,12 +334,12 @@ class Captioner(TextGenerator):
             return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
         images_of_inputs = features.take([one.item for one in inputs])
         tags: list[tuple[Tag, ...]] = [()] * len(images)
-        names_tags = options.name_tags and prefixes is None and not any(words)
-        if (options.with_tags or names_tags) and self.tagger is not None:
+        free = options.name_tags and prefixes is None and not any(words)
+        named = self.named_tags(settings) if free else None
+        if (options.with_tags or named is not None) and self.tagger is not None:
             tags = self.tagger(images_of_inputs)
-        if names_tags and self.calibration is not None and self.calibration.settings.tags is not None:
-            calibrated = self.calibration.settings.tags
-            hypotheses = name_tags_in(self.models, inputs, features, settings, hypotheses, tags, calibrated)
+        if named is not None:
+            hypotheses = name_tags_in(self.models, inputs, features, settings, hypotheses, tags, named)
         captions = [
             [_caption(self.tokenizer, one)._replace(tags=some) for one in n_best]
             for n_best, some in zip(hypotheses, tags, strict=True)
@@ -319,12 +350,10 @@ class Captioner(TextGenerator):
         self, captions: list[list[Caption]], images: Sequence[StoredFeatures | None], min_confidence: float
     ) -> list[list[Caption]]:
         """Add the confidence to the captions of each image, where the model has a calibration of it."""
-        if self.calibration is None or self.calibration.settings.confidence is None:
+        if not self.has_confidence:
             return captions
-        flat = [(caption, image) for n_best, image in zip(captions, images, strict=True) for caption in n_best]
-        computed = iter(
-            confidences(self.models, [one.ids for one, _ in flat], [image or {} for _, image in flat], self.calibration)
-        )
+        flat = [(caption.ids, image) for n_best, image in zip(captions, images, strict=True) for caption in n_best]
+        computed = iter(self.confidences(*zip(*flat, strict=True)))
         return [[_with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
 
     def _kept_features(self, images: Sequence[ImageInput]) -> KeptFeatures | None:

@@ -18,6 +18,8 @@ from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
 UNKNOWN_WORDS_SHOWN = 5
+NOT_SURE = "not sure"
+"""Text in place of a caption whose confidence is too low."""
 UNKNOWN_SOURCE = "their translation is a guess"
 """Effect of unknown words of a source sentence."""
 CUT_TRANSLATIONS = "raise max_length, or split the text into sentences"

@@ -52,10 +52,30 @@ def name_tags(
     constrained = [inputs[row]._replace(must_include=(required,)) for row, required in words.items()]
     decoded = generate(models, constrained, features, settings, batch_size=max(1, 2 * len(constrained)))
     for row, n_best in zip(words, decoded, strict=True):
-        loss = mean_log_prob(models[0], result[row][0]) - mean_log_prob(models[0], n_best[0])
-        if tags[row][0].probability >= calibration.certain or loss <= calibration.max_loss:
-            result[row] = n_best
+        result[row] = choose_named(models[0], result[row], n_best, tags[row][0], calibration)
     return result
+
+
+def choose_named(
+    model: TrainedModel,
+    plain: list[Hypothesis],
+    named: list[Hypothesis],
+    tag: Tag,
+    calibration: TagCalibration,
+) -> list[Hypothesis]:
+    """Return the hypotheses that name a tag, unless naming it costs too much.
+
+    Args:
+        model: the captioner.
+        plain: hypotheses without constraints, best first.
+        named: hypotheses that name the tag, best first.
+        tag: most probable tag of the image.
+        calibration: what naming a tag may cost.
+    """
+    if not named:
+        return plain
+    loss = mean_log_prob(model, plain[0]) - mean_log_prob(model, named[0])
+    return named if tag.probability >= calibration.certain or loss <= calibration.max_loss else plain
 
 
 def required_words(

@@ -71,7 +71,14 @@ class Conversation(NamedTuple):
         decoding = decoding_changes(self.generator, prefix=prefix, **vars(sampling))
         return await engine.generate(
             GenerationRequest(
-                self.served, self.generator, self.image, source, decoding, prefix, probable_tokens=probable_tokens
+                self.served,
+                self.generator,
+                self.image,
+                source,
+                decoding,
+                prefix,
+                probable_tokens=probable_tokens,
+                withholds=True,
             )
         )
 

@@ -141,6 +141,8 @@ class Engine:
         prefix: str = "",
         must_include: Sequence[str] = (),
         attention: bool = False,
+        name_tags: bool = True,
+        min_confidence: float | None = None,
     ) -> EventStream:
         """Caption an image.
 
@@ -152,16 +154,28 @@ class Engine:
             prefix: words that the caption starts with.
             must_include: words or phrases that the caption includes.
             attention: whether tokens have their attention weights, for models that attend to locations.
+            name_tags: whether the caption names the most probable tag of the image, as for `Captioner.describe`.
+            min_confidence: confidence below which the captioner abstains; None for that of its calibration.
 
         Raises:
             ServerError: the queue is full, the service stops, or there is no such model or language.
-            SettingsError: a decoding setting is unknown or not allowed.
+            SettingsError: a decoding setting is unknown or not allowed, or the model has no calibration of its
+                confidence.
             MediaError: the image cannot be decoded.
         """
         served = self.models.get(model, "describe", lang)
         return await self.generate(
             GenerationRequest(
-                served, served.generator(lang), image, None, decoding or {}, prefix, must_include, attention
+                served,
+                served.generator(lang),
+                image,
+                None,
+                decoding or {},
+                prefix,
+                must_include,
+                attention,
+                name_tags=name_tags,
+                min_confidence=min_confidence,
             )
         )
 

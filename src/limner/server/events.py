@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from limner.inference.sentences import NOT_SURE
+
 
 class ProbableToken(NamedTuple):
     """A token that could continue a sentence."""
@@ -42,6 +44,13 @@ class GeneratedSentence(NamedTuple):
     """Its tokens, without special tokens."""
     confidence: float | None = None
     """Calibrated confidence, where the model has one."""
+    is_sure: bool = True
+    """False where the confidence is below `min_confidence`."""
+
+    @property
+    def answer(self) -> str:
+        """The text, or 'not sure', for interfaces that have no field for it."""
+        return self.text if self.is_sure else NOT_SURE
 
 
 class TokenEvent(NamedTuple):

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, StoredFeatures
 from limner.decoding.automaton import Automaton
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import SettingsError
 from limner.features.encoders.base import EncoderInput
 from limner.inference.captioner import Captioner
 from limner.inference.must_include import compile_words, words_of_inputs
 from limner.inference.new_images import image_name, new_item
+from limner.inference.tags import Tag
 from limner.inference.translator import Translator
+from limner.runs.calibration import TagCalibration
 from limner.server.events import Event
 from limner.server.features import FeatureCache
 from limner.server.images import require_size
@@ -37,6 +40,12 @@ class GenerationRequest(NamedTuple):
     attention: bool = False
     probable_tokens: int = 0
     """Number of probable tokens to return at each position."""
+    name_tags: bool = True
+    """Whether the caption names the most probable tag of its image, where the captioner has a calibration of it."""
+    min_confidence: float | None = None
+    """Confidence below which the captioner abstains; None for that of its calibration."""
+    withholds: bool = False
+    """Whether no token is delivered of a caption of which the captioner is not sure."""
 
 
 @dataclass(eq=False)
@@ -58,6 +67,21 @@ class Job:
     cancelled: bool = False
     streams: bool = True
     """Whether tokens are delivered before the end."""
+    tags: tuple[Tag, ...] = ()
+    """What is in the image, where the backbone has a classifier; known when the image is encoded."""
+    named_tags: TagCalibration | None = None
+    """Tags that the caption names; None where it names none, or when this is decided."""
+    plain: list[Hypothesis] | None = None
+    """Hypotheses without constraints, while a caption that names the tag is searched for."""
+    min_confidence: float = 0.0
+    """Confidence below which the captioner abstains."""
+
+    @property
+    def holds_tokens(self) -> bool:
+        """Whether tokens are delivered at the end only: the caption may be withheld, or replaced by one with a tag."""
+        generator = self.request.generator
+        withheld = self.request.withholds and isinstance(generator, Captioner) and generator.has_confidence
+        return withheld or self.named_tags is not None
 
     def example(self, tokens: Sequence[int] = ()) -> Example:
         """Return the example of the model with some target tokens."""
@@ -92,4 +116,9 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
             pixels = backbone.read(image)
     one = GenerationInput(new_item(image, request.text), request.text, (), words)
     machine = compile_words(generator.tokenizer, words)
-    return Job(request, one, decoding, prefix, source, machine, key, pixels)
+    job = Job(request, one, decoding, prefix, source, machine, key, pixels)
+    if isinstance(generator, Captioner):
+        job.min_confidence = generator.least_confidence(request.min_confidence)
+        if request.name_tags and not prefix and not words:
+            job.named_tags = generator.named_tags(decoding)
+    return job

@@ -132,6 +132,8 @@ async def _lines(
             first = first or time.perf_counter_ns()
             if isinstance(event, FinalEvent):
                 final = event
+                if not final.best.is_sure and (text := stop.feed(final.best.answer)):  # no token was delivered
+                    yield line(text, done=False), text
             elif not stop.stopped:
                 count += 1
                 if (text := stop.feed(event.text)) or body.logprobs:

@@ -83,11 +83,11 @@ async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN4
 
 
 def _choice(index: int, one: GeneratedSentence, body: CompletionBody, stop: StopText) -> CompletionChoice:
-    text, stopped = stop.cut(one.text)
+    text, stopped = stop.cut(one.answer)
     return CompletionChoice(
         index=index,
         message=CompletionAnswer(content=text),
-        logprobs=_logprobs(one.tokens, body),
+        logprobs=_logprobs(one.tokens if one.is_sure else (), body),
         finish_reason="stop" if stopped else _reason(one),
     )
 
@@ -107,7 +107,8 @@ async def _chunks(
                 if not stop.stopped and ((text := stop.feed(event.text)) or body.logprobs):
                     yield chunk(0, Delta(content=text), logprobs=_logprobs([event], body))
                 continue
-            if text := stop.end():
+            unsure = "" if event.best.is_sure else stop.feed(event.best.answer)  # no token was delivered
+            if text := unsure + stop.end():
                 yield chunk(0, Delta(content=text))
             for index, one in enumerate(event.sentences):
                 made = _choice(index, one, body, stop)

@@ -118,6 +118,8 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
         prefix=body.prefix,
         must_include=body.must_include,
         attention=body.attention,
+        name_tags=body.name_tags,
+        min_confidence=body.min_confidence,
     )
 
     def response(final: FinalEvent) -> DescribeResponse:
@@ -130,14 +132,13 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
 
 def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
     """Return the response of a finished caption."""
-    confidence, least = final.best.confidence, body.min_confidence
     tags = [TagBody(name=name, probability=probability) for name, probability in final.tags]
     return DescribeResponse(
         model=final.model,
         lang=final.lang,
         captions=[sentence_body(one) for one in final.sentences],
         tags=[] if body.tags is False else tags,
-        abstained=least is not None and confidence is not None and confidence < least,
+        abstained=not final.best.is_sure,
         grid_size=final.grid_size,
         box=final.box,
     )

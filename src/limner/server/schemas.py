@@ -99,8 +99,11 @@ class DescribeBody(DecodingBody):
     """Words that every caption starts with."""
     tags: bool | None = None
     """Whether to name things in the image; default: as the model does."""
+    name_tags: bool = True
+    """Whether the captions name the most probable thing in the image, where the model has a calibration of it."""
     min_confidence: Probability | None = None
-    """Abstain from captions of lower confidence, where the model has one."""
+    """Abstain from captions of lower confidence; default: that of the model's calibration. Models without one refuse
+    it."""
     attention: bool = False
     """Return the attention over the image of each token, where the model has one."""
 
@@ -143,7 +146,7 @@ class DescribeResponse(BaseModel):
     captions: list[SentenceBody]
     tags: list[TagBody]
     abstained: bool = False
-    """Whether the confidence of the best caption is below `min_confidence`."""
+    """Whether the model is not sure of the best caption: its confidence is below `min_confidence`."""
     grid_size: tuple[int, int] | None = None
     box: tuple[float, float, float, float] | None = None
     """Left, top, right and bottom of the part of the image under the grid of attention, as fractions of its sides."""

@@ -9,6 +9,8 @@ import torch
 
 from limner.data.examples import collate
 from limner.decoding.ranking import Hypothesis
+from limner.inference.captioner import Captioner
+from limner.inference.confidence import Confidence
 from limner.models.protocols import device_of
 from limner.server.events import GeneratedSentence, GeneratedToken, ProbableToken
 from limner.server.jobs import Job
@@ -85,8 +87,26 @@ def _text_of(tokenizer: Tokenizer, token: int, position: int) -> str:
     return (" " if position and tokenizer.starts_word(token) else "") + tokenizer.spelling(token)
 
 
+def make_sentences(job: Job, hypotheses: Sequence[Hypothesis]) -> tuple[GeneratedSentence, ...]:
+    """Return the hypotheses of a request as they are answered; called in the thread that computes."""
+    generator, tokens = job.request.generator, [one.tokens for one in hypotheses]
+    found = token_attention(job, tokens) if job.request.attention else None
+    attention: Sequence[Attention | None] = [None] * len(tokens) if found is None else found
+    confidence: Sequence[Confidence | None] = [None] * len(tokens)
+    if isinstance(generator, Captioner) and generator.has_confidence:
+        confidence = generator.confidences(tokens, [job.features] * len(tokens))
+    sentences = zip(hypotheses, attention, probable_tokens(job, tokens), confidence, strict=True)
+    return tuple(make_sentence(generator.tokenizer, *one, min_confidence=job.min_confidence) for one in sentences)
+
+
 def make_sentence(
-    tokenizer: Tokenizer, one: Hypothesis, attention: Attention | None, probable: Sequence[tuple[ProbableToken, ...]]
+    tokenizer: Tokenizer,
+    one: Hypothesis,
+    attention: Attention | None,
+    probable: Sequence[tuple[ProbableToken, ...]],
+    confidence: Confidence | None,
+    *,
+    min_confidence: float,
 ) -> GeneratedSentence:
     """Return a hypothesis as it is answered."""
     texts = token_texts(tokenizer, one.tokens)
@@ -96,11 +116,15 @@ def make_sentence(
             token,
             total - before,
             None if attention is None else attention[position],
-            probable=probable[position],
+            None if confidence is None else confidence.words[position].probability,
+            probable[position],
         )
         for position, (text, token, total, before) in enumerate(
             zip(texts, one.tokens, one.totals, (0.0, *one.totals[:-1]), strict=True)
         )
     )
     text = tokenizer.decode(one.tokens, detokenise=True)
-    return GeneratedSentence(text, one.log_prob, one.score, one.ended, tokens)
+    sentence = GeneratedSentence(text, one.log_prob, one.score, one.ended, tokens)
+    if confidence is None:
+        return sentence
+    return sentence._replace(confidence=confidence.probability, is_sure=confidence.probability >= min_confidence)

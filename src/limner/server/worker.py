@@ -14,7 +14,6 @@ from typing import TypeVar
 from limner.decoding.ranking import Hypothesis
 from limner.errors import LimnerError
 from limner.features.encoders.base import Backbone, EncoderInput
-from limner.inference.captioner import Captioner
 from limner.server.batching import Cohort, JointSteps
 from limner.server.errors import InvalidRequestError
 from limner.server.events import FinalEvent, TokenEvent
@@ -22,8 +21,9 @@ from limner.server.explanations import grid_of
 from limner.server.features import FeatureCache, encode_images
 from limner.server.jobs import Job
 from limner.server.metrics import Metrics
-from limner.server.sentences import make_sentence, probable_tokens, token_attention, token_texts
+from limner.server.sentences import make_sentences, probable_tokens, token_attention, token_texts
 from limner.server.settings import ServerSettings
+from limner.server.tags_in_captions import choose_hypotheses, find_tags, require_tag
 
 STEPS_BETWEEN = 4
 """Steps of the live searches between two admissions of new requests, which take as long as several steps."""
@@ -46,6 +46,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._waiting: deque[Job] = deque()
         self._live: list[Cohort] = []
+        self._again: list[Job] = []
         self._steps = JointSteps()
         self._until_admission = 0
         self._stopped = False
@@ -83,6 +84,7 @@ class Worker:
             start, finished = time.perf_counter(), self.metrics.finished_sentences
             self._admit()
             self._step()
+            self._start_again()
             if done := self.metrics.finished_sentences - finished:
                 self.seconds_per_request += 0.1 * ((time.perf_counter() - start) / done - self.seconds_per_request)
 
@@ -124,7 +126,7 @@ class Worker:
         with self.metrics.time("encode"):
             ready = self.encode(jobs)
         with self.metrics.time("start"):
-            self._start(ready)
+            self._start(self._tagged(ready))
         self.metrics.batch_size.observe(len(jobs))
 
     def encode(self, jobs: Sequence[Job]) -> list[Job]:
@@ -178,6 +180,22 @@ class Worker:
             for cohort in cohorts:
                 self._deliver(cohort)
 
+    def _tagged(self, jobs: Sequence[Job]) -> list[Job]:
+        """Give each job the tags of its image; return those without an error."""
+        for job in jobs:
+            try:
+                find_tags(job)
+            except Exception as error:
+                self._fail(job, error)
+        return [job for job in jobs if not job.cancelled]
+
+    def _start_again(self) -> None:
+        """Start the searches of captions that name the tag of their image."""
+        again, self._again = [job for job in self._again if not job.cancelled], []
+        if again:
+            with self.metrics.time("start"):
+                self._start(again)
+
     def _step(self) -> None:
         """Continue all live searches by one token, and deliver what has been decided."""
         for cohort in self._live:
@@ -198,14 +216,17 @@ class Worker:
         """Deliver decided tokens to streams, and the sentences of requests that are finished."""
         for job, hypotheses in cohort.newly_finished():
             try:
-                self._finish(cohort, job, hypotheses)
+                if require_tag(job, hypotheses):
+                    self._again.append(job)
+                else:
+                    self._finish(cohort, job, hypotheses)
             except Exception as error:
                 self._fail(job, error)
         if cohort.search.beam is None:
             return
         for number in cohort.search.beam.live:
             job = cohort.jobs[number]
-            if job.streams and not job.cancelled:
+            if job.streams and not job.cancelled and not job.holds_tokens:
                 decided = cohort.decided(number)
                 if len(decided.tokens) > cohort.emitted[number]:
                     self._emit(cohort, number, decided.tokens, decided.totals)
@@ -226,29 +247,23 @@ class Worker:
             )
         cohort.emitted[number] = len(tokens)
 
-    def _finish(self, cohort: Cohort, job: Job, hypotheses: Sequence[Hypothesis]) -> None:
+    def _finish(self, cohort: Cohort, job: Job, hypotheses: list[Hypothesis]) -> None:
         """Deliver the last tokens, and all sentences."""
+        hypotheses = choose_hypotheses(job, hypotheses)
         if not hypotheses:
             raise InvalidRequestError(
                 "must_include: every sentence with these words has probability zero under the model; give other words",
                 "must_include",
             )
-        best, number = hypotheses[0], cohort.jobs.index(job)
-        if job.streams:
-            self._emit(cohort, number, best.tokens, best.totals)
-        wanted = job.request.attention
-        attention = token_attention(job, [one.tokens for one in hypotheses]) if wanted else None
-        probable = probable_tokens(job, [one.tokens for one in hypotheses])
-        generator = job.request.generator
-        sentences = tuple(
-            make_sentence(generator.tokenizer, one, None if attention is None else attention[rank], probable[rank])
-            for rank, one in enumerate(hypotheses)
-        )
-        grid, box = grid_of(job) if wanted else (None, None)
+        sentences, best = make_sentences(job, hypotheses), hypotheses[0]
+        if job.streams and (sentences[0].is_sure or not job.request.withholds):
+            self._emit(cohort, cohort.jobs.index(job), best.tokens, best.totals)
+        grid, box = grid_of(job) if job.request.attention else (None, None)
         read = len(job.prefix) if job.source is None else len(job.source)
-        lang = generator.models[0].recipe.data.lang
+        lang = job.request.generator.models[0].recipe.data.lang
         self.metrics.finished_sentences += 1
-        job.deliver(FinalEvent(job.request.served.name, lang, sentences, grid, box, _tags(job), read))
+        tags = tuple((tag.word, tag.probability) for tag in job.tags)
+        job.deliver(FinalEvent(job.request.served.name, lang, sentences, grid, box, tags, read))
 
     def _fail(self, job: Job, error: Exception) -> None:
         """Deliver an error in place of the result."""
@@ -256,11 +271,3 @@ class Worker:
             logger.error("a request failed", exc_info=error)
         job.cancelled = True
         job.deliver(error)
-
-
-def _tags(job: Job) -> tuple[tuple[str, float], ...]:
-    """Return the words for what is in the image of a caption, where the backbone has a classifier."""
-    generator = job.request.generator
-    if not isinstance(generator, Captioner) or generator.tagger is None or job.features is None:
-        return ()
-    return tuple((tag.word, tag.probability) for tag in generator.tagger([job.features])[0])

@@ -1,0 +1,186 @@
+"""Tags, confidence and abstention of the service are those of the captioner."""
+
+import asyncio
+import base64
+import json
+from io import BytesIO
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from limner.features.class_probabilities import pooled_vector
+from limner.inference.captioner import Captioner
+from limner.inference.new_images import new_item
+from limner.inference.tags import Tag
+from limner.runs.calibration import (
+    Calibration,
+    ConfidenceCalibration,
+    FeatureStatistics,
+    StoredCalibration,
+    TagCalibration,
+)
+from limner.runs.trained_model import load_trained_model
+from limner.server.app import create_app
+from limner.server.engine import Engine
+from limner.server.events import FinalEvent, TokenEvent
+from limner.server.models import Models, ServedModel
+from limner.server.settings import ServerSettings
+
+
+def png(colour):
+    stream = BytesIO()
+    Image.new("RGB", (16, 16), colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+RED, BLUE, WHITE = png((250, 20, 20)), png((20, 20, 250)), png((250, 250, 250))
+DECODING = [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"sample": {"seed": 4, "temperature": 1.5}}]
+
+
+def sees_blue(features):
+    """A classifier that sees blue in images that are not white."""
+    whites = [pooled_vector(one).min() > 0.5 * pooled_vector(one).max() for one in features]
+    return [() if white else (Tag("blue", 0.9, "colour", ("blue",)),) for white in whites]
+
+
+@pytest.fixture(scope="module")
+def trained(trained_on_colours):
+    return load_trained_model(trained_on_colours)
+
+
+def calibrated(trained, backbone, min_confidence=0.5):
+    captioner = Captioner([trained], backbone)
+    (features,) = captioner.features_of([RED]).take([new_item(RED)])
+    vectors = np.random.default_rng(0).normal(size=(20, len(pooled_vector(features)))).astype(np.float32)
+    confidence = ConfidenceCalibration(
+        event="it fits",
+        photograph={"constant": 3.0},
+        caption={"log_prob": 2.0, "constant": 1.5},
+        word={"log_ratio": 1.0, "constant": 0.5},
+        min_confidence=min_confidence,
+    )
+    tags = TagCalibration(threshold=0.5, max_loss=50, certain=1)
+    settings = Calibration(weights_sha256="0", tags=tags, confidence=confidence)
+    vars(captioner).update(
+        calibration=StoredCalibration(settings, FeatureStatistics.of(vectors, directions=2)), tagger=sees_blue
+    )
+    return captioner
+
+
+@pytest.fixture(scope="module")
+def captioner(trained, backbone_of):
+    return calibrated(trained, backbone_of())
+
+
+@pytest.fixture(scope="module")
+def models(captioner, trained):
+    backbone = captioner.backbone
+    unsure, plain = calibrated(trained, backbone, min_confidence=1), Captioner([trained], backbone)
+    served = {"tiny": captioner, "unsure": unsure, "plain": plain}
+    return Models([ServedModel(name, "describe", {"en": one}) for name, one in served.items()])
+
+
+@pytest.fixture
+def run(models):
+    def run(use):
+        async def with_engine():
+            engine = Engine(models, ServerSettings())
+            engine.start()
+            try:
+                return await asyncio.wait_for(use(engine), 60)
+            finally:
+                await asyncio.wait_for(engine.stop(), 60)
+
+        return asyncio.run(with_engine())
+
+    return run
+
+
+@pytest.fixture
+def post(models):
+    def post(path, body):
+        async def send():
+            app = create_app(ServerSettings.parse({"access_log": False}), lambda _: models)
+            transport = httpx.ASGITransport(app)
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+            ):
+                return await client.post(path, json=body)
+
+        return asyncio.run(send())
+
+    return post
+
+
+def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, captioner):
+    asked = [(image, decoding) for image in (RED, BLUE, WHITE) for decoding in DECODING]
+
+    async def together(engine):
+        return await asyncio.gather(*(engine.describe_all(image, decoding=decoding) for image, decoding in asked))
+
+    for (image, decoding), final in zip(asked, run(together), strict=True):
+        expected = captioner.describe([image], **decoding)[0]
+        assert [one.text for one in final.sentences] == [one.text for one in expected]
+        assert [one.is_sure for one in final.sentences] == [one.is_sure for one in expected]
+        for one, other in zip(final.sentences, expected, strict=True):
+            assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
+            words = [word.probability for word in other.words]
+            assert [token.confidence for token in one.tokens] == pytest.approx(words, abs=1e-4)
+
+
+def test_a_caption_that_misses_its_tag_is_decoded_again(run, captioner):
+    async def describe(engine):
+        named = engine.describe_all(RED, decoding={"beam_size": 3})
+        left = engine.describe_all(RED, decoding={"beam_size": 3}, name_tags=False)
+        begun = engine.describe_all(RED, decoding={"beam_size": 3}, prefix="a red")
+        return await asyncio.gather(named, left, begun)
+
+    named, left, begun = run(describe)
+    assert "blue" in named.best.text and "blue" not in left.best.text and "blue" not in begun.best.text
+    assert left.best.text == captioner.describe([RED], beam_size=3, name_tags=False)[0][0].text
+    assert named.tags == left.tags == (("blue", 0.9),)
+
+
+@pytest.mark.parametrize("image", [RED, BLUE, WHITE])
+def test_the_tokens_of_a_stream_are_those_of_the_final_caption(run, image):
+    async def read(engine):
+        return [event async for event in await engine.describe(image, decoding={"beam_size": 3})]
+
+    *tokens, final = run(read)
+    assert isinstance(final, FinalEvent) and all(isinstance(token, TokenEvent) for token in tokens)
+    assert "".join(token.text for token in tokens) == final.best.text
+    assert [token.token_id for token in tokens] == [token.token_id for token in final.best.tokens]
+
+
+def test_the_own_interface_says_whether_the_model_abstains(post, captioner):
+    body = {"image": base64.b64encode(BLUE).decode(), "model": "tiny"}
+    confidence = captioner.describe([BLUE])[0][0].confidence
+    for least, abstained in ((confidence - 0.01, False), (confidence + 0.01, True)):
+        answer = post("/v1/describe", {**body, "min_confidence": least}).json()
+        assert answer["abstained"] == abstained and answer["captions"][0]["text"]
+        assert answer["captions"][0]["confidence"] == pytest.approx(confidence, abs=1e-4)
+    assert post("/v1/describe", {**body, "model": "unsure"}).json()["abstained"]
+    refused = post("/v1/describe", {**body, "model": "plain", "min_confidence": 0.1})
+    assert refused.status_code in (400, 422) and "no calibration" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("model", "expected"), [("unsure", "not sure"), ("tiny", None)])
+def test_other_interfaces_say_that_the_model_is_not_sure(post, captioner, model, expected):
+    text, image = "Describe this image.", base64.b64encode(BLUE).decode()
+    expected = expected or captioner.describe([BLUE])[0][0].text
+    body = {"model": model, "prompt": text, "images": [image]}
+    assert post("/api/generate", {**body, "stream": False}).json()["response"] == expected
+    lines = [json.loads(line) for line in post("/api/generate", body).text.splitlines()]
+    assert "".join(line["response"] for line in lines) == expected and lines[-1]["done"]
+    content = [{"type": "text", "text": text}]
+    content.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}})
+    body = {"model": model, "messages": [{"role": "user", "content": content}], "logprobs": True}
+    (choice,) = post("/v1/chat/completions", body).json()["choices"]
+    assert choice["message"]["content"] == expected and choice["finish_reason"] == "stop"
+    assert bool(choice["logprobs"]["content"]) == (model == "tiny")
+    events = post("/v1/chat/completions", {**body, "stream": True}).text.splitlines()
+    parts = [json.loads(line[6:]) for line in events if line.startswith("data: {")]
+    assert "".join(part["choices"][0]["delta"].get("content") or "" for part in parts) == expected

@@ -8,7 +8,7 @@ The names below are imported at their first use, so `import limner` does not imp
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -154,6 +154,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
+        from importlib import metadata  # reads e-mail headers, whose import takes longer than the rest of this module
+
         return metadata.version("limner")
     if name not in _MODULES:
         raise AttributeError(f"module 'limner' has no attribute '{name}'")

@@ -25,9 +25,12 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 class Settings(BaseModel):
-    """Base class of all settings: immutable, and unknown keys are errors."""
+    """Base class of all settings: immutable, and unknown keys are errors.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    The docstrings of the attributes are for readers alone: to find them, pydantic parses the source of every class.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     @classmethod
     def parse(cls, values: dict[str, Any], where: str = "") -> Self:

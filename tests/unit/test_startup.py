@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import typer
+
+from limner import cli
 
 PROGRAM = """
 import json, sys
@@ -53,3 +56,14 @@ def test_importing_the_package_imports_no_dependencies():
     program = "import sys, limner; print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_only_the_named_command_is_built():
+    program = sys.modules["limner.cli.app"]  # the package has an `app` of its own
+    everything = list(cli.app.registered_commands)
+    for arguments in (["describe", "search"], ["--verbose", "describe"]):
+        named = program._with_named_command(arguments)
+        assert list(typer.main.get_command(named).commands) == ["describe"]
+    for arguments in ([], ["--help"], ["descibe"]):
+        assert program._with_named_command(arguments) is cli.app
+    assert cli.app.registered_commands == everything

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import os
 import shlex
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
 import typer
@@ -77,13 +79,14 @@ def main() -> None:
     allow_thread_choice()
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for some reads all installed packages
     sys.exit(flush_streams(_run()))
 
 
 def _run() -> int:
     """Run the command of this process; return the exit status."""
     try:
-        status = app(prog_name="limner", standalone_mode=False)
+        status = _with_named_command(sys.argv[1:])(prog_name="limner", standalone_mode=False)
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else " ".join(["limner", *sys.argv[1:2]])
         print_usage_error(_usage_message(error), command)
@@ -103,6 +106,17 @@ def _run() -> int:
     if status == INTERRUPTED:
         err.print("interrupted; files already written are complete; repeat the command (train: with --resume)")
     return status or 0
+
+
+def _with_named_command(arguments: Sequence[str]) -> typer.Typer:
+    """Return the application with the one command that is named: building the others takes longer than most of them."""
+    name = next((one for one in arguments if one != VERBOSE), None)
+    named = [one for one in app.registered_commands if name == (one.name or getattr(one.callback, "__name__", None))]
+    if not named:  # help, the version, or an error that names similar commands
+        return app
+    alone = copy.copy(app)
+    alone.registered_commands = named
+    return alone
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
@@ -163,9 +177,11 @@ class _LineHandler(logging.Handler):
 
 
 def _set_up_logging(level: int) -> None:
-    from rich.logging import RichHandler
+    handler: logging.Handler = _LineHandler()
+    if err.is_terminal:
+        from rich.logging import RichHandler
 
-    handler = RichHandler(console=err, show_path=False, show_time=False) if err.is_terminal else _LineHandler()
+        handler = RichHandler(console=err, show_path=False, show_time=False)
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
     handler.setFormatter(_LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

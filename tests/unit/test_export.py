@@ -147,6 +147,13 @@ def test_a_graph_cannot_name_files_outside_of_the_folder(own, images, tmp_path):
         limner.runtime.load(own)
 
 
+def test_a_file_that_is_too_large_is_not_read(own):
+    with (own / "step.onnx").open("r+b") as file:
+        file.truncate(2**31)  # sparse: no space is taken
+    with pytest.raises(RunError, match=r"step\.onnx: expected at most 2,147,483,647 bytes, found 2,147,483,648"):
+        limner.runtime.load(own)
+
+
 def test_graphs_with_values_that_are_not_numbers_give_an_error_and_no_sentence(own, images):
     graph = onnx.load(own / "step.onnx")
     for tensor in graph.graph.initializer:

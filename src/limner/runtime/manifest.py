@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ from limner.bounds import Count, VocabularySize
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.preprocessing import Preprocessing
-from limner.files import read_bytes, write_text
+from limner.files import open_file, read_bytes, write_text
 from limner.files.structured import parse_json
 from limner.settings import Settings
 from limner.storage.json_text import to_json
@@ -22,6 +23,8 @@ MANIFEST = "generation.json"
 BACKBONE, ENCODER, STEP = "backbone.onnx", "encoder.onnx", "step.onnx"
 """Graphs: from pixels to features, from features to memory and first state, and from one token to the next."""
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+MAX_FILE_BYTES = 2**31 - 1
+"""Maximum size of a file of an exported model: that of a message of protobuf, in which graphs are stored."""
 FORMAT: Literal[1] = 1
 """Version of the files of an exported model."""
 EXPORT_AGAIN = "export the model again (limner export)"
@@ -161,7 +164,10 @@ def read_exported(folder: Path) -> Exported:
 
 def _read_verified(path: Path, expected: str) -> bytes:
     try:
-        data = read_bytes(path)
+        with open_file(path) as stream:
+            if (size := os.fstat(stream.fileno()).st_size) > MAX_FILE_BYTES:
+                raise RunError(f"{path}: expected at most {MAX_FILE_BYTES:,} bytes, found {size:,}; {EXPORT_AGAIN}")
+            data = stream.read()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); restore the file, or {EXPORT_AGAIN}") from None
     if file_checksum(data) != expected:

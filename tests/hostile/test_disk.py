@@ -117,8 +117,7 @@ def test_full_disk(command: str, small_disk: Path, tmp_path: Path) -> None:
     _require_harmless(command, small_disk, tmp_path)
 
 
-# index warns of captions that are cut off before it writes
-@pytest.mark.parametrize("command", [one for one in WRITERS if not one.startswith("index ")])
+@pytest.mark.parametrize("command", WRITERS)
 def test_files_are_limited(command: str, writable: Path, tmp_path: Path) -> None:
     work = Path(shutil.copytree(writable, tmp_path / "work"))
     _require_harmless(command, work, tmp_path, file_size=1000)

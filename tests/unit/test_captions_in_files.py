@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageCms, PngImagePlugin
 
 from limner.cli import main
+from limner.cli.stored_captions import StoredCaptions
 from limner.errors import MetadataError
 from limner.folders.captions import (
     caption_in_file,
@@ -23,6 +24,7 @@ from limner.folders.captions import (
 )
 from limner.folders.containers import read_packet, write_packet
 from limner.folders.xmp import add_caption, find_captions
+from limner.inference.sentences import Caption
 
 FOREIGN = (
     b'<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/"><!-- kept -->'
@@ -365,3 +367,20 @@ def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trai
 def test_options_without_effect_are_refused(options, named, photos, trained, run):
     status, _, errors = run("describe", photos / "a.jpg", "--model", trained, *options)
     assert status == 1 and named in errors
+
+
+@pytest.mark.parametrize(("kind", "embed"), [(None, True), ("xmp", False), ("txt", False), ("csv", True)])
+def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsys, kind, embed):
+    image = tmp_path / "photo.png"
+    image.write_bytes(encoded("PNG"))
+    before = image.read_bytes()
+    stored = StoredCaptions(kind, embed, False, None)
+    assert stored.select([image], [tmp_path]) == [image]
+    with stored.opened("en") as write:
+        write(image, [Caption("a dog runs", -1.0, -1.0, confidence=0.1, is_sure=False)])
+    stored.report()
+    assert image.read_bytes() == before
+    others = [path for path in tmp_path.iterdir() if path != image]
+    assert [path.name for path in others] == (["captions.csv"] if kind == "csv" else [])
+    assert not any("not sure" in path.read_text() or "dog" in path.read_text() for path in others)
+    assert "0 written, 1 not sure and not written" in capsys.readouterr().err

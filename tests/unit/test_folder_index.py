@@ -1,6 +1,7 @@
 """Indexes of folders: what an update reads, describes and keeps, and what a search finds."""
 
 import os
+import sys
 import time
 
 import numpy as np
@@ -9,8 +10,9 @@ import torch
 from PIL import Image
 
 import limner
+from limner.cli import main
 from limner.data.examples import Item
-from limner.errors import FolderError
+from limner.errors import BackboneError, FolderError
 from limner.features.spec import FeatureSpec
 from limner.files import locked
 from limner.folders import encoding, scan, search
@@ -318,3 +320,53 @@ def test_annotations_of_a_projected_grid_give_the_scores_of_the_model():
     assert codec.reader is not model and model.grid_encoder.projection is not None
     small = AnnotationCodec(TrainedModel(model, tokenizer, config, recipe), 2)
     assert small.shape == (4, 6)
+
+
+def test_an_image_whose_features_are_not_finite_does_not_stop_the_others(folder, captioner, monkeypatch):
+    save(folder / "copy.png", COLOURS["green"])
+    encode = encoding.encode
+
+    def infinite_in_green(backbone, inputs, names):
+        for name in names:
+            if name in ("green.png", "copy.png"):
+                raise BackboneError(f"{name}: the maps features of backbone 'pixels' are not finite")
+        return encode(backbone, inputs, names)
+
+    monkeypatch.setattr(encoding, "encode", infinite_in_green)
+    index = FolderIndex(folder)
+    update = index.update(captioner)
+    assert (update.files, update.described, sorted(update.unreadable)) == (3, 3, ["copy.png", "green.png"])
+    assert all("not finite" in reason for reason in update.unreadable.values())
+    monkeypatch.undo()
+    update = index.update(captioner)
+    assert (update.files, update.described, update.unreadable) == (5, 1, {})
+
+
+def test_cut_off_captions_are_logged_once_an_update(folder, captioner, monkeypatch, caplog):
+    monkeypatch.setattr(encoding, "CHUNK_SIZE", 1)
+    describe = type(captioner).describe
+
+    def cut_off(self, *args, **options):
+        return describe(self, *args, max_length=1, **options)
+
+    monkeypatch.setattr(type(captioner), "describe", cut_off)
+    FolderIndex(folder).update(captioner)
+    (message,) = [record.getMessage() for record in caplog.records if "cut off" in record.getMessage()]
+    assert message.startswith("4 of 4 captions were cut off")
+
+
+def test_a_caption_of_which_the_model_is_not_sure_is_stored_with_its_confidence(folder, captioner, monkeypatch, capsys):
+    describe = type(captioner).describe
+
+    def unsure(self, *args, **options):
+        found = describe(self, *args, **options)
+        return [[one._replace(confidence=0.125, is_sure=False) for one in n_best] for n_best in found]
+
+    monkeypatch.setattr(type(captioner), "describe", unsure)
+    FolderIndex(folder).update(captioner)
+    monkeypatch.setattr(sys, "argv", ["limner", "search", "a red wall", "--in", str(folder), "--count", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    _, path, caption, confidence = capsys.readouterr().out.rstrip("\n").split("\t")
+    assert path.endswith("red.png") and "red" in caption and confidence == "0.12"

@@ -58,7 +58,8 @@ def search_folder(query: str, options: FolderSearch, as_json: bool) -> None:
         print_json([_record(match, complete) for match in matches])
     else:
         for match in matches:
-            echo(tab_separated(f"{match.score:.2f}", match.path, match.caption))
+            confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
+            echo(tab_separated(f"{match.score:.2f}", match.path, match.caption, *confidence))
     if not complete:
         err.print(_coverage(opened), soft_wrap=True, highlight=False)
     if saved is not None:

@@ -67,7 +67,7 @@ class StoredCaptions:
         self._tables: dict[Path, WriteCaptions] = {}
         self._folders: list[Path] = []
         self.errors: list[LimnerError] = []
-        self.written = self.kept = 0
+        self.written = self.kept = self.unsure = 0
 
     def select(self, files: Sequence[Path], named: Sequence[Path]) -> list[Path]:
         """Return the files that need a caption; nothing is computed for those that have one.
@@ -109,17 +109,21 @@ class StoredCaptions:
                     if table not in self._tables:
                         self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind]))
                     self._tables[table](file.relative_to(table.parent), result)
-                if not isinstance(result, MediaError) and result[0].is_sure and result[0].text.strip():
+                if isinstance(result, MediaError):
+                    return
+                self.unsure += not result[0].is_sure
+                if result[0].is_sure and result[0].text.strip():
                     self._store(file, result[0].text, lang)
 
             yield write
 
     def report(self) -> None:
-        """Print how many images have got a caption, and how many have kept theirs."""
-        if not self.written + self.kept:
+        """Print how many images have got a caption, have kept theirs, and have none that the model is sure of."""
+        if not self.written + self.kept + self.unsure or (self._kind is None and not self._embed):
             return
         kept = f", {self.kept:,} kept (--replace replaces them)" if self.kept else ""
-        err.print(f"captions: {self.written:,} written{kept}", soft_wrap=True, highlight=False)
+        unsure = f", {self.unsure:,} not sure and not written" if self.unsure else ""
+        err.print(f"captions: {self.written:,} written{kept}{unsure}", soft_wrap=True, highlight=False)
 
     def _needs_caption(self, file: Path) -> bool:
         from limner.folders.captions import caption_in_file, caption_of_sidecar, require_embeddable

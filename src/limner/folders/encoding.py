@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from limner.data.examples import Item, StoredFeatures
+from limner.errors import BackboneError
 from limner.features.encoders.base import Backbone, encode
 from limner.features.spec import FeatureArray
 from limner.folders.annotations import AnnotationCodec
@@ -36,6 +37,14 @@ class EncodedImage(NamedTuple):
     """What the index stores of them."""
     vector: FeatureArray
     """Vector that similar images are found by."""
+
+
+class EncodedPart(NamedTuple):
+    """Files that are encoded together."""
+
+    images: list[EncodedImage]
+    errors: dict[bytes, str]
+    """Error of each digest whose features cannot be computed."""
 
 
 class Chunk(NamedTuple):
@@ -66,8 +75,18 @@ class Encoder:
     def __init__(self, backbone: Backbone, codec: AnnotationCodec) -> None:
         self.backbone, self._codec = backbone, codec
 
-    def __call__(self, files: Sequence[ReadFile]) -> list[EncodedImage]:
-        """Encode at most `ENCODED_TOGETHER` files."""
+    def __call__(self, files: Sequence[ReadFile]) -> EncodedPart:
+        """Encode at most `ENCODED_TOGETHER` files; one whose features are not finite does not stop the others."""
+        try:
+            return EncodedPart(self._encode(files), {})
+        except BackboneError as error:
+            if len(files) == 1:
+                return EncodedPart([], {files[0].digest: str(error)})
+        parts = [self([file]) for file in files]
+        errors = {digest: error for part in parts for digest, error in part.errors.items()}
+        return EncodedPart([image for part in parts for image in part.images], errors)
+
+    def _encode(self, files: Sequence[ReadFile]) -> list[EncodedImage]:
         pixels = [file.pixels for file in files if file.pixels is not None]
         padded = pixels + [pixels[-1]] * (ENCODED_TOGETHER - len(pixels))
         features = encode(self.backbone, np.stack(padded), [file.path for file in files])
@@ -91,7 +110,8 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
     claimed: set[bytes] = set()
     remaining = iter(paths)
     reading: deque[Future[ReadFile | None]] = deque()
-    encoding: deque[tuple[list[ReadFile], list[Future[list[EncodedImage]]], int]] = deque()
+    encoding: deque[tuple[list[ReadFile], list[Future[EncodedPart]], int]] = deque()
+    errors: dict[bytes, str] = {}
     with (
         ThreadPoolExecutor(threads) as readers,
         ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as encoders,
@@ -108,8 +128,11 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
                     encoding.append((files, [encoders.submit(encoder, part) for part in parts], len(results)))
                 if len(encoding) > 1 or (encoding and not reading):
                     files, futures, total = encoding.popleft()
-                    images = [image for future in futures for image in future.result()]
-                    yield Chunk([file._replace(pixels=None) for file in files], images, total)
+                    parts_done = [future.result() for future in futures]
+                    for part in parts_done:
+                        errors |= part.errors
+                    done = [file._replace(pixels=None, error=errors.get(file.digest, file.error)) for file in files]
+                    yield Chunk(done, [image for part in parts_done for image in part.images], total)
                 elif not reading:
                     return
         finally:

@@ -26,6 +26,7 @@ from limner.folders.tables import (
     write_files,
 )
 from limner.inference.captioner import Captioner
+from limner.inference.sentences import warn_of_cut_off
 from limner.progress import Progress
 
 
@@ -67,6 +68,7 @@ class Updater:
         self._before = read_files(index)
         self._rows = dict(self._before)
         self.result = FolderUpdate()
+        self._cut_off = 0
 
     def run(self, scan: Scan, verify: bool, batch_size: int, on_progress: Progress | None) -> FolderUpdate:
         """Read what has changed in the scanned folder, and write it in batches."""
@@ -81,6 +83,10 @@ class Updater:
         self.result.unchanged += len(scan.files) - len(todo)
         self.result.unreadable.update(scan.unreadable)
         self._finish()
+        longest = self._captioner.decoding.max_length
+        warn_of_cut_off(
+            self._cut_off, self.result.described, "captions", longest, "raise decoding.max_length in its recipe"
+        )
         return self.result
 
     def _find_gone(self, scan: Scan) -> set[str]:
@@ -120,7 +126,8 @@ class Updater:
         captioner = self._captioner.with_features(FeaturesByPath(features))
         paths = [Path(path) for path in features]
         with_tags = captioner.tagger is not None
-        captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags)
+        captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags, log_cut_off=False)
+        self._cut_off += sum(not best.ended for best, *_ in captions)
         rows = [
             ImageRow(
                 image.file.digest,

@@ -102,6 +102,7 @@ class Captioner(TextGenerator):
         name_tags: bool = True,
         min_confidence: float | None = None,
         batch_size: int = CAPTION_BATCH_SIZE,
+        log_cut_off: bool = True,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Caption]]:
         """Generate captions of images.
@@ -116,6 +117,7 @@ class Captioner(TextGenerator):
                 models with a calibration, such as the built-in captioner, and without sampling.
             min_confidence: confidence below which `Caption.is_sure` is false; None for that of the calibration.
             batch_size: number of images that are captioned together; captions do not depend on it.
+            log_cut_off: whether to log how many captions did not end before `max_length`.
             decoding: settings of `DecodingSettings` to change, such as beam_size=5, n_best=3.
 
         Returns:
@@ -135,7 +137,7 @@ class Captioner(TextGenerator):
             rows = slice(start, start + batch_size)
             given = None if prefixes is None else prefixes[rows]
             captions += self._describe_batch(images[rows], words[rows], given, options)
-        cut = sum(not n_best[0].ended for n_best in captions)
+        cut = sum(not n_best[0].ended for n_best in captions) if log_cut_off else 0
         warn_of_cut_off(cut, len(images), "captions", settings.max_length, "raise max_length")
         return captions
 

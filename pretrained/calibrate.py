@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +42,9 @@ from limner.inference.confidence import (
     word_evidence_at,
 )
 from limner.inference.generate import generate
-from limner.inference.tagged_captions import mean_log_prob, name_tags
-from limner.inference.tags import Tagger, require_tagger
-from limner.inference.unseen_words import with_unseen_nouns
+from limner.inference.tagged_captions import mean_log_prob, name_tags, without_denied_words
+from limner.inference.tags import Tag, Tagger, require_tagger
+from limner.inference.unseen_words import is_known_word, with_unseen_nouns
 from limner.metrics.cider import CiderD
 from limner.runs.calibration import (
     Calibration,
@@ -55,13 +58,23 @@ from limner.runs.calibration import (
 from limner.runs.trained_model import load_trained_model, sha256
 from limner.synthetic.non_photographs import HELD_OUT, KINDS, draw_non_photograph
 
+BACKGROUNDS = (0.0, 0.0002, 0.0004, 0.0006, 0.0008, 0.0012, 0.0016)
+"""Probabilities that every class has in every image, of which validation chooses one."""
+SHARES_DENIED = (0.002, 0.005, 0.01, 0.02, 0.05)
+"""Shares of the training images with a word of which validation CIDEr chooses one; see `Work.denied_words`."""
+MIN_CASES_OF_WORD, MIN_LIMIT = 50, 0.005
+"""Words of fewer images, and those of which such images have a lower probability, are never denied."""
 THRESHOLDS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)
 """Probabilities of tags of which validation CIDEr chooses one."""
 LOSSES = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 """Losses of log-probability per token of which validation CIDEr chooses one."""
+SUBJECT_LOSSES = (-1000.0, 0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
+"""Losses of log-probability per token by starting with a tag of which validation CIDEr chooses one."""
 MIN_CASES, MIN_CASES_OF_KIND, MIN_PRECISION = 5, 20, 0.5
 """Nouns that people use for a smaller share of the training images with this tag are left out; those of fewer images
 are judged by the nouns of the same kind, where these have enough."""
+PROBABLE = 0.5
+"""Probability of the tags by which nouns are judged."""
 HUMAN_SHARE = 0.1
 WITHHELD = 0.03
 """Largest share of the validation photographs that is withheld by default."""
@@ -69,6 +82,7 @@ EVENT = (
     "the caption agrees with the human captions of the photograph (CIDEr-D) at least as well as nine human captions in "
     "ten agree with the others of their photograph"
 )
+Hypotheses = Sequence[list[Hypothesis]]
 FIT_SEEDS, TEST_SEEDS = range(0, 12), range(100, 112)
 
 
@@ -83,6 +97,7 @@ def main() -> None:
     if options.measure:
         calibration = load_calibration(options.run)
         assert calibration is not None, f"{options.run}: no calibration"
+        work.tagger.background = calibration.settings.background
         print(json.dumps(work.measure(calibration, options.measure), indent=1))
         return
     tags = work.choose_tags()
@@ -111,6 +126,7 @@ class Work:
         )
         self.statistics = FeatureStatistics.of(self.vectors)
         self._backbone: Any = None
+        self._decoded: dict[str, list[list[Hypothesis]]] = {}
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures]:
         """Return the features of items, all of which have some."""
@@ -126,15 +142,19 @@ class Work:
         """Return the best caption of each item."""
         return [self.model.tokenizer.decode(n_best[0].tokens) for n_best in hypotheses]
 
-    def cider(self, texts: Sequence[str], items: Sequence[Item]) -> float:
-        """Compute the mean CIDEr-D of captions, in percent."""
+    def scores(self, texts: Sequence[str], items: Sequence[Item]) -> np.ndarray:
+        """Compute the CIDEr-D of each caption, in percent."""
         references = self.references(items)
         scorer = CiderD(references)
-        return 100 * float(np.mean([scorer.score(row, text.split()) for row, text in enumerate(texts)]))
+        return 100 * np.array([scorer.score(row, text.split()) for row, text in enumerate(texts)])
 
     def decode(self, items: Sequence[Item]) -> list[list[Hypothesis]]:
-        """Caption items without tags."""
-        return generate([self.model], [GenerationInput(item, None, ()) for item in items], self.features, self.settings)
+        """Caption the items of a split without tags, once."""
+        split = items[0].split
+        if split not in self._decoded:
+            inputs = [GenerationInput(item, None, ()) for item in items]
+            self._decoded[split] = generate([self.model], inputs, self.features, self.settings)
+        return self._decoded[split]
 
     def probabilities(self, items: Sequence[Item]) -> np.ndarray:
         """Compute the probability of each noun for items, in parts."""
@@ -143,53 +163,134 @@ class Work:
         ]
         return np.concatenate(parts)
 
+    def choose_background(self) -> float:
+        """Choose the background with which the probability of the best tag predicts best that a person names it."""
+        items = self.collection.items("val")
+        spoken = self.spoken(items)
+        losses = {}
+        for background in BACKGROUNDS:
+            self.tagger.background = background
+            probabilities = self.probabilities(items)
+            best, top = probabilities.argmax(1), probabilities.max(1).clip(1e-3, 1 - 1e-3)
+            named = [self.says(text, self.tagger.nouns[one].words) for text, one in zip(spoken, best, strict=True)]
+            losses[background] = -float(np.log(np.where(named, top, 1 - top)).mean())
+        print(f"log loss of the best tag by background: {losses}")
+        return min(losses, key=losses.__getitem__)
+
+    def spoken(self, items: Sequence[Item]) -> list[list[str]]:
+        """Return the human captions of items, with spaces around every word."""
+        return [[f" {'  '.join(one)} " for one in own] for own in self.references(items)]
+
+    def says(self, captions: Sequence[str], words: Sequence[str], people: int = 1) -> bool:
+        """Whether a number of human captions, of `spoken`, have one of some words."""
+        spelled = [f" {'  '.join(self.plain.tokenizer.words(word))} " for word in words]
+        return sum(any(word in text for word in spelled) for text in captions) >= people
+
+    def denied_words(self, share: float) -> dict[str, float]:
+        """Return the probability of words below which they are denied.
+
+        All but a share of the training images of which two people use the word have a higher one. Words of few images
+        and words that the classifier does not see are left out.
+        """
+        limits = {}
+        for word, values in self.probabilities_of_words.items():
+            limit = float(np.quantile(values, share)) if len(values) >= MIN_CASES_OF_WORD else 0.0
+            if limit >= MIN_LIMIT:
+                limits[word] = round(limit, 4)
+        return limits
+
+    @cached_property
+    def probabilities_of_words(self) -> dict[str, list[float]]:
+        """Probability of the nouns of every word in the training images of which two people use it."""
+        captions = [[set(one) for one in own] for own in self.references(self.train)]
+        probabilities = self.probabilities(self.train)
+        nouns: dict[str, list[int]] = {}
+        for number, noun in enumerate(self.tagger.nouns):
+            for word in noun.words:
+                if is_known_word(self.plain.tokenizer, word):
+                    nouns.setdefault(word, []).append(number)
+        found: dict[str, list[float]] = {word: [] for word in nouns}
+        for own, row in zip(captions, probabilities, strict=True):
+            for word, count in Counter(word for one in own for word in one & nouns.keys()).items():
+                if count >= 2:
+                    found[word].append(float(row[nouns[word]].sum()))
+        return found
+
+    def choose_denied(self, plain: Hypotheses) -> dict[str, float]:
+        """Choose the largest share of `denied_words` with which validation CIDEr does not fall."""
+        items = self.collection.items("val")
+        before, chosen = self.scores(self.texts(plain), items).mean(), dict[str, float]()
+        for share in SHARES_DENIED:
+            limits = self.denied_words(share)
+            _, changed = self.without_denied(items, plain, limits)
+            cider = self.scores(self.texts(changed), items).mean()
+            count = sum(a is not b for a, b in zip(plain, changed, strict=True))
+            print(f"denied below the quantile {share}: {len(limits)} words, {count} captions, CIDEr {cider:.2f}")
+            if cider >= before:
+                chosen = limits
+        return chosen
+
     def choose_tags(self) -> TagCalibration | None:
-        """Choose the tags of which captions gain: nouns on the training split, thresholds on validation."""
+        """Choose what captions must not have and must name: nouns on the training split, thresholds on validation."""
+        self.tagger.background = self.choose_background()
         left_out = self.nouns_nobody_uses()
         items = self.collection.items("val")
-        plain = self.decode(items)
-        tags = [
-            tag for start in range(0, len(items), 256) for tag in self.tagger(self.take(items[start : start + 256]))
-        ]
+        decoded = self.decode(items)
+        denied = self.choose_denied(decoded)
+        tags = self.tags(items)
+        inputs, plain = self.without_denied(items, decoded, denied)
         widest = TagCalibration(threshold=min(THRESHOLDS), max_loss=0, certain=0, left_out=left_out)
-        inputs = [GenerationInput(item, None, ()) for item in items]
-        named = name_tags([self.model], inputs, self.features, self.settings, plain, tags, widest)
-        losses = np.array(
-            [
-                mean_log_prob(self.plain, a[0]) - mean_log_prob(self.plain, b[0])
-                for a, b in zip(plain, named, strict=True)
-            ]
+        within, subject = (
+            name_tags([self.model], inputs, self.features, self.settings, plain, tags, one)
+            for one in (widest, widest.model_copy(update={"subject_loss": 1000.0}))
         )
         top = np.array([found[0].probability if found else 0.0 for found in tags])
-        texts, with_tags = self.texts(plain), self.texts(named)
-        before = self.cider(texts, items)
-        changed = np.array([a != b for a, b in zip(texts, with_tags, strict=True)])
+        scores = [self.scores(self.texts(one), items) for one in (plain, within, subject)]
+        levels = [
+            np.array([mean_log_prob(self.plain, n_best[0]) for n_best in one]) for one in (plain, within, subject)
+        ]
+        differs = np.array([a[0].tokens != b[0].tokens for a, b in zip(plain, within, strict=True)])
+        before = self.scores(self.texts(decoded), items).mean()
+        print(f"CIDEr without tags {before:.2f}; subject loss, threshold, loss, CIDEr, captions changed, subjects:")
 
-        def score(chosen: np.ndarray) -> float:
-            mixed = [b if use else a for a, b, use in zip(texts, with_tags, chosen, strict=True)]
-            return self.cider(mixed, items)
+        def try_out(threshold: float, loss: float, subject_loss: float, certain: float) -> tuple[float, int, int]:
+            starts = levels[1] - levels[2] <= subject_loss
+            lost = levels[0] - np.where(starts, levels[2], levels[1])
+            use = (top >= threshold) & differs & ((lost <= loss) | (top >= certain))
+            mixed = np.where(use, np.where(starts, scores[2], scores[1]), scores[0])
+            return float(mixed.mean()), int(use.sum()), int((use & starts & (levels[1] != levels[2])).sum())
 
-        table = {
-            (threshold, loss): (score(chosen), int((chosen & changed).sum()))
-            for threshold in THRESHOLDS
-            for loss in LOSSES
-            for chosen in [(top >= threshold) & (losses <= loss)]
-        }
-        print(f"CIDEr without tags {before:.2f}; threshold, loss, CIDEr, captions changed:")
-        for (threshold, loss), (cider, count) in table.items():
-            print(f"  {threshold} {loss} {cider:.2f} {count}")
-        best = max(cider for cider, _ in table.values())
-        if best < before:
+        tried = {key: try_out(*key) for key in product(THRESHOLDS, LOSSES, SUBJECT_LOSSES, [*THRESHOLDS, 1.0])}
+        allowed = [key for key, (cider, _, _) in tried.items() if key[3] >= key[0] and cider >= before]
+        if not allowed:
             return None
-        # Of the settings within 0.1 of the best, the one that names most tags.
-        threshold, loss = max(
-            (key for key, (cider, _) in table.items() if cider >= best - 0.1), key=lambda k: table[k][1]
+        # Of the settings with which CIDEr does not fall, one that names most tags, and most of them as the subject.
+        threshold, loss, subject_loss, certain = max(allowed, key=lambda key: (tried[key][1:], -key[3], key[2]))
+        for key in allowed:
+            if tried[key][1] >= tried[threshold, loss, subject_loss, certain][1] - 1:
+                print(f"  {key} {tried[key]}")
+        return TagCalibration(
+            threshold=threshold,
+            max_loss=loss,
+            certain=certain,
+            left_out=left_out,
+            subject_loss=subject_loss,
+            denied=denied,
         )
-        moderate = (top >= threshold) & (losses <= loss)
-        scores = {certain: score(moderate | (top >= certain)) for certain in THRESHOLDS if certain >= threshold}
-        print(f"CIDEr by the probability from which any loss is accepted: {scores}")
-        certain = min([one for one, cider in scores.items() if cider >= before], default=1.0)
-        return TagCalibration(threshold=threshold, max_loss=loss, certain=certain, left_out=left_out)
+
+    def tags(self, items: Sequence[Item]) -> list[tuple[Tag, ...]]:
+        """Compute the tags of items, in parts."""
+        return [
+            tag for start in range(0, len(items), 256) for tag in self.tagger(self.take(items[start : start + 256]))
+        ]
+
+    def without_denied(
+        self, items: Sequence[Item], decoded: Hypotheses, limits: dict[str, float]
+    ) -> tuple[list[GenerationInput], Hypotheses]:
+        """Return the inputs and the hypotheses without denied words."""
+        inputs = [GenerationInput(item, None, ()) for item in items]
+        found = self.tagger.denied(self.take(items), limits)
+        return without_denied_words([self.model], inputs, self.features, self.settings, decoded, found)
 
     def nouns_nobody_uses(self) -> tuple[str, ...]:
         """Return the nouns that the captions of training images with a probable tag seldom have."""
@@ -200,7 +301,7 @@ class Work:
         left_out, kinds = [], dict[str, list[bool]]()
         cases: list[list[bool]] = []
         for number, noun in enumerate(self.tagger.nouns):
-            rows = np.flatnonzero((best == number) & (peak >= 0.3))
+            rows = np.flatnonzero((best == number) & (peak >= PROBABLE))
             spelled = [f" {' '.join(words(word))} " for word in noun.words]
             used = [any(word in texts[row] for word in spelled) for row in rows]
             cases.append(used)
@@ -218,10 +319,8 @@ class Work:
         """Caption items as `describe` does."""
         hypotheses = self.decode(items)
         if tags is not None:
-            inputs = [GenerationInput(item, None, ()) for item in items]
-            found = [
-                tag for start in range(0, len(items), 256) for tag in self.tagger(self.take(items[start : start + 256]))
-            ]
+            inputs, hypotheses = self.without_denied(items, hypotheses, tags.denied)
+            found = self.tags(items)
             hypotheses = name_tags([self.model], inputs, self.features, self.settings, hypotheses, found, tags)
         return [n_best[0] for n_best in hypotheses]
 
@@ -279,7 +378,10 @@ class Work:
     def stored(self, tags: TagCalibration | None, confidence: ConfidenceCalibration) -> StoredCalibration:
         """Combine the parts of a calibration of these weights."""
         weights = sha256(self.run / "model.safetensors")
-        return StoredCalibration(Calibration(weights_sha256=weights, tags=tags, confidence=confidence), self.statistics)
+        return StoredCalibration(
+            Calibration(weights_sha256=weights, background=self.tagger.background, tags=tags, confidence=confidence),
+            self.statistics,
+        )
 
     def generated(self, kind: str, seeds: Sequence[int]) -> list[StoredFeatures]:
         """Compute the features of generated images that are no photographs."""
@@ -302,7 +404,7 @@ class Work:
         ]
         events = self.events(items, captions)
         withheld = np.array(found) < settings.min_confidence
-        scores = {"without tags": self.cider(plain, items), "with tags": self.cider(texts, items)}
+        scores = {"without tags": self.scores(plain, items).mean(), "with tags": self.scores(texts, items).mean()}
         kept = [row for row in range(len(items)) if not withheld[row]]
         return {
             "split": split,

@@ -15,7 +15,8 @@ from limner.evaluation.calibration import cross_validated, expected_calibration_
 from limner.features.class_probabilities import ClassProbabilities
 from limner.features.spec import FeatureSpec
 from limner.inference.confidence import confidences, logistic, mean_image, word_evidence
-from limner.inference.tagged_captions import name_tags, required_words
+from limner.inference.generate import generate
+from limner.inference.tagged_captions import name_tags, required_words, start_with_tags, without_denied_words
 from limner.inference.tags import Tag
 from limner.inference.unseen_words import nearest_known, with_unseen_nouns
 from limner.models import build_model
@@ -94,8 +95,6 @@ def test_unseen_words_are_generated_only_where_they_are_required(trained, classi
     assert weights["output.bias"][zebra] == before["output.bias"][cat] - 20
     inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(3)]
     settings, source = DecodingSettings(beam_size=3, max_length=6), Grids(3)
-    from limner.inference.generate import generate
-
     plain, same = (generate([model], inputs, source, settings) for model in (trained, extended))
     assert [one[0].tokens for one in plain] == [one[0].tokens for one in same]
     assert [one[0].log_prob for one in plain] == pytest.approx([one[0].log_prob for one in same], abs=1e-5)
@@ -132,6 +131,46 @@ def test_captions_name_their_tag_unless_it_costs_too_much(trained, max_loss, cer
     tagged, untagged = name_tags([trained], inputs, Grids(2), settings, before, tags, calibration)
     assert (dog in tagged[0].tokens) == named
     assert untagged == before[1]
+
+
+def test_captions_with_a_denied_word_are_decoded_again_without_it(trained):
+    inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(3)]
+    settings = DecodingSettings(beam_size=2, min_length=2, max_length=8, ban_unknown=True)
+    before = generate([trained], inputs, Grids(3), settings)
+    words = [trained.tokenizer.decode(one[0].tokens).split()[0] for one in before]
+    denied = [frozenset({words[0], "zebra"}), frozenset(), frozenset()]
+    changed, after = without_denied_words([trained], inputs, Grids(3), settings, before, denied)
+    assert changed[0].excluded == (words[0],)  # no caption has a zebra
+    assert words[0] not in trained.tokenizer.decode(after[0][0].tokens).split()
+    assert after[1:] == before[1:]
+    other = "runs" if words[0] != "runs" else "sits"
+    required = [changed[0]._replace(must_include=(other,))]
+    sentence = trained.tokenizer.decode(generate([trained], required, Grids(3), settings)[0][0].tokens).split()
+    assert words[0] not in sentence and other in sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject_loss", "starts"), [("animal", 99, True), ("animal", None, False), ("sport", 99, False)]
+)
+def test_captions_start_with_a_tag_that_is_a_subject(trained, kind, subject_loss, starts):
+    inputs = [GenerationInput(Item("0", "new", image="0"), None, ())]
+    (man,) = trained.tokenizer.encode("man")
+    calibration = TagCalibration(threshold=0.5, max_loss=99, certain=1, subject_loss=subject_loss)
+    found = [(tag("dog", 0.95)._replace(kind=kind),)]
+    settings = DecodingSettings(beam_size=2, max_length=8)
+    ((best, *_),) = name_tags(
+        [trained], inputs, Grids(1), settings, [[Hypothesis((man,), -1.0, -1.0, True)]], found, calibration
+    )
+    assert trained.tokenizer.decode(best.tokens).startswith("a dog") == starts
+    assert trained.tokenizer.encode("dog")[0] in best.tokens
+
+
+def test_a_language_without_articles_starts_no_caption_with_a_tag(trained):
+    chinese = trained._replace(
+        recipe=trained.recipe.model_copy(update={"data": trained.recipe.data.model_copy(update={"lang": "zh"})})
+    )
+    inputs = [GenerationInput(Item("0", "new", image="0"), None, ())]
+    assert start_with_tags([chinese], inputs, Grids(1), DecodingSettings(), [tag("dog", 0.9)]) == [None]
 
 
 def calibration_of(folder, **changes):

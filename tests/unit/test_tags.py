@@ -71,6 +71,29 @@ def test_the_mean_of_a_grid_is_the_pooled_vector():
     np.testing.assert_allclose(pooled_vector({"grid": grid}), grid[1])
 
 
+def test_the_background_is_subtracted_and_the_rest_normalised():
+    nouns = [ClassNoun("animal", (0, 1), ("dog",)), ClassNoun("object", (2,), ("ball",))]
+    logits = np.log(np.array([0.1, 0.1, 0.8], np.float32))
+    features = [{"pooled": np.ones(1, np.float16)}, None]
+    found = Tagger(ClassProbabilities(logits[:, None], np.zeros(3, np.float32)), nouns, 0.05).probabilities(features)
+    np.testing.assert_allclose(found, [[0.1 / 0.85, 0.75 / 0.85], [0, 0]], rtol=1e-3)
+
+
+def test_words_are_denied_unless_their_nouns_or_a_phrase_with_them_is_probable():
+    nouns = [
+        ClassNoun("animal", (0,), ("dog",)),
+        ClassNoun("food", (1,), ("hot dog",)),
+        ClassNoun("animal", (2,), ("owl", "bird")),
+        ClassNoun("animal", (3,), ("eagle", "bird")),
+    ]
+    tagger = Tagger(ClassProbabilities(np.eye(4, dtype=np.float32), np.zeros(4, np.float32)), nouns)
+    images = [
+        {"pooled": np.log(np.array(one, np.float32))} for one in ((0.02, 0.02, 0.48, 0.48), (0.02, 0.9, 0.04, 0.04))
+    ]
+    limits = {"dog": 0.1, "bird": 0.5, "eagle": 0.2}
+    assert tagger.denied(images, limits) == [{"dog"}, {"bird", "eagle"}]
+
+
 def test_classes_of_one_noun_are_summed():
     nouns = [ClassNoun("animal", (0, 2), ("dog", "puppy")), ClassNoun("object", (1,), ("ball",))]
     logits = np.log(np.array([0.5, 0.02, 0.48], np.float32))

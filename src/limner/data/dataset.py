@@ -86,6 +86,13 @@ class GenerationInput(NamedTuple):
     """Human-written reference sentences in the target language."""
     must_include: tuple[str, ...] = ()
     """Words or phrases that the sentence includes; see `limner.inference.must_include`."""
+    excluded: tuple[str, ...] = ()
+    """Words that the sentence does not have, each one token of the vocabulary."""
+
+    @property
+    def constraints(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Words that the sentence includes, and words that it does not have."""
+        return self.must_include, self.excluded
 
 
 class TextPair(NamedTuple):

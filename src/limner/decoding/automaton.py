@@ -1,14 +1,15 @@
-"""Finite-state machine of the words that a sentence must include.
+"""Finite-state machine of the words that a sentence must include, and of those that it must not.
 
 Anderson et al. (2017), "Guided Open Vocabulary Image Captioning with Constrained Beam Search",
 section 3.1: constraints are a conjunction of disjunctions. Each constraint is a set of alternatives, words or phrases,
 at least one of which must occur. An alternative is a sequence of tokens, so that phrases and subwords work alike.
+Excluded tokens lead to a state without an end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,12 +58,18 @@ class Automaton:
     """For each state the smallest number of tokens after which all constraints are satisfied; 0 where they are."""
 
     @classmethod
-    def build(cls, constraints: Sequence[Constraint], boundaries: WordBoundaries | None = None) -> Automaton:
+    def build(
+        cls,
+        constraints: Sequence[Constraint],
+        boundaries: WordBoundaries | None = None,
+        excluded: Collection[int] = (),
+    ) -> Automaton:
         """Compile constraints; none of them give a machine of one state.
 
         Args:
             constraints: alternatives of each constraint, not empty.
             boundaries: tokens of the vocabulary that are not words of their own; None if every token is a word.
+            excluded: tokens that a sentence must not have.
 
         Raises:
             SettingsError: the machine needs more than `MAX_STATES` states.
@@ -72,6 +79,7 @@ class Automaton:
         assert all(map(all, alternatives)) and all(alternatives), "an alternative without tokens"
         used = {token for constraint in alternatives for one in constraint for token in one}
         tokens = (*sorted(used | boundaries.joins),) if constraints else ()
+        tokens += (*sorted(set(excluded) - set(tokens)),)
         start = _Progress(frozenset(range(len(alternatives))), frozenset(), joined=False)
         numbers, transitions = {start: 0}, list[tuple[int, ...]]()
         pending = [start]
@@ -91,6 +99,14 @@ class Automaton:
                 )
             transitions.append(tuple(numbers[one] for one in following))
         accepting = [state.open <= {number for number, rest in state.rests if not rest} for state in numbers]
+        if excluded:
+            dead = len(transitions)
+            columns = [False, False, *(token in excluded for token in tokens)]
+            transitions = [
+                tuple(dead if out else to for to, out in zip(row, columns, strict=True)) for row in transitions
+            ]
+            transitions.append((dead,) * len(columns))
+            accepting.append(False)
         return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting))
 
     @property

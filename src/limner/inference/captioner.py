@@ -23,6 +23,7 @@ from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import KeptFeatures, new_item
 from limner.inference.sentences import Caption, warn_of_cut_off, warn_of_unknown_words
 from limner.inference.tagged_captions import name_tags as name_tags_in
+from limner.inference.tagged_captions import without_denied_words
 from limner.inference.tags import Tag, Tagger, require_tagger
 from limner.inference.unseen_words import with_unseen_nouns
 from limner.media.image import ImageInput
@@ -85,7 +86,7 @@ class Captioner(TextGenerator):
     @cached_property
     def tagger(self) -> Tagger | None:
         """Classifier of what is in an image; None where the features are not those of a built-in backbone."""
-        return Tagger.of(self.models[0])
+        return Tagger.of(self.models[0], 0.0 if self.calibration is None else self.calibration.settings.background)
 
     @property
     def modality(self) -> Modality:
@@ -340,7 +341,9 @@ class Captioner(TextGenerator):
         named = self.named_tags(settings) if free else None
         if (options.with_tags or named is not None) and self.tagger is not None:
             tags = self.tagger(images_of_inputs)
-        if named is not None:
+        if named is not None and self.tagger is not None:
+            denied = self.tagger.denied(images_of_inputs, named.denied)
+            inputs, hypotheses = without_denied_words(self.models, inputs, features, settings, hypotheses, denied)
             hypotheses = name_tags_in(self.models, inputs, features, settings, hypotheses, tags, named)
         captions = [
             [_caption(self.tokenizer, one)._replace(tags=some) for one in n_best]

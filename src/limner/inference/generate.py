@@ -38,7 +38,7 @@ def generate(
     Args:
         models: one model, or several as an ensemble whose probabilities are averaged.
         inputs: images to describe, or source sentences to translate with or without images; and the words that the
-            generated sentences must include.
+            generated sentences must include or must not have.
         features: features of the images; None for models that use none.
         settings: decoding settings.
         prefixes: for each input the words that the generated sentence starts with.
@@ -58,7 +58,7 @@ def generate(
     tokenizer = models[0].tokenizer
     sources = [_encode_source(models[0], one.source) for one in inputs]
     starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]
-    machines = {words: compile_words(tokenizer, words) for words in {one.must_include for one in inputs}}
+    machines = {words: compile_words(tokenizer, *words) for words in {one.constraints for one in inputs}}
     batch_size = max(1, batch_size // max((one.size for one in machines.values()), default=1))  # a beam for each state
     lengths = [len(source or ()) for source in sources]
     batches = list(bounded_batches(sorted(range(len(inputs)), key=lengths.__getitem__), lengths, batch_size))
@@ -74,7 +74,7 @@ def generate(
     hypotheses: list[list[Hypothesis]] = [[] for _ in inputs]
     for rows, batch in zip(batches, prefetch(make_batch, batches, 2), strict=True):
         given = None if starts is None else [starts[row] for row in rows]
-        constraints = [machines[inputs[row].must_include] for row in rows]
+        constraints = [machines[inputs[row].constraints] for row in rows]
         decoded = beam_search([one.model for one in models], batch.to(device), settings, given, trace, constraints)
         for row, n_best in zip(rows, decoded, strict=True):
             hypotheses[row] = n_best

@@ -50,10 +50,14 @@ def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, coun
     return inputs
 
 
-def compile_words(tokenizer: Tokenizer, words: Sequence[str]) -> Automaton:
-    """Return the machine of the sentences that include words; errors are those of `words_of_inputs`."""
+def compile_words(tokenizer: Tokenizer, words: Sequence[str], excluded: Sequence[str] = ()) -> Automaton:
+    """Return the machine of the sentences that include words and have none of others, each of which is one token.
+
+    Errors are those of `words_of_inputs`.
+    """
     constraints = [[tokenizer.encode(one) for one in _known(tokenizer, text)] for text in words]
-    return Automaton.build(constraints, _boundaries(tokenizer))
+    banned = {token for word in excluded for token in tokenizer.encode(word)}
+    return Automaton.build(constraints, _boundaries(tokenizer), banned)
 
 
 def _known(tokenizer: Tokenizer, text: str) -> list[str]:

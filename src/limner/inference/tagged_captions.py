@@ -2,8 +2,10 @@
 
 Captions are decoded without constraints first. Those that do not name the most probable tag of their image, or one of
 its synonyms, are decoded once more by constrained beam search, as long as the tag is probable enough. The new caption
-is taken unless naming the tag costs too much of the log-probability; a certain tag may cost anything. Thresholds are
-those of the run's calibration.
+is taken unless naming the tag costs too much of the log-probability; a certain tag may cost anything. An animal or
+another thing that is usually a subject may start the caption instead, where this costs little more. Before all this,
+captions with a word that the classifier denies are decoded again without it. Thresholds are those of the run's
+calibration.
 """
 
 from __future__ import annotations
@@ -16,10 +18,55 @@ from limner.decoding.settings import DecodingSettings
 from limner.inference.generate import generate
 from limner.inference.must_include import SEPARATOR, compile_words
 from limner.inference.tags import Tag
-from limner.inference.unseen_words import LOG_ODDS, known_words
+from limner.inference.unseen_words import LOG_ODDS, is_known_word, known_words
 from limner.runs.calibration import TagCalibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
+
+SUBJECT_KINDS = frozenset({"animal", "vehicle", "food", "drink", "household", "device"})
+"""Kinds of things with which a caption may start."""
+ARTICLES = {"en": ("a", "an"), "de": ("ein", "eine")}
+"""Articles before a subject by language, of which the most probable is taken; other languages have no such captions."""
+
+
+def without_denied_words(
+    models: Sequence[TrainedModel],
+    inputs: Sequence[GenerationInput],
+    features: FeatureSource,
+    settings: DecodingSettings,
+    hypotheses: Sequence[list[Hypothesis]],
+    denied: Sequence[frozenset[str]],
+) -> tuple[list[GenerationInput], list[list[Hypothesis]]]:
+    """Decode captions again that have denied words.
+
+    Args:
+        models: one model, or several as an ensemble.
+        inputs: images, without words that the captions must include.
+        features: features of the images.
+        settings: decoding settings without sampling.
+        hypotheses: hypotheses of each input without constraints, best first.
+        denied: words that the caption of each image must not have.
+
+    Returns:
+        The inputs, which exclude the denied words, and the hypotheses.
+    """
+    tokenizer = models[0].tokenizer
+    token_of = {
+        word: tokenizer.encode(word)[0] for word in frozenset().union(*denied) if is_known_word(tokenizer, word)
+    }
+    inputs = [
+        one._replace(excluded=tuple(sorted(words & token_of.keys()))) for one, words in zip(inputs, denied, strict=True)
+    ]
+    rows = [
+        row
+        for row, (one, n_best) in enumerate(zip(inputs, hypotheses, strict=True))
+        if any(token_of[word] in n_best[0].tokens for word in one.excluded)
+    ]
+    result = list(hypotheses)
+    decoded = generate(models, [inputs[row] for row in rows], features, settings)
+    for row, n_best in zip(rows, decoded, strict=True):
+        result[row] = n_best
+    return inputs, result
 
 
 def name_tags(
@@ -51,8 +98,15 @@ def name_tags(
     }
     constrained = [inputs[row]._replace(must_include=(required,)) for row, required in words.items()]
     decoded = generate(models, constrained, features, settings, batch_size=max(1, 2 * len(constrained)))
-    for row, n_best in zip(words, decoded, strict=True):
-        result[row] = choose_named(models[0], result[row], n_best, tags[row][0], calibration)
+    subjects = start_with_tags(
+        models, [inputs[row] for row in words], features, settings, [tags[row][0] for row in words]
+    )
+    for row, n_best, subject in zip(words, decoded, subjects, strict=True):
+        named = n_best
+        if subject is not None and calibration.subject_loss is not None:
+            lost = mean_log_prob(models[0], n_best[0]) - mean_log_prob(models[0], subject[0])
+            named = subject if lost <= calibration.subject_loss else n_best
+        result[row] = choose_named(models[0], result[row], named, tags[row][0], calibration)
     return result
 
 
@@ -76,6 +130,34 @@ def choose_named(
         return plain
     loss = mean_log_prob(model, plain[0]) - mean_log_prob(model, named[0])
     return named if tag.probability >= calibration.certain or loss <= calibration.max_loss else plain
+
+
+def start_with_tags(
+    models: Sequence[TrainedModel],
+    inputs: Sequence[GenerationInput],
+    features: FeatureSource,
+    settings: DecodingSettings,
+    tags: Sequence[Tag],
+) -> list[list[Hypothesis] | None]:
+    """Return the hypotheses that start with an article and the tag of each image; None for other kinds of things."""
+    tokenizer = models[0].tokenizer
+    articles = known_words(tokenizer, ARTICLES.get(models[0].recipe.data.lang, ()))
+    starts = [
+        (row, f"{article} {known[0]}")
+        for row, tag in enumerate(tags)
+        if tag.kind in SUBJECT_KINDS and (known := known_words(tokenizer, tag.words))
+        for article in articles
+    ]
+    starts = [(row, text) for row, text in starts if len(tokenizer.encode(text)) < settings.max_length]
+    decoded = generate(
+        models, [inputs[row] for row, _ in starts], features, settings, prefixes=[text for _, text in starts]
+    )
+    result: list[list[Hypothesis] | None] = [None] * len(tags)
+    for (row, _), n_best in zip(starts, decoded, strict=True):
+        best = result[row]
+        if best is None or best[0].log_prob < n_best[0].log_prob:
+            result[row] = n_best
+    return result
 
 
 def required_words(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -36,22 +36,32 @@ class Tag(NamedTuple):
 class Tagger:
     """Computes the tags of images from their features."""
 
-    def __init__(self, classifier: ClassProbabilities, nouns: Sequence[ClassNoun]) -> None:
-        """Combine a classifier with the nouns of its classes."""
-        self.classifier, self.nouns = classifier, tuple(nouns)
+    def __init__(self, classifier: ClassProbabilities, nouns: Sequence[ClassNoun], background: float = 0.0) -> None:
+        """Combine a classifier with the nouns of its classes.
+
+        Args:
+            classifier: classifier of the features.
+            nouns: nouns of its classes.
+            background: probability that every class has in every image; it is subtracted, and the rest is normalised.
+        """
+        self.classifier, self.nouns, self.background = classifier, tuple(nouns), background
         self._noun_of_class = np.zeros(len(classifier.bias), int)
         for number, noun in enumerate(self.nouns):
             self._noun_of_class[list(noun.classes)] = number
 
     @classmethod
-    def of(cls, model: TrainedModel) -> Self | None:
+    def of(cls, model: TrainedModel, background: float = 0.0) -> Self | None:
         """Create the tagger of the features that a captioner reads; None where the backbone has no classifier.
 
         The nouns are English where there are none of the language of the captions.
         """
         classifier = ClassProbabilities.of(model.config.features)
         lang = model.recipe.data.lang
-        return None if classifier is None else cls(classifier, class_nouns(lang if lang in LANGUAGES else "en"))
+        return (
+            None
+            if classifier is None
+            else cls(classifier, class_nouns(lang if lang in LANGUAGES else "en"), background)
+        )
 
     def __call__(self, features: Sequence[StoredFeatures | None]) -> list[tuple[Tag, ...]]:
         """Return the most probable tags of each image, by descending probability."""
@@ -59,8 +69,30 @@ class Tagger:
 
     def probabilities(self, features: Sequence[StoredFeatures | None]) -> NDArray[np.float64]:
         """Compute the probability of every noun, (B, N)."""
-        by_class = self.classifier(features)
+        by_class = np.maximum(self.classifier(features) - self.background, 0)
+        by_class /= np.maximum(by_class.sum(1, keepdims=True), 1e-9)
         return np.stack([np.bincount(self._noun_of_class, row, len(self.nouns)) for row in by_class])
+
+    def denied(
+        self, features: Sequence[StoredFeatures | None], thresholds: Mapping[str, float]
+    ) -> list[frozenset[str]]:
+        """Return the words of each image whose nouns have a probability below their thresholds.
+
+        Words of probable nouns are not among them, nor are those of their phrases ('hot dog').
+        """
+        nouns = {word: [n for n, noun in enumerate(self.nouns) if word in noun.words] for word in thresholds}
+        found = []
+        for row in self.probabilities(features):
+            seen = {
+                part
+                for noun, probability in zip(self.nouns, row, strict=True)
+                if probability >= MIN_PROBABILITY
+                for phrase in noun.words
+                for part in phrase.split()
+            }
+            low = {word for word, limit in thresholds.items() if row[nouns[word]].sum() < limit}
+            found.append(frozenset(low - seen))
+        return found
 
     def _tags(self, probabilities: NDArray[np.float64]) -> tuple[Tag, ...]:
         order = np.argsort(-probabilities, kind="stable")[:SHOWN]

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from limner.bounds import Measured, Probability
 from limner.errors import RunError, SettingsError
@@ -41,6 +42,11 @@ class TagCalibration(Settings):
     """Probability of a tag from which any loss is accepted."""
     left_out: tuple[str, ...] = ()
     """Usual words of the nouns that are never required."""
+    subject_loss: Measured | None = None
+    """Largest log-probability per token that a caption may lose by starting with the tag instead of naming it where the
+    search does; null for captions that never start with it."""
+    denied: dict[str, Probability] = Field(default_factory=dict)
+    """For words the probability of their nouns below which captions do not have them."""
 
 
 class ConfidenceCalibration(Settings):
@@ -63,6 +69,8 @@ class Calibration(Settings):
 
     weights_sha256: str
     """SHA-256 of the weights that the calibration was made for."""
+    background: Probability = 0.0
+    """Probability of every class in every image, which is subtracted."""
     tags: TagCalibration | None = None
     """Tags in captions; null for none."""
     confidence: ConfidenceCalibration | None = None

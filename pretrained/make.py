@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from card import METRICS, write_card
 from german import write_german
 from limner.runs.pretrained import PRETRAINED, pack
 
@@ -44,6 +46,9 @@ def main() -> None:
         pack(run, options.out / lang, TITLES[lang], {"beam_size": BEAM_SIZE, "length_penalty": penalty})
         calibrate = [Path(__file__).with_name("calibrate.py"), options.out / lang, "--collection", collection]
         subprocess.run([sys.executable, *map(str, calibrate)], check=True)
+        measured = {split: scores(options.out / lang, collection, "--split", split) for split in ("val", "test")}
+        shutil.rmtree(options.out / lang / "evaluation")
+        write_card(options.out / lang, lang, collection, measured)
 
 
 def make_collection(data: Path, collection: Path) -> None:
@@ -74,15 +79,20 @@ def train(lang: str, collection: Path, work: Path) -> Path:
 
 def choose_length_penalty(run: Path, collection: Path) -> float:
     """Return the length penalty with the highest CIDEr on the validation split."""
-    scores = {}
-    for penalty in LENGTH_PENALTIES:
-        options = ("--split", "val", "--beam-size", BEAM_SIZE, "--length-penalty", penalty, "--no-retrieval")
-        printed = limner(
-            "evaluate", "--model", run, "--collection", collection, *options, "--metric", "cider", "--json"
-        )
-        scores[penalty] = next(one["value"] for one in json.loads(printed)["scores"] if one["name"] == "cider")
-    print(f"validation CIDEr by length penalty: {scores}", file=sys.stderr)
-    return max(scores, key=lambda penalty: scores[penalty])
+    options = ("--split", "val", "--beam-size", BEAM_SIZE)
+    found = {
+        penalty: scores(run, collection, *options, "--length-penalty", penalty)["cider"] for penalty in LENGTH_PENALTIES
+    }
+    print(f"validation CIDEr by length penalty: {found}", file=sys.stderr)
+    return max(found, key=lambda penalty: found[penalty])
+
+
+def scores(run: Path, collection: Path, *options: object) -> dict[str, float]:
+    """Evaluate a model, and return its scores by metric."""
+    metrics = [word for name in METRICS for word in ("--metric", name)]
+    place = ("--model", run, "--collection", collection, "--no-retrieval", "--json")
+    printed = json.loads(limner("evaluate", *place, *options, *metrics))
+    return {one["name"]: one["value"] for one in printed["scores"]}
 
 
 def limner(*arguments: object) -> str:

@@ -64,6 +64,6 @@ def test_only_the_named_command_is_built():
     for arguments in (["describe", "search"], ["--verbose", "describe"]):
         named = program._with_named_command(arguments)
         assert list(typer.main.get_command(named).commands) == ["describe"]
-    for arguments in ([], ["--help"], ["descibe"]):
+    for arguments in ([], ["--help"], ["unknown"]):
         assert program._with_named_command(arguments) is cli.app
     assert cli.app.registered_commands == everything

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from limner.cli.terminal import printable, tab_separated
 from limner.errors import MediaError, SettingsError, did_you_mean
-from limner.inference.sentences import NOT_SURE
 from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, begins_with, claim_file
 
@@ -149,6 +148,8 @@ def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat, columns
 
     In place of a caption of which the model is not sure, text says so, and tables have an empty one.
     """
+    from limner.inference.sentences import NOT_SURE
+
     for rank, one in enumerate(captions, 1):
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(captions) > 1 else ()

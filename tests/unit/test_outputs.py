@@ -34,6 +34,8 @@ FILES = {
     "show": ("show", "c", "--sheet"),
     "kmeans": ("kmeans", "c", "--out"),
     "kmeans --sheet": ("kmeans", "c", "--out", "new.safetensors", "--sheet"),
+    "search --sheet": ("search", "a dog", "--in", "c", "--sheet"),
+    "compare --out": ("compare", "run", "run", "--out"),
     "words": ("words", "dog", *MODEL, "--map"),
     "gradients": ("gradients", *MODEL, "--plot"),
     "describe": ("describe", "photo.jpg", *MODEL, "--format", "csv", "--output"),

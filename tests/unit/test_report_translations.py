@@ -276,7 +276,8 @@ def test_a_diagnosis_is_rendered_with_its_verdict(tmp_path):
         "60 words in 20 source sentences. Recovered: percentage of the 58 reference words",
         "a random choice of the sense is correct in 50 %. 2 further sentences are left out",
         "right 95.00 swapped 4.00 -91.00, p = 0.2500 0.0 %",
-        "The correct one of two images has the higher log-probability in 75.0 % of 4 pairs (60.0 % by the mean",
+        "The correct one of two images has the higher log-probability in 75.0 % of 4 pairs (60.0 % by mean "
+        "log-probability of a token",
     ):
         assert words in page.text
     assert "/home" not in page.text

@@ -9,7 +9,7 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.options import BackboneOption, CaptionerOption, JsonOption, LangOption, model_or_pretrained
-from limner.cli.terminal import activity, echo, print_json
+from limner.cli.terminal import activity, echo, print_json, tab_separated
 
 
 @app.command(rich_help_panel=USE)
@@ -36,6 +36,6 @@ def export(
         print_json({"folder": str(result.folder), "files": result.files, "difference": result.difference})
         return
     for name, size in result.files.items():
-        echo(f"{result.folder / name}\t{size / 1e6:.2f} MB")
+        echo(tab_separated(result.folder / name, f"{size / 1e6:.2f} MB"))
     if result.no_backbone:
         echo(f"without a backbone ({result.no_backbone}): limner.runtime describes features, not files")

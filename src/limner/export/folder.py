@@ -16,7 +16,7 @@ from limner.export.refusals import require_exportable
 from limner.export.verify import verify_backbone, verify_model
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
-from limner.files import sync, write_error
+from limner.files import read_bytes, sync, write_error
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.runtime.manifest import (
@@ -93,13 +93,13 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     network, reason = _backbone_of(trained, backbone)
     recorded = record_model(trained.model, trained.config.features, trained.config.source_vocab_size)
     difference = verify_model(trained, recorded)
-    files = {ENCODER: recorded.encoder, STEP: recorded.step, TOKENIZER: (run / "tokenizer.json").read_bytes()}
+    files = {ENCODER: recorded.encoder, STEP: recorded.step, TOKENIZER: read_bytes(run / "tokenizer.json")}
     if trained.source_tokenizer is not None:
-        files[SOURCE_TOKENIZER] = (run / RUN_SOURCE_TOKENIZER).read_bytes()
+        files[SOURCE_TOKENIZER] = read_bytes(run / RUN_SOURCE_TOKENIZER)
     if network is not None:
         files[BACKBONE] = record_backbone(network)
         verify_backbone(network, files[BACKBONE])
-    card = {CARD: (run / CARD).read_bytes()} if (run / CARD).is_file() else {}
+    card = {CARD: read_bytes(run / CARD)} if (run / CARD).is_file() else {}
     _write_folder(out, files | card, _manifest(trained, recorded, files, network, reason))
     sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
     return Export(out, sizes, difference, reason)

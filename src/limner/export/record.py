@@ -20,6 +20,7 @@ from limner.data.examples import Batch, Example, ImageFeatures, StoredFeatures, 
 from limner.export.trees import flatten, rebuild
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.spec import FeatureSpec
+from limner.files import read_bytes
 from limner.layers.image_encoder import COLOURS
 from limner.layers.recording import recording
 from limner.models import Model
@@ -188,7 +189,7 @@ def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[s
             dynamic_axes=axes,
             dynamo=False,
         )
-        return file.read_bytes()
+        return read_bytes(file)
 
 
 def graph_inputs(graph: bytes) -> set[str]:

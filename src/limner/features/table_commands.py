@@ -8,6 +8,7 @@ TABLE_OPTIONS = {
     "mobilenet_v2.grid": f"{_MOBILENET} --kind both --size 448 --name mobilenet_v2",
     "mobilenet_v2.frames": f"{_MOBILENET} --kind grid --frames 16 --name mobilenet_v2",
     "efficientnet-lite2": _LITE2,
+    "efficientnet-lite2.grid": f"{_LITE2} --kind both --size 300 --resize squash",
     "lite2": f"{_LITE2} --kind both --size 300 --resize squash --views 2 --name lite2",
     "lite2.grid": f"{_LITE2} --kind both --size 300 --resize squash --views 2 --name lite2",
     "lite2_16.grid": f"{_LITE2} --layer stage5 --kind grid --size 256 --resize squash --name lite2_16",

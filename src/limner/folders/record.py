@@ -8,7 +8,7 @@ from typing import cast
 import xxhash
 from torch import nn
 
-from limner.bounds import Count
+from limner.bounds import Count, Few
 from limner.errors import FolderError, SettingsError
 from limner.features.spec import FeatureSpec
 from limner.files import write_text
@@ -31,7 +31,7 @@ REBUILD = "to replace it, run 'limner index' with --rebuild"
 class IndexRecord(Settings):
     """Model, features and layout of an index."""
 
-    version: int = VERSION
+    version: Few = VERSION
     """Version of the layout."""
     model: str
     """Run directory of the captioner, or `built-in:LANG`; empty for a model that was not loaded from a folder."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import xxhash
 
-from limner.bounds import Count, VocabularySize
+from limner.bounds import Count, CountOrNone, VocabularySize
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.features.preprocessing import Preprocessing
@@ -40,7 +40,7 @@ class TensorSpec(Settings):
     """Name of the output of the encoder and of the input of the step."""
     dtype: ElementType
     """Type of the elements."""
-    shape: tuple[int | None, ...]
+    shape: tuple[CountOrNone | None, ...]
     """Shape; null for axes whose size depends on the input."""
 
 
@@ -76,7 +76,7 @@ class Manifest(Settings):
     """Whether sentences depend on the image."""
     vocab_size: VocabularySize
     """Number of tokens, special tokens included."""
-    special_tokens: dict[str, int]
+    special_tokens: dict[str, CountOrNone]
     """Ids of the special tokens."""
     decoding: DecodingSettings
     """Default settings of decoding."""

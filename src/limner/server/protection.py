@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limner.errors import LimnerError
+from limner.files.structured import parse_json
 from limner.server.engine import Engine
 from limner.server.errors import (
     BodyTimeoutError,
@@ -277,8 +277,8 @@ def _header(scope: Scope, name: bytes) -> str | None:
 def _key_in(body: bytes) -> str | None:
     """Return the field `api_key` of a body of JSON or of a form."""
     try:
-        fields = json.loads(body) if body.lstrip().startswith(b"{") else dict(parse_qsl(body.decode()))
-    except (ValueError, RecursionError):
+        fields = parse_json(body.decode()) if body.lstrip().startswith(b"{") else dict(parse_qsl(body.decode()))
+    except ValueError:
         return None
     key = fields.get("api_key")
     return key if isinstance(key, str) else None

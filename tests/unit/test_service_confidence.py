@@ -39,10 +39,15 @@ RED, BLUE, WHITE = png((250, 20, 20)), png((20, 20, 250)), png((250, 250, 250))
 DECODING = [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"sample": {"seed": 4, "temperature": 1.5}}]
 
 
-def sees_blue(features):
+class SeesBlue:
     """A classifier that sees blue in images that are not white."""
-    whites = [pooled_vector(one).min() > 0.5 * pooled_vector(one).max() for one in features]
-    return [() if white else (Tag("blue", 0.9, "colour", ("blue",)),) for white in whites]
+
+    def denied(self, features, words):
+        return [frozenset()] * len(features)
+
+    def __call__(self, features):
+        whites = [pooled_vector(one).min() > 0.5 * pooled_vector(one).max() for one in features]
+        return [() if white else (Tag("blue", 0.9, "colour", ("blue",)),) for white in whites]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +69,7 @@ def calibrated(trained, backbone, min_confidence=0.5):
     tags = TagCalibration(threshold=0.5, max_loss=50, certain=1)
     settings = Calibration(weights_sha256="0", tags=tags, confidence=confidence)
     vars(captioner).update(
-        calibration=StoredCalibration(settings, FeatureStatistics.of(vectors, directions=2)), tagger=sees_blue
+        calibration=StoredCalibration(settings, FeatureStatistics.of(vectors, directions=2)), tagger=SeesBlue()
     )
     return captioner
 

@@ -1,0 +1,62 @@
+"""Exported translators: the sentences of the run, with and without the image, and the command."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_export import PROGRAM
+from toy_translation import BATS, GridBackbone, image_collection, learn, text_collection
+
+import limner.runtime
+from limner.errors import RunError, SettingsError
+from limner.export import folder
+from limner.export.folder import export
+from limner.inference import new_images
+from limner.inference.translator import Translator
+
+SENTENCES = ["zwei eins", "drei", "eins eins", "", "drei zwei", "eins drei"]
+SEARCHES = [{}, {"beam_size": 3, "n_best": 2, "length_penalty": 1.0}]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("text")
+    return learn(text_collection(place / "collection"), place / "run")
+
+
+@pytest.fixture(scope="module")
+def exported(run):
+    return export(run, run.parent / "exported").folder
+
+
+@pytest.mark.parametrize("decoding", SEARCHES)
+def test_translations_are_those_of_the_run(run, exported, decoding):
+    expected = Translator.load(run).translate(SENTENCES, **decoding)
+    found = limner.runtime.load(exported).translate(SENTENCES, batch_size=2, **decoding)
+    assert [[one.text for one in n_best] for n_best in found] == [[one.text for one in n_best] for n_best in expected]
+    log_probs = [[one.log_prob for n_best in decoded for one in n_best] for decoded in (found, expected)]
+    np.testing.assert_allclose(*log_probs, atol=1e-4)
+
+
+def test_the_command_translates_without_torch(run, exported):
+    command = [sys.executable, "-c", PROGRAM, "translate", "zwei eins", "--model", str(exported)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    best = Translator.load(run).translate(["zwei eins"])[0][0].text
+    assert best in done.stdout and done.stdout.endswith("\n[]\n")
+
+
+def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(tmp_path, monkeypatch):
+    for module in (folder, new_images):
+        monkeypatch.setattr(module, "load_backbone_for", lambda *_, **__: GridBackbone())
+    run = learn(image_collection(tmp_path / "collection"), tmp_path / "run", image=("attention",))
+    translator = limner.runtime.load(export(run, tmp_path / "exported").folder)
+    sentences = ["the bat", "red"]
+    expected = Translator.load(run).translate(sentences, missing="text")
+    found = translator.translate(sentences, missing="text")
+    assert [one[0].text for one in found] == [one[0].text for one in expected]
+    with pytest.raises(SettingsError, match="image"):
+        translator.translate(sentences)
+    photo = tmp_path / "collection" / f"{next(iter(BATS))}.png"
+    with pytest.raises(RunError, match="exported without a backbone"):
+        translator.translate(sentences, images=[photo, photo])

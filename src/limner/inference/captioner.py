@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from limner.data.dataset import GenerationInput
+from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import StoredFeatures
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, change_decoding
@@ -283,6 +283,30 @@ class Captioner(TextGenerator):
             return None
         return self.calibration.settings.tags
 
+    def name_tags(
+        self,
+        inputs: Sequence[GenerationInput],
+        features: FeatureSource,
+        settings: DecodingSettings,
+        hypotheses: Sequence[list[Hypothesis]],
+        tags: Sequence[tuple[Tag, ...]],
+        named: TagCalibration,
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of images, decoded again where they have denied words or miss a tag.
+
+        Args:
+            inputs: images, without words that the captions must include.
+            features: features of the images.
+            settings: decoding settings without sampling.
+            hypotheses: hypotheses of each input without constraints, best first.
+            tags: tags of each image, best first.
+            named: result of `named_tags`.
+        """
+        assert self.tagger is not None, "named_tags is None without a tagger"
+        denied = self.tagger.denied(features.take([one.item for one in inputs]), named.denied)
+        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied)
+        return name_tags_in(self.models, found[0], features, settings, found[1], tags, named)
+
     def least_confidence(self, min_confidence: float | None) -> float:
         """Return the confidence below which the model is not sure of a caption.
 
@@ -341,10 +365,8 @@ class Captioner(TextGenerator):
         named = self.named_tags(settings) if free else None
         if (options.with_tags or named is not None) and self.tagger is not None:
             tags = self.tagger(images_of_inputs)
-        if named is not None and self.tagger is not None:
-            denied = self.tagger.denied(images_of_inputs, named.denied)
-            inputs, hypotheses = without_denied_words(self.models, inputs, features, settings, hypotheses, denied)
-            hypotheses = name_tags_in(self.models, inputs, features, settings, hypotheses, tags, named)
+        if named is not None:
+            hypotheses = self.name_tags(inputs, features, settings, hypotheses, tags, named)
         captions = [
             [_caption(self.tokenizer, one)._replace(tags=some) for one in n_best]
             for n_best, some in zip(hypotheses, tags, strict=True)

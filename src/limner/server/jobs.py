@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Example, StoredFeatures
 from limner.decoding.automaton import Automaton
-from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, change_decoding
 from limner.errors import SettingsError
 from limner.features.encoders.base import EncoderInput
@@ -70,9 +69,7 @@ class Job:
     tags: tuple[Tag, ...] = ()
     """What is in the image, where the backbone has a classifier; known when the image is encoded."""
     named_tags: TagCalibration | None = None
-    """Tags that the caption names; None where it names none, or when this is decided."""
-    plain: list[Hypothesis] | None = None
-    """Hypotheses without constraints, while a caption that names the tag is searched for."""
+    """Tags that the caption names; None where it names none."""
     min_confidence: float = 0.0
     """Confidence below which the captioner abstains."""
 

@@ -23,7 +23,7 @@ from limner.server.jobs import Job
 from limner.server.metrics import Metrics
 from limner.server.sentences import make_sentences, probable_tokens, token_attention, token_texts
 from limner.server.settings import ServerSettings
-from limner.server.tags_in_captions import choose_hypotheses, find_tags, require_tag
+from limner.server.tags_in_captions import choose_hypotheses, find_tags
 
 STEPS_BETWEEN = 4
 """Steps of the live searches between two admissions of new requests, which take as long as several steps."""
@@ -46,7 +46,6 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
         self._waiting: deque[Job] = deque()
         self._live: list[Cohort] = []
-        self._again: list[Job] = []
         self._steps = JointSteps()
         self._until_admission = 0
         self._stopped = False
@@ -84,7 +83,6 @@ class Worker:
             start, finished = time.perf_counter(), self.metrics.finished_sentences
             self._admit()
             self._step()
-            self._start_again()
             if done := self.metrics.finished_sentences - finished:
                 self.seconds_per_request += 0.1 * ((time.perf_counter() - start) / done - self.seconds_per_request)
 
@@ -189,13 +187,6 @@ class Worker:
                 self._fail(job, error)
         return [job for job in jobs if not job.cancelled]
 
-    def _start_again(self) -> None:
-        """Start the searches of captions that name the tag of their image."""
-        again, self._again = [job for job in self._again if not job.cancelled], []
-        if again:
-            with self.metrics.time("start"):
-                self._start(again)
-
     def _step(self) -> None:
         """Continue all live searches by one token, and deliver what has been decided."""
         for cohort in self._live:
@@ -216,10 +207,7 @@ class Worker:
         """Deliver decided tokens to streams, and the sentences of requests that are finished."""
         for job, hypotheses in cohort.newly_finished():
             try:
-                if require_tag(job, hypotheses):
-                    self._again.append(job)
-                else:
-                    self._finish(cohort, job, hypotheses)
+                self._finish(cohort, job, hypotheses)
             except Exception as error:
                 self._fail(job, error)
         if cohort.search.beam is None:

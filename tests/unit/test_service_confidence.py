@@ -25,6 +25,7 @@ from limner.runs.trained_model import load_trained_model
 from limner.server.app import create_app
 from limner.server.engine import Engine
 from limner.server.events import FinalEvent, TokenEvent
+from limner.server.jobs import RequestRules
 from limner.server.models import Models, ServedModel
 from limner.server.settings import ServerSettings
 
@@ -139,7 +140,7 @@ def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, capt
 def test_a_caption_that_misses_its_tag_is_decoded_again(run, captioner):
     async def describe(engine):
         named = engine.describe_all(RED, decoding={"beam_size": 3})
-        left = engine.describe_all(RED, decoding={"beam_size": 3}, name_tags=False)
+        left = engine.describe_all(RED, decoding={"beam_size": 3}, rules=RequestRules(name_tags=False))
         begun = engine.describe_all(RED, decoding={"beam_size": 3}, prefix="a red")
         return await asyncio.gather(named, left, begun)
 

@@ -31,7 +31,7 @@ from limner.server.explanations import SentenceExplanation, explain_sentence
 from limner.server.features import FeatureCache
 from limner.server.images import require_size
 from limner.server.indexes import open_indexes
-from limner.server.jobs import GenerationRequest, Job, make_job
+from limner.server.jobs import GenerationRequest, Job, RequestRules, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
 from limner.server.settings import ServerSettings
@@ -141,8 +141,7 @@ class Engine:
         prefix: str = "",
         must_include: Sequence[str] = (),
         attention: bool = False,
-        name_tags: bool = True,
-        min_confidence: float | None = None,
+        rules: RequestRules | None = None,
     ) -> EventStream:
         """Caption an image.
 
@@ -154,8 +153,7 @@ class Engine:
             prefix: words that the caption starts with.
             must_include: words or phrases that the caption includes.
             attention: whether tokens have their attention weights, for models that attend to locations.
-            name_tags: whether the caption names the most probable tag of the image, as for `Captioner.describe`.
-            min_confidence: confidence below which the captioner abstains; None for that of its calibration.
+            rules: tags in the caption and abstention; None for the defaults.
 
         Raises:
             ServerError: the queue is full, the service stops, or there is no such model or language.
@@ -174,8 +172,7 @@ class Engine:
                 prefix,
                 must_include,
                 attention,
-                name_tags=name_tags,
-                min_confidence=min_confidence,
+                rules=rules or RequestRules(),
             )
         )
 

@@ -25,6 +25,15 @@ from limner.server.models import ServedModel
 from limner.server.settings import ServerSettings
 
 
+class RequestRules(NamedTuple):
+    """Tags in a caption, and abstention; without effect where the captioner has no calibration of them."""
+
+    name_tags: bool = True
+    """Whether the caption names the most probable tag of its image."""
+    min_confidence: float | None = None
+    """Confidence below which the captioner abstains; None for that of its calibration."""
+
+
 class GenerationRequest(NamedTuple):
     """What a route asks for."""
 
@@ -39,10 +48,8 @@ class GenerationRequest(NamedTuple):
     attention: bool = False
     probable_tokens: int = 0
     """Number of probable tokens to return at each position."""
-    name_tags: bool = True
-    """Whether the caption names the most probable tag of its image, where the captioner has a calibration of it."""
-    min_confidence: float | None = None
-    """Confidence below which the captioner abstains; None for that of its calibration."""
+    rules: RequestRules = RequestRules()
+    """Tags in the caption, and abstention."""
     withholds: bool = False
     """Whether no token is delivered of a caption of which the captioner is not sure."""
 
@@ -115,7 +122,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     machine = compile_words(generator.tokenizer, words)
     job = Job(request, one, decoding, prefix, source, machine, key, pixels)
     if isinstance(generator, Captioner):
-        job.min_confidence = generator.least_confidence(request.min_confidence)
-        if request.name_tags and not prefix and not words:
+        job.min_confidence = generator.least_confidence(request.rules.min_confidence)
+        if request.rules.name_tags and not prefix and not words:
             job.named_tags = generator.named_tags(decoding)
     return job

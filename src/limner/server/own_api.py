@@ -18,6 +18,7 @@ from limner.server.errors import InvalidRequestError, NotFoundError, error_body,
 from limner.server.events import FinalEvent, GeneratedSentence, TokenEvent
 from limner.server.explanations import SentenceExplanation, draw_attention
 from limner.server.images import read_image_reference
+from limner.server.jobs import RequestRules
 from limner.server.models import ServedModel
 from limner.server.request_bodies import UploadRoute, reads_uploads
 from limner.server.schemas import (
@@ -118,8 +119,7 @@ async def describe(body: DescribeBody, engine: EngineOf, request: Request) -> An
         prefix=body.prefix,
         must_include=body.must_include,
         attention=body.attention,
-        name_tags=body.name_tags,
-        min_confidence=body.min_confidence,
+        rules=RequestRules(body.name_tags, body.min_confidence),
     )
 
     def response(final: FinalEvent) -> DescribeResponse:

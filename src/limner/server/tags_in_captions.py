@@ -10,7 +10,7 @@ from limner.inference.captioner import Captioner
 from limner.server.jobs import Job
 
 
-class _Given:
+class _JobFeatures:
     """A `FeatureSource` of one image."""
 
     def __init__(self, features: StoredFeatures | None) -> None:
@@ -32,5 +32,5 @@ def choose_hypotheses(job: Job, hypotheses: list[Hypothesis]) -> list[Hypothesis
     generator, named = job.request.generator, job.named_tags
     if named is None or not hypotheses or not isinstance(generator, Captioner):
         return hypotheses
-    (found,) = generator.name_tags([job.one], _Given(job.features), job.decoding, [hypotheses], [job.tags], named)
+    (found,) = generator.name_tags([job.one], _JobFeatures(job.features), job.decoding, [hypotheses], [job.tags], named)
     return found

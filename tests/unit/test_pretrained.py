@@ -71,3 +71,17 @@ def test_a_package_without_weights_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "PRETRAINED", tmp_path)
     with pytest.raises(RunError, match="install Limner again"):
         load()
+
+
+@pytest.mark.parametrize("lang", ["en", "de", "zh"])
+def test_the_package_has_a_captioner_of_every_language(lang):
+    captioner = load(lang=lang, encode_images=False)
+    assert captioner.models[0].recipe.data.lang == lang
+    assert captioner.decoding.beam_size > 1
+    (features,) = captioner.models[0].config.features
+    assert (features.source, features.kind) == ("efficientnet-lite2", "grid")
+
+
+def test_the_weights_of_the_package_are_small():
+    sizes = [file.stat().st_size for file in pretrained.PRETRAINED.rglob("*.safetensors")]
+    assert 0 < sum(sizes) <= 16 * 2**20

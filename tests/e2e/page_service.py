@@ -88,9 +88,10 @@ class FakeService:
     """Answers that a test may change, and the requests that it received."""
 
     def __init__(self):
+        search = {"uses_image": True, "beam_size": 5, "length_penalty": 0.7}
         self.models = [
-            {"id": "built-in", "task": "describe", "languages": ["en", "de", "zh"], "source": None, "uses_image": True},
-            {"id": "demo", "task": "translate", "languages": ["de"], "source": "en", "uses_image": True},
+            {"id": "built-in", "task": "describe", "languages": ["en", "de", "zh"], "source": None, **search},
+            {"id": "demo", "task": "translate", "languages": ["de"], "source": "en", **search},
         ]
         self.indexes = [{"name": "photographs", "images": 7}]
         self.requests = []

@@ -155,6 +155,7 @@ def test_candidates_tags_and_copying(open_page, image):
 def test_a_change_of_a_setting_describes_again(open_page, fake, image):
     page = described(open_page(), image)
     assert fake.requests[-1]["beam_size"] == 5 and fake.requests[-1]["lang"] == "en"
+    assert fake.requests[-1]["length_penalty"] == 0.7  # the default of the model
     page.get_by_label("Beam size").fill("2")
     expect(page.locator(".beams li")).to_have_count(2)
     page.get_by_label("Language").select_option("de")

@@ -95,6 +95,7 @@ async def models(engine: EngineOf) -> ModelList:
 
 def model_body(served: ServedModel) -> ModelBody:
     """Return a served model for a response."""
+    decoding = served.generator(None).decoding
     return ModelBody(
         id=served.name,
         created=served.created,
@@ -102,6 +103,8 @@ def model_body(served: ServedModel) -> ModelBody:
         languages=list(served.languages),
         source=served.source,
         uses_image=served.uses_image,
+        beam_size=decoding.beam_size,
+        length_penalty=decoding.length_penalty,
     )
 
 

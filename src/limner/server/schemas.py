@@ -318,6 +318,10 @@ class ModelBody(BaseModel):
     languages: list[str]
     source: str | None
     uses_image: bool
+    beam_size: int
+    """Default of the model."""
+    length_penalty: float
+    """Default of the model."""
 
 
 class IndexBody(BaseModel):

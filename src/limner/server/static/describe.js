@@ -233,6 +233,8 @@ export class DescribeView {
   #offerLanguages() {
     const chosen = this.models.find((model) => model.id === this.form.elements.model.value) ?? this.models[0];
     const names = new Intl.DisplayNames(["en"], { type: "language", fallback: "code" });
+    for (const name of ["beam_size", "length_penalty"]) if (chosen) this.form.elements[name].value = chosen[name];
+    this.#label();
     this.#options("lang", (chosen?.languages ?? []).map((lang) => [lang, names.of(lang)]));
   }
 

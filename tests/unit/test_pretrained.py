@@ -10,7 +10,7 @@ from limner.errors import RunError, SettingsError
 from limner.inference.load import load
 from limner.runs import pretrained
 from limner.runs.pretrained import choose_runs, is_pretrained, pack, pretrained_languages, pretrained_run
-from limner.runs.trained_model import load_trained_model
+from limner.runs.trained_model import load_trained_model, read_config
 
 
 @pytest.fixture
@@ -39,6 +39,18 @@ def test_packed_weights_are_float16_and_computed_in_float32(package, trained_on_
         assert torch.equal(weight, original.model.state_dict()[name].half().float()), name
     assert stored.recipe.decoding.beam_size == 3
     assert stored.recipe.model == original.recipe.model
+
+
+def test_packed_models_name_no_folder_of_the_training(package, trained_on_colours):
+    original, packed = read_config(trained_on_colours)[0], read_config(package / "en")[0]
+    assert {"collection", "command"} <= set(original.provenance)
+    assert not {"collection", "command", "init"} & set(packed.provenance)
+    assert packed.provenance["seed"] == original.provenance["seed"]
+
+
+@pytest.mark.parametrize("config", sorted(pretrained.PRETRAINED.glob("*/*.json")), ids=str)
+def test_the_package_names_no_folder_of_the_training(config):
+    assert "--collection" not in config.read_text(encoding="utf-8")
 
 
 def test_weights_out_of_the_range_of_float16_are_refused(trained_on_colours, tmp_path, monkeypatch):

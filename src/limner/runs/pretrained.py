@@ -12,6 +12,8 @@ PRETRAINED = Path(__file__).parent.parent / "pretrained"
 """Folder of the run directories, named by language code."""
 DEFAULT_LANG = "en"
 """Language of the built-in captioner when none is chosen."""
+_PLACES = ("collection", "command", "init")
+"""Entries of the provenance that name folders of the machine of the training; the package leaves them out."""
 
 
 def pretrained_languages() -> tuple[str, ...]:
@@ -80,6 +82,7 @@ def pack(run: Path, folder: Path, description: str, decoding: Mapping[str, Any])
     trained = load_trained_model(run)
     settings = DecodingSettings.parse({**trained.recipe.decoding.model_dump(), **decoding}, where="decoding")
     recipe = trained.recipe.model_copy(update={"decoding": settings, "description": description})
-    config = trained.config.model_copy(update={"recipe": recipe.model_dump(mode="json")})
+    provenance = {key: value for key, value in trained.config.provenance.items() if key not in _PLACES}
+    config = trained.config.model_copy(update={"recipe": recipe.model_dump(mode="json"), "provenance": provenance})
     folder.mkdir(parents=True, exist_ok=True)
     save_trained_model(folder, TrainedModel(trained.model, trained.tokenizer, config, recipe), half=True)

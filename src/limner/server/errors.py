@@ -39,7 +39,7 @@ class InvalidRequestError(ServerError):
 
 
 class NotSupportedError(ServerError):
-    """The model cannot do what is asked, such as free-form prompts or tools."""
+    """The model cannot do what the request needs, such as free-form prompts or tools."""
 
     kind = "not_supported_error"
 

@@ -32,8 +32,8 @@ async function send(path, options) {
   const body = await response.json().catch(() => ({}));
   const message = body.error?.message ?? body.error ?? body.detail ?? response.statusText;
   const seconds = Number(response.headers.get("Retry-After"));
-  const told = typeof message === "string" && message ? message : `the service answered with status ${response.status}`;
-  throw new ApiError(response.status, told, seconds > 0 ? seconds : null);
+  const text = typeof message === "string" && message ? message : `the service answered with status ${response.status}`;
+  throw new ApiError(response.status, text, seconds > 0 ? seconds : null);
 }
 
 const json = (body, signal) => ({

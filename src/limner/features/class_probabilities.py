@@ -52,13 +52,14 @@ class ClassProbabilities:
 
     def __call__(self, features: Sequence[StoredFeatures | None]) -> NDArray[np.float32]:
         """Compute the probabilities (B, C) of the classes; zeros for images without features."""
-        rows = np.zeros((len(features), len(self.bias)), np.float32)
-        for row, stored in enumerate(features):
-            if stored is not None:
-                logits = self.weight @ pooled_vector(stored) + self.bias
-                rows[row] = np.exp(logits - logits.max())
-                rows[row] /= rows[row].sum()
-        return rows
+        result = np.zeros((len(features), len(self.bias)), np.float32)
+        present = [row for row, stored in enumerate(features) if stored is not None]
+        if present:
+            logits = np.stack([pooled_vector(stored) for stored in features if stored is not None]) @ self.weight.T
+            logits += self.bias
+            exponentials = np.exp(logits - logits.max(1, keepdims=True))
+            result[present] = exponentials / exponentials.sum(1, keepdims=True)
+        return result
 
 
 def pooled_vector(features: StoredFeatures) -> NDArray[np.float32]:

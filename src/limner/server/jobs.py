@@ -87,6 +87,12 @@ class Job:
         withheld = self.request.withholds and isinstance(generator, Captioner) and generator.has_confidence
         return withheld or self.named_tags is not None
 
+    @property
+    def has_passes_after_search(self) -> bool:
+        """Whether the model computes more when the search is done, which is done for several requests together."""
+        generator = self.request.generator
+        return self.named_tags is not None or (isinstance(generator, Captioner) and generator.has_confidence)
+
     def example(self, tokens: Sequence[int] = ()) -> Example:
         """Return the example of the model with some target tokens."""
         return Example(self.one.item.id, tokens, self.source, self.features)

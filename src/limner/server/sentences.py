@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -87,16 +88,26 @@ def _text_of(tokenizer: Tokenizer, token: int, position: int) -> str:
     return (" " if position and tokenizer.starts_word(token) else "") + tokenizer.spelling(token)
 
 
-def make_sentences(job: Job, hypotheses: Sequence[Hypothesis]) -> tuple[GeneratedSentence, ...]:
-    """Return the hypotheses of a request as they are answered; called in the thread that computes."""
-    generator, tokens = job.request.generator, [one.tokens for one in hypotheses]
-    found = token_attention(job, tokens) if job.request.attention else None
-    attention: Sequence[Attention | None] = [None] * len(tokens) if found is None else found
-    confidence: Sequence[Confidence | None] = [None] * len(tokens)
+def make_sentences(
+    jobs: Sequence[Job], hypotheses: Sequence[Sequence[Hypothesis]]
+) -> list[tuple[GeneratedSentence, ...]]:
+    """Return the hypotheses of requests of one model as they are answered; called in the thread that computes."""
+    generator = jobs[0].request.generator
+    pairs = [(one.tokens, job.features) for job, n_best in zip(jobs, hypotheses, strict=True) for one in n_best]
+    confidences: Iterator[Confidence | None] = iter([None] * len(pairs))
     if isinstance(generator, Captioner) and generator.has_confidence:
-        confidence = generator.confidences(tokens, [job.features] * len(tokens))
-    sentences = zip(hypotheses, attention, probable_tokens(job, tokens), confidence, strict=True)
-    return tuple(make_sentence(generator.tokenizer, *one, min_confidence=job.min_confidence) for one in sentences)
+        confidences = iter(generator.confidences(*zip(*pairs, strict=True)))
+    found = []
+    for job, n_best in zip(jobs, hypotheses, strict=True):
+        tokens = [one.tokens for one in n_best]
+        weights = token_attention(job, tokens) if job.request.attention else None
+        attention: Sequence[Attention | None] = [None] * len(tokens) if weights is None else weights
+        rows = zip(
+            n_best, attention, probable_tokens(job, tokens), itertools.islice(confidences, len(tokens)), strict=True
+        )
+        sentences = (make_sentence(generator.tokenizer, *row, min_confidence=job.min_confidence) for row in rows)
+        found.append(tuple(sentences))
+    return found
 
 
 def make_sentence(

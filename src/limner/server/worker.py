@@ -11,22 +11,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from limner.decoding.ranking import Hypothesis
 from limner.errors import LimnerError
 from limner.features.encoders.base import Backbone, EncoderInput
 from limner.server.batching import Cohort, JointSteps
-from limner.server.errors import InvalidRequestError
 from limner.server.events import FinalEvent, TokenEvent
 from limner.server.explanations import grid_of
 from limner.server.features import FeatureCache, encode_images
+from limner.server.finishing import Decoded, Finished, find_tags, finish, groups_of
 from limner.server.jobs import Job
 from limner.server.metrics import Metrics
-from limner.server.sentences import make_sentences, probable_tokens, token_attention, token_texts
+from limner.server.sentences import probable_tokens, token_attention, token_texts
 from limner.server.settings import ServerSettings
-from limner.server.tags_in_captions import choose_hypotheses, find_tags
 
 STEPS_BETWEEN = 4
-"""Steps of the live searches between two admissions of new requests, which take as long as several steps."""
+"""Steps of the live searches between two pauses, in which finished captions are completed and new requests admitted:
+each takes as long as several steps, for one request or for many."""
 MAX_ROWS = 2048
 """Hypotheses that are continued together; further requests wait."""
 
@@ -47,7 +46,8 @@ class Worker:
         self._waiting: deque[Job] = deque()
         self._live: list[Cohort] = []
         self._steps = JointSteps()
-        self._until_admission = 0
+        self._decoded: list[Decoded] = []
+        self._until_pause = 0
         self._stopped = False
 
     def start(self) -> None:
@@ -78,17 +78,24 @@ class Worker:
         return future
 
     def _run(self) -> None:
-        while not (self._stopped and not self._waiting and not self._live):
+        while not (self._stopped and self._is_idle):
             self._receive()
             start, finished = time.perf_counter(), self.metrics.finished_sentences
-            self._admit()
+            self._until_pause -= 1
+            if not self._live or self._until_pause <= 0:
+                self._pause()
             self._step()
             if done := self.metrics.finished_sentences - finished:
                 self.seconds_per_request += 0.1 * ((time.perf_counter() - start) / done - self.seconds_per_request)
 
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not (self._waiting or self._live or self._decoded)
+
     def _receive(self) -> None:
         """Take what is queued; wait for it if there is nothing to compute."""
-        block = not self._waiting and not self._live
+        block = self._is_idle
         while True:
             try:
                 one = self._queue.get(block=block)
@@ -102,11 +109,17 @@ class Worker:
                 one()
             block = False
 
+    def _pause(self) -> None:
+        """Complete the requests whose searches are done, and start those that wait."""
+        if self._decoded or self._waiting:
+            self._until_pause = STEPS_BETWEEN
+        with self.metrics.time("finish"):
+            decoded, self._decoded = self._decoded, []
+            self._finish(decoded)
+        self._admit()
+
     def _admit(self) -> None:
         """Encode the images of the requests that wait longest, and start their searches."""
-        self._until_admission -= 1
-        if self._live and self._until_admission > 0:
-            return
         live = sum(cohort.examples for cohort in self._live)
         rows = sum(cohort.rows for cohort in self._live)
         most = self.settings.max_batch * (1 if self.settings.max_batch == 1 else 4) - live
@@ -120,7 +133,6 @@ class Worker:
                 jobs.append(job)
         if not jobs:
             return
-        self._until_admission = STEPS_BETWEEN
         with self.metrics.time("encode"):
             ready = self.encode(jobs)
         with self.metrics.time("start"):
@@ -180,10 +192,10 @@ class Worker:
 
     def _tagged(self, jobs: Sequence[Job]) -> list[Job]:
         """Give each job the tags of its image; return those without an error."""
-        for job in jobs:
-            try:
-                find_tags(job)
-            except Exception as error:
+        try:
+            find_tags(jobs)
+        except Exception as error:
+            for job in jobs:
                 self._fail(job, error)
         return [job for job in jobs if not job.cancelled]
 
@@ -206,10 +218,11 @@ class Worker:
     def _deliver(self, cohort: Cohort) -> None:
         """Deliver decided tokens to streams, and the sentences of requests that are finished."""
         for job, hypotheses in cohort.newly_finished():
-            try:
-                self._finish(cohort, job, hypotheses)
-            except Exception as error:
-                self._fail(job, error)
+            decoded = Decoded(cohort, job, hypotheses)
+            if job.has_passes_after_search:
+                self._decoded.append(decoded)
+            else:
+                self._finish([decoded])
         if cohort.search.beam is None:
             return
         for number in cohort.search.beam.live:
@@ -235,17 +248,29 @@ class Worker:
             )
         cohort.emitted[number] = len(tokens)
 
-    def _finish(self, cohort: Cohort, job: Job, hypotheses: list[Hypothesis]) -> None:
+    def _finish(self, decoded: Sequence[Decoded]) -> None:
+        """Compute and deliver the sentences of requests whose searches are done."""
+        for group in groups_of([one for one in decoded if not one.job.cancelled], self.settings.max_batch):
+            try:
+                results = finish(group)
+            except Exception as error:
+                if len(group) == 1:
+                    self._fail(group[0].job, error)
+                else:  # one by one, to find the requests that fail
+                    for one in group:
+                        self._finish([one])
+                continue
+            for one, finished in zip(group, results, strict=True):
+                try:
+                    self._deliver_final(one, finished)
+                except Exception as error:
+                    self._fail(one.job, error)
+
+    def _deliver_final(self, one: Decoded, finished: Finished) -> None:
         """Deliver the last tokens, and all sentences."""
-        hypotheses = choose_hypotheses(job, hypotheses)
-        if not hypotheses:
-            raise InvalidRequestError(
-                "must_include: every sentence with these words has probability zero under the model; give other words",
-                "must_include",
-            )
-        sentences, best = make_sentences(job, hypotheses), hypotheses[0]
+        job, (best, *_), sentences = one.job, *finished
         if job.streams and (sentences[0].is_sure or not job.request.withholds):
-            self._emit(cohort, cohort.jobs.index(job), best.tokens, best.totals)
+            self._emit(one.cohort, one.cohort.jobs.index(job), best.tokens, best.totals)
         grid, box = grid_of(job) if job.request.attention else (None, None)
         read = len(job.prefix) if job.source is None else len(job.source)
         lang = job.request.generator.models[0].recipe.data.lang

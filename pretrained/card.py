@@ -31,7 +31,11 @@ def write_card(folder: Path, lang: str, collection: Path, scores: Mapping[str, M
     items = [item for item in Collection.open(collection).items() if item.split == recipe.data.train]
     texts = [len(item.texts(lang)) for item in items]
     training = recipe.training
-    objective = "self-critical training with CIDEr as the reward" if training.objective == "scst" else "likelihood"
+    objective = (
+        "self-critical training with CIDEr as the reward, on the photographs and their mirror images"
+        if training.objective == "scst"
+        else "likelihood"
+    )
     rows = [
         f"| {split} | {' | '.join(f'{values[name]:.1f}' for name in METRICS)} |" for split, values in scores.items()
     ]

@@ -19,6 +19,7 @@ from pathlib import Path
 from card import METRICS, write_card
 from german import write_german
 from limner.runs.pretrained import PRETRAINED, pack
+from mirror import write_mirrored
 
 TITLES = {
     "en": "Built-in captioner, English",
@@ -28,6 +29,7 @@ TITLES = {
 LENGTH_PENALTIES = (0.0, 0.3, 0.5, 0.7, 1.0)
 """Values of which validation CIDEr chooses one."""
 BEAM_SIZE = 5
+FEATURES = ("--backbone", "efficientnet-lite2", "--kind", "grid", "--size", 300, "--resize", "squash")
 
 
 def main() -> None:
@@ -40,8 +42,9 @@ def main() -> None:
     options = parser.parse_args()
     collection = options.work / "collection"
     make_collection(options.data, collection)
+    mirrored = make_mirrored_collection(collection, options.work)
     for lang in options.lang:
-        run = train(lang, collection, options.work)
+        run = train(lang, collection, mirrored, options.work)
         penalty = choose_length_penalty(run, collection)
         pack(run, options.out / lang, TITLES[lang], {"beam_size": BEAM_SIZE, "length_penalty": penalty})
         calibrate = [Path(__file__).with_name("calibrate.py"), options.out / lang, "--collection", collection]
@@ -63,17 +66,30 @@ def make_collection(data: Path, collection: Path) -> None:
         chinese = data / "flickr8k_cn" / "flickr8kzhc.caption.txt.gz"
         limner("import", "flickr", chinese, collection, "--images", images, "--splits", splits)
         limner("import", "jsonl", german, collection, "--images", images)
-    size = ("--kind", "grid", "--size", 300, "--resize", "squash")
-    limner("features", collection, "--backbone", "efficientnet-lite2", *size)
+    limner("features", collection, *FEATURES)
 
 
-def train(lang: str, collection: Path, work: Path) -> Path:
-    """Train by the likelihood, then by self-critical training; return the last run."""
+def make_mirrored_collection(collection: Path, work: Path) -> Path:
+    """Return a copy of the collection that also has the mirror images of the training photographs."""
+    mirrored, images, items = work / "collection-mirrored", work / "mirrored", work / "mirrored.jsonl"
+    if not mirrored.exists():
+        partial = work / "collection-mirrored.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(collection, partial)
+        write_mirrored(collection, images, items)
+        limner("import", "jsonl", items, partial, "--images", images)
+        partial.rename(mirrored)
+    limner("features", mirrored, *FEATURES)
+    return mirrored
+
+
+def train(lang: str, collection: Path, mirrored: Path, work: Path) -> Path:
+    """Train by the likelihood, then by self-critical training with mirror images; return the last run."""
     first, second = work / lang, work / f"{lang}-scst"
     resume = ["--resume"] if (first / "config.json").exists() else []
     limner("train", f"pretrained/flickr8k-{lang}", "--collection", collection, "--out", first, *resume)
     start = ["--resume"] if (second / "config.json").exists() else ["--init", first]
-    limner("train", f"pretrained/flickr8k-{lang}-scst", "--collection", collection, "--out", second, *start)
+    limner("train", f"pretrained/flickr8k-{lang}-scst", "--collection", mirrored, "--out", second, *start)
     return second
 
 

@@ -69,7 +69,7 @@ def calibrated(trained, backbone, min_confidence=0.5):
     )
     tags = TagCalibration(threshold=0.5, max_loss=50, certain=1)
     settings = Calibration(weights_sha256="0", tags=tags, confidence=confidence)
-    vars(captioner).update(
+    vars(captioner.rules).update(
         calibration=StoredCalibration(settings, FeatureStatistics.of(vectors, directions=2)), tagger=SeesBlue()
     )
     return captioner

@@ -162,7 +162,7 @@ def describe(
 
 def _selection(captioner: Captioner, tags: bool, no_tags: bool, min_confidence: float | None) -> dict[str, Any]:
     """Return the options of tags and confidence, after a check that the model has them."""
-    if not captioner.names_tags:
+    if not captioner.rules.names_tags:
         refuse({"--no-tags-in-captions": no_tags}, "this model never requires tags; leave it out")
     captioner.check_options(with_tags=tags, name_tags=not no_tags, min_confidence=min_confidence)
     return {"with_tags": tags, "name_tags": not no_tags, "min_confidence": min_confidence}
@@ -249,7 +249,7 @@ def _describe_with_runs(
     strips: StripPlotter | None,
 ) -> None:
     """Write captions of trained models, then report unreadable files."""
-    columns = (*(["confidence"] if captioner.has_confidence else []), *(["tags"] if options["with_tags"] else []))
+    columns = (*(["confidence"] if captioner.rules.has_confidence else []), *(["tags"] if options["with_tags"] else []))
     opened = stored.opened(captioner.models[0].recipe.data.lang)
     with caption_output(*printed, columns) as write_caption, opened as store:
         unreadable = _describe(captioner, files, prefix, options, (write_caption, store), strips)

@@ -125,7 +125,7 @@ class Updater:
         features = {str(self._folder / image.file.path): image.features for image in images}
         captioner = self._captioner.with_features(FeaturesByPath(features))
         paths = [Path(path) for path in features]
-        with_tags = captioner.tagger is not None
+        with_tags = captioner.rules.tagger is not None
         captions = captioner.describe(paths, batch_size=batch_size, n_best=1, with_tags=with_tags, log_cut_off=False)
         self._cut_off += sum(not best.ended for best, *_ in captions)
         rows = [

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from limner.data.dataset import FeatureSource, GenerationInput
-from limner.data.examples import StoredFeatures
+from limner.data.dataset import GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings, change_decoding
-from limner.errors import MediaError, SettingsError
+from limner.errors import MediaError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, require_captioning
-from limner.inference.confidence import Confidence, confidences
+from limner.inference.caption_rules import CaptionRules
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import KeptFeatures, new_item
 from limner.inference.sentences import Caption, warn_of_cut_off, warn_of_unknown_words
-from limner.inference.tagged_captions import name_tags as name_tags_in
-from limner.inference.tagged_captions import without_denied_words
-from limner.inference.tags import Tag, Tagger, require_tagger
-from limner.inference.unseen_words import with_unseen_nouns
+from limner.inference.tags import Tag, require_tagger
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
 from limner.progress import Progress
-from limner.runs.calibration import StoredCalibration, TagCalibration, load_calibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
@@ -40,13 +34,29 @@ UNKNOWN_PREFIX = "captions do not depend on them"
 ImageT = TypeVar("ImageT", bound=ImageInput)
 
 
-class _Options(NamedTuple):
-    """Options of `describe` that are the same for all batches."""
+class _Request(NamedTuple):
+    """Options of `describe`, checked and completed."""
 
     settings: DecodingSettings
+    words: Sequence[tuple[str, ...]]
+    """Words that the caption of each image includes."""
+    prefixes: Sequence[str] | None
     with_tags: bool
     name_tags: bool
     min_confidence: float
+    stops_at_errors: bool = False
+    """Whether an image that cannot be read raises its error, instead of being yielded with it."""
+    log_cut_off: bool = True
+
+    def take(self, rows: slice) -> _Request:
+        """Return the request of some of the images."""
+        prefixes = None if self.prefixes is None else self.prefixes[rows]
+        return self._replace(words=self.words[rows], prefixes=prefixes)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is asked of the captions, so that they may name tags."""
+        return self.name_tags and self.prefixes is None and not any(self.words)
 
 
 class Captioner(TextGenerator):
@@ -67,26 +77,9 @@ class Captioner(TextGenerator):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
-        if self.names_tags and self.tagger is not None:
-            nouns, classifier = self.tagger.nouns, self.tagger.classifier
-            self.models = tuple(with_unseen_nouns(model, nouns, classifier) for model in self.models)
-
-    @cached_property
-    def calibration(self) -> StoredCalibration | None:
-        """Tags in captions and confidence, of one model with a calibration in its run directory; else None."""
-        folder = self.models[0].folder
-        # Without a backbone no image is captioned, and tags need its classifier.
-        return None if folder is None or self.backbone is None or len(self.models) > 1 else load_calibration(folder)
-
-    @property
-    def names_tags(self) -> bool:
-        """Whether captions name the most probable tag of their image."""
-        return self.calibration is not None and self.calibration.settings.tags is not None and self.tagger is not None
-
-    @cached_property
-    def tagger(self) -> Tagger | None:
-        """Classifier of what is in an image; None where the features are not those of a built-in backbone."""
-        return Tagger.of(self.models[0], 0.0 if self.calibration is None else self.calibration.settings.background)
+        self.rules = CaptionRules(self.models, reads_images=backbone is not None)
+        """Tags in captions, and confidence."""
+        self.models = self.rules.models
 
     @property
     def modality(self) -> Modality:
@@ -129,23 +122,10 @@ class Captioner(TextGenerator):
             SettingsError: a decoding setting is unknown or not allowed, or no caption can include the words of
                 `must_include`.
         """
-        settings = change_decoding(self.models[0].recipe.decoding, decoding)
-        options = self._options(settings, with_tags, name_tags, min_confidence)
-        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
-        words = words_of_inputs(self.tokenizer, must_include, len(images))
-        captions: list[list[Caption]] = []
-        for start in range(0, len(images), batch_size):
-            rows = slice(start, start + batch_size)
-            given = None if prefixes is None else prefixes[rows]
-            captions += self._describe_batch(images[rows], words[rows], given, options)
-        cut = sum(not n_best[0].ended for n_best in captions) if log_cut_off else 0
-        warn_of_cut_off(cut, len(images), "captions", settings.max_length, "raise max_length")
-        return captions
-
-    @property
-    def has_confidence(self) -> bool:
-        """Whether captions have a confidence."""
-        return self.calibration is not None and self.calibration.settings.confidence is not None
+        request = self._request(images, prefixes, must_include, with_tags, name_tags, min_confidence, decoding)
+        request = request._replace(stops_at_errors=True, log_cut_off=log_cut_off)
+        results = self._describe_batches(images, request, batch_size)
+        return [result for _, result in results if not isinstance(result, MediaError)]
 
     def check_options(self, *, with_tags: bool, name_tags: bool, min_confidence: float | None) -> None:
         """Check options of `describe` before the first image is read.
@@ -154,7 +134,7 @@ class Captioner(TextGenerator):
             SettingsError: the model reads other features than those that tags are computed of, or it has no calibration
                 of its confidence.
         """
-        self._options(self.decoding, with_tags, name_tags, min_confidence)
+        self._request((), None, None, with_tags, name_tags, min_confidence, {})
 
     def tags(self, images: Sequence[ImageInput], *, batch_size: int = CAPTION_BATCH_SIZE) -> list[tuple[Tag, ...]]:
         """Name what the classifier of the built-in backbone sees in images, without captioning them.
@@ -170,7 +150,7 @@ class Captioner(TextGenerator):
             MediaError: an image cannot be read.
             SettingsError: the model reads other features than those of a built-in backbone's last layer.
         """
-        tagger = require_tagger(self.tagger)
+        tagger = require_tagger(self.rules.tagger)
         tags: list[tuple[Tag, ...]] = []
         for start in range(0, len(images), batch_size):
             batch = images[start : start + batch_size]
@@ -206,28 +186,8 @@ class Captioner(TextGenerator):
         Yields:
             Each image with its captions, or with the error that it cannot be read.
         """
-        settings = change_decoding(self.models[0].recipe.decoding, decoding)
-        options = self._options(settings, with_tags, name_tags, min_confidence)
-        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
-        words = words_of_inputs(self.tokenizer, must_include, len(images))
-        starts = range(0, len(images), batch_size)
-        pending = deque(slice(start, min(start + batch_size, len(images))) for start in starts)
-        cut = done = 0
-        while pending:
-            rows = pending.popleft()
-            batch, given = images[rows], None if prefixes is None else prefixes[rows]
-            try:
-                captions = self._describe_batch(batch, words[rows], given, options)
-            except MediaError as error:
-                if len(batch) == 1:
-                    yield batch[0], error
-                else:  # one by one, to find the images that cannot be read
-                    pending.extendleft(slice(row, row + 1) for row in reversed(range(rows.start, rows.stop)))
-                continue
-            for image, n_best in zip(batch, captions, strict=True):
-                cut, done = cut + (not n_best[0].ended), done + 1
-                yield image, n_best
-        warn_of_cut_off(cut, done, "captions", settings.max_length, "raise max_length")
+        request = self._request(images, prefixes, must_include, with_tags, name_tags, min_confidence, decoding)
+        yield from self._describe_batches(images, request, batch_size)
 
     def explain(
         self,
@@ -273,115 +233,76 @@ class Captioner(TextGenerator):
         (one,) = self._inputs([image], words_of_inputs(self.tokenizer, must_include, 1))
         return explain_beam(self.models, one, self.features_of([image]), settings, prefix)
 
-    def named_tags(self, settings: DecodingSettings) -> TagCalibration | None:
-        """Return which tags captions name; None where they name none.
-
-        Args:
-            settings: decoding settings of captions without a prefix and without words that they must include.
-        """
-        if settings.sample is not None or not self.names_tags or self.calibration is None:
-            return None
-        return self.calibration.settings.tags
-
-    def name_tags(
-        self,
-        inputs: Sequence[GenerationInput],
-        features: FeatureSource,
-        settings: DecodingSettings,
-        hypotheses: Sequence[list[Hypothesis]],
-        tags: Sequence[tuple[Tag, ...]],
-        named: TagCalibration,
-    ) -> list[list[Hypothesis]]:
-        """Return the hypotheses of images, decoded again where they have denied words or miss a tag.
-
-        Args:
-            inputs: images, without words that the captions must include.
-            features: features of the images.
-            settings: decoding settings without sampling.
-            hypotheses: hypotheses of each input without constraints, best first.
-            tags: tags of each image, best first.
-            named: result of `named_tags`.
-        """
-        assert self.tagger is not None, "named_tags is None without a tagger"
-        denied = self.tagger.denied(features.take([one.item for one in inputs]), named.denied)
-        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied)
-        return name_tags_in(self.models, found[0], features, settings, found[1], tags, named)
-
-    def least_confidence(self, min_confidence: float | None) -> float:
-        """Return the confidence below which the model is not sure of a caption.
-
-        Args:
-            min_confidence: the confidence that was asked for; None for that of the calibration.
-
-        Raises:
-            SettingsError: a confidence was asked for, and the model has no calibration of it.
-        """
-        calibrated = None if self.calibration is None else self.calibration.settings.confidence
-        if calibrated is not None:
-            return calibrated.min_confidence if min_confidence is None else min_confidence
-        if min_confidence is None:
-            return 0.0
-        raise SettingsError(
-            f"min_confidence {min_confidence}: this model has no calibration of its confidence; leave it out "
-            "(--min-confidence), or use the built-in captioner"
-        )
-
-    def confidences(
-        self, captions: Sequence[Sequence[int]], images: Sequence[StoredFeatures | None]
-    ) -> list[Confidence]:
-        """Compute the confidence of captions; only for models with `has_confidence`.
-
-        Args:
-            captions: token ids of N captions, without special tokens.
-            images: features of their images.
-        """
-        assert self.calibration is not None, "has_confidence is false"
-        return confidences(self.models, captions, [image or {} for image in images], self.calibration)
-
-    def _options(
-        self, settings: DecodingSettings, with_tags: bool, name_tags: bool, min_confidence: float | None
-    ) -> _Options:
-        """Check and complete the options of `describe`."""
-        if with_tags:
-            require_tagger(self.tagger)
-        return _Options(settings, with_tags, name_tags, self.least_confidence(min_confidence))
-
-    def _describe_batch(
+    def _request(
         self,
         images: Sequence[ImageInput],
-        words: Sequence[tuple[str, ...]],
         prefixes: Sequence[str] | None,
-        options: _Options,
+        must_include: MustInclude | None,
+        with_tags: bool,
+        name_tags: bool,
+        min_confidence: float | None,
+        decoding: Mapping[str, Any],
+    ) -> _Request:
+        """Check and complete the options of `describe`."""
+        settings = change_decoding(self.decoding, decoding)
+        if with_tags:
+            require_tagger(self.rules.tagger)
+        least = self.rules.least_confidence(min_confidence)
+        warn_of_unknown_words(self.tokenizer, prefixes or (), UNKNOWN_PREFIX)
+        words = words_of_inputs(self.tokenizer, must_include, len(images))
+        return _Request(settings, words, prefixes, with_tags, name_tags, least)
+
+    def _describe_batches(
+        self, images: Sequence[ImageT], request: _Request, batch_size: int
+    ) -> Iterator[tuple[ImageT, list[Caption] | MediaError]]:
+        """Yield images with their captions, or with the error that they cannot be read; see `describe_each`."""
+        starts = range(0, len(images), batch_size)
+        pending = deque(slice(start, min(start + batch_size, len(images))) for start in starts)
+        cut = done = 0
+        while pending:
+            rows = pending.popleft()
+            batch, asked = images[rows], request.take(rows)
+            try:
+                inputs, features = self._inputs(batch, asked.words), self._kept_features(batch)
+                given, size = asked.prefixes, len(batch)
+                found = generate(self.models, inputs, features, asked.settings, prefixes=given, batch_size=size)
+                captions = self._captions(inputs, features, found, asked)
+            except MediaError as error:
+                if request.stops_at_errors:
+                    raise
+                if len(batch) == 1:
+                    yield batch[0], error
+                else:  # one by one, to find the images that cannot be read
+                    pending.extendleft(slice(row, row + 1) for row in reversed(range(rows.start, rows.stop)))
+                continue
+            for image, n_best in zip(batch, captions, strict=True):
+                cut, done = cut + (not n_best[0].ended), done + 1
+                yield image, n_best
+        if request.log_cut_off:
+            warn_of_cut_off(cut, done, "captions", request.settings.max_length, "raise max_length")
+
+    def _captions(
+        self,
+        inputs: Sequence[GenerationInput],
+        features: KeptFeatures | None,
+        hypotheses: Sequence[list[Hypothesis]],
+        request: _Request,
     ) -> list[list[Caption]]:
-        """Caption images together, computing their features once."""
-        inputs, features = self._inputs(images, words), self._kept_features(images)
-        settings = options.settings
-        hypotheses = generate(self.models, inputs, features, settings, prefixes=prefixes, batch_size=len(images))
+        """Return the captions of images: the hypotheses, or others by the rules, with tags and confidence."""
         if features is None:
             return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
-        images_of_inputs = features.take([one.item for one in inputs])
-        tags: list[tuple[Tag, ...]] = [()] * len(images)
-        free = options.name_tags and prefixes is None and not any(words)
-        named = self.named_tags(settings) if free else None
-        if (options.with_tags or named is not None) and self.tagger is not None:
-            tags = self.tagger(images_of_inputs)
+        images = features.take([one.item for one in inputs])
+        tags: list[tuple[Tag, ...]] = [()] * len(inputs)
+        named = self.rules.named_tags(request.settings) if request.is_free else None
+        if (request.with_tags or named is not None) and self.rules.tagger is not None:
+            tags = self.rules.tagger(images)
         if named is not None:
-            hypotheses = self.name_tags(inputs, features, settings, hypotheses, tags, named)
+            hypotheses = self.rules.name_tags(inputs, features, request.settings, hypotheses, tags, named)
         captions = [
             [_caption(self.tokenizer, one)._replace(tags=some) for one in n_best]
             for n_best, some in zip(hypotheses, tags, strict=True)
         ]
-        return self._with_confidence(captions, images_of_inputs, options.min_confidence)
-
-    def _with_confidence(
-        self, captions: list[list[Caption]], images: Sequence[StoredFeatures | None], min_confidence: float
-    ) -> list[list[Caption]]:
-        """Add the confidence to the captions of each image, where the model has a calibration of it."""
-        if not self.has_confidence:
-            return captions
-        flat = [(caption.ids, image) for n_best, image in zip(captions, images, strict=True) for caption in n_best]
-        computed = iter(self.confidences(*zip(*flat, strict=True)))
-        return [[_with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
+        return self.rules.with_confidence(captions, images, request.min_confidence)
 
     def _kept_features(self, images: Sequence[ImageInput]) -> KeptFeatures | None:
         features = self.features_of(images)
@@ -397,15 +318,6 @@ class Captioner(TextGenerator):
 
 def _caption(tokenizer: Tokenizer, one: Hypothesis) -> Caption:
     return Caption(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score, one.tokens, one.ended)
-
-
-def _with(caption: Caption, confidence: Confidence, min_confidence: float) -> Caption:
-    return caption._replace(
-        confidence=confidence.probability,
-        log_ratio=confidence.log_ratio,
-        words=confidence.words,
-        is_sure=confidence.probability >= min_confidence,
-    )
 
 
 def require_images(model: TrainedModel, images: Sequence[ImageInput]) -> None:

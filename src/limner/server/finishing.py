@@ -52,11 +52,11 @@ def find_tags(jobs: Sequence[Job]) -> None:
     groups: dict[Captioner, list[Job]] = {}
     for job in jobs:
         generator = job.request.generator
-        if isinstance(generator, Captioner) and generator.tagger is not None and job.features is not None:
+        if isinstance(generator, Captioner) and generator.rules.tagger is not None and job.features is not None:
             groups.setdefault(generator, []).append(job)
     for captioner, group in groups.items():
-        assert captioner.tagger is not None
-        for job, tags in zip(group, captioner.tagger([job.features for job in group]), strict=True):
+        assert captioner.rules.tagger is not None
+        for job, tags in zip(group, captioner.rules.tagger([job.features for job in group]), strict=True):
             job.tags = tags
 
 
@@ -88,5 +88,5 @@ def finish(group: Sequence[Decoded]) -> list[Finished]:
         )
     if named is not None and isinstance(generator, Captioner):
         inputs, tags = [job.one for job in jobs], [job.tags for job in jobs]
-        hypotheses = generator.name_tags(inputs, _JobFeatures(jobs), first.decoding, hypotheses, tags, named)
+        hypotheses = generator.rules.name_tags(inputs, _JobFeatures(jobs), first.decoding, hypotheses, tags, named)
     return [Finished(*one) for one in zip(hypotheses, make_sentences(jobs, hypotheses), strict=True)]

@@ -84,14 +84,14 @@ class Job:
     def holds_tokens(self) -> bool:
         """Whether tokens are delivered at the end only: the caption may be withheld, or replaced by one with a tag."""
         generator = self.request.generator
-        withheld = self.request.withholds and isinstance(generator, Captioner) and generator.has_confidence
+        withheld = self.request.withholds and isinstance(generator, Captioner) and generator.rules.has_confidence
         return withheld or self.named_tags is not None
 
     @property
     def has_passes_after_search(self) -> bool:
         """Whether the model computes more when the search is done, which is done for several requests together."""
         generator = self.request.generator
-        return self.named_tags is not None or (isinstance(generator, Captioner) and generator.has_confidence)
+        return self.named_tags is not None or (isinstance(generator, Captioner) and generator.rules.has_confidence)
 
     def example(self, tokens: Sequence[int] = ()) -> Example:
         """Return the example of the model with some target tokens."""
@@ -128,7 +128,7 @@ def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSe
     machine = compile_words(generator.tokenizer, words)
     job = Job(request, one, decoding, prefix, source, machine, key, pixels)
     if isinstance(generator, Captioner):
-        job.min_confidence = generator.least_confidence(request.rules.min_confidence)
+        job.min_confidence = generator.rules.least_confidence(request.rules.min_confidence)
         if request.rules.name_tags and not prefix and not words:
-            job.named_tags = generator.named_tags(decoding)
+            job.named_tags = generator.rules.named_tags(decoding)
     return job

@@ -95,8 +95,8 @@ def make_sentences(
     generator = jobs[0].request.generator
     pairs = [(one.tokens, job.features) for job, n_best in zip(jobs, hypotheses, strict=True) for one in n_best]
     confidences: Iterator[Confidence | None] = iter([None] * len(pairs))
-    if isinstance(generator, Captioner) and generator.has_confidence:
-        confidences = iter(generator.confidences(*zip(*pairs, strict=True)))
+    if isinstance(generator, Captioner) and generator.rules.has_confidence:
+        confidences = iter(generator.rules.confidences(*zip(*pairs, strict=True)))
     found = []
     for job, n_best in zip(jobs, hypotheses, strict=True):
         tokens = [one.tokens for one in n_best]

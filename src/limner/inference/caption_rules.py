@@ -1,0 +1,143 @@
+"""What a captioner does with its captions after decoding: tags in them, and the confidence with which it abstains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from limner.data.dataset import FeatureSource, GenerationInput
+from limner.data.examples import StoredFeatures
+from limner.decoding.ranking import Hypothesis
+from limner.decoding.settings import DecodingSettings
+from limner.errors import SettingsError
+from limner.inference.confidence import Confidence, confidences
+from limner.inference.sentences import Caption
+from limner.inference.tagged_captions import name_tags, without_denied_words
+from limner.inference.tags import Tag, Tagger
+from limner.inference.unseen_words import with_unseen_nouns
+from limner.runs.calibration import StoredCalibration, TagCalibration, load_calibration
+from limner.runs.trained_model import TrainedModel
+
+
+class CaptionRules:
+    """Rules of the captions of one captioning model or an ensemble; without a calibration they change nothing."""
+
+    def __init__(self, models: Sequence[TrainedModel], *, reads_images: bool) -> None:
+        """Read the rules from the run directory of a model.
+
+        Args:
+            models: one model, or several as an ensemble, which has no calibration.
+            reads_images: false where no image is captioned; tags need the classifier of the backbone.
+
+        Raises:
+            RunError: the calibration is damaged.
+        """
+        self._model, folder = models[0], models[0].folder
+        self.calibration: StoredCalibration | None = (
+            load_calibration(folder) if folder is not None and reads_images and len(models) == 1 else None
+        )
+        """Tags in captions and confidence, as fitted on validation; None for none."""
+        self.models = tuple(models)
+        """The models; those whose captions name tags know all nouns of the tags."""
+        if self.names_tags and self.tagger is not None:
+            nouns, classifier = self.tagger.nouns, self.tagger.classifier
+            self.models = tuple(with_unseen_nouns(model, nouns, classifier) for model in models)
+
+    @cached_property
+    def tagger(self) -> Tagger | None:
+        """Classifier of what is in an image; None where the features are not those of a built-in backbone."""
+        return Tagger.of(self._model, 0.0 if self.calibration is None else self.calibration.settings.background)
+
+    @property
+    def names_tags(self) -> bool:
+        """Whether captions name the most probable tag of their image."""
+        return self.calibration is not None and self.calibration.settings.tags is not None and self.tagger is not None
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether captions have a confidence."""
+        return self.calibration is not None and self.calibration.settings.confidence is not None
+
+    def named_tags(self, settings: DecodingSettings) -> TagCalibration | None:
+        """Return which tags captions name; None where they name none.
+
+        Args:
+            settings: decoding settings of captions without a prefix and without words that they must include.
+        """
+        if settings.sample is not None or not self.names_tags or self.calibration is None:
+            return None
+        return self.calibration.settings.tags
+
+    def name_tags(
+        self,
+        inputs: Sequence[GenerationInput],
+        features: FeatureSource,
+        settings: DecodingSettings,
+        hypotheses: Sequence[list[Hypothesis]],
+        tags: Sequence[tuple[Tag, ...]],
+        named: TagCalibration,
+    ) -> list[list[Hypothesis]]:
+        """Return the hypotheses of images, decoded again where they have denied words or miss a tag.
+
+        Args:
+            inputs: images, without words that the captions must include.
+            features: features of the images.
+            settings: decoding settings without sampling.
+            hypotheses: hypotheses of each input without constraints, best first.
+            tags: tags of each image, best first.
+            named: result of `named_tags`.
+        """
+        assert self.tagger is not None, "named_tags is None without a tagger"
+        denied = self.tagger.denied(features.take([one.item for one in inputs]), named.denied)
+        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied)
+        return name_tags(self.models, found[0], features, settings, found[1], tags, named)
+
+    def least_confidence(self, min_confidence: float | None) -> float:
+        """Return the confidence below which the model is not sure of a caption.
+
+        Args:
+            min_confidence: the confidence that was asked for; None for that of the calibration.
+
+        Raises:
+            SettingsError: a confidence was asked for, and the model has no calibration of it.
+        """
+        calibrated = None if self.calibration is None else self.calibration.settings.confidence
+        if calibrated is not None:
+            return calibrated.min_confidence if min_confidence is None else min_confidence
+        if min_confidence is None:
+            return 0.0
+        raise SettingsError(
+            f"min_confidence {min_confidence}: this model has no calibration of its confidence; leave it out "
+            "(--min-confidence), or use the built-in captioner"
+        )
+
+    def confidences(
+        self, captions: Sequence[Sequence[int]], images: Sequence[StoredFeatures | None]
+    ) -> list[Confidence]:
+        """Compute the confidence of captions; only for models with `has_confidence`.
+
+        Args:
+            captions: token ids of N captions, without special tokens.
+            images: features of their images.
+        """
+        assert self.calibration is not None, "has_confidence is false"
+        return confidences(self.models, captions, [image or {} for image in images], self.calibration)
+
+    def with_confidence(
+        self, captions: list[list[Caption]], images: Sequence[StoredFeatures | None], min_confidence: float
+    ) -> list[list[Caption]]:
+        """Add the confidence to the captions of each image, where the model has a calibration of it."""
+        if not self.has_confidence:
+            return captions
+        flat = [(caption.ids, image) for n_best, image in zip(captions, images, strict=True) for caption in n_best]
+        computed = iter(self.confidences(*zip(*flat, strict=True)))
+        return [[_with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
+
+
+def _with(caption: Caption, confidence: Confidence, min_confidence: float) -> Caption:
+    return caption._replace(
+        confidence=confidence.probability,
+        log_ratio=confidence.log_ratio,
+        words=confidence.words,
+        is_sure=confidence.probability >= min_confidence,
+    )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from limner.errors import SettingsError, did_you_mean
 from limner.files import decode_utf8, open_file
-from limner.files.structured import MAX_YAML_BYTES, StructureError, parse_yaml
+from limner.files.structured import StructureError
 
 _CHOICES = {"literal_error": ("", "expected"), "union_tag_invalid": ("tag", "expected_tags")}
 """Keys in the context of pydantic's errors about a name that is none of several: the name, and the known names."""
@@ -101,6 +101,8 @@ def _settings_in(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file with a mapping; SettingsError if it is missing or invalid."""
+    from limner.files.yaml_text import MAX_YAML_BYTES, parse_yaml
+
     try:
         with open_file(path) as stream:
             if (size := os.fstat(stream.fileno()).st_size) > MAX_YAML_BYTES:
@@ -128,6 +130,8 @@ def override(values: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     Raises:
         SettingsError: an assignment has no '=', its value is not valid YAML, or a key on its path is not a mapping.
     """
+    from limner.files.yaml_text import parse_yaml
+
     result = _copy(values)
     for assignment in assignments:
         key, separator, text = assignment.partition("=")

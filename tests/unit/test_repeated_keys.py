@@ -7,7 +7,8 @@ import pytest
 
 from limner.data.readers import read_source
 from limner.errors import CollectionError, LimnerError, RunError, SettingsError
-from limner.files.structured import StructureError, parse_json, parse_yaml
+from limner.files.structured import StructureError, parse_json
+from limner.files.yaml_text import parse_yaml
 from limner.runs.recipe import load_recipe
 from limner.runs.records import RunConfig
 from limner.settings import override, read_yaml

@@ -6,7 +6,8 @@ import pytest
 
 from limner.data.readers.corpus_files import read_json
 from limner.errors import CollectionError, RunError, SettingsError
-from limner.files.structured import MAX_DEPTH, StructureError, parse_json, parse_yaml
+from limner.files.structured import MAX_DEPTH, StructureError, parse_json
+from limner.files.yaml_text import parse_yaml
 from limner.runs.records import RunConfig
 from limner.settings import override, read_yaml
 

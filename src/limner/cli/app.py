@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import logging
 import os
 import shlex
@@ -15,11 +14,11 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from limner.cli.streams import flush_streams, open_missing_streams
-from limner.cli.terminal import err, print_error, print_usage_error, printable
+from limner.cli.terminal import LineFormatter, err, print_error, print_usage_error
 from limner.errors import LimnerError, did_you_mean, system_reason
 from limner.process import allow_thread_choice, keep_freed_memory, set_wait_policy
 from limner.storage.native_messages import separate_standard_error
+from limner.storage.streams import flush_streams, prepare_streams
 
 PANELS = USE, DATA, TRAIN, MEASURE, MORE = (
     "Use a trained model",
@@ -70,17 +69,14 @@ REPEATING_COMMANDS = ("demo", "describe", "features", "index", "reproduce", "tra
 
 def main() -> None:
     """Run the command line and exit; errors that the user can correct are printed as one line."""
-    open_missing_streams()
+    prepare_streams()
     separate_standard_error()
-    for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     set_wait_policy()
     allow_thread_choice()
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for some reads all installed packages
-    sys.exit(flush_streams(_run()))
+    sys.exit(flush_streams(_run(), print_error))
 
 
 def _run() -> int:
@@ -160,14 +156,6 @@ def _global_options(
         keep_freed_memory()
 
 
-class _LineFormatter(logging.Formatter):
-    """Format of messages without control characters."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record."""
-        return printable(super().format(record), keep="\n")
-
-
 class _LineHandler(logging.Handler):
     """Handler that writes each message as one line, for files and pipes."""
 
@@ -183,7 +171,7 @@ def _set_up_logging(level: int) -> None:
 
         handler = RichHandler(console=err, show_path=False, show_time=False)
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.startswith("limner"))
-    handler.setFormatter(_LineFormatter("%(message)s"))
+    handler.setFormatter(LineFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("limner").setLevel(level)
 

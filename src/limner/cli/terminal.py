@@ -17,7 +17,10 @@ from rich.console import Console
 from rich.text import Text
 
 from limner.errors import counted
-from limner.storage.json_text import UNPRINTABLE, to_json
+from limner.storage.json_text import to_json
+from limner.storage.printable import LineFormatter as LineFormatter
+from limner.storage.printable import printable as printable
+from limner.storage.printable import tab_separated as tab_separated
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -30,25 +33,6 @@ PLAIN_LINES = 10
 """Number of lines of progress of a stage where standard error is no terminal."""
 PLAIN_INTERVAL, PLAIN_SILENCE = 10, 300
 """Shortest and longest time in seconds between two such lines."""
-_UNPRINTABLE = re.compile(rf"[\x00-\x1f{UNPRINTABLE}]")
-_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-
-
-def printable(value: object, *, keep: str = "") -> str:
-    r"""Return a name or a text with escapes such as `\x1b` for what would control a terminal or divide a line.
-
-    Args:
-        value: path, caption or other text, which may come from anywhere.
-        keep: control characters that are kept.
-    """
-    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), str(value))
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return _ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
 class _SafeConsole(Console):
@@ -73,11 +57,6 @@ def print_error(error: Exception | str) -> None:
 def echo(text: str = "", *, nl: bool = True) -> None:
     """Print text on standard output; lines and tabs are kept, other control characters are escaped."""
     typer.echo(printable(text, keep="\n\t"), nl=nl)
-
-
-def tab_separated(*fields: object) -> str:
-    """Return a line of fields that are separated by tabs; tabs and line feeds in a field are escaped."""
-    return "\t".join(map(printable, fields))
 
 
 def print_usage_error(message: str, command: str) -> None:

@@ -21,8 +21,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from limner.errors import LimnerError, WriteError, system_reason
 
 logger = logging.getLogger(__name__)
@@ -234,6 +232,8 @@ def locked(folder: Path, error_type: type[LimnerError], lock_file: Path | None =
     Raises:
         LimnerError: another process holds the lock; of type `error_type`.
     """
+    from filelock import FileLock, Timeout  # commands that only read need no locks
+
     path = lock_file or folder / LOCK_FILE
     lock = FileLock(path, timeout=0, fallback_to_soft=False)
     try:

@@ -27,12 +27,13 @@ from limner.inference.sentences import (
 )
 from limner.media.image import ImageInput, Pixels, open_image
 from limner.progress import Progress
-from limner.runtime.graphs import PIXELS, Graph, StepOfGraph, split_start
+from limner.runtime.graphs import PIXELS, StepOfGraph, split_start, start_sessions
 from limner.runtime.manifest import (
     BACKBONE,
     ENCODER,
     EXPORT_AGAIN,
     SOURCE_TOKENIZER,
+    STEP,
     TOKENIZER,
     Exported,
     read_exported,
@@ -64,11 +65,11 @@ class ExportedModel:
             MissingExtraError: ONNX Runtime is not installed.
         """
         self.manifest = exported.manifest
+        graphs = start_sessions(exported.files, [name for name in (BACKBONE, ENCODER, STEP) if name in exported.files])
         self.tokenizer = Tokenizer.load(folder / TOKENIZER)
-        self._exported = exported
-        self._encoder = Graph(ENCODER, exported.files[ENCODER])
-        self._step = StepOfGraph(exported)
-        self._backbone: Graph | None = None
+        self._backbone = graphs.get(BACKBONE)  # waited for when the first image has been read
+        self._encoder = graphs[ENCODER].result()
+        self._step = StepOfGraph(graphs[STEP].result(), self.manifest)
 
     @property
     def decoding(self) -> DecodingSettings:
@@ -95,11 +96,9 @@ class ExportedModel:
         Raises:
             RunError: a feature is not finite.
         """
-        if not self.manifest.features or not images:
+        if self._backbone is None or not images:
             return [{} for _ in images]
-        if self._backbone is None:
-            self._backbone = Graph(BACKBONE, self._exported.files[BACKBONE])
-        computed = self._backbone({PIXELS: np.stack(images)})
+        computed = self._backbone.result()({PIXELS: np.stack(images)})
         for kind, values in computed.items():
             if not np.isfinite(values).all():
                 raise RunError(f"{BACKBONE}: the {kind} features are not finite (NaN or infinity); {EXPORT_AGAIN}")
@@ -116,7 +115,7 @@ class ExportedModel:
         inputs = self._collate(features)
         if sources is not None:
             inputs |= _pad(sources)
-        start = split_start(self._exported, self._encoder(inputs))
+        start = split_start(self.manifest, self._encoder(inputs))
         given = None if prefixes is None else [self.tokenizer.encode(text) for text in prefixes]
         ids = [str(number) for number in range(len(features))]
         return search(self._step, start, settings, ids, given, self.manifest.vocab_size)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from limner.errors import MissingExtraError, RunError
-from limner.runtime.manifest import EXPORT_AGAIN, STEP, Exported
+from limner.runtime.manifest import EXPORT_AGAIN, Manifest
 from limner.runtime.search import Start, Tensors
 
 if TYPE_CHECKING:
@@ -81,12 +82,27 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
+def start_sessions(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Future[Graph]]:
+    """Start the sessions of graphs in two threads, the largest first; other work of the caller goes on meanwhile.
+
+    Args:
+        files: contents of the files.
+        names: files of the graphs.
+    """
+    threads = ThreadPoolExecutor(2)
+    graphs = {
+        name: threads.submit(Graph, name, files[name]) for name in sorted(names, key=lambda one: -len(files[one]))
+    }
+    threads.shutdown(wait=False)
+    return graphs
+
+
 class StepOfGraph:
     """The step of an exported model, as `search` calls it."""
 
-    def __init__(self, exported: Exported) -> None:
-        self._graph = Graph(STEP, exported.files[STEP])
-        self._state = [spec.name for spec in exported.manifest.state]
+    def __init__(self, graph: Graph, manifest: Manifest) -> None:
+        self._graph = graph
+        self._state = [spec.name for spec in manifest.state]
 
     def __call__(
         self, tokens: NDArray[np.int64], memory: Tensors, state: Tensors
@@ -96,7 +112,7 @@ class StepOfGraph:
         return results[LOG_PROBS], {name: results[NEXT + name] for name in self._state}
 
 
-def split_start(exported: Exported, results: Mapping[str, NDArray[Any]]) -> Start:
+def split_start(manifest: Manifest, results: Mapping[str, NDArray[Any]]) -> Start:
     """Divide the outputs of the encoder into memory and first state."""
-    memory, state = ([spec.name for spec in specs] for specs in (exported.manifest.memory, exported.manifest.state))
+    memory, state = ([spec.name for spec in specs] for specs in (manifest.memory, manifest.state))
     return Start({name: results[name] for name in memory}, {name: results[name] for name in state})

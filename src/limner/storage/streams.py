@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-
-from limner.cli.terminal import print_error
 
 FAILED = 1
 """Exit status if the results could not be printed."""
 
 
-def open_missing_streams() -> None:
-    """Open the null device for closed streams, so that no file that a command opens gets the number of a stream."""
+def prepare_streams() -> None:
+    """Open the null device for closed streams, and let streams escape characters that they cannot encode.
+
+    No file that a command opens then gets the number of a stream.
+    """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -22,12 +25,19 @@ def open_missing_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (until the process ends)
+    for stream in (sys.stdout, sys.stderr):  # a terminal may lack characters
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
-def flush_streams(status: int) -> int:
+def flush_streams(status: int, print_error: Callable[[str], None]) -> int:
     """Write what is buffered; return the exit status, which tells that results are lost.
 
     A closed pipe, as of `limner ... | head`, is no error to report.
+
+    Args:
+        status: exit status of the command.
+        print_error: prints an error as one line.
     """
     try:
         sys.stdout.flush()

@@ -158,6 +158,13 @@ def allow_thread_choice() -> None:
     _choose_threads = "OMP_NUM_THREADS" not in os.environ
 
 
+def available_threads() -> int:
+    """Return the number of threads that torch uses by default, whatever `use_threads_for` has chosen for a model."""
+    import torch
+
+    return torch.get_num_threads() if _available_threads is None else _available_threads
+
+
 def thread_count(parameters: int, available: int) -> int:
     """Return the number of threads for a model.
 
@@ -182,7 +189,6 @@ def use_threads_for(parameters: Iterable[Tensor]) -> None:
     import torch
 
     global _available_threads
-    if _available_threads is None:
-        _available_threads = torch.get_num_threads()
+    _available_threads = available_threads()
     count = sum(parameter.numel() for parameter in parameters)
     torch.set_num_threads(thread_count(count, _available_threads))

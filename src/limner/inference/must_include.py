@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import cast
 
 from limner.decoding.automaton import Automaton, WordBoundaries
@@ -89,8 +90,9 @@ def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
     return [word for word in tokenizer.words(text) if SPECIAL_TOKENS.unk in tokenizer.encode(word)] or [text]
 
 
+@lru_cache(maxsize=16)
 def _boundaries(tokenizer: Tokenizer) -> WordBoundaries:
-    """Return the tokens of a vocabulary that are not words of their own."""
+    """Return the tokens of a vocabulary that are not words of their own; kept, as it takes milliseconds."""
     joins = frozenset[int]()
     if tokenizer.splitter is not None:
         entries = (entry.removeprefix(WORD_START) for entry in tokenizer.entries)

@@ -1,4 +1,8 @@
-"""The thread that computes: it encodes images in batches and advances all searches together."""
+"""The threads that compute: one encodes images in batches, one advances all searches together.
+
+While a batch is decoded, the next one is encoded. Decoding consists of many small steps in one thread; encoding uses
+all cores.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+import torch
 
 from limner.errors import LimnerError
 from limner.features.encoders.base import Backbone, EncoderInput
+from limner.process import available_threads
 from limner.server.batching import Cohort, JointSteps
 from limner.server.events import FinalEvent, TokenEvent
 from limner.server.explanations import grid_of
@@ -24,8 +31,10 @@ from limner.server.sentences import probable_tokens, token_attention, token_text
 from limner.server.settings import ServerSettings
 
 STEPS_BETWEEN = 4
-"""Steps of the live searches between two pauses, in which finished captions are completed and new requests admitted:
+"""Steps of the live searches between two pauses, in which finished captions are completed and new requests start:
 each takes as long as several steps, for one request or for many."""
+COHORTS = 4
+"""Batches of the largest size that are decoded together; further requests wait."""
 MAX_ROWS = 2048
 """Hypotheses that are continued together; further requests wait."""
 
@@ -34,30 +43,39 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """A thread with a queue of jobs: those that wait together are encoded and decoded together."""
+    """Threads with a queue of jobs: those that wait together are encoded and decoded together."""
 
     def __init__(self, settings: ServerSettings, cache: FeatureCache, metrics: Metrics) -> None:
-        """Create the worker; `start` starts its thread."""
+        """Create the worker; `start` starts its threads."""
         self.settings, self.cache, self.metrics = settings, cache, metrics
         self.seconds_per_request = 0.1
         """Moving average of the time of computation for a request."""
         self._queue: queue.SimpleQueue[Job | Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(torch.get_num_threads(),), name="compute", daemon=True)
+        self._encoder = ThreadPoolExecutor(
+            1, "encode", initializer=torch.set_num_threads, initargs=(available_threads(),)
+        )
+        self._unread: deque[Job] = deque()
+        """Jobs whose images wait to be encoded."""
+        self._encoding = False
         self._waiting: deque[Job] = deque()
+        """Jobs that wait to be decoded."""
         self._live: list[Cohort] = []
         self._steps = JointSteps()
         self._decoded: list[Decoded] = []
+        """Jobs whose searches are done, and whose captions wait to be completed."""
         self._until_pause = 0
         self._stopped = False
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the jobs that are queued."""
+        """End the threads after the jobs that are queued."""
         self._queue.put(None)
         self._thread.join()
+        self._encoder.shutdown()
 
     def submit(self, job: Job) -> None:
         """Queue a job; its events are delivered from the thread."""
@@ -77,25 +95,37 @@ class Worker:
         self._queue.put(run)
         return future
 
-    def _run(self) -> None:
+    def _run(self, threads: int) -> None:
+        torch.set_num_threads(threads)
+        since = time.perf_counter()
         while not (self._stopped and self._is_idle):
+            was_idle, finished = self._is_idle, self.metrics.finished_sentences
             self._receive()
-            start, finished = time.perf_counter(), self.metrics.finished_sentences
+            if was_idle:
+                since = time.perf_counter()
+            self._encode_next()
             self._until_pause -= 1
             if not self._live or self._until_pause <= 0:
                 self._pause()
             self._step()
             if done := self.metrics.finished_sentences - finished:
-                self.seconds_per_request += 0.1 * ((time.perf_counter() - start) / done - self.seconds_per_request)
+                now = time.perf_counter()
+                self.seconds_per_request += 0.1 * ((now - since) / done - self.seconds_per_request)
+                since = now
 
     @property
     def _is_idle(self) -> bool:
         """Whether there is nothing to compute."""
-        return not (self._waiting or self._live or self._decoded)
+        return not (self._unread or self._encoding or self._decodes)
+
+    @property
+    def _decodes(self) -> bool:
+        """Whether requests are decoded or can be."""
+        return bool(self._waiting or self._live or self._decoded)
 
     def _receive(self) -> None:
-        """Take what is queued; wait for it if there is nothing to compute."""
-        block = self._is_idle
+        """Take what is queued; wait for it if there is nothing to decode."""
+        block = not self._decodes and (self._encoding or not self._unread)
         while True:
             try:
                 one = self._queue.get(block=block)
@@ -104,10 +134,42 @@ class Worker:
             if one is None:
                 self._stopped = True
             elif isinstance(one, Job):
-                self._waiting.append(one)
+                (self._waiting if one.pixels is None else self._unread).append(one)
             else:
                 one()
             block = False
+
+    def _encode_next(self) -> None:
+        """Let the images be encoded that wait longest, unless others are; one request at a time has no others."""
+        one_at_a_time = self.settings.max_batch == 1
+        if self._encoding or len(self._waiting) >= self.settings.max_batch or (one_at_a_time and self._decodes):
+            return
+        jobs = self._take(self._unread, self.settings.max_batch)
+        if jobs:
+            self._encoding = True
+            self.metrics.batch_size.observe(len(jobs))
+            self._encoder.submit(self._encode_ahead, jobs)
+
+    def _encode_ahead(self, jobs: Sequence[Job]) -> None:
+        """Encode the images of jobs, and queue their start; called in the thread that encodes."""
+        with self.metrics.time("encode"):
+            encoded = self.encode(jobs)
+
+        def receive() -> None:
+            self._encoding = False
+            self._waiting.extend(encoded)
+
+        self._queue.put(receive)
+
+    @staticmethod
+    def _take(jobs: deque[Job], most: int) -> list[Job]:
+        """Remove and return the first jobs that are not cancelled."""
+        taken: list[Job] = []
+        while jobs and len(taken) < most:
+            job = jobs.popleft()
+            if not job.cancelled:
+                taken.append(job)
+        return taken
 
     def _pause(self) -> None:
         """Complete the requests whose searches are done, and start those that wait."""
@@ -116,58 +178,54 @@ class Worker:
         with self.metrics.time("finish"):
             decoded, self._decoded = self._decoded, []
             self._finish(decoded)
-        self._admit()
+        with self.metrics.time("start"):
+            self._start(self._tagged(self.encode(self._admitted())))  # encodes what has left the cache meanwhile
 
-    def _admit(self) -> None:
-        """Encode the images of the requests that wait longest, and start their searches."""
+    def _admitted(self) -> list[Job]:
+        """Return the waiting requests that are started next."""
         live = sum(cohort.examples for cohort in self._live)
         rows = sum(cohort.rows for cohort in self._live)
-        most = self.settings.max_batch * (1 if self.settings.max_batch == 1 else 4) - live
+        most = self.settings.max_batch * (1 if self.settings.max_batch == 1 else COHORTS) - live
         jobs: list[Job] = []
         while self._waiting and len(jobs) < min(most, self.settings.max_batch):
             rows += self._waiting[0].decoding.beam_size * self._waiting[0].constraint.size
             if rows > MAX_ROWS and (jobs or live):
                 break
-            job = self._waiting.popleft()
-            if not job.cancelled:
-                jobs.append(job)
-        if not jobs:
-            return
-        with self.metrics.time("encode"):
-            ready = self.encode(jobs)
-        with self.metrics.time("start"):
-            self._start(self._tagged(ready))
-        self.metrics.batch_size.observe(len(jobs))
+            jobs += self._take(self._waiting, 1)
+        return jobs
 
     def encode(self, jobs: Sequence[Job]) -> list[Job]:
-        """Give each job the features of its image; return those without an error. Called in the thread."""
+        """Give each job the features of its image; return those without an error."""
+        try:
+            self._encode(jobs)
+        except Exception as error:
+            if len(jobs) == 1:
+                self._fail(jobs[0], error)
+            else:  # one by one, to find the jobs that fail
+                for job in jobs:
+                    self.encode([job])
+        return [job for job in jobs if not job.cancelled]
+
+    def _encode(self, jobs: Sequence[Job]) -> None:
         missing: dict[Backbone, dict[str, EncoderInput]] = {}
         for job in jobs:
             backbone = job.request.generator.backbone
-            if job.image_key is None or backbone is None:
+            if job.image_key is None or backbone is None or job.features is not None:
                 continue
             job.features = self.cache.get(backbone, job.image_key)
             if job.features is None:
-                if job.pixels is None:  # removed from the cache in the meantime
-                    assert job.request.image is not None
-                    job.pixels = backbone.read(job.request.image)
-                missing.setdefault(backbone, {})[job.image_key] = job.pixels
-        failed: dict[Backbone, Exception] = {}
+                assert job.request.image is not None
+                # None: its features were in the cache when the image was received, and are not any more.
+                pixels = backbone.read(job.request.image) if job.pixels is None else job.pixels
+                missing.setdefault(backbone, {})[job.image_key] = pixels
         for backbone, images in missing.items():
-            try:
-                for key, features in encode_images(backbone, images).items():
-                    self.cache.put(backbone, key, features)
-                    for job in jobs:
-                        if job.image_key == key and job.request.generator.backbone is backbone:
-                            job.features = features
-            except Exception as error:
-                failed[backbone] = error
+            for key, features in encode_images(backbone, images).items():
+                self.cache.put(backbone, key, features)
+                for job in jobs:
+                    if job.image_key == key and job.request.generator.backbone is backbone:
+                        job.features = features
         for job in jobs:
             job.pixels = None
-            backbone = job.request.generator.backbone
-            if job.image_key is not None and job.features is None and backbone is not None:
-                self._fail(job, failed[backbone])
-        return [job for job in jobs if not job.cancelled]
 
     def _start(self, jobs: Sequence[Job]) -> None:
         """Start the searches of jobs, those of one model and the same settings together."""

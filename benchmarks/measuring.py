@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from limner.device import native_bf16
 
@@ -69,3 +70,14 @@ def real_data() -> Path | None:
     """Return the folder of photographs and sentences, LIMNER_DATA or ../shared/data; None if it does not exist."""
     folder = Path(os.environ.get("LIMNER_DATA", Path(__file__).parents[2] / "shared" / "data"))
     return folder if folder.is_dir() else None
+
+
+def random_jpegs(folder: Path, count: int) -> list[Path]:
+    """Write JPEG files of random noise, 341 x 256 pixels."""
+    random = np.random.default_rng(0)
+    files = []
+    for number in range(count):
+        noise = Image.fromarray(random.integers(0, 256, (32, 43, 3), dtype=np.uint8))
+        files.append(folder / f"{number:04d}.jpg")
+        noise.resize((341, 256)).save(files[-1], quality=85)
+    return files

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from limner.data.examples import Batch, Example, collate, collate_features
 from limner.decoding.beam_search import beam_search
@@ -38,8 +37,9 @@ from limner.retrieval.all_pairs import MEMORY_BUDGET, pair_log_probs, tiled_log_
 from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
-from measuring import CPU, median_time, product_rate, real_data, report
+from measuring import CPU, median_time, product_rate, random_jpegs, real_data, report
 from recurrent import cells, soft_attention
+from runtime import runtime
 from scst import self_critical
 from serve import serve
 from translation import translation
@@ -196,7 +196,7 @@ def kmeans() -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         folder, count, data = Path(scratch), 5500, real_data()
-        files = sorted((data / "flickr8k" / "images").glob("*.jpg"))[:count] if data else _random_jpegs(folder, count)
+        files = sorted((data / "flickr8k" / "images").glob("*.jpg"))[:count] if data else random_jpegs(folder, count)
         items = [Item(file.stem, "train", image=os.path.relpath(file, folder / "c")) for file in files]
         write_items(folder / "c", items)
         collection = Collection.open(folder / "c")
@@ -228,7 +228,7 @@ def features() -> None:
             files = sorted((data / "flickr8k" / "images").glob("*.jpg"))[:640]
             mobilenet = str(data / "backbones" / "mobilenet_v2")
         else:
-            files, mobilenet = _random_jpegs(folder, 640), _random_mobilenet(folder)
+            files, mobilenet = random_jpegs(folder, 640), _random_mobilenet(folder)
         items = [Item(file.stem, "train", image=os.path.relpath(file, folder / "c")) for file in files]
         write_items(folder / "c", items)
         for file in files:
@@ -254,17 +254,6 @@ def features() -> None:
             )
 
 
-def _random_jpegs(folder: Path, count: int) -> list[Path]:
-    """Write JPEG files of random noise, 341 x 256 pixels."""
-    random = np.random.default_rng(0)
-    files = []
-    for number in range(count):
-        noise = Image.fromarray(random.integers(0, 256, (32, 43, 3), dtype=np.uint8))
-        files.append(folder / f"{number:04d}.jpg")
-        noise.resize((341, 256)).save(files[-1], quality=85)
-    return files
-
-
 def _random_mobilenet(folder: Path) -> str:
     """Save a MobileNetV2 with random weights and return its folder."""
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
@@ -284,7 +273,7 @@ def training() -> None:
     rate = product_rate(torch.bfloat16 if native_bf16(CPU) else torch.float32)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (image,) = _random_jpegs(folder, 1)
+        (image,) = random_jpegs(folder, 1)
         collections = {}
         for all_splits in (False, True):
             texts, origin = load_texts(all_splits)
@@ -417,6 +406,7 @@ BENCHMARKS = {
     "scst": lambda: self_critical(*load_texts()),
     "translation": translation,
     "serve": serve,
+    "runtime": runtime,
 }
 
 

@@ -34,8 +34,10 @@ COMMANDS = (
     "generate reviews reviews --train 40 --val 10 --test 10",
     f"train lecture/reviews --collection reviews --out classifier {BRIEF}",
     "evaluate --model captioner --collection c --no-retrieval --metric bleu4",
+    "export exported --model captioner",
+    "export exported-translator --model translator",
 )
-"""What the cases damage: a collection with features, and runs of four kinds."""
+"""What the cases damage: a collection with features, runs of four kinds, and two exported models."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,6 +27,7 @@ MEMORY = 8 << 30
 ALSO = (
     "encodings.utf_8_sig",
     "encodings.idna",
+    "filelock",
     "lance",
     "lxml.etree",
     "matplotlib.backends.backend_agg",

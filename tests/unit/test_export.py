@@ -31,7 +31,7 @@ print(sorted(found))
 
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):
-    return export(trained, tmp_path_factory.mktemp("exported") / "model").folder
+    return export(trained, tmp_path_factory.mktemp("exported") / "exported").folder
 
 
 @pytest.fixture
@@ -61,6 +61,54 @@ def test_describing_with_an_exported_model_imports_no_torch(exported, images):
     command = [sys.executable, "-c", PROGRAM, "describe", str(images[0]), "--model", str(exported)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{images[0]}\t") and done.stdout.endswith("\n[]\n")
+
+
+COMMAND = [sys.executable, "-m", "limner.runtime"]
+MODULES = """
+import sys
+sys.argv[0] = "limner.runtime"
+from limner.runtime.__main__ import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+print(sorted({"torch", "transformers", "lance", "yaml", "filelock", "typer", "rich"} & set(sys.modules)))
+"""
+
+
+def test_the_small_command_prints_what_describe_prints_and_imports_little(trained, exported, images):
+    arguments = [str(exported), *map(str, images[:2]), "--beam-size", "2", "--n-best", "2"]
+    done = subprocess.run([sys.executable, "-c", MODULES, *arguments], capture_output=True, text=True, check=True)
+    captions = Captioner.load(trained).describe(images[:2], beam_size=2, n_best=2)
+    pairs = zip(images, captions, strict=False)
+    expected = [f"{image}\t{one.text}\t{one.log_prob:.2f}" for image, n_best in pairs for one in n_best]
+    assert done.stdout.splitlines() == [*expected, "[]"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 2, "FOLDER"),
+        (["exported"], 2, "--text"),
+        (["exported", "a.jpg", "--beam-size", "0"], 2, "a whole number from 1"),
+        (["exported", "a.jpg", "b.jpg", "--text", "a dog"], 2, "at most one IMAGE"),
+        (["no\x1bwhere", "a.jpg"], 1, r"no\x1bwhere: expected an exported model"),
+        (["exported", "--text", "a dog"], 1, "does not translate"),
+        (["exported", "--text", " "], 1, "a sentence to translate"),
+        (["exported", "missing.jpg"], 1, "missing.jpg: no such image file"),
+    ],
+)
+def test_errors_of_the_small_command_are_one_line(exported, arguments, status, message):
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=exported.parent,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == status and done.stdout == ""
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and message in done.stderr
 
 
 def test_an_unreadable_image_does_not_stop_the_others(exported, images, tmp_path):

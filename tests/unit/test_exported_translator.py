@@ -44,6 +44,8 @@ def test_the_command_translates_without_torch(run, exported):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     best = Translator.load(run).translate(["zwei eins"])[0][0].text
     assert best in done.stdout and done.stdout.endswith("\n[]\n")
+    small = [sys.executable, "-m", "limner.runtime", str(exported), "--text", "zwei eins"]
+    assert subprocess.run(small, capture_output=True, text=True, check=True).stdout == f"{best}\n"
 
 
 def test_a_multimodal_model_translates_text_alone_where_that_is_allowed(tmp_path, monkeypatch):

@@ -33,9 +33,12 @@ def export(
 
         result = export_model(run, out, backbone=backbone)
     if as_json:
-        print_json({"folder": str(result.folder), "files": result.files, "difference": result.difference})
+        values = {"folder": str(result.folder), "files": result.files, "difference": result.difference}
+        print_json(values | {"left_out": result.left_out})
         return
     for name, size in result.files.items():
         echo(tab_separated(result.folder / name, f"{size / 1e6:.2f} MB"))
     if result.no_backbone:
         echo(f"without a backbone ({result.no_backbone}): limner.runtime describes features, not files")
+    if result.left_out:
+        echo(f"without {', '.join(result.left_out)}, which need the run: its captions can be others")

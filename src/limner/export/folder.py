@@ -17,6 +17,7 @@ from limner.export.verify import verify_backbone, verify_model
 from limner.features.encoders.base import RecordableBackbone
 from limner.features.encoders.load import load_backbone_for
 from limner.files import read_bytes, sync, write_error
+from limner.runs.calibration import load_calibration
 from limner.runs.trained_model import SOURCE_TOKENIZER as RUN_SOURCE_TOKENIZER
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.runtime.manifest import (
@@ -53,6 +54,8 @@ class Export(NamedTuple):
     """Largest difference of a log-probability between the graphs and the model."""
     no_backbone: str
     """Why there is no backbone; empty if there is one, or if the model reads no features."""
+    left_out: tuple[str, ...]
+    """What the captioner does with its calibration, and the exported one does not."""
 
 
 def claim_export(out: Path) -> Path:
@@ -102,7 +105,17 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     card = {CARD: read_bytes(run / CARD)} if (run / CARD).is_file() else {}
     _write_folder(out, files | card, _manifest(trained, recorded, files, network, reason))
     sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
-    return Export(out, sizes, difference, reason)
+    return Export(out, sizes, difference, reason, _left_out(run))
+
+
+def _left_out(run: Path) -> tuple[str, ...]:
+    """Name what the calibration of a run adds to its captions, which the runtime does not compute."""
+    calibration = load_calibration(run)
+    if calibration is None:
+        return ()
+    settings = calibration.settings
+    parts = {"tags in captions and denied words": settings.tags, "confidence": settings.confidence}
+    return tuple(name for name, part in parts.items() if part is not None)
 
 
 def _require_packages() -> None:

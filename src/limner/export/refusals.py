@@ -25,7 +25,7 @@ def require_exportable(trained: TrainedModel) -> None:
     settings, labels = trained.recipe.model, trained.recipe.data.lang in LABEL_LANGUAGES
     if reason := refusal(settings, trained.model, labels=labels):
         raise SettingsError(
-            f"model '{settings.name}' cannot be exported: {reason}; export a neural captioner or translator"
+            f"model '{settings.name}' cannot be exported: {reason}; choose a neural captioner or translator"
         )
 
 

@@ -56,7 +56,7 @@ class Graph:
         try:
             results = self._session.run(None, {name: values[name] for name in self.inputs})
         except KeyError as error:
-            raise RunError(f"{self.name}: the graph reads {error}, which {EXPORT_AGAIN} provides") from None
+            raise RunError(f"{self.name}: the graph reads {error}, which is not given; {EXPORT_AGAIN}") from None
         except Exception as error:  # the library raises several types
             raise RunError(f"{self.name}: cannot be computed ({_one_line(error)}); {EXPORT_AGAIN}") from None
         return dict(zip(self.outputs, results, strict=True))

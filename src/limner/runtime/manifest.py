@@ -27,7 +27,7 @@ MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a file of an exported model: that of a message of protobuf, in which graphs are stored."""
 FORMAT: Literal[1] = 1
 """Version of the files of an exported model."""
-EXPORT_AGAIN = "export the model again (limner export)"
+EXPORT_AGAIN = "repeat 'limner export'"
 _DIGEST = "digest"
 
 ElementType = Literal["float32", "int64", "bool"]

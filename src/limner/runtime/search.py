@@ -84,7 +84,8 @@ def search(
         log_probs, state = step(last.reshape(-1), front.memory, front.state)
         if np.isnan(log_probs[:, :1]).any():  # a NaN spreads to all probabilities of its row
             raise RunError(
-                "the model computes probabilities that are not numbers (NaN): its graphs are damaged; export it again"
+                "the model computes probabilities that are not numbers (NaN): its graphs are damaged; repeat "
+                "'limner export'"
             )
         log_probs = _allow(log_probs.reshape(*front.total.shape, -1), front.live, prefixes, settings, length)
         chosen = _choose(log_probs, front.total, settings.beam_size)

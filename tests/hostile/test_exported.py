@@ -1,0 +1,94 @@
+"""Exported models that are missing, damaged, forged or of another kind, and places that they are not written to."""
+
+import os
+
+import pytest
+from cases import case, check, for_all
+from damage import change_json, fifo, flip, folder, link, nested, remove, truncate, zeros
+
+DESCRIBE = "describe photos/0.jpg --model exported"
+TRANSLATE = "translate 'a red ball' --model exported-translator --image photos/0.jpg"
+MANIFEST = "exported/generation.json"
+
+
+@for_all(
+    case(DESCRIBE, "photos/0.jpg", status=0),
+    case(TRANSLATE, status=0),
+    *(
+        case(DESCRIBE, name, "limner export", files={f"exported/{name}": damage})
+        for name in ("backbone.onnx", "encoder.onnx", "step.onnx", "tokenizer.json")
+        for damage in (remove, truncate(0.5), flip(0.5), zeros, "", b"\x08\x07" * 50)
+    ),
+    *(
+        case(DESCRIBE, "step.onnx", files={"./exported/step.onnx": remove, "exported/step.onnx": damage})
+        for damage in (fifo, folder, link("/dev/zero"), link("step.onnx"))
+    ),
+    case(TRANSLATE, "source_tokenizer.json", files={"exported-translator/source_tokenizer.json": remove}),
+    case(f"{TRANSLATE} --beam-size 0", "--beam-size", status=2),
+)
+def test_graphs_and_tokenizers(case, work):
+    check(case, work)
+
+
+@for_all(
+    case(DESCRIBE, "exported", files={MANIFEST: remove}),
+    case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: "{"}),
+    case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: b"\xff\x00"}),
+    case(DESCRIBE, "generation.json", "limner export", files={MANIFEST: nested("[", "]")}),
+    case(DESCRIBE, "generation.json", "format 1", files={MANIFEST: '{"format": 7}'}),
+    *(
+        case(DESCRIBE, "generation.json", "digest", files={MANIFEST: change_json(**change)})
+        for change in ({"vocab_size": 5}, {"unknown": 1}, {"state": []}, {"files": {"../../etc/passwd": "0"}})
+    ),
+)
+def test_manifests(case, work):
+    check(case, work)
+
+
+@for_all(
+    case("describe photos/0.jpg --model nowhere", "nowhere"),
+    case("describe photos/0.jpg --model exported-translator", "exported-translator", "limner translate"),
+    case("translate 'a red ball' --model exported", "exported", "limner describe"),
+    case("describe photos/0.jpg --model exported --model captioner", "exported", "ensemble"),
+    case("describe photos/0.jpg --model exported --sample", "--sample", "exported"),
+    case("describe photos/0.jpg --model exported --must-include dog", "--must-include", "exported"),
+    case("describe photos/0.jpg --model exported --device cuda", "--device", "exported"),
+    case("describe photos/9.jpg --model exported", "photos/9.jpg"),
+    case("describe notes.jpg --model exported", "notes.jpg", files={"notes.jpg": "no image"}),
+    case("describe photos/0.jpg --model exported --beam-size 2 --n-best 3", "n_best"),
+    case("score photos/0.jpg 'a red ball' --model exported", "exported"),
+    case("export new --model exported", "exported"),
+)
+def test_other_models_and_images(case, work):
+    check(case, work)
+
+
+@for_all(
+    case("export new --model nowhere", "nowhere"),
+    case("export new --model dense", "regions"),
+    case("export new --model classifier", "labels"),
+    case("export new --model captioner --format torchscript", "--format", status=2),
+    case("export new --model captioner --backbone nowhere", "nowhere"),
+    case("export new --model captioner --lang de", "lang"),
+    case("export notes.txt --model captioner", "notes.txt"),
+    case("export photos --model captioner", "photos", "new folder"),
+    case("export captioner --model captioner", "captioner"),
+    case("export notes.txt/new --model captioner", "notes.txt"),
+    case("export /proc/new --model captioner", "/proc/new"),
+    case("export exported --model captioner", "exported", "notes.txt", files={"exported/notes.txt": "mine"}),
+    case("export exported --model captioner", "step.onnx", status=0, creates="exported"),
+    case("export new --model captioner", "model.safetensors", files={"captioner/model.safetensors": truncate(0.5)}),
+)
+def test_export(case, work):
+    check(case, work)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_a_folder_that_is_not_writable_is_found_before_the_work(work):
+    import runner
+
+    (work / "locked").mkdir(mode=0o555)
+    for path in (work, *work.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o555)
+    outcome = runner.run(["export", "locked/new", "--model", "captioner"], work, uid=65534)
+    assert outcome.status == 1 and "locked/new" in outcome.stderr and outcome.stderr.count("\n") == 1

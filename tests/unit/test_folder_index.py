@@ -1,5 +1,6 @@
 """Indexes of folders: what an update reads, describes and keeps, and what a search finds."""
 
+import copy
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ from limner.folders.index import FolderIndex
 from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
 from limner.retrieval.all_pairs import pair_log_probs
+from limner.runs.calibration import Calibration, FeatureStatistics, StoredCalibration
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import TextSettings, Tokenizer
@@ -103,6 +105,19 @@ def test_an_index_of_another_model_is_refused(folder, captioner, trained_on_colo
     with pytest.raises(FolderError, match=r"expected an index .*--rebuild"):
         index.update(other)
     assert index.update(other, rebuild=True).described == 4
+
+
+def test_a_calibration_that_was_added_is_named(folder, captioner):
+    index = FolderIndex(folder)
+    index.update(captioner)
+    calibrated = copy.copy(captioner)
+    calibrated.rules = copy.copy(captioner.rules)
+    statistics = FeatureStatistics(*(np.ones(4, np.float32) for _ in FeatureStatistics._fields))
+    calibrated.rules.calibration = StoredCalibration(Calibration(weights_sha256=""), statistics)
+    with pytest.raises(FolderError, match=r"calibration\.json.* was added.*--rebuild"):
+        index.update(calibrated)
+    assert index.update(calibrated, rebuild=True).described == 4
+    assert index.update(calibrated).unchanged == 4
 
 
 def test_a_folder_without_an_index_is_an_error(folder):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from limner.cli.terminal import echo, err
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import echo, err, tab_separated
 from limner.errors import SettingsError
 from limner.files import write_text
 from limner.storage.json_text import to_json
 from limner.storage.outputs import SavedOutput, claim_file, save_output
 
 if TYPE_CHECKING:
+    from limner.decoding.ranking import Hypothesis
+    from limner.inference.captioner import Captioner
     from limner.inference.explain_beam import BeamExplanation
 
 STANDARD_OUTPUT = Path("-")
@@ -58,3 +62,42 @@ def _write(explanation: BeamExplanation, file: Path) -> None:
         write_text(file, beam_text(explanation) + "\n")
     else:
         save_plot(beam_tree(explanation), file)
+
+
+def explain_caption(
+    image: Path,
+    runs: Sequence[Path],
+    prefix: str | None,
+    must_include: Sequence[str] | None,
+    decoding: dict[str, Any],
+    backbone: str | None,
+    device: str,
+    out: Path,
+) -> None:
+    """Write the tree of the beam of one image, and print its captions unless the tree is printed."""
+    from limner.decoding.settings import change_decoding
+    from limner.inference.captioner import Captioner
+
+    check_runs(runs, device, decoding, backbone)
+    captioner = Captioner.load(*runs, backbone=backbone, device=device)
+    explanation = captioner.explain_beam(image, prefix=prefix, must_include=must_include, **decoding)
+    saved = write_beam(explanation, out)
+    if out != STANDARD_OUTPUT:
+        for one in explanation.hypotheses:
+            caption = captioner.tokenizer.decode(one.tokens, detokenise=True)
+            echo(tab_separated(image, caption, f"{one.log_prob:.2f}"))
+    settings = change_decoding(captioner.decoding, decoding)
+    if not prefix and not must_include and captioner.rules.named_tags(settings) is not None:
+        _note_of_tags(captioner, image, explanation.hypotheses[0], decoding)
+    saved.require()
+
+
+def _note_of_tags(captioner: Captioner, image: Path, best: Hypothesis, decoding: dict[str, Any]) -> None:
+    """Print that the caption of an image is another one than the best of its beam, if the tags change it."""
+    (described,) = captioner.describe([image], log_cut_off=False, **decoding)
+    if described[0].ids != best.tokens:
+        err.print(
+            f"note: the tree is of the search without tags; 'limner describe' prints '{described[0].text}', as the "
+            "classifier of the image requires or denies a word",
+            soft_wrap=True,
+        )

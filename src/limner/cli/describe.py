@@ -10,10 +10,14 @@ import typer
 
 from limner.cli.app import USE, app
 from limner.cli.attention import AttentionOptions, StripPlotter, attention_options
-from limner.cli.beam import STANDARD_OUTPUT, require_beam_file, write_beam
+from limner.cli.beam import explain_caption, require_beam_file
 from limner.cli.caption_output import CaptionFormat, WriteCaptions, caption_output, choose_format
 from limner.cli.exported import is_exported, require_exported_options
 from limner.cli.options import (
+    DECODING,
+    EXPLANATIONS,
+    INPUT,
+    OUTPUT,
     AttentionOption,
     BackboneOption,
     BeamSizeOption,
@@ -43,7 +47,7 @@ from limner.cli.options import (
 )
 from limner.cli.preflight import check_runs
 from limner.cli.stored_captions import EmbedOption, ReplaceOption, SidecarOption, StoredCaptions, WriteOption
-from limner.cli.terminal import activity, echo, print_error, progress_bar, tab_separated
+from limner.cli.terminal import activity, print_error, progress_bar
 from limner.errors import LimnerError, MediaError, SettingsError
 
 if TYPE_CHECKING:
@@ -56,9 +60,12 @@ CompareOption = Annotated[
         "--compare",
         metavar="RUN",
         help="With --attention: plot the attention of this model for the same captions below. Repeatable.",
+        rich_help_panel=EXPLANATIONS,
     ),
 ]
-RecursiveOption = Annotated[bool, typer.Option("--recursive", help="Find files in the folders of a folder as well.")]
+RecursiveOption = Annotated[
+    bool, typer.Option("--recursive", help="Find files in the folders of a folder as well.", rich_help_panel=INPUT)
+]
 OutputOption = Annotated[
     Path | None,
     typer.Option(
@@ -66,11 +73,16 @@ OutputOption = Annotated[
         metavar="FILE",
         help="Write the captions to a file as they are decided; the suffix selects the format: .txt, .tsv, .csv, "
         ".jsonl or .json; default: standard output.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 FormatOption = Annotated[
     CaptionFormat | None,
-    typer.Option("--format", help="Format of the captions; default: by the suffix of --output, else text."),
+    typer.Option(
+        "--format",
+        help="Format of the captions; default: by the suffix of --output, else text.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 
@@ -83,7 +95,8 @@ ImagesArgument = Annotated[
     ),
 ]
 PrefixOption = Annotated[
-    str | None, typer.Option("--prefix", help="Words that every caption starts with; default: none.")
+    str | None,
+    typer.Option("--prefix", help="Words that every caption starts with; default: none.", rich_help_panel=DECODING),
 ]
 
 
@@ -137,7 +150,7 @@ def describe(
         others = {"--attention": plots, "--format": format_, "--output": output, "--write": write, "--embed": embed}
         _claim_beam(explain_beam, images, force, as_json, recursive, others)
         runs = models_or_pretrained(model, lang)
-        return _explain_beam(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
+        return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
     if is_exported(runs[0]):
@@ -307,27 +320,3 @@ def _claim_beam(
             f"--explain-beam explains the search of one file, got the folder {images[0]}; name a file in it"
         )
     require_beam_file(out, len(images), force)
-
-
-def _explain_beam(
-    image: Path,
-    runs: Sequence[Path],
-    prefix: str | None,
-    must_include: Sequence[str] | None,
-    decoding: dict[str, Any],
-    backbone: str | None,
-    device: str,
-    out: Path,
-) -> None:
-    """Write the tree of the beam of one image, and print its captions unless the tree is printed."""
-    from limner.inference.captioner import Captioner
-
-    check_runs(runs, device, decoding, backbone)
-    captioner = Captioner.load(*runs, backbone=backbone, device=device)
-    explanation = captioner.explain_beam(image, prefix=prefix, must_include=must_include, **decoding)
-    saved = write_beam(explanation, out)
-    if out != STANDARD_OUTPUT:
-        for one in explanation.hypotheses:
-            caption = captioner.tokenizer.decode(one.tokens, detokenise=True)
-            echo(tab_separated(image, caption, f"{one.log_prob:.2f}"))
-    saved.require()

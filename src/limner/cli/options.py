@@ -23,6 +23,16 @@ from limner.bounds import (
 )
 from limner.errors import SettingsError
 
+INPUT, DECODING, SAMPLING, TAGS, OUTPUT, EXPLANATIONS = (
+    "Input",
+    "Decoding",
+    "Sampling",
+    "Tags and confidence",
+    "Output",
+    "Explanations",
+)
+"""Headings of groups of options in the help of the commands that have many."""
+
 
 class Number:
     """Parser of a numeric option."""
@@ -116,12 +126,16 @@ BeamSizeOption = Annotated[
         "--beam-size",
         help="Hypotheses kept in each step; 1 is greedy search; default: the recipe's.",
         parser=Number(BeamSize),
+        rich_help_panel=DECODING,
     ),
 ]
 NBestOption = Annotated[
     int | None,
     typer.Option(
-        "--n-best", help="Hypotheses to print for each input; default: the recipe's.", parser=Number(BeamSize)
+        "--n-best",
+        help="Hypotheses to print for each input; default: the recipe's.",
+        parser=Number(BeamSize),
+        rich_help_panel=DECODING,
     ),
 ]
 LengthPenaltyOption = Annotated[
@@ -131,15 +145,26 @@ LengthPenaltyOption = Annotated[
         help="Exponent of the length by which log-probabilities are divided; 0 ranks by log-probability, larger "
         "values favour longer sentences; default: the recipe's.",
         parser=Number(LengthPenalty),
+        rich_help_panel=DECODING,
     ),
 ]
 MinLengthOption = Annotated[
     int | None,
-    typer.Option("--min-length", help="Minimum length in tokens; default: the recipe's.", parser=Number(LengthOrNone)),
+    typer.Option(
+        "--min-length",
+        help="Minimum length in tokens; default: the recipe's.",
+        parser=Number(LengthOrNone),
+        rich_help_panel=DECODING,
+    ),
 ]
 MaxLengthOption = Annotated[
     int | None,
-    typer.Option("--max-length", help="Maximum length in tokens; default: the recipe's.", parser=Number(Length)),
+    typer.Option(
+        "--max-length",
+        help="Maximum length in tokens; default: the recipe's.",
+        parser=Number(Length),
+        rich_help_panel=DECODING,
+    ),
 ]
 MustIncludeOption = Annotated[
     list[str] | None,
@@ -147,6 +172,7 @@ MustIncludeOption = Annotated[
         "--must-include",
         metavar="WORDS",
         help="Word or phrase that every sentence includes; 'dog|puppy' is satisfied by either. Repeatable.",
+        rich_help_panel=DECODING,
     ),
 ]
 TagsOption = Annotated[
@@ -154,6 +180,7 @@ TagsOption = Annotated[
     typer.Option(
         "--tags",
         help="Print nouns for what the classifier of the built-in backbone sees in each image, with probabilities.",
+        rich_help_panel=TAGS,
     ),
 ]
 NoTagsInCaptionsOption = Annotated[
@@ -162,6 +189,7 @@ NoTagsInCaptionsOption = Annotated[
         "--no-tags-in-captions",
         help="Do not make captions name what the classifier is sure of; only the built-in captioner and other "
         "calibrated models do.",
+        rich_help_panel=TAGS,
     ),
 ]
 MinCaptionConfidenceOption = Annotated[
@@ -171,10 +199,14 @@ MinCaptionConfidenceOption = Annotated[
         help="Print 'not sure' in place of captions whose confidence is lower, 0-1; default: that of the model's "
         "calibration, or none.",
         parser=Number(Probability),
+        rich_help_panel=TAGS,
     ),
 ]
 SampleOption = Annotated[
-    bool, typer.Option("--sample", help="Sample tokens from the model's distribution instead of beam search.")
+    bool,
+    typer.Option(
+        "--sample", help="Sample tokens from the model's distribution instead of beam search.", rich_help_panel=SAMPLING
+    ),
 ]
 TemperatureOption = Annotated[
     float | None,
@@ -182,6 +214,7 @@ TemperatureOption = Annotated[
         "--temperature",
         help="With --sample: divide the logits by this value; below 1 favours probable tokens; default: 1.",
         parser=Number(Temperature),
+        rich_help_panel=SAMPLING,
     ),
 ]
 TopKOption = Annotated[
@@ -190,6 +223,7 @@ TopKOption = Annotated[
         "--top-k",
         help="With --sample: sample from the k most probable tokens; default: all.",
         parser=Number(VocabularySize),
+        rich_help_panel=SAMPLING,
     ),
 ]
 TopPOption = Annotated[
@@ -198,10 +232,14 @@ TopPOption = Annotated[
         "--top-p",
         help="With --sample: sample from the smallest set of tokens with this total probability; default: 1.",
         parser=Number(PositiveShare),
+        rich_help_panel=SAMPLING,
     ),
 ]
 SamplingSeedOption = Annotated[
-    int | None, typer.Option("--seed", help="With --sample: random seed; default: 0.", parser=Number(Seed))
+    int | None,
+    typer.Option(
+        "--seed", help="With --sample: random seed; default: 0.", parser=Number(Seed), rich_help_panel=SAMPLING
+    ),
 ]
 
 ExplainBeamOption = Annotated[
@@ -210,6 +248,7 @@ ExplainBeamOption = Annotated[
         "--explain-beam",
         metavar="FILE",
         help="Write every hypothesis of the beam as a tree: .png, .svg, .json or .txt; - prints it. One input only.",
+        rich_help_panel=EXPLANATIONS,
     ),
 ]
 
@@ -253,7 +292,12 @@ ExtractionBatchSizeOption = Annotated[
 
 AttentionOption = Annotated[
     Path | None,
-    typer.Option("--attention", metavar="DIR", help="Write plots of the attention for each word, and index.html."),
+    typer.Option(
+        "--attention",
+        metavar="DIR",
+        help="Write plots of the attention for each word, and index.html.",
+        rich_help_panel=EXPLANATIONS,
+    ),
 ]
 
 ImageControlName = Literal["right", "shuffled", "mean", "zero"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from limner.cli.caption_output import WriteCaptions, caption_output
-from limner.cli.options import refuse
+from limner.cli.options import OUTPUT, refuse
 from limner.cli.terminal import err
 from limner.errors import LimnerError, MediaError, SettingsError
 from limner.files import write_text
@@ -31,15 +31,24 @@ WriteOption = Annotated[
         "--write",
         help="Store the captions beside the images: csv or jsonl, one table in each folder named (captions.csv, "
         "captions.jsonl); txt or xmp, one file for each image (photo.txt, photo.jpg.xmp).",
+        rich_help_panel=OUTPUT,
     ),
 ]
 EmbedOption = Annotated[
     bool,
-    typer.Option("--embed", help="Store the captions in the image files, as XMP: JPEG, PNG and WebP; pixels are kept."),
+    typer.Option(
+        "--embed",
+        help="Store the captions in the image files, as XMP: JPEG, PNG and WebP; pixels are kept.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 ReplaceOption = Annotated[
     bool,
-    typer.Option("--replace", help="With --write or --embed: replace captions that are there; default: keep them."),
+    typer.Option(
+        "--replace",
+        help="With --write or --embed: replace captions that are there; default: keep them.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 SidecarOption = Annotated[
     Literal["full", "stem"] | None,
@@ -47,6 +56,7 @@ SidecarOption = Annotated[
         "--sidecar",
         help="With --write xmp: name of the sidecar of photo.jpg, full for photo.jpg.xmp (digiKam, darktable) or stem "
         "for photo.xmp (Adobe); default: full.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 

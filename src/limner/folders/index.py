@@ -12,7 +12,7 @@ from limner.features.encoders.base import encode
 from limner.features.spec import FeatureSpec
 from limner.files import locked
 from limner.folders.annotations import AnnotationCodec
-from limner.folders.record import REBUILD, RECORD, IndexRecord, model_fingerprint
+from limner.folders.record import REBUILD, RECORD, IndexRecord, calibration_digest, model_fingerprint, model_place
 from limner.folders.scan import Scan, scan_folder
 from limner.folders.search import Snapshot
 from limner.folders.tables import FILES, IMAGES
@@ -304,6 +304,11 @@ def require_model(index: Path, record: IndexRecord, captioner: Captioner) -> Non
         FolderError: it was made with another model, or with other features.
     """
     require_features(index, record, captioner.models[0].config.features)
+    if record.model == model_place(captioner) and record.calibration != calibration_digest(captioner):
+        raise FolderError(
+            f"{index}: the calibration of '{record.name}' (calibration.json in {record.model}) was added, changed or "
+            f"removed since, and captions and their confidence depend on it; {REBUILD}"
+        )
     if model_fingerprint(captioner) != record.fingerprint:
         raise FolderError(
             f"{index}: expected an index of this model, found one of '{record.name}' ({record.model}, captions in "

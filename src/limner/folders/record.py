@@ -39,6 +39,8 @@ class IndexRecord(Settings):
     """Name of the model, for messages."""
     fingerprint: str
     """Digest of everything that determines captions and scores: weights, vocabulary, settings, features."""
+    calibration: str | None = None
+    """Digest of the calibration, which changes captions and their confidence; null for none."""
     lang: str
     """Language of the captions."""
     features: FeatureSpec
@@ -52,13 +54,11 @@ class IndexRecord(Settings):
     def of(cls, captioner: Captioner, codec: AnnotationCodec) -> IndexRecord:
         """Describe a new index of a captioner and its annotations."""
         trained = captioner.models[0]
-        folder = trained.folder
-        built_in = folder is not None and is_pretrained(folder)
-        model = f"{BUILT_IN}{folder.name}" if folder and built_in else "" if folder is None else str(folder.resolve())
         return cls(
-            model=model,
+            model=model_place(captioner),
             name=trained.recipe.description or trained.recipe.model.name,
             fingerprint=model_fingerprint(captioner),
+            calibration=calibration_digest(captioner),
             lang=trained.recipe.data.lang,
             features=codec.spec,
             shape=codec.shape,
@@ -97,6 +97,25 @@ class IndexRecord(Settings):
     def save(self, index: Path) -> None:
         """Write the record; WriteError if it cannot be written."""
         write_text(index / RECORD, to_json(self.model_dump(mode="json"), indent=1) + "\n")
+
+
+def model_place(captioner: Captioner) -> str:
+    """Return the run directory of a captioner, or `built-in:LANG`; empty if it was not loaded from a folder."""
+    folder = captioner.models[0].folder
+    if folder is None:
+        return ""
+    return f"{BUILT_IN}{folder.name}" if is_pretrained(folder) else str(folder.resolve())
+
+
+def calibration_digest(captioner: Captioner) -> str | None:
+    """Compute a digest of the calibration of a captioner; None if it has none."""
+    calibration = captioner.rules.calibration
+    if calibration is None:
+        return None
+    digest = xxhash.xxh3_128(to_json(calibration.settings.model_dump(mode="json"), sort_keys=True).encode())
+    for values in calibration.statistics:
+        digest.update(values.tobytes())
+    return digest.hexdigest()
 
 
 def model_fingerprint(captioner: Captioner) -> str:

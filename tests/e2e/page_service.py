@@ -114,13 +114,13 @@ class FakeService:
             return self._failure() or ModelList.model_validate({"data": data, "indexes": self.indexes})
 
         @app.post("/v1/describe")
-        async def describe(asked: DescribeBody):
-            body = self._keep(asked)
-            return self._failure() or EventSourceResponse(self._events(body))
+        async def describe(body: DescribeBody):
+            kept = self._keep(body)
+            return self._failure() or EventSourceResponse(self._events(kept))
 
         @app.post("/v1/translate", response_model=TranslationAnswer)
-        async def translate(asked: TranslationRequest):
-            with_image = "image" in self._keep(asked)
+        async def translate(body: TranslationRequest):
+            with_image = "image" in self._keep(body)
             return self._failure() or translation(
                 *(
                     ("ein Schläger ist im Zimmer", [0.1, 0.92, 0.2, 0.3, 0.7])
@@ -130,8 +130,8 @@ class FakeService:
             )
 
         @app.post("/v1/search", response_model=SearchResponse)
-        async def search(asked: SearchBody):
-            self._keep(asked)
+        async def search(body: SearchBody):
+            self._keep(body)
             return self._failure() or {
                 "index": "photographs",
                 "hits": [
@@ -165,8 +165,8 @@ class FakeService:
         mount_page(app)
         return app
 
-    def _keep(self, asked):
-        self.requests.append(asked.model_dump(exclude_unset=True))
+    def _keep(self, body):
+        self.requests.append(body.model_dump(exclude_unset=True))
         return self.requests[-1]
 
     def _failure(self):

@@ -54,9 +54,9 @@ def test_the_prefix_limits_and_log_probabilities(client, runs, caption):
     assert answer.done_reason == "length" and answer.prompt_eval_count == 2 and answer.eval_count == 3
     cut = client.generate(CAPTION, images=[runs.image], options={"stop": [caption.text[4:9]]})
     assert cut.response == caption.text[:4] and cut.done_reason == "stop"
-    told = client.generate(CAPTION, images=[runs.image], logprobs=True, top_logprobs=2)
-    assert "".join(one.token for one in told.logprobs) == caption.text
-    assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in told.logprobs)
+    response = client.generate(CAPTION, images=[runs.image], logprobs=True, top_logprobs=2)
+    assert "".join(one.token for one in response.logprobs) == caption.text
+    assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in response.logprobs)
 
 
 def test_sampling_repeats_with_a_seed(client, runs):

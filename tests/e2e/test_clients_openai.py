@@ -94,10 +94,10 @@ def test_log_probabilities(ask, captions):
     streamed = [
         one for chunk in ask(logprobs=True, top_logprobs=1, stream=True) for one in chunk.choices if one.logprobs
     ]
-    told = [one for choice in streamed for one in choice.logprobs.content]
-    assert [one.token for one in told] == [one.token for one in made.logprobs.content]
-    assert [one.top_logprobs for one in told] == [one.top_logprobs[:1] for one in made.logprobs.content]
-    assert [one.logprob for one in told] == pytest.approx([one.logprob for one in made.logprobs.content])
+    tokens = [one for choice in streamed for one in choice.logprobs.content]
+    assert [one.token for one in tokens] == [one.token for one in made.logprobs.content]
+    assert [one.top_logprobs for one in tokens] == [one.top_logprobs[:1] for one in made.logprobs.content]
+    assert [one.logprob for one in tokens] == pytest.approx([one.logprob for one in made.logprobs.content])
 
 
 def test_sampling_repeats_with_a_seed(ask):

@@ -163,9 +163,9 @@ def test_a_change_of_a_setting_describes_again(open_page, fake, image):
     page.get_by_text("Sampling").click()
     page.get_by_label("Temperature").fill("0.5")
     expect(page.get_by_role("button", name="Sample again")).to_be_visible()
-    asked = fake.requests[-1]
-    assert (asked["sample"], asked["temperature"], asked["lang"]) == (True, 0.5, "de")
-    assert "length_penalty" not in asked and "temperature" not in fake.requests[0]
+    body = fake.requests[-1]
+    assert (body["sample"], body["temperature"], body["lang"]) == (True, 0.5, "de")
+    assert "length_penalty" not in body and "temperature" not in fake.requests[0]
 
 
 def test_abstention_is_shown_and_announced(open_page, fake, image):

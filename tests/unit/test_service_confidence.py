@@ -2,17 +2,20 @@
 
 import asyncio
 import base64
+import copy
 import json
 from io import BytesIO
 
 import httpx
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from limner.features.class_probabilities import pooled_vector
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item
+from limner.inference.scorer import Scorer
 from limner.inference.tags import Tag
 from limner.runs.calibration import (
     Calibration,
@@ -122,12 +125,12 @@ def post(models):
 
 
 def test_captions_that_are_decoded_together_are_those_of_the_captioner(run, captioner):
-    asked = [(image, decoding) for image in (RED, BLUE, WHITE) for decoding in DECODING]
+    requests = [(image, decoding) for image in (RED, BLUE, WHITE) for decoding in DECODING]
 
     async def together(engine):
-        return await asyncio.gather(*(engine.describe_all(image, decoding=decoding) for image, decoding in asked))
+        return await asyncio.gather(*(engine.describe_all(image, decoding=decoding) for image, decoding in requests))
 
-    for (image, decoding), final in zip(asked, run(together), strict=True):
+    for (image, decoding), final in zip(requests, run(together), strict=True):
         expected = captioner.describe([image], **decoding)[0]
         assert [one.text for one in final.sentences] == [one.text for one in expected]
         assert [one.is_sure for one in final.sentences] == [one.is_sure for one in expected]
@@ -159,6 +162,25 @@ def test_the_tokens_of_a_stream_are_those_of_the_final_caption(run, image):
     assert isinstance(final, FinalEvent) and all(isinstance(token, TokenEvent) for token in tokens)
     assert "".join(token.text for token in tokens) == final.best.text
     assert [token.token_id for token in tokens] == [token.token_id for token in final.best.tokens]
+
+
+def test_scores_are_those_of_the_trained_model_without_the_nouns_of_tags(trained, backbone_of):
+    captioner = Captioner([trained], backbone_of())
+    other = copy.deepcopy(trained.model)
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    captioner.models = (trained._replace(model=other, tokenizer=trained.tokenizer.extended(["unicorn"])),)
+    served = Models([ServedModel("tiny", "describe", {"en": captioner})])
+    sentences = ["a blue wall", "a unicorn"]
+
+    async def score():
+        engine = Engine(served, ServerSettings())
+        engine.start()
+        found = await engine.score(BLUE, sentences)
+        await engine.stop()
+        return found
+
+    assert asyncio.run(score()) == Scorer(trained, backbone_of()).score([BLUE] * 2, sentences)
 
 
 def test_the_own_interface_says_whether_the_model_abstains(post, captioner):

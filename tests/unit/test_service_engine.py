@@ -97,12 +97,12 @@ def assert_same(final, expected):
 
 
 def test_captions_of_all_kinds_of_decoding_together_are_those_of_single_requests(run, captioner):
-    asked = [(image, decoding) for image in IMAGES for decoding in DECODING]
+    requests = [(image, decoding) for image in IMAGES for decoding in DECODING]
 
     async def together(engine):
-        return await asyncio.gather(*(engine.describe_all(image, decoding=decoding) for image, decoding in asked))
+        return await asyncio.gather(*(engine.describe_all(image, decoding=decoding) for image, decoding in requests))
 
-    for (image, decoding), final in zip(asked, run(together), strict=True):
+    for (image, decoding), final in zip(requests, run(together), strict=True):
         assert_same(final, captioner.describe([image], **decoding)[0])
 
 

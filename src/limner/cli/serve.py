@@ -134,17 +134,16 @@ def serve(
 def _serve(settings: ServerSettings, as_json: bool) -> None:
     """Load the models, and answer requests until the process receives a signal to stop."""
     try:
-        from limner.server.run import address_of, bind, serve
+        from limner.server.run import address_of, bind, load, serve
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in PACKAGES:
             raise MissingExtraError("limner serve", "serve") from None
         raise
-    from limner.server.models import load_served_models
     from limner.storage.json_text import to_json
 
     bound = bind(settings)
     with activity("loading the models"):
-        models = load_served_models(settings) if settings.workers == 1 else None
+        models = load(settings)
     address = address_of(bound)
     echo(to_json({"listening": address}) if as_json else f"listening on {address}")
     sys.stdout.flush()

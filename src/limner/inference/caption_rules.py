@@ -32,7 +32,8 @@ class CaptionRules:
         Raises:
             RunError: the calibration is damaged.
         """
-        self._model, folder = models[0], models[0].folder
+        self.trained, folder = models[0], models[0].folder
+        """The first model as it was trained, without nouns that it has never seen."""
         self.calibration: StoredCalibration | None = (
             load_calibration(folder) if folder is not None and reads_images and len(models) == 1 else None
         )
@@ -46,7 +47,7 @@ class CaptionRules:
     @cached_property
     def tagger(self) -> Tagger | None:
         """Classifier of what is in an image; None where the features are not those of a built-in backbone."""
-        return Tagger.of(self._model, 0.0 if self.calibration is None else self.calibration.settings.background)
+        return Tagger.of(self.trained, 0.0 if self.calibration is None else self.calibration.settings.background)
 
     @property
     def names_tags(self) -> bool:

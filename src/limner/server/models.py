@@ -69,8 +69,11 @@ class ServedModel:
         return self.by_lang[chosen]
 
     def trained(self, lang: str | None = None) -> TrainedModel:
-        """Return the trained model of a language; the error is that of `generator`."""
-        return self.generator(lang).models[0]
+        """Return the model of a language as it was trained; the error is that of `generator`."""
+        from limner.inference.captioner import Captioner
+
+        generator = self.generator(lang)
+        return generator.rules.trained if isinstance(generator, Captioner) else generator.models[0]
 
 
 class Models:
@@ -147,7 +150,9 @@ def _load_run(run: Path, settings: ServerSettings) -> ServedModel:
 
     generator = load(run, backbone=settings.backbone, device=settings.device)
     if not isinstance(generator, Captioner | Translator):
-        raise SettingsError(f"{run}: a model of labels; the service serves captioners and translators")
+        raise SettingsError(
+            f"{run}: a model of labels; the service serves captioners and translators, name one of them"
+        )
     lang = generator.models[0].recipe.data.lang
     source = generator.source.lang if isinstance(generator, Translator) else None
     created = int((run / "model.safetensors").stat().st_mtime)

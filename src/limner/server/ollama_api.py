@@ -108,9 +108,9 @@ async def _answer(
     options = body.options or Options()
     stop = StopText(options.stops)
     sampling = Sampling(options.max_tokens, options.temperature, options.top_k, options.top_p, options.seed)
-    asked = await read_conversation(engine, body.model, messages, "images")
-    stream = await asked.generate(engine, sampling, body.top_logprobs or 0 if body.logprobs else 0)
-    lines = _lines(stream, asked, body, line, stop, started)
+    conversation = await read_conversation(engine, body.model, messages, "images")
+    stream = await conversation.generate(engine, sampling, body.top_logprobs or 0 if body.logprobs else 0)
+    lines = _lines(stream, conversation, body, line, stop, started)
     if body.stream is None or body.stream:
         return StreamingResponse(_encoded(lines), media_type=NDJSON)
     texts, logprobs, last = [], [], None
@@ -123,7 +123,7 @@ async def _answer(
 
 
 async def _lines(
-    stream: EventStream, asked: Conversation, body: GenerationBody, line: Line, stop: StopText, started: int
+    stream: EventStream, conversation: Conversation, body: GenerationBody, line: Line, stop: StopText, started: int
 ) -> AsyncIterator[tuple[GenerationResponse, str]]:
     """Yield the lines of a response with their texts; the last one has the durations."""
     accepted, first, count, final = time.perf_counter_ns(), None, 0, None
@@ -148,9 +148,9 @@ async def _lines(
         "done_reason": "stop" if final is None or final.best.ended else "length",
         "total_duration": ended - started,
         "load_duration": accepted - started,
-        "prompt_eval_count": asked.input_tokens,
+        "prompt_eval_count": conversation.input_tokens,
         "prompt_eval_duration": (first or ended) - accepted,
-        "eval_count": max(0, count - asked.given_tokens),
+        "eval_count": max(0, count - conversation.given_tokens),
         "eval_duration": max(1, ended - (first or ended)),
     }
     yield line(text, done=True, **fields), text

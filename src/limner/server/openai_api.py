@@ -69,16 +69,16 @@ async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN4
     limits = [one for one in (body.max_completion_tokens, body.max_tokens) if one is not None]
     sampling = Sampling(min(limits, default=None), body.temperature, body.top_k, body.top_p, body.seed, body.n or 1)
     messages = [one.read() for one in body.messages]
-    asked = await read_conversation(engine, body.model, messages, "messages")
-    stream = await asked.generate(engine, sampling, body.top_logprobs or 0)
+    conversation = await read_conversation(engine, body.model, messages, "messages")
+    stream = await conversation.generate(engine, sampling, body.top_logprobs or 0)
     header = Header(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), body.model)
     if body.stream:
-        return sse_response(_encoded(_chunks(stream, asked, body, stop, header)), engine.settings)
+        return sse_response(_encoded(_chunks(stream, conversation, body, stop, header)), engine.settings)
     final = await stream.final()
     return Completion(
         **header._asdict(),
         choices=[_choice(index, one, body, stop) for index, one in enumerate(final.sentences)],
-        usage=_usage(final, asked),
+        usage=_usage(final, conversation),
     )
 
 
@@ -93,7 +93,7 @@ def _choice(index: int, one: GeneratedSentence, body: CompletionBody, stop: Stop
 
 
 async def _chunks(
-    stream: EventStream, asked: Conversation, body: CompletionBody, stop: StopText, header: Header
+    stream: EventStream, conversation: Conversation, body: CompletionBody, stop: StopText, header: Header
 ) -> AsyncIterator[CompletionChunk]:
     """Yield the parts of a completion: the first sentence as it is decided, the others at the end."""
 
@@ -117,7 +117,7 @@ async def _chunks(
                     yield chunk(index, delta, logprobs=made.logprobs)
                 yield chunk(index, Delta(), finish_reason=made.finish_reason)
             if body.stream_options is not None and body.stream_options.include_usage:
-                yield CompletionChunk(**header._asdict(), choices=[], usage=_usage(event, asked))
+                yield CompletionChunk(**header._asdict(), choices=[], usage=_usage(event, conversation))
     finally:
         await stream.aclose()
 
@@ -136,9 +136,11 @@ def _reason(one: GeneratedSentence) -> FinishReason:
     return "stop" if one.ended else "length"
 
 
-def _usage(final: FinalEvent, asked: Conversation) -> Usage:
-    count = sum(max(0, len(one.tokens) - asked.given_tokens) for one in final.sentences)
-    return Usage(prompt_tokens=asked.input_tokens, completion_tokens=count, total_tokens=asked.input_tokens + count)
+def _usage(final: FinalEvent, conversation: Conversation) -> Usage:
+    count = sum(max(0, len(one.tokens) - conversation.given_tokens) for one in final.sentences)
+    return Usage(
+        prompt_tokens=conversation.input_tokens, completion_tokens=count, total_tokens=conversation.input_tokens + count
+    )
 
 
 def _logprobs(tokens: Sequence[TokenEvent | GeneratedToken], body: CompletionBody) -> Logprobs | None:

@@ -15,7 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
+from fastapi import Request
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from limner.errors import LimnerError
@@ -31,6 +34,7 @@ from limner.server.errors import (
     error_body,
     problem_of,
 )
+from limner.server.request_bodies import MULTIPART
 from limner.server.settings import ServerSettings
 from limner.storage.json_text import to_json
 
@@ -141,7 +145,7 @@ class ProtectedApp:
                 answer.status = CLIENT_CLOSED
                 return
             if scope["path"] in KEY_IN_BODY:
-                self._require_key(scope, body)
+                self._require_key(scope, await _key_in(scope, body))
             held = len(body)
             self._buffered += held
             await self._run(scope, receive, send, body, answer)
@@ -162,12 +166,12 @@ class ProtectedApp:
             f"host '{name[:100]}': not the name of this service; start limner serve with --allow-host {name[:100]}"
         )
 
-    def _require_key(self, scope: Scope, body: bytes = b"") -> None:
+    def _require_key(self, scope: Scope, key_in_body: str | None = None) -> None:
         path = scope["path"]
         if path in OPEN_PATHS or path.startswith(OPEN_FOLDER) or scope["method"] == "OPTIONS":
             return
         scheme, _, key = (_header(scope, b"authorization") or "").partition(" ")
-        if self.keys.accepts(key.strip() if scheme.lower() == "bearer" else _key_in(body)):
+        if self.keys.accepts(key.strip() if scheme.lower() == "bearer" else key_in_body):
             return
         raise UnauthorisedError("no API key, or a wrong one; send the header 'Authorization: Bearer KEY'")
 
@@ -274,13 +278,27 @@ def _header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
-def _key_in(body: bytes) -> str | None:
+async def _key_in(scope: Scope, body: bytes) -> str | None:
     """Return the field `api_key` of a body of JSON or of a form."""
+    if (_header(scope, b"content-type") or "").lower().startswith(MULTIPART):
+        return await _key_in_multipart(scope, body)
     try:
         fields = parse_json(body.decode()) if body.lstrip().startswith(b"{") else dict(parse_qsl(body.decode()))
     except ValueError:
         return None
     key = fields.get("api_key")
+    return key if isinstance(key, str) else None
+
+
+async def _key_in_multipart(scope: Scope, body: bytes) -> str | None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    try:
+        async with Request(scope, receive).form(max_files=0) as form:
+            key = form.get("api_key")
+    except (HTTPException, MultiPartException):
+        return None
     return key if isinstance(key, str) else None
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from typing import Any
 
 import uvicorn
@@ -16,10 +18,11 @@ from uvicorn.supervisors import Multiprocess
 from limner.errors import SettingsError
 from limner.server.app import create_app
 from limner.server.connections import GuardedProtocol
+from limner.server.indexes import open_indexes
 from limner.server.metrics import MULTIPROCESS_VARIABLE
-from limner.server.models import Models
+from limner.server.models import Models, load_served_models
 from limner.server.protection import access_logger
-from limner.server.settings import ServerSettings
+from limner.server.settings import ServerSettings, read_keys
 
 BACKLOG = 2048
 """Connections that wait to be accepted."""
@@ -55,6 +58,20 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def load(settings: ServerSettings) -> Models | None:
+    """Load the models, and check the keys and the indexes; None for several processes, which load their own models.
+
+    Raises:
+        SettingsError: the key file is missing, has no key or a wrong one; or a run is of labels.
+        RunError: a run cannot be loaded.
+        FolderError: a folder has no index, or a damaged one.
+    """
+    read_keys(settings)
+    models = load_served_models(settings)
+    open_indexes(settings, models)
+    return models if settings.workers == 1 else None
+
+
 def serve(settings: ServerSettings, models: Models | None, bound: socket.socket) -> None:
     """Answer requests until SIGTERM or SIGINT; accepted requests are finished first.
 
@@ -72,6 +89,8 @@ def serve(settings: ServerSettings, models: Models | None, bound: socket.socket)
     }
     log_requests()
     if settings.workers == 1 and models is not None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn repeats the signal when it has finished
         app = create_app(settings, lambda _: models)
         uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[bound])
         return

@@ -91,8 +91,12 @@ def read_keys(settings: ServerSettings) -> tuple[str, ...]:
     if settings.key_file is not None:
         try:
             text = read_bytes(Path(settings.key_file)).decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{settings.key_file}: cannot be read ({error}); name a file of keys") from None
+        except OSError as error:
+            raise SettingsError(
+                f"{settings.key_file}: cannot be read ({error.strerror}); name a file of keys"
+            ) from None
+        except UnicodeDecodeError:
+            raise SettingsError(f"{settings.key_file}: expected text in UTF-8; name a file of keys") from None
         found = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
         if not found:
             raise SettingsError(f"{settings.key_file}: expected one API key a line, found none; add one")

@@ -19,13 +19,12 @@ from limner.inference.explain_beam import BeamExplanation, explain_beam
 from limner.inference.generate import generate
 from limner.inference.must_include import MustInclude, words_of_inputs
 from limner.inference.new_images import KeptFeatures, new_item
-from limner.inference.sentences import Caption, warn_of_cut_off, warn_of_unknown_words
+from limner.inference.sentences import Caption, caption_of, warn_of_cut_off, warn_of_unknown_words
 from limner.inference.tags import Tag, require_tagger
 from limner.media.image import ImageInput
 from limner.media.modality import IMAGE, Modality, modality_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
-from limner.text.tokenizer import Tokenizer
 
 CAPTION_BATCH_SIZE = 32
 """Default number of images that are captioned together."""
@@ -290,7 +289,7 @@ class Captioner(TextGenerator):
     ) -> list[list[Caption]]:
         """Return the captions of images: the hypotheses, or others by the rules, with tags and confidence."""
         if features is None:
-            return [[_caption(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
+            return [[caption_of(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
         images = features.take([one.item for one in inputs])
         tags: list[tuple[Tag, ...]] = [()] * len(inputs)
         named = self.rules.named_tags(request.settings) if request.is_free else None
@@ -299,7 +298,7 @@ class Captioner(TextGenerator):
         if named is not None:
             hypotheses = self.rules.name_tags(inputs, features, request.settings, hypotheses, tags, named)
         captions = [
-            [_caption(self.tokenizer, one)._replace(tags=some) for one in n_best]
+            [caption_of(self.tokenizer, one)._replace(tags=some) for one in n_best]
             for n_best, some in zip(hypotheses, tags, strict=True)
         ]
         return self.rules.with_confidence(captions, images, request.min_confidence)
@@ -314,10 +313,6 @@ class Captioner(TextGenerator):
         require_images(self.models[0], images)
         words = [()] * len(images) if words is None else words
         return [GenerationInput(new_item(image), None, (), some) for image, some in zip(images, words, strict=True)]
-
-
-def _caption(tokenizer: Tokenizer, one: Hypothesis) -> Caption:
-    return Caption(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score, one.tokens, one.ended)
 
 
 def require_images(model: TrainedModel, images: Sequence[ImageInput]) -> None:

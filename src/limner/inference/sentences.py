@@ -6,14 +6,16 @@ This module does not import torch: `limner.runtime` returns the same results.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from limner.inference.confidence import WordConfidence
     from limner.inference.tags import Tag
+    from limner.media.image import ImageInput
 
-from limner.errors import SettingsError
+from limner.decoding.ranking import Hypothesis
+from limner.errors import SettingsError, counted
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -75,6 +77,39 @@ class Translation(NamedTuple):
 
 EMPTY_TRANSLATION = Translation("", (), 0.0, 0.0)
 """Translation of an empty sentence, which is not decoded."""
+
+
+def caption_of(tokenizer: Tokenizer, one: Hypothesis) -> Caption:
+    """Return a hypothesis as a caption."""
+    return Caption(tokenizer.decode(one.tokens, detokenise=True), one.log_prob, one.score, one.tokens, one.ended)
+
+
+def translation_of(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
+    """Return a hypothesis as a translation."""
+    text, tokens = tokenizer.decode(one.tokens, detokenise=True), tokenizer.decode(one.tokens).split()
+    return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended)
+
+
+def images_of_sentences(
+    sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: str
+) -> Sequence[ImageInput | None]:
+    """Check the arguments of `translate`; return the image of each sentence, None where it has none.
+
+    Raises:
+        SettingsError: a string is given in place of a list, the numbers of sentences and images differ, or `missing` is
+            unknown.
+    """
+    if missing not in get_args(MissingImage):
+        raise SettingsError(f"missing: expected one of {', '.join(get_args(MissingImage))}, got '{missing}'")
+    if isinstance(sentences, str):  # a sequence of characters
+        raise SettingsError(f"sentences: expected a list of strings, got the string '{sentences}'")
+    images = [None] * len(sentences) if images is None else images
+    if len(images) != len(sentences):
+        raise SettingsError(
+            f"expected one image for each sentence, got {counted(len(images), 'image')} and "
+            f"{counted(len(sentences), 'sentence')}"
+        )
+    return images
 
 
 def require_source_length(row: int, count: int) -> None:

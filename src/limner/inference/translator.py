@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from limner.data.dataset import GenerationInput, SourceLanguage
-from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import change_decoding
-from limner.errors import MediaError, RunError, SettingsError, counted
+from limner.errors import MediaError, RunError, SettingsError
 from limner.features.encoders.base import Backbone
 from limner.inference.base import TextGenerator, require_sentences
 from limner.inference.explain import Explanation
@@ -24,15 +23,16 @@ from limner.inference.sentences import (
     UNKNOWN_SOURCE,
     MissingImage,
     Translation,
+    images_of_sentences,
     missing_image,
     require_source_length,
+    translation_of,
     warn_of_cut_off,
     warn_of_unknown_words,
 )
 from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
-from limner.text.tokenizer import Tokenizer
 
 TRANSLATION_BATCH_SIZE = 64
 
@@ -107,7 +107,7 @@ class Translator(TextGenerator):
         warn_of_cut_off(unfinished, len(sentences), "translations", settings.max_length, CUT_TRANSLATIONS)
         translations = [[EMPTY_TRANSLATION] for _ in sentences]
         for row, n_best in zip(rows, hypotheses, strict=True):
-            translations[row] = [_translation(self.tokenizer, one) for one in n_best]
+            translations[row] = [translation_of(self.tokenizer, one) for one in n_best]
         return translations
 
     def explain(
@@ -176,16 +176,7 @@ class Translator(TextGenerator):
         missing: MissingImage = "refuse",
     ) -> TranslationInputs:
         """Check sentences and images, and select those that are not empty; arguments are those of `translate`."""
-        if missing not in get_args(MissingImage):
-            raise SettingsError(f"missing: expected one of {', '.join(get_args(MissingImage))}, got '{missing}'")
-        if isinstance(sentences, str):  # a sequence of characters
-            raise SettingsError(f"sentences: expected a list of strings, got the string '{sentences}'")
-        images = [None] * len(sentences) if images is None else images
-        if len(images) != len(sentences):
-            raise SettingsError(
-                f"expected one image for each sentence, got {counted(len(images), 'image')} and "
-                f"{counted(len(sentences), 'sentence')}"
-            )
+        images = images_of_sentences(sentences, images, missing)
         rows = [row for row, text in enumerate(sentences) if self._count_tokens(row, text)]
         given = [images[row] for row in rows]
         self._check_images(rows, given, missing)
@@ -230,8 +221,3 @@ def languages(model: TrainedModel) -> tuple[SourceLanguage, str]:
             "model (recipes calixto2017/…)"
         )
     return model.source, model.recipe.data.lang
-
-
-def _translation(tokenizer: Tokenizer, one: Hypothesis) -> Translation:
-    text, tokens = tokenizer.decode(one.tokens, detokenise=True), tokenizer.decode(one.tokens).split()
-    return Translation(text, tuple(tokens), one.log_prob, one.score, one.tokens, one.ended)

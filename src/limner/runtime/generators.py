@@ -20,8 +20,11 @@ from limner.inference.sentences import (
     Caption,
     MissingImage,
     Translation,
+    caption_of,
+    images_of_sentences,
     missing_image,
     require_source_length,
+    translation_of,
     warn_of_cut_off,
     warn_of_unknown_words,
 )
@@ -216,11 +219,7 @@ class ExportedCaptioner(ExportedModel):
         if not features:
             return []
         hypotheses = self._generate(features, settings, prefixes)
-        return [[self._caption(one) for one in n_best] for n_best in hypotheses]
-
-    def _caption(self, one: Hypothesis) -> Caption:
-        text = self.tokenizer.decode(one.tokens, detokenise=True)
-        return Caption(text, one.log_prob, one.score, one.tokens, one.ended)
+        return [[caption_of(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
 
 
 class ExportedTranslator(ExportedModel):
@@ -241,24 +240,9 @@ class ExportedTranslator(ExportedModel):
         on_progress: Progress | None = None,
         **decoding: Any,  # noqa: ANN401
     ) -> list[list[Translation]]:
-        """Translate sentences.
-
-        Args:
-            sentences: plain text in the source language.
-            images: for each sentence a path, encoded bytes, a PIL image, an array (H, W, 3), or None.
-            missing: how a model trained with images treats a sentence without one: as an error, or by translating the
-                text alone.
-            batch_size: sentences a batch; it changes no result.
-            on_progress: called with the number of sentences done and their total.
-            decoding: settings of `DecodingSettings` to change, such as beam_size=6, n_best=3.
-
-        Returns:
-            The `n_best` translations of each sentence, best first; of an empty one `EMPTY_TRANSLATION`.
+        """Translate sentences; arguments, results and errors are those of `limner.Translator.translate`.
 
         Raises:
-            SettingsError: a sentence is too long or has no image, the numbers of sentences and images differ, or a
-                decoding setting is unknown or not allowed.
-            MediaError: an image cannot be read.
             RunError: an image is given, and the model was exported without its backbone.
         """
         settings = searchable(self.decoding, decoding)
@@ -274,7 +258,7 @@ class ExportedTranslator(ExportedModel):
             features = self._features([images[row] for row in batch])
             decoded = self._generate(features, settings, None, [sources[row] for row in batch])
             for row, n_best in zip(batch, decoded, strict=True):
-                translations[row] = [self._translation(one) for one in n_best]
+                translations[row] = [translation_of(self.tokenizer, one) for one in n_best]
             if on_progress is not None:
                 on_progress(min(first + batch_size, len(rows)), len(rows))
         cut = sum(not n_best[0].ended for n_best in translations)
@@ -285,13 +269,7 @@ class ExportedTranslator(ExportedModel):
         self, sentences: Sequence[str], images: Sequence[ImageInput | None] | None, missing: MissingImage
     ) -> Sequence[ImageInput | None]:
         """Return the image of each sentence, or raise SettingsError."""
-        if isinstance(sentences, str):  # a sequence of characters
-            raise SettingsError(f"sentences: expected a list of strings, got the string '{sentences}'")
-        images = [None] * len(sentences) if images is None else images
-        if len(images) != len(sentences):
-            raise SettingsError(
-                f"expected one image for each sentence, got {len(images)} images and {len(sentences)} sentences"
-            )
+        images = images_of_sentences(sentences, images, missing)
         if not self.manifest.uses_image:
             return [None] * len(sentences)
         pairs = enumerate(zip(images, sentences, strict=True))
@@ -305,11 +283,6 @@ class ExportedTranslator(ExportedModel):
         pixels = [None if image is None else self.read(image) for image in images]
         computed = iter(self.features_of([one for one in pixels if one is not None]))
         return [None if one is None else next(computed) for one in pixels]
-
-    def _translation(self, one: Hypothesis) -> Translation:
-        decode = self.tokenizer.decode
-        text, tokens = decode(one.tokens, detokenise=True), tuple(decode(one.tokens).split())
-        return Translation(text, tokens, one.log_prob, one.score, one.tokens, one.ended)
 
 
 def searchable(default: DecodingSettings, changes: Mapping[str, Any]) -> DecodingSettings:

@@ -22,7 +22,7 @@ TRIM_THRESHOLD = 1 << 30
 """Free bytes at the end of the heap, 1 GiB, above which glibc returns memory to the system."""
 MMAP_THRESHOLD = 1 << 25
 """Size in bytes up to which a block comes from the heap, 32 MiB: the largest value that glibc accepts."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 
 NEGLIGIBLE = 64 << 20
 """Memory in bytes that is never compared with what is available."""
@@ -40,13 +40,15 @@ def keep_freed_memory() -> bool:
     """Make glibc keep freed memory for the next tensors; return whether the allocator accepted the setting.
 
     By default glibc returns large blocks to the system at once, and the system provides zeroed pages again in the
-    next step of a training or a decoding. The setting applies to the whole process, which may then hold more memory
-    than it uses: it is meant for commands that repeat similar steps, not for libraries.
+    next step of a training or a decoding. Threads have heaps of their own, whose memory it returns whatever the
+    setting; here they share one. Call this before the first thread starts. The setting applies to the whole process,
+    which may then hold more memory than it uses: it is meant for commands that repeat similar steps, not for libraries.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)) and bool(mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD))
+    values = {M_MMAP_THRESHOLD: MMAP_THRESHOLD, M_TRIM_THRESHOLD: TRIM_THRESHOLD, M_ARENA_MAX: 1}
+    return all(mallopt(option, value) for option, value in values.items())
 
 
 def available_memory(device: torch.device | None = None) -> int | None:

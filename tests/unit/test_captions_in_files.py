@@ -1,6 +1,8 @@
 """Captions in image files and sidecars: what is written, what stays as it was, and what is refused."""
 
+import csv
 import io
+import json
 import os
 import shutil
 import struct
@@ -358,6 +360,23 @@ def test_describe_embeds_and_names_files_that_cannot_hold_a_caption(photos, trai
     assert status == 1 and printed.count("\n") == 1
     assert "c.gif: expected JPEG, PNG or WebP" in errors and "captions: 1 written" in errors
     assert caption_in_file(photos / "a.jpg")
+
+
+def test_tables_list_the_captions_that_are_kept_in_the_files(photos, trained, run):
+    embed_caption(photos / "a.jpg", "Grandma, 1954", "en")
+    pixels().save(photos / "c.gif")
+    command = ("describe", photos, "--recursive", "--model", trained, "--embed", "--write")
+    assert run(*command, "jsonl")[0] == 1
+    kept, refused, generated = (json.loads(line) for line in (photos / "captions.jsonl").read_text().splitlines())
+    assert (kept["image"], kept["captions"][0]["text"], kept["origin"]) == ("a.jpg", "Grandma, 1954", "file")
+    assert (generated["image"], generated["origin"]) == ("inside/b.png", "model")
+    assert refused["image"] == "c.gif" and "expected JPEG, PNG or WebP" in refused["error"]
+    (photos / "c.gif").unlink()
+    status, printed, errors = run(*command, "csv")  # nothing is left to describe
+    assert (status, printed) == (0, "") and "0 written, 2 kept" in errors
+    rows = list(csv.DictReader((photos / "captions.csv").open()))
+    assert [(row["image"], row["origin"]) for row in rows] == [("a.jpg", "file"), ("inside/b.png", "file")]
+    assert rows[1]["caption"] == generated["captions"][0]["text"]
 
 
 @pytest.mark.parametrize(

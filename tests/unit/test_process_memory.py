@@ -30,10 +30,29 @@ print(sum(pages[3:]))
 """
 
 
+PROGRAM_OF_THREADS = """
+import resource, sys
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from limner.process import keep_freed_memory
+if sys.argv[1] == "retained":
+    assert keep_freed_memory()
+torch.set_num_threads(1)
+pages = []
+for _ in range(6):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    with ThreadPoolExecutor(1) as pool:  # as many backbones, which start threads for every batch
+        pool.submit(lambda: [torch.ones(5_000_000).sum() for _ in range(3)]).result()
+    pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sum(pages[3:]))
+"""
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is not given by glibc")
-def test_repeated_steps_allocate_no_new_memory_pages():
+@pytest.mark.parametrize("program", [PROGRAM, PROGRAM_OF_THREADS])
+def test_repeated_steps_allocate_no_new_memory_pages(program):
     pages = {
-        how: int(subprocess.run([sys.executable, "-c", PROGRAM, how], check=True, capture_output=True).stdout)
+        how: int(subprocess.run([sys.executable, "-c", program, how], check=True, capture_output=True).stdout)
         for how in ("retained", "released")
     }
 

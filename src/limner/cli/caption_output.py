@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from limner.cli.terminal import printable, tab_separated
-from limner.errors import MediaError, SettingsError, did_you_mean
+from limner.errors import LimnerError, SettingsError, did_you_mean
 from limner.storage.json_text import to_json
 from limner.storage.outputs import OutputStream, begins_with, claim_file
 
@@ -36,12 +36,19 @@ _RECORD = rb'\{\s*"image": "(?:[^"\\]|\\.)*",\s*"(?:captions|error)": '
 _BEGINNINGS = {
     "jsonl": re.compile(_RECORD),
     "json": re.compile(rb"\[\s*" + _RECORD),
-    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,confidence)?(,tags)?\n"),
-    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\tconfidence)?(\ttags)?\n"),
+    "csv": re.compile(",".join(COLUMNS).encode() + rb"(,confidence)?(,tags)?(,origin)?\n"),
+    "tsv": re.compile("\t".join(COLUMNS).encode() + rb"(\tconfidence)?(\ttags)?(\torigin)?\n"),
 }
 """How files of captions of each format begin; text begins with any word."""
 
-WriteCaptions = Callable[[Path, "list[Caption] | MediaError"], None]
+
+class KeptCaption(NamedTuple):
+    """The caption that an image file has already, which is kept."""
+
+    text: str
+
+
+WriteCaptions = Callable[[Path, "list[Caption] | KeptCaption | LimnerError"], None]
 """Called with each input and its captions, or with the error that it cannot be read."""
 
 
@@ -85,7 +92,8 @@ def caption_output(output: Path | None, kind: CaptionFormat, columns: Sequence[s
     Args:
         output: file to write; None for standard output.
         kind: format.
-        columns: what is written besides captions: 'confidence', which text leaves out, and 'tags'.
+        columns: what is written besides captions: 'confidence', which text leaves out, 'tags', and in tables 'origin',
+            'model' for generated captions and 'file' for those that are kept.
 
     Raises:
         WriteError: the file cannot be written; the captions are in another file, which the message names.
@@ -106,12 +114,12 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
     """Yield the function that writes the captions of an input."""
     records: list[dict[str, Any]] = []
 
-    def write(file: Path, result: list[Caption] | MediaError) -> None:
+    def write(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
         if kind == "json":
-            records.extend([] if isinstance(result, MediaError) else [_record(file, result, columns)])
+            records.extend([] if isinstance(result, LimnerError) else [_record(file, result, columns)])
         elif kind == "jsonl":
             emit(to_json(_record(file, result, columns)) + "\n")
-        elif not isinstance(result, MediaError):
+        elif not isinstance(result, LimnerError):
             emit("".join(_lines(file, result, kind, columns)))
 
     if kind in ("tsv", "csv"):
@@ -121,10 +129,15 @@ def _write(emit: Callable[[str], None], kind: CaptionFormat, columns: Sequence[s
         emit(to_json(records, indent=1) + "\n")
 
 
-def _record(file: Path, result: list[Caption] | MediaError, columns: Sequence[str]) -> dict[str, Any]:
-    if isinstance(result, MediaError):
+def _record(file: Path, result: list[Caption] | KeptCaption | LimnerError, columns: Sequence[str]) -> dict[str, Any]:
+    if isinstance(result, LimnerError):
         return {"image": str(file), "error": str(result)}
+    if isinstance(result, KeptCaption):
+        kept = {"text": result.text, "log_prob": None, "score": None}
+        return {"image": str(file), "captions": [kept], "origin": _origin(result)}
     record: dict[str, Any] = {"image": str(file), "captions": [_caption(one, columns) for one in result]}
+    if "origin" in columns:
+        record["origin"] = _origin(result)
     if "tags" in columns:
         record["tags"] = [
             {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
@@ -143,22 +156,33 @@ def _caption(caption: Caption, columns: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _lines(file: Path, captions: Sequence[Caption], kind: CaptionFormat, columns: Sequence[str]) -> Iterator[str]:
+def _origin(result: list[Caption] | KeptCaption) -> str:
+    """Say where captions are from, in tables that list those of a model and those that are kept."""
+    return "file" if isinstance(result, KeptCaption) else "model"
+
+
+def _lines(
+    file: Path, result: list[Caption] | KeptCaption, kind: CaptionFormat, columns: Sequence[str]
+) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions.
 
     In place of a caption of which the model is not sure, text says so, and tables have an empty one.
     """
     from limner.inference.sentences import NOT_SURE
 
-    for rank, one in enumerate(captions, 1):
+    if isinstance(result, KeptCaption):
+        yield _row((str(file), 1, result.text, "", *(_origin(result) if c == "origin" else "" for c in columns)), kind)
+        return
+    for rank, one in enumerate(result, 1):
         if kind == "text":
-            log_prob = (f"{one.log_prob:.2f}",) if len(captions) > 1 else ()
+            log_prob = (f"{one.log_prob:.2f}",) if len(result) > 1 else ()
             tags = (format_tags(one.tags),) if "tags" in columns else ()
             yield tab_separated(file, one.text if one.is_sure else NOT_SURE, *log_prob, *tags) + "\n"
         else:
             values = {
                 "confidence": "" if one.confidence is None else f"{one.confidence:.4f}",
                 "tags": ";".join(tag.word for tag in one.tags),
+                "origin": _origin(result),
             }
             text = one.text if one.is_sure else ""
             yield _row((str(file), rank, text, f"{one.log_prob:.4f}", *(values[name] for name in columns)), kind)

@@ -20,8 +20,8 @@ from limner.cli.options import (
     model_or_pretrained,
 )
 from limner.cli.preflight import check_runs
-from limner.cli.terminal import activity, echo, err, print_json, printable, progress_bar
-from limner.errors import SettingsError
+from limner.cli.terminal import activity, echo, err, print_error, print_json, printable, progress_bar
+from limner.errors import FolderError, SettingsError
 
 if TYPE_CHECKING:
     from limner.folders.index import FolderIndex
@@ -113,8 +113,16 @@ def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpda
     from limner.folders.watch import watch_folder
 
     err.print(f"watching {printable(opened.folder)}; stop with Ctrl-C", soft_wrap=True)
-    for _ in watch_folder(opened.folder, recursive):
-        _print(update(), opened)
+    for _ in watch_folder(opened.folder, recursive, opened.path):
+        try:
+            result = update()
+        except FolderError as error:  # such as of a folder that is empty for a moment, or that another process indexes
+            if not opened.folder.is_dir():
+                raise
+            print_error(error)
+            continue
+        if result.has_changes:
+            _print(result, opened)
 
 
 def _print(result: FolderUpdate, opened: FolderIndex) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from limner.cli.caption_output import WriteCaptions, caption_output
+from limner.cli.caption_output import KeptCaption, WriteCaptions, caption_output
 from limner.cli.options import OUTPUT, refuse
 from limner.cli.terminal import err
-from limner.errors import LimnerError, MediaError, SettingsError
+from limner.errors import LimnerError, SettingsError
 from limner.files import write_text
 from limner.storage.outputs import require_writable
 
@@ -76,11 +77,15 @@ class StoredCaptions:
         self._sidecar: Literal["full", "stem"] = sidecar or "full"
         self._tables: dict[Path, WriteCaptions] = {}
         self._folders: list[Path] = []
+        self._unlisted: deque[Path] = deque()  # files in their order, for tables
+        self._not_described: dict[Path, KeptCaption | LimnerError] = {}
         self.errors: list[LimnerError] = []
         self.written = self.kept = self.unsure = 0
 
     def select(self, files: Sequence[Path], named: Sequence[Path]) -> list[Path]:
         """Return the files that need a caption; nothing is computed for those that have one.
+
+        Tables list all files: those that have a caption with it, in the column 'origin' as of the file.
 
         Args:
             files: files to describe.
@@ -95,12 +100,15 @@ class StoredCaptions:
                 if table.exists() and not self._replace:
                     raise SettingsError(f"--write {self._kind}: {table} exists; add --replace to replace it")
                 require_writable(table.parent, f"--write {self._kind} {table}")
+        self._unlisted.extend(files)
         return [file for file in files if self._needs_caption(file)]
 
     def complete(self, files: Sequence[Path]) -> bool:
         """Whether no file needs a caption, so that the model is not loaded; the numbers are printed then."""
         if files:
             return False
+        with self.opened(""):  # lists the captions that are kept
+            pass
         self.report()
         return True
 
@@ -113,19 +121,31 @@ class StoredCaptions:
         """
         with ExitStack() as tables:
 
-            def write(file: Path, result: list[Caption] | MediaError) -> None:
+            def list_in_table(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
+                table = self._table_of(file)
+                if table not in self._tables:
+                    columns = ("origin",) if self._embed else ()
+                    self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind or ""], columns))
+                self._tables[table](file.relative_to(table.parent), result)
+
+            def list_until(file: Path | None) -> None:
+                while self._kind in TABLES and self._unlisted:
+                    if (one := self._unlisted.popleft()) == file:
+                        return
+                    list_in_table(one, self._not_described[one])
+
+            def write(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
+                list_until(file)
                 if self._kind in TABLES:
-                    table = self._table_of(file)
-                    if table not in self._tables:
-                        self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind]))
-                    self._tables[table](file.relative_to(table.parent), result)
-                if isinstance(result, MediaError):
+                    list_in_table(file, result)
+                if isinstance(result, LimnerError | KeptCaption):
                     return
                 self.unsure += not result[0].is_sure
                 if result[0].is_sure and result[0].text.strip():
                     self._store(file, result[0].text, lang)
 
             yield write
+            list_until(None)
 
     def report(self) -> None:
         """Print how many images have got a caption, have kept theirs, and have none that the model is sure of."""
@@ -152,9 +172,13 @@ class StoredCaptions:
                 texts.append("exists" if file.with_suffix(".txt").exists() else "")
         except LimnerError as error:
             self.errors.append(error)
+            self._not_described[file] = error
             return False
-        self.kept += any(texts)
-        return not any(texts)
+        text = next(filter(None, texts), "")
+        if text:
+            self.kept += 1
+            self._not_described[file] = KeptCaption(text)
+        return not text
 
     def _store(self, file: Path, text: str, lang: str) -> None:
         from limner.folders.captions import embed_caption, write_sidecar

@@ -53,12 +53,13 @@ class ClassProbabilities:
     def __call__(self, features: Sequence[StoredFeatures | None]) -> NDArray[np.float32]:
         """Compute the probabilities (B, C) of the classes; zeros for images without features."""
         result = np.zeros((len(features), len(self.bias)), np.float32)
-        present = [row for row, stored in enumerate(features) if stored is not None]
-        if present:
-            logits = np.stack([pooled_vector(stored) for stored in features if stored is not None]) @ self.weight.T
-            logits += self.bias
-            exponentials = np.exp(logits - logits.max(1, keepdims=True))
-            result[present] = exponentials / exponentials.sum(1, keepdims=True)
+        weight = torch.from_numpy(self.weight)
+        for row, stored in enumerate(features):
+            if stored is not None:
+                # One image at a time, so that no bit depends on the others; a product by NumPy would wake all cores.
+                logits = torch.mv(weight, torch.from_numpy(pooled_vector(stored))).numpy() + self.bias
+                exponentials = np.exp(logits - logits.max())
+                result[row] = exponentials / exponentials.sum()
         return result
 
 
@@ -68,5 +69,5 @@ def pooled_vector(features: StoredFeatures) -> NDArray[np.float32]:
     if pooled is not None:
         return np.asarray(pooled, np.float32)
     assert grid is not None, "features without a vector and a grid"
-    mean: NDArray[np.float32] = np.asarray(grid, np.float32).mean(0)
+    mean: NDArray[np.float32] = torch.from_numpy(np.asarray(grid)).float().mean(0).numpy()
     return mean

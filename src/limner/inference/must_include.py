@@ -97,5 +97,4 @@ def _boundaries(tokenizer: Tokenizer) -> WordBoundaries:
     if tokenizer.splitter is not None:
         entries = (entry.removeprefix(WORD_START) for entry in tokenizer.entries)
         joins = frozenset(token for token, entry in enumerate(entries) if entry.startswith(JOINER))
-    parts = {token for token in range(len(tokenizer)) if not tokenizer.starts_word(token)}
-    return WordBoundaries(frozenset(parts | joins), joins)
+    return WordBoundaries(tokenizer.subwords | joins, joins)

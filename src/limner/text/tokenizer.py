@@ -12,6 +12,7 @@ import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -248,6 +249,11 @@ class Tokenizer:
             return True
         entry = self.entries[token_id]
         return entry.startswith(WORD_START) or (self.settings.tokenise == "unicode" and scripts.is_unspaced(entry))
+
+    @cached_property
+    def subwords(self) -> frozenset[int]:
+        """Tokens that continue a word."""
+        return frozenset(token for token in range(len(self)) if not self.starts_word(token))
 
     def spelling(self, token_id: int) -> str:
         """Return the text of a token, without the mark of the beginning of a word."""

@@ -49,6 +49,9 @@ class SeesBlue:
     def denied(self, features, words):
         return [frozenset()] * len(features)
 
+    def likely(self, tags):
+        return tuple(tags)
+
     def __call__(self, features):
         whites = [pooled_vector(one).min() > 0.5 * pooled_vector(one).max() for one in features]
         return [() if white else (Tag("blue", 0.9, "colour", ("blue",)),) for white in whites]
@@ -189,13 +192,14 @@ def test_the_own_interface_says_whether_the_model_abstains(post, captioner):
     for least, abstained in ((confidence - 0.01, False), (confidence + 0.01, True)):
         answer = post("/v1/describe", {**body, "min_confidence": least}).json()
         assert answer["abstained"] == abstained and answer["captions"][0]["text"]
+        assert (answer["captions"][0]["answer"] == answer["captions"][0]["text"]) != abstained
         assert answer["captions"][0]["confidence"] == pytest.approx(confidence, abs=1e-4)
     assert post("/v1/describe", {**body, "model": "unsure"}).json()["abstained"]
     refused = post("/v1/describe", {**body, "model": "plain", "min_confidence": 0.1})
     assert refused.status_code in (400, 422) and "no calibration" in refused.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("model", "expected"), [("unsure", "not sure"), ("tiny", None)])
+@pytest.mark.parametrize(("model", "expected"), [("unsure", "not sure; perhaps: blue 90 %"), ("tiny", None)])
 def test_other_interfaces_say_that_the_model_is_not_sure(post, captioner, model, expected):
     text, image = "Describe this image.", base64.b64encode(BLUE).decode()
     expected = expected or captioner.describe([BLUE])[0][0].text

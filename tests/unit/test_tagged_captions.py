@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -14,10 +16,11 @@ from limner.errors import RunError
 from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic, human_agreement
 from limner.features.class_probabilities import ClassProbabilities
 from limner.features.spec import FeatureSpec
-from limner.inference.confidence import confidences, logistic, mean_image, word_evidence
+from limner.inference.caption_nouns import CaptionNouns, NamedThing
+from limner.inference.confidence import confidences, logistic, mean_image, thing_evidence, word_evidence
 from limner.inference.generate import generate
 from limner.inference.tagged_captions import name_tags, required_words, start_with_tags, without_denied_words
-from limner.inference.tags import Tag
+from limner.inference.tags import Tag, Tagger
 from limner.inference.unseen_words import nearest_known, with_unseen_nouns
 from limner.models import build_model
 from limner.models.show_attend_tell import ShowAttendTellSettings
@@ -35,6 +38,7 @@ from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model, save_trained_model, sha256
 from limner.synthetic.non_photographs import HELD_OUT, KINDS, draw_non_photograph
 from limner.text.class_nouns import ClassNoun
+from limner.text.people_words import PEOPLE_WORDS
 from limner.text.tokenizer import TextSettings, Tokenizer
 
 NOUNS = (
@@ -147,6 +151,64 @@ def test_captions_with_a_denied_word_are_decoded_again_without_it(trained):
     required = [changed[0]._replace(must_include=(other,))]
     sentence = trained.tokenizer.decode(generate([trained], required, Grids(3), settings)[0][0].tokens).split()
     assert words[0] not in sentence and other in sentence
+
+
+def test_captions_that_repeat_a_noun_or_a_word_are_decoded_again(trained):
+    inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(4)]
+    texts = ["a dog runs a dog", "a dog runs", "a a dog", "a man a bird"]
+    before = [[Hypothesis(tuple(trained.tokenizer.encode(text)), -1.0, -1.0, True)] for text in texts]
+    settings = DecodingSettings(beam_size=2, min_length=5, max_length=8, ban_unknown=True)
+    nothing = [frozenset[str]()] * 4
+    _, same = without_denied_words([trained], inputs, Grids(4), settings, before, nothing)
+    assert same == before
+    _, after = without_denied_words([trained], inputs, Grids(4), settings, before, nothing, ["dog", "cat", "man"])
+    assert [one is other for one, other in zip(before, after, strict=True)] == [False, True, False, True]
+    for (best, *_), _ in zip(after[::2], range(2), strict=True):
+        words = trained.tokenizer.decode(best.tokens).split()
+        assert all(words.count(word) <= 1 for word in ("dog", "cat", "man"))
+        assert all(a != b for a, b in pairwise(words))
+
+
+@pytest.mark.parametrize(
+    ("text", "main", "named"),
+    [
+        ("a dog runs", "dog", ["dog"]),
+        ("a man and a dog", "man", ["man", "dog"]),
+        ("a red shirt on a wall dog", "dog", ["shirt", "wall", "dog"]),  # clothing and scenes describe
+        ("a wall in a red shirt", "wall", ["wall", "shirt"]),
+        ("a hot dog runs", "hot dog", ["hot dog"]),
+        ("runs red", None, []),
+    ],
+)
+def test_the_main_thing_of_a_caption(text, main, named):
+    tokenizer = Tokenizer.train(
+        ["a red hot dog runs on and in the wall", "a man in a shirt"], TextSettings(min_count=1)
+    )
+    things = [("man", 0), ("dog", 0), ("hot dog", 0), ("wall", 1), ("shirt", 2), ("zebra", 0)]
+    nouns = CaptionNouns(tokenizer, [NamedThing(*one) for one in things])
+    tokens = tokenizer.encode(text)
+    assert nouns.main(tokens) == main and [one.word for one in nouns.of_caption(tokens)] == named
+    assert nouns.single == ("dog", "man", "shirt", "wall")
+
+
+@pytest.mark.parametrize("lang", ["en", "de", "zh"])
+def test_people_are_named_in_every_language(trained, lang):
+    words = PEOPLE_WORDS[lang]
+    tokenizer = Tokenizer.train([" ".join(words)], TextSettings(min_count=1, tokenise="unicode"))
+    data = trained.recipe.data.model_copy(update={"lang": lang})
+    model = trained._replace(tokenizer=tokenizer, recipe=trained.recipe.model_copy(update={"data": data}))
+    nouns = CaptionNouns.of(model)
+    assert len(set(words)) == len(words) and all(nouns.main(tokenizer.encode(word)) for word in words)
+
+
+def test_a_caption_of_what_the_classifier_does_not_see_has_less_evidence(trained, classifier):
+    nouns = CaptionNouns(trained.tokenizer, [NamedThing(word, 0) for word in ("dog", "cat", "man", "bird")])
+    image = {"grid": np.tile(np.array([0, 6, 0, 0, 0, 0], np.float16), (4, 1))}
+    tagger = Tagger(classifier, NOUNS)
+    captions = [trained.tokenizer.encode(text) for text in ("a cat sits", "a dog runs", "a man", "runs")]
+    cat, dog, man, nothing = thing_evidence(tagger, nouns, captions, [image] * 4)
+    assert cat["subject"] > 0 > dog["subject"] >= man["subject"] == nothing["subject"]
+    assert cat["unnamed_tag"] == 0 and dog["unnamed_tag"] == nothing["unnamed_tag"] > 0.5
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from limner.errors import SettingsError
 from limner.features.class_probabilities import ClassProbabilities, pooled_vector
 from limner.features.encoders.efficientnet import load_efficientnet
 from limner.features.encoders.load import load_backbone
-from limner.inference.tags import MIN_PROBABILITY, Tagger, require_tagger
+from limner.inference.tags import KINDS, MIN_PROBABILITY, People, Tag, Tagger, require_tagger
+from limner.runs.calibration import FeatureStatistics
 from limner.text.class_nouns import CLASSES, LANGUAGES, ClassNoun, class_nouns, plural
 
 
@@ -92,6 +93,36 @@ def test_words_are_denied_unless_their_nouns_or_a_phrase_with_them_is_probable()
     ]
     limits = {"dog": 0.1, "bird": 0.5, "eagle": 0.2}
     assert tagger.denied(images, limits) == [{"dog"}, {"bird", "eagle"}]
+
+
+def test_people_have_a_classifier_of_their_own():
+    statistics = FeatureStatistics(
+        np.zeros(2, np.float32), np.ones(2, np.float32), np.eye(2, dtype=np.float32), np.array([3, 0, 0], np.float32)
+    )
+    nouns = [ClassNoun("animal", (0,), ("dog",)), ClassNoun("animal", (1,), ("cat",))]
+    classifier = ClassProbabilities(np.eye(2, dtype=np.float32), np.zeros(2, np.float32))
+    tagger = Tagger(classifier, nouns, people=People(("man", "woman"), statistics))
+    images = [{"pooled": np.array(one, np.float32)} for one in ((6, 0), (-2, 4))]
+    found = tagger.word_probabilities(images, ["woman", "cat", "sky"])
+    np.testing.assert_allclose(found[:, 0], [1 / (1 + np.exp(-18)), 1 / (1 + np.exp(6))], rtol=1e-4)
+    assert found[0, 1] < 0.2 < 0.9 < found[1, 1] and not found[:, 2].any()
+    assert tagger.denied(images, {"woman": 0.5, "cat": 0.5}) == [{"cat"}, {"woman"}]
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ([("cup", 0.97, "drink"), ("bowl", 0.02, "household")], [("cup", 0.97)]),
+        ([("car", 0.4, "vehicle"), ("tram", 0.3, "vehicle"), ("dog", 0.1, "animal")], [("vehicle", 0.7)]),
+        ([("car", 0.3, "vehicle"), ("dog", 0.3, "animal")], []),
+        ([("clock", 0.3, "device"), ("phone", 0.3, "device")], []),  # a kind that people do not say
+    ],
+)
+def test_likely_tags_or_the_kind_of_thing(tags, expected):
+    tagger = Tagger(ClassProbabilities(np.eye(2, dtype=np.float32), np.zeros(2, np.float32)), [])
+    found = tagger.likely([Tag(*one) for one in tags])
+    assert [(one.word, pytest.approx(one.probability)) for one in found] == expected
+    assert all(len(names) == len(LANGUAGES) for names in KINDS.values())
 
 
 def test_classes_of_one_noun_are_summed():

@@ -18,7 +18,6 @@ from limner.storage.outputs import OutputStream, begins_with, claim_file
 
 if TYPE_CHECKING:
     from limner.inference.sentences import Caption
-    from limner.inference.tags import Tag
 
 CaptionFormat = Literal["text", "tsv", "csv", "jsonl", "json"]
 """Format of captions: `text` has the file and the caption, `tsv` and `csv` a header, `jsonl` one object per input, and
@@ -142,6 +141,8 @@ def _record(file: Path, result: list[Caption] | KeptCaption | LimnerError, colum
         record["tags"] = [
             {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
         ]
+    if perhaps := result[0].perhaps:
+        record["perhaps"] = [{"word": tag.word, "probability": tag.probability} for tag in perhaps]
     return record
 
 
@@ -166,9 +167,9 @@ def _lines(
 ) -> Iterator[str]:
     """Yield the lines of an input; the log-probability is part of the text where there are several captions.
 
-    In place of a caption of which the model is not sure, text says so, and tables have an empty one.
+    In place of a caption of which the model is not sure, text says so and names likely tags; tables have an empty one.
     """
-    from limner.inference.sentences import NOT_SURE
+    from limner.inference.sentences import format_tags
 
     if isinstance(result, KeptCaption):
         yield _row((str(file), 1, result.text, "", *(_origin(result) if c == "origin" else "" for c in columns)), kind)
@@ -177,7 +178,7 @@ def _lines(
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(result) > 1 else ()
             tags = (format_tags(one.tags),) if "tags" in columns else ()
-            yield tab_separated(file, one.text if one.is_sure else NOT_SURE, *log_prob, *tags) + "\n"
+            yield tab_separated(file, one.answer, *log_prob, *tags) + "\n"
         else:
             values = {
                 "confidence": "" if one.confidence is None else f"{one.confidence:.4f}",
@@ -186,11 +187,6 @@ def _lines(
             }
             text = one.text if one.is_sure else ""
             yield _row((str(file), rank, text, f"{one.log_prob:.4f}", *(values[name] for name in columns)), kind)
-
-
-def format_tags(tags: Sequence[Tag]) -> str:
-    """Return tags as text: 'dog 93 %, ball 7 %'."""
-    return ", ".join(f"{tag.word} {tag.probability:.0%}".replace("%", " %") for tag in tags)
 
 
 def _row(values: Sequence[object], kind: CaptionFormat) -> str:

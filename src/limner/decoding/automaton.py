@@ -1,16 +1,17 @@
-"""Finite-state machine of the words that a sentence must include, and of those that it must not.
+"""Finite-state machine of the words that a sentence must include, and tokens that it must not have.
 
 Anderson et al. (2017), "Guided Open Vocabulary Image Captioning with Constrained Beam Search",
 section 3.1: constraints are a conjunction of disjunctions. Each constraint is a set of alternatives, words or phrases,
 at least one of which must occur. An alternative is a sequence of tokens, so that phrases and subwords work alike.
-Excluded tokens lead to a state without an end.
+Banned tokens need no states: the search never generates them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from limner.errors import SettingsError
@@ -29,6 +30,24 @@ class WordBoundaries(NamedTuple):
     """Tokens that continue the word before them: subwords within a word, joiners of compounds."""
     joins: frozenset[int] = frozenset()
     """Those of them that are continued by the next word as well: joiners of compounds."""
+
+
+class Bans(NamedTuple):
+    """Tokens that a sentence must not have."""
+
+    excluded: frozenset[int] = frozenset()
+    """Tokens that it never has."""
+    once: frozenset[int] | None = None
+    """Tokens that it has once at most, where no token may follow itself either; None for no such rule."""
+
+    def allow(self, tokens: Sequence[int]) -> bool:
+        """Whether a sentence has no banned token."""
+        if not self.excluded.isdisjoint(tokens):
+            return False
+        if self.once is None:
+            return True
+        named = [token for token in tokens if token in self.once]
+        return len(named) == len(set(named)) and all(a != b for a, b in pairwise(tokens))
 
 
 class _Progress(NamedTuple):
@@ -56,20 +75,21 @@ class Automaton:
     after each of `tokens`."""
     distances: tuple[float, ...]
     """For each state the smallest number of tokens after which all constraints are satisfied; 0 where they are."""
+    bans: Bans
 
     @classmethod
     def build(
         cls,
         constraints: Sequence[Constraint],
         boundaries: WordBoundaries | None = None,
-        excluded: Collection[int] = (),
+        bans: Bans | None = None,
     ) -> Automaton:
         """Compile constraints; none of them give a machine of one state.
 
         Args:
             constraints: alternatives of each constraint, not empty.
             boundaries: tokens of the vocabulary that are not words of their own; None if every token is a word.
-            excluded: tokens that a sentence must not have.
+            bans: tokens that a sentence must not have; None for none.
 
         Raises:
             SettingsError: the machine needs more than `MAX_STATES` states.
@@ -79,7 +99,6 @@ class Automaton:
         assert all(map(all, alternatives)) and all(alternatives), "an alternative without tokens"
         used = {token for constraint in alternatives for one in constraint for token in one}
         tokens = (*sorted(used | boundaries.joins),) if constraints else ()
-        tokens += (*sorted(set(excluded) - set(tokens)),)
         start = _Progress(frozenset(range(len(alternatives))), frozenset(), joined=False)
         numbers, transitions = {start: 0}, list[tuple[int, ...]]()
         pending = [start]
@@ -99,15 +118,7 @@ class Automaton:
                 )
             transitions.append(tuple(numbers[one] for one in following))
         accepting = [state.open <= {number for number, rest in state.rests if not rest} for state in numbers]
-        if excluded:
-            dead = len(transitions)
-            columns = [False, False, *(token in excluded for token in tokens)]
-            transitions = [
-                tuple(dead if out else to for to, out in zip(row, columns, strict=True)) for row in transitions
-            ]
-            transitions.append((dead,) * len(columns))
-            accepting.append(False)
-        return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting))
+        return cls(boundaries, tokens, tuple(transitions), _distances(transitions, accepting), bans or Bans())
 
     @property
     def size(self) -> int:
@@ -128,7 +139,7 @@ class Automaton:
 
     def accepts(self, tokens: Sequence[int]) -> bool:
         """Whether a sentence satisfies all constraints."""
-        return not self.distances[self.after(tokens)]
+        return not self.distances[self.after(tokens)] and self.bans.allow(tokens)
 
 
 def _advance(

@@ -52,7 +52,8 @@ def beam_search(
         settings: decoding settings.
         prefixes: token ids that the sentence of each example starts with, without special tokens.
         trace: called with every step, for example a `BeamRecorder`.
-        constraints: for each example the machine of what its sentence must include; each state has a beam.
+        constraints: for each example the machine of what its sentence must include and must not have; each state has
+                a beam.
 
     Returns:
         Hypotheses of each example, best first; fewer than `n_best` only if there are no more.
@@ -97,7 +98,8 @@ class Search:
         prefix = pad_prefixes(prefixes, batch, settings.max_length, vocab_size)
         shared = int((prefix != SPECIAL_TOKENS.pad).sum(1).min())  # length of the shortest prefix: no choice so far
         self.settings, self.length, self._trace = settings, shared, trace
-        self._device, self._rules = batch.target_in.device, Rules(settings, prefix)
+        bans = [one.bans for one in constraints or ()]
+        self._device, self._rules = batch.target_in.device, Rules(settings, prefix, bans, vocab_size)
         self._select = _selection(batch, settings, prefix, shared, automata)
         constrained = [n for n, one in enumerate(automata or ()) if one.size > 1]
         self.results = RankedHypotheses(len(batch), settings, constrained)
@@ -128,7 +130,9 @@ class Search:
         beam, length = self.beam, self.length
         assert beam is not None, "a search that is done"
         log_probs = mean_log_probs(logits).view(*beam.total.shape, -1)  # (N, K, V)
-        choice = self._select(self._rules.apply(log_probs, beam.live, length), beam.total, beam.live, length)
+        choice = self._select(
+            self._rules.apply(log_probs, beam.live, beam.tokens[:, :, :length]), beam.total, beam.live, length
+        )
         if self._trace is not None:
             self._trace(beam, choice, length)
         keep = [n for n in self.results.add(choice, beam, length) if beam.live[n] not in self.left]

@@ -13,6 +13,7 @@ from limner.metrics.cider import CiderD
 BINS = 10
 """Number of bins of the expected calibration error."""
 _ROUNDS = 50
+_ENOUGH = 1e-6
 
 
 def fit_logistic(
@@ -28,16 +29,34 @@ def fit_logistic(
     names = list(evidence[0])
     values = np.array([[one[name] for name in names] for one in evidence])
     mean, deviation = values.mean(0), values.std(0) + 1e-9
-    inputs = np.column_stack([(values - mean) / deviation, np.ones(len(values))])
-    weights, ridge = np.zeros(len(names) + 1), penalty * np.diag([*[1.0] * len(names), 0.0])
-    for _ in range(_ROUNDS):
-        probability = 1 / (1 + np.exp(-inputs @ weights))
-        gradient = inputs.T @ (probability - np.asarray(events, float)) + ridge @ weights
-        hessian = (inputs * (probability * (1 - probability))[:, None]).T @ inputs + ridge
-        weights -= np.linalg.solve(hessian + 1e-9 * np.eye(len(weights)), gradient)
+    weights = newton((values - mean) / deviation, np.asarray(events, float), penalty)
     slopes = weights[:-1] / deviation
     coefficients = {name: float(slope) for name, slope in zip(names, slopes, strict=True)}
     return {**coefficients, CONSTANT: float(weights[-1] - slopes @ mean)}
+
+
+def newton(values: NDArray[np.float64], targets: NDArray[np.float64], penalty: float) -> NDArray[np.float64]:
+    """Fit a logistic regression by Newton's method.
+
+    Args:
+        values: standardised values, (N, D).
+        targets: events, or their frequencies, (N,).
+        penalty: weight of the squared coefficients, without the constant.
+
+    Returns:
+        Coefficients with the constant last, (D + 1,).
+    """
+    inputs = np.column_stack([values, np.ones(len(values))])
+    weights, ridge = np.zeros(inputs.shape[1]), penalty * np.diag([*[1.0] * values.shape[1], 0.0])
+    for _ in range(_ROUNDS):
+        probability = 1 / (1 + np.exp(-np.clip(inputs @ weights, -500, 500)))
+        gradient = inputs.T @ (probability - targets) + ridge @ weights
+        hessian = (inputs * (probability * (1 - probability))[:, None]).T @ inputs + ridge
+        change = np.linalg.solve(hessian + 1e-9 * np.eye(len(weights)), gradient)
+        weights -= change
+        if np.abs(change).max() < _ENOUGH:
+            break
+    return weights
 
 
 def expected_calibration_error(confidences: Sequence[float], events: Sequence[bool]) -> float:

@@ -10,7 +10,8 @@ from limner.data.examples import StoredFeatures
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import SettingsError
-from limner.inference.confidence import Confidence, confidences
+from limner.inference.caption_nouns import CaptionNouns
+from limner.inference.confidence import THINGS, Confidence, confidences, thing_evidence
 from limner.inference.sentences import Caption
 from limner.inference.tagged_captions import name_tags, without_denied_words
 from limner.inference.tags import Tag, Tagger
@@ -47,7 +48,12 @@ class CaptionRules:
     @cached_property
     def tagger(self) -> Tagger | None:
         """Classifier of what is in an image; None where the features are not those of a built-in backbone."""
-        return Tagger.of(self.trained, 0.0 if self.calibration is None else self.calibration.settings.background)
+        return Tagger.of(self.trained, self.calibration)
+
+    @cached_property
+    def nouns(self) -> CaptionNouns:
+        """Nouns of the language of the captions."""
+        return CaptionNouns.of(self.models[0])
 
     @property
     def names_tags(self) -> bool:
@@ -89,8 +95,9 @@ class CaptionRules:
             named: result of `named_tags`.
         """
         assert self.tagger is not None, "named_tags is None without a tagger"
-        denied = self.tagger.denied(features.take([one.item for one in inputs]), named.denied)
-        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied)
+        denied = self.tagger.denied(features.take([one.item for one in inputs]), named.denied, named.alone)
+        once = self.nouns.single if named.no_repeats else None
+        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied, once)
         return name_tags(self.models, found[0], features, settings, found[1], tags, named)
 
     def least_confidence(self, min_confidence: float | None) -> float:
@@ -121,8 +128,12 @@ class CaptionRules:
             captions: token ids of N captions, without special tokens.
             images: features of their images.
         """
-        assert self.calibration is not None, "has_confidence is false"
-        return confidences(self.models, captions, [image or {} for image in images], self.calibration)
+        settings = None if self.calibration is None else self.calibration.settings.confidence
+        assert self.calibration is not None and settings is not None, "has_confidence is false"
+        things = None
+        if THINGS & settings.caption.keys() and self.tagger is not None:
+            things = thing_evidence(self.tagger, self.nouns, captions, images)
+        return confidences(self.models, captions, [image or {} for image in images], self.calibration, things)
 
     def with_confidence(
         self, captions: list[list[Caption]], images: Sequence[StoredFeatures | None], min_confidence: float
@@ -132,13 +143,18 @@ class CaptionRules:
             return captions
         flat = [(caption.ids, image) for n_best, image in zip(captions, images, strict=True) for caption in n_best]
         computed = iter(self.confidences(*zip(*flat, strict=True)))
-        return [[_with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
+        return [[self._with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
 
+    def perhaps(self, tags: Sequence[Tag], is_sure: bool) -> tuple[Tag, ...]:
+        """Return the likely tags that are named in place of a caption of which the model is not sure; else none."""
+        return () if is_sure or self.tagger is None else self.tagger.likely(tags)
 
-def _with(caption: Caption, confidence: Confidence, min_confidence: float) -> Caption:
-    return caption._replace(
-        confidence=confidence.probability,
-        log_ratio=confidence.log_ratio,
-        words=confidence.words,
-        is_sure=confidence.probability >= min_confidence,
-    )
+    def _with(self, caption: Caption, confidence: Confidence, min_confidence: float) -> Caption:
+        is_sure = confidence.probability >= min_confidence
+        return caption._replace(
+            confidence=confidence.probability,
+            log_ratio=confidence.log_ratio,
+            words=confidence.words,
+            is_sure=is_sure,
+            perhaps=self.perhaps(caption.tags, is_sure),
+        )

@@ -293,7 +293,7 @@ class Captioner(TextGenerator):
         images = features.take([one.item for one in inputs])
         tags: list[tuple[Tag, ...]] = [()] * len(inputs)
         named = self.rules.named_tags(request.settings) if request.is_free else None
-        if (request.with_tags or named is not None) and self.rules.tagger is not None:
+        if (request.with_tags or named is not None or self.rules.has_confidence) and self.rules.tagger is not None:
             tags = self.rules.tagger(images)
         if named is not None:
             hypotheses = self.rules.name_tags(inputs, features, request.settings, hypotheses, tags, named)

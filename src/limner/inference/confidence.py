@@ -9,7 +9,11 @@ A caption of something that is no photograph can be probable. Whether an image i
 standardised by the training images: those of photographs lie mostly in the first principal directions of the training
 images, those of diagrams, text and noise mostly outside of them.
 
-Logistic regressions, fitted on the validation split (`pretrained/calibrate.py`), turn the evidence into probabilities:
+The classifier of the tags reads the same features, and is evidence as well: the probability that the main thing of the
+caption, its first noun, is in the image, and that of the best tag if the caption does not name it.
+
+Logistic regressions, fitted by `pretrained/calibrate.py` on the validation split and on photographs from elsewhere,
+turn the evidence into probabilities:
 
     confidence = P(photograph | features) P(event | evidence about the caption, photograph)
 """
@@ -28,12 +32,18 @@ from torch import Tensor
 from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.beam_search import mean_log_probs
 from limner.features.class_probabilities import pooled_vector
+from limner.inference.caption_nouns import CaptionNouns
+from limner.inference.tags import Tagger
 from limner.models.protocols import Model, device_of
 from limner.runs.calibration import FeatureStatistics, StoredCalibration
 from limner.runs.trained_model import TrainedModel
 
 CONSTANT = "constant"
 """Name of the intercept among the coefficients."""
+THINGS = frozenset({"subject", "unnamed_tag"})
+"""Names of the evidence of the classifier about what a caption names; see `thing_evidence`."""
+LEAST_PROBABILITY = 0.01
+"""Smallest probability, and distance from 1, of which the evidence is the log-odds."""
 
 
 class WordEvidence(NamedTuple):
@@ -112,8 +122,36 @@ def word_evidence_at(words: WordEvidence, position: int) -> dict[str, float]:
 
 
 def image_evidence(image: StoredFeatures, statistics: FeatureStatistics) -> dict[str, float]:
-    """Return the evidence that an image is a photograph, by name."""
+    """Return the evidence that an image is a photograph like those of the training, by name."""
     return {"outside": statistics.outside(pooled_vector(image))}
+
+
+def thing_evidence(
+    tagger: Tagger, nouns: CaptionNouns, captions: Sequence[Sequence[int]], images: Sequence[StoredFeatures | None]
+) -> list[dict[str, float]]:
+    """Return the evidence of a classifier about what captions name, by name.
+
+    Args:
+        tagger: classifier of what is in an image.
+        nouns: nouns of the language of the captions.
+        captions: token ids of N captions, without special tokens.
+        images: features of their images.
+    """
+    named = [[one.word for one in nouns.of_caption(caption)] for caption in captions]
+    subjects = [nouns.main(caption) or "" for caption in captions]
+    words = sorted(set(subjects))
+    probabilities = tagger.word_probabilities(images, words)
+    found = []
+    for row, (subject, own, tags) in enumerate(zip(subjects, named, tagger(images), strict=True)):
+        probability = min(1 - LEAST_PROBABILITY, max(LEAST_PROBABILITY, probabilities[row, words.index(subject)]))
+        missed = bool(tags) and not set(own) & {part for word in tags[0].words for part in (word, *word.split())}
+        found.append(
+            {
+                "subject": math.log(probability / (1 - probability)),
+                "unnamed_tag": tags[0].probability if missed else 0.0,
+            }
+        )
+    return found
 
 
 def logistic(coefficients: Mapping[str, float], evidence: Mapping[str, float]) -> float:
@@ -137,6 +175,7 @@ def confidences(
     captions: Sequence[Sequence[int]],
     images: Sequence[StoredFeatures],
     calibration: StoredCalibration,
+    things: Sequence[Mapping[str, float]] | None = None,
 ) -> list[Confidence]:
     """Compute the confidence of captions.
 
@@ -145,14 +184,17 @@ def confidences(
         captions: token ids of N captions, without special tokens.
         images: features of their images.
         calibration: calibration of the confidence, of the first model.
+        things: result of `thing_evidence`, where the calibration needs it.
     """
     settings, tokenizer = calibration.settings.confidence, models[0].tokenizer
     assert settings is not None, "a calibration without confidence"
     mean = mean_image(calibration.statistics.mean, [spec.kind for spec in models[0].config.features])
     found = []
     evidence = word_evidence([one.model for one in models], captions, images, mean)
-    for caption, words, image in zip(captions, evidence, images, strict=True):
-        photograph = logistic(settings.photograph, image_evidence(image, calibration.statistics))
+    more: Sequence[Mapping[str, float]] = [{}] * len(captions) if things is None else things
+    for caption, words, image, own in zip(captions, evidence, images, more, strict=True):
+        of_image = image_evidence(image, calibration.statistics)
+        photograph = logistic(settings.photograph, of_image)
         each = tuple(
             WordConfidence(
                 tokenizer.spelling(token),
@@ -161,6 +203,6 @@ def confidences(
             )
             for position, token in enumerate(caption)
         )
-        probability = photograph * logistic(settings.caption, caption_evidence(words))
+        probability = photograph * logistic(settings.caption, {**caption_evidence(words), **of_image, **own})
         found.append(Confidence(probability, float(words.log_ratio.sum()), each))
     return found

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import cast
 
-from limner.decoding.automaton import Automaton, WordBoundaries
+from limner.decoding.automaton import Automaton, Bans, WordBoundaries
 from limner.errors import SettingsError
 from limner.text.compounds import JOINER
 from limner.text.tokenizer import Tokenizer
@@ -51,14 +51,21 @@ def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, coun
     return inputs
 
 
-def compile_words(tokenizer: Tokenizer, words: Sequence[str], excluded: Sequence[str] = ()) -> Automaton:
-    """Return the machine of the sentences that include words and have none of others, each of which is one token.
+def compile_words(
+    tokenizer: Tokenizer, words: Sequence[str], excluded: Sequence[str] = (), once: Sequence[str] | None = None
+) -> Automaton:
+    """Return the machine of the sentences that include words; errors are those of `words_of_inputs`.
 
-    Errors are those of `words_of_inputs`.
+    Args:
+        tokenizer: vocabulary of the sentences.
+        words: words or phrases that they include.
+        excluded: words that they do not have, each one token.
+        once: words that they have once at most, each one token, while no token follows itself; None for no such rule.
     """
     constraints = [[tokenizer.encode(one) for one in _known(tokenizer, text)] for text in words]
-    banned = {token for word in excluded for token in tokenizer.encode(word)}
-    return Automaton.build(constraints, _boundaries(tokenizer), banned)
+    banned = frozenset(token for word in excluded for token in tokenizer.encode(word))
+    single = None if once is None else frozenset(token for word in once for token in tokenizer.encode(word))
+    return Automaton.build(constraints, _boundaries(tokenizer), Bans(banned, single))
 
 
 def _known(tokenizer: Tokenizer, text: str) -> list[str]:

@@ -57,6 +57,13 @@ class Caption(NamedTuple):
     """Confidence of each word; empty for a model without calibration."""
     is_sure: bool = True
     """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
+    perhaps: tuple[Tag, ...] = ()
+    """Likely tags, or the likely kind of thing, in place of a caption of which the model is not sure; else empty."""
+
+    @property
+    def answer(self) -> str:
+        """The text, or what is said in its place where the model is not sure: 'not sure; perhaps: cup 97 %'."""
+        return self.text if self.is_sure else unsure_text(self.perhaps)
 
 
 class Translation(NamedTuple):
@@ -110,6 +117,16 @@ def images_of_sentences(
             f"{counted(len(sentences), 'sentence')}"
         )
     return images
+
+
+def unsure_text(perhaps: Sequence[Tag]) -> str:
+    """Return the text in place of a caption of which the model is not sure, with the likely tags."""
+    return f"{NOT_SURE}; perhaps: {format_tags(perhaps)}" if perhaps else NOT_SURE
+
+
+def format_tags(tags: Iterable[Tag]) -> str:
+    """Return tags as text: 'dog 93 %, ball 7 %'."""
+    return ", ".join(f"{tag.word} {tag.probability:.0%}".replace("%", " %") for tag in tags)
 
 
 def require_source_length(row: int, count: int) -> None:

@@ -4,8 +4,8 @@ Captions are decoded without constraints first. Those that do not name the most 
 its synonyms, are decoded once more by constrained beam search, as long as the tag is probable enough. The new caption
 is taken unless naming the tag costs too much of the log-probability; a certain tag may cost anything. An animal or
 another thing that is usually a subject may start the caption instead, where this costs little more. Before all this,
-captions with a word that the classifier denies are decoded again without it. Thresholds are those of the run's
-calibration.
+captions with a word that the classifier denies are decoded again without it, and those that repeat a noun, or any word
+at once, without the repetition. Thresholds are those of the run's calibration.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.inference.generate import generate
 from limner.inference.must_include import SEPARATOR, compile_words
-from limner.inference.tags import Tag
+from limner.inference.tags import SUBJECT_KINDS, Tag
 from limner.inference.unseen_words import LOG_ODDS, is_known_word, known_words
 from limner.runs.calibration import TagCalibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.tokenizer import Tokenizer
 
-SUBJECT_KINDS = frozenset({"animal", "vehicle", "food", "drink", "household", "device"})
-"""Kinds of things with which a caption may start."""
 ARTICLES = {"en": ("a", "an"), "de": ("ein", "eine")}
 """Articles before a subject by language, of which the most probable is taken; other languages have no such captions."""
 
@@ -36,8 +34,9 @@ def without_denied_words(
     settings: DecodingSettings,
     hypotheses: Sequence[list[Hypothesis]],
     denied: Sequence[frozenset[str]],
+    once: Sequence[str] | None = None,
 ) -> tuple[list[GenerationInput], list[list[Hypothesis]]]:
-    """Decode captions again that have denied words.
+    """Decode captions again that have denied words, or words too often.
 
     Args:
         models: one model, or several as an ensemble.
@@ -46,21 +45,23 @@ def without_denied_words(
         settings: decoding settings without sampling.
         hypotheses: hypotheses of each input without constraints, best first.
         denied: words that the caption of each image must not have.
+        once: words that captions have once at most; see `GenerationInput.once`.
 
     Returns:
-        The inputs, which exclude the denied words, and the hypotheses.
+        The inputs with these constraints, and the hypotheses.
     """
     tokenizer = models[0].tokenizer
-    token_of = {
-        word: tokenizer.encode(word)[0] for word in frozenset().union(*denied) if is_known_word(tokenizer, word)
-    }
+    known = {word for word in frozenset().union(*denied) if is_known_word(tokenizer, word)}
+    single = None if once is None else tuple(once)
     inputs = [
-        one._replace(excluded=tuple(sorted(words & token_of.keys()))) for one, words in zip(inputs, denied, strict=True)
+        one._replace(excluded=tuple(sorted(words & known)), once=single)
+        for one, words in zip(inputs, denied, strict=True)
     ]
+    machines = {one.constraints: compile_words(tokenizer, *one.constraints) for one in inputs}
     rows = [
         row
         for row, (one, n_best) in enumerate(zip(inputs, hypotheses, strict=True))
-        if any(token_of[word] in n_best[0].tokens for word in one.excluded)
+        if not machines[one.constraints].accepts(n_best[0].tokens)
     ]
     result = list(hypotheses)
     decoded = generate(models, [inputs[row] for row in rows], features, settings)

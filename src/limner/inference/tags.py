@@ -10,14 +10,30 @@ from numpy.typing import NDArray
 
 from limner.data.examples import StoredFeatures
 from limner.errors import SettingsError
-from limner.features.class_probabilities import ClassProbabilities
+from limner.features.class_probabilities import ClassProbabilities, pooled_vector
+from limner.runs.calibration import FeatureStatistics, StoredCalibration
 from limner.runs.trained_model import TrainedModel
 from limner.text.class_nouns import LANGUAGES, ClassNoun, class_nouns
+from limner.text.people_words import PEOPLE_WORDS
 
 SHOWN = 5
 """Maximum number of tags of an image."""
 MIN_PROBABILITY = 0.05
 """Probability below which a noun is no tag."""
+LIKELY = 0.5
+"""Probability from which a tag is named in place of a caption of which the model is not sure."""
+KINDS = {
+    "animal": ("animal", "Tier", "动物"),
+    "vehicle": ("vehicle", "Fahrzeug", "交通工具"),
+    "food": ("food", "Essen", "食物"),
+    "plant": ("plant", "Pflanze", "植物"),
+    "building": ("building", "Gebäude", "建筑"),
+    "furniture": ("furniture", "Möbel", "家具"),
+    "instrument": ("musical instrument", "Musikinstrument", "乐器"),
+}
+"""Nouns of kinds of things in the order of `LANGUAGES`."""
+SUBJECT_KINDS = frozenset({"animal", "vehicle", "food", "drink", "household", "device"})
+"""Kinds of things with which a caption may start."""
 
 
 class Tag(NamedTuple):
@@ -33,35 +49,66 @@ class Tag(NamedTuple):
     """All words that name the thing; a sentence with one of them mentions it."""
 
 
+class People:
+    """Classifier of people, fitted on what people mention in the captions of the training images."""
+
+    def __init__(self, words: Sequence[str], statistics: FeatureStatistics) -> None:
+        """Create the classifier.
+
+        Args:
+            words: words that name people.
+            statistics: statistics of the features with the regression.
+        """
+        self.words, self._statistics = frozenset(words), statistics
+
+    def __call__(self, features: Sequence[StoredFeatures | None]) -> NDArray[np.float64]:
+        """Compute the probability (B,) of people in images."""
+        empty = np.zeros_like(self._statistics.mean)
+        vectors = [empty if one is None else pooled_vector(one) for one in features]
+        return self._statistics.people_probability(np.stack(vectors))
+
+
 class Tagger:
     """Computes the tags of images from their features."""
 
-    def __init__(self, classifier: ClassProbabilities, nouns: Sequence[ClassNoun], background: float = 0.0) -> None:
+    def __init__(
+        self,
+        classifier: ClassProbabilities,
+        nouns: Sequence[ClassNoun],
+        background: float = 0.0,
+        people: People | None = None,
+        lang: str = "en",
+    ) -> None:
         """Combine a classifier with the nouns of its classes.
 
         Args:
             classifier: classifier of the features.
             nouns: nouns of its classes.
             background: probability that every class has in every image; it is subtracted, and the rest is normalised.
+            people: classifier of people, of whom the other has no class; None without one.
+            lang: language of the nouns.
         """
         self.classifier, self.nouns, self.background = classifier, tuple(nouns), background
+        self.people, self.lang = people, lang
         self._noun_of_class = np.zeros(len(classifier.bias), int)
         for number, noun in enumerate(self.nouns):
             self._noun_of_class[list(noun.classes)] = number
 
     @classmethod
-    def of(cls, model: TrainedModel, background: float = 0.0) -> Self | None:
+    def of(cls, model: TrainedModel, calibration: StoredCalibration | None = None) -> Self | None:
         """Create the tagger of the features that a captioner reads; None where the backbone has no classifier.
 
         The nouns are English where there are none of the language of the captions.
         """
         classifier = ClassProbabilities.of(model.config.features)
-        lang = model.recipe.data.lang
-        return (
-            None
-            if classifier is None
-            else cls(classifier, class_nouns(lang if lang in LANGUAGES else "en"), background)
-        )
+        if classifier is None:
+            return None
+        lang = model.recipe.data.lang if model.recipe.data.lang in LANGUAGES else "en"
+        nouns = class_nouns(lang)
+        if calibration is None:
+            return cls(classifier, nouns, lang=lang)
+        people = People(PEOPLE_WORDS[lang], calibration.statistics)
+        return cls(classifier, nouns, calibration.settings.background, people, lang)
 
     def __call__(self, features: Sequence[StoredFeatures | None]) -> list[tuple[Tag, ...]]:
         """Return the most probable tags of each image, by descending probability."""
@@ -73,16 +120,40 @@ class Tagger:
         by_class /= np.maximum(by_class.sum(1, keepdims=True), 1e-9)
         return np.stack([np.bincount(self._noun_of_class, row, len(self.nouns)) for row in by_class])
 
+    def word_probabilities(
+        self, features: Sequence[StoredFeatures | None], words: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Compute the probability that what each word names is in each image, (B, W); 0 for other words."""
+        by_noun, found = self.probabilities(features), np.zeros((len(features), len(words)))
+        nouns: dict[str, list[int]] = {}
+        for number, noun in enumerate(self.nouns):
+            for word in noun.words:
+                nouns.setdefault(word, []).append(number)
+        people = None if self.people is None else self.people(features)
+        for column, word in enumerate(words):
+            if people is not None and self.people is not None and word in self.people.words:
+                found[:, column] = people
+            elif word in nouns:
+                found[:, column] = by_noun[:, nouns[word]].sum(1)
+        return found
+
     def denied(
-        self, features: Sequence[StoredFeatures | None], thresholds: Mapping[str, float]
+        self, features: Sequence[StoredFeatures | None], thresholds: Mapping[str, float], alone: float = 0.0
     ) -> list[frozenset[str]]:
-        """Return the words of each image whose nouns have a probability below their thresholds.
+        """Return the words of each image that have a probability below their thresholds.
 
         Words of probable nouns are not among them, nor are those of their phrases ('hot dog').
+
+        Args:
+            features: features of the images.
+            thresholds: probability of each word.
+            alone: probability of people below which the words for people are among them if a thing that is usually a
+                subject is likely.
         """
-        nouns = {word: [n for n, noun in enumerate(self.nouns) if word in noun.words] for word in thresholds}
+        words = list(thresholds)
+        low = self.word_probabilities(features, words) < np.array([thresholds[word] for word in words])
         found = []
-        for row in self.probabilities(features):
+        for row, below in zip(self.probabilities(features), low, strict=True):
             seen = {
                 part
                 for noun, probability in zip(self.nouns, row, strict=True)
@@ -90,9 +161,32 @@ class Tagger:
                 for phrase in noun.words
                 for part in phrase.split()
             }
-            low = {word for word, limit in thresholds.items() if row[nouns[word]].sum() < limit}
-            found.append(frozenset(low - seen))
-        return found
+            found.append(frozenset({word for word, one in zip(words, below, strict=True) if one} - seen))
+        if self.people is None or not alone:
+            return found
+        return [
+            one | self.people.words if probability < alone and _has_subject(tags) else one
+            for one, probability, tags in zip(found, self.people(features), self(features), strict=True)
+        ]
+
+    def likely(self, tags: Sequence[Tag]) -> tuple[Tag, ...]:
+        """Return the tags that are likely, or the kind of thing that is where no single one is.
+
+        Args:
+            tags: tags of an image, best first.
+        """
+        sure = tuple(tag for tag in tags if tag.probability >= LIKELY)
+        if sure:
+            return sure
+        of_kinds = dict.fromkeys((tag.kind for tag in tags), 0.0)
+        for tag in tags:
+            of_kinds[tag.kind] += tag.probability
+        column = LANGUAGES.index(self.lang)
+        return tuple(
+            Tag(KINDS[kind][column], probability, kind)
+            for kind, probability in of_kinds.items()
+            if probability >= LIKELY and kind in KINDS
+        )
 
     def _tags(self, probabilities: NDArray[np.float64]) -> tuple[Tag, ...]:
         order = np.argsort(-probabilities, kind="stable")[:SHOWN]
@@ -101,6 +195,11 @@ class Tagger:
             for number, noun in ((number, self.nouns[number]) for number in order.tolist())
             if probabilities[number] >= MIN_PROBABILITY
         )
+
+
+def _has_subject(tags: Sequence[Tag]) -> bool:
+    """Whether the best tag is likely and usually a subject."""
+    return bool(tags) and tags[0].probability >= LIKELY and tags[0].kind in SUBJECT_KINDS
 
 
 def require_tagger(tagger: Tagger | None) -> Tagger:

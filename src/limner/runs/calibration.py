@@ -46,7 +46,11 @@ class TagCalibration(Settings):
     """Largest log-probability per token that a caption may lose by starting with the tag instead of naming it where the
     search does; null for captions that never start with it."""
     denied: dict[str, Probability] = Field(default_factory=dict)
-    """For words the probability of their nouns below which captions do not have them."""
+    """For words the probability of what they name below which captions do not have them."""
+    alone: Probability = 0.0
+    """Probability of people below which captions have none if a thing that is usually a subject is likely."""
+    no_repeats: bool = False
+    """Whether captions have each noun once at most, and no word that follows itself."""
 
 
 class ConfidenceCalibration(Settings):
@@ -83,13 +87,20 @@ class FeatureStatistics(NamedTuple):
     mean: NDArray[np.float32]  # (D,)
     deviation: NDArray[np.float32]  # (D,): standard deviation
     directions: NDArray[np.float32]  # (K, D): first principal directions of the standardised features
+    people: NDArray[np.float32]  # (D + 1,): logistic regression of people on the standardised features, constant last
 
     @classmethod
     def of(cls, vectors: NDArray[np.float32], directions: int = 64) -> Self:
-        """Compute the statistics of vectors (N, D)."""
+        """Compute the statistics of vectors (N, D), without a regression of people."""
         mean, deviation = vectors.mean(0), vectors.std(0) + 1e-3
         _, _, rows = np.linalg.svd((vectors - mean) / deviation, full_matrices=False)
-        return cls(mean, deviation, rows[:directions])
+        return cls(mean, deviation, rows[:directions], np.zeros(vectors.shape[1] + 1, np.float32))
+
+    def people_probability(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Compute the probability (B,) that a person would mention people, of vectors (B, D)."""
+        values = (vectors - self.mean) / self.deviation @ self.people[:-1] + self.people[-1]
+        probabilities: NDArray[np.float64] = 1 / (1 + np.exp(-np.clip(values.astype(float), -30, 30)))
+        return probabilities
 
     def outside(self, vector: NDArray[np.float32]) -> float:
         """Compute the share of the squared norm of a standardised vector (D,) outside of the principal directions."""

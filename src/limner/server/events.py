@@ -46,11 +46,13 @@ class GeneratedSentence(NamedTuple):
     """Calibrated confidence, where the model has one."""
     is_sure: bool = True
     """False where the confidence is below `min_confidence`."""
+    unsure: str = NOT_SURE
+    """What is answered in place of the text where the model is not sure."""
 
     @property
     def answer(self) -> str:
-        """The text, or 'not sure', for interfaces that have no field for it."""
-        return self.text if self.is_sure else NOT_SURE
+        """The text, or 'not sure' with likely tags, for interfaces that have no field for it."""
+        return self.text if self.is_sure else self.unsure
 
 
 class TokenEvent(NamedTuple):

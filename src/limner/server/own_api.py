@@ -149,7 +149,9 @@ def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
 
 def sentence_body(one: GeneratedSentence) -> SentenceBody:
     """Return a sentence for a response."""
-    return SentenceBody.model_validate({**one._asdict(), "tokens": [token._asdict() for token in one.tokens]})
+    return SentenceBody.model_validate(
+        {**one._asdict(), "answer": one.answer, "tokens": [token._asdict() for token in one.tokens]}
+    )
 
 
 @router.post(

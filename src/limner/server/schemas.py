@@ -122,6 +122,8 @@ class SentenceBody(BaseModel):
     """A generated sentence."""
 
     text: str
+    answer: str
+    """The text, or 'not sure' with likely tags where the confidence is below `min_confidence`."""
     log_prob: float
     score: float
     ended: bool

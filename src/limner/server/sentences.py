@@ -12,6 +12,7 @@ from limner.data.examples import collate
 from limner.decoding.ranking import Hypothesis
 from limner.inference.captioner import Captioner
 from limner.inference.confidence import Confidence
+from limner.inference.sentences import unsure_text
 from limner.models.protocols import device_of
 from limner.server.events import GeneratedSentence, GeneratedToken, ProbableToken
 from limner.server.jobs import Job
@@ -106,8 +107,16 @@ def make_sentences(
             n_best, attention, probable_tokens(job, tokens), itertools.islice(confidences, len(tokens)), strict=True
         )
         sentences = (make_sentence(generator.tokenizer, *row, min_confidence=job.min_confidence) for row in rows)
-        found.append(tuple(sentences))
+        found.append(tuple(_with_likely_tags(job, one) for one in sentences))
     return found
+
+
+def _with_likely_tags(job: Job, one: GeneratedSentence) -> GeneratedSentence:
+    """Add what is answered in place of a caption of which the model is not sure."""
+    generator = job.request.generator
+    if one.is_sure or not isinstance(generator, Captioner):
+        return one
+    return one._replace(unsure=unsure_text(generator.rules.perhaps(job.tags, one.is_sure)))
 
 
 def make_sentence(

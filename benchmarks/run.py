@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from constrained import constrained_captions
 from folders import folders
 from limner.data.examples import Batch, Example, collate, collate_features
 from limner.decoding.beam_search import beam_search
@@ -401,6 +402,7 @@ def dense_captions() -> None:
 
 BENCHMARKS = {
     "captions": captions,
+    "constrained_captions": constrained_captions,
     "all_pairs": all_pairs,
     "additive_all_pairs": additive_all_pairs,
     "features": features,

@@ -46,7 +46,7 @@ DECODING = [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"sample": {"seed":
 class SeesBlue:
     """A classifier that sees blue in images that are not white."""
 
-    def denied(self, features, words):
+    def denied(self, features, words, alone):
         return [frozenset()] * len(features)
 
     def likely(self, tags):

@@ -2,15 +2,20 @@
 
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from test_beam_search import BOS, EOS, PAD, UNK, VOCAB, Chain, images
 
+from limner.cli import beam
 from limner.decoding.beam_search import beam_search
 from limner.decoding.beam_tree import BeamRecorder
+from limner.decoding.ranking import Hypothesis
 from limner.decoding.sampling import SampleRecorder
 from limner.decoding.settings import DecodingSettings, SampleSettings
+from limner.inference.sentences import Caption
 
 
 def search_by_lists(image, settings):
@@ -188,3 +193,12 @@ def test_samples_are_recorded_in_order_after_the_greedy_sentence(max_length):
         assert sorted(rows) == sorted(one._replace(totals=()) for one in hypotheses)
         assert rows[0] == best._replace(totals=())
         assert rows[1:] == plain[1:], "the greedy sentence changes no draw"
+
+
+@pytest.mark.parametrize(("tokens", "notes"), [((5, 6), 0), ((7,), 1)])
+def test_a_note_says_when_tags_change_the_caption(tokens, notes, capsys):
+    described = [[Caption("a turtle on a wall", -1.0, -1.0, (5, 6))]]
+    captioner = SimpleNamespace(describe=lambda images, **options: described)
+    beam._note_of_tags(captioner, Path("a.jpg"), Hypothesis(tokens, -1.0, -1.0, True), {})
+    printed = capsys.readouterr().err
+    assert printed.count("'a turtle on a wall'") == printed.count("\n") == notes

@@ -12,8 +12,16 @@ import xxhash
 
 import limner.runtime
 from limner.errors import LimnerError, RunError, SettingsError
-from limner.export.folder import export
+from limner.export.folder import export, left_out
 from limner.inference.captioner import Captioner
+from limner.runs.calibration import (
+    Calibration,
+    FeatureStatistics,
+    StoredCalibration,
+    TagCalibration,
+    save_calibration,
+)
+from limner.runs.trained_model import sha256
 from limner.runtime.manifest import MANIFEST, file_checksum, read_manifest
 from limner.storage.json_text import to_json
 
@@ -115,6 +123,16 @@ def test_an_unreadable_image_does_not_stop_the_others(exported, images, tmp_path
     (tmp_path / "broken.png").write_bytes(b"no image")
     results = list(limner.runtime.load(exported).describe_each([images[0], tmp_path / "broken.png", images[1]]))
     assert [isinstance(result, LimnerError) for _, result in results] == [False, True, False]
+
+
+def test_what_a_calibration_adds_is_named(trained, tmp_path):
+    assert left_out(trained) == ()
+    run = shutil.copytree(trained, tmp_path / "run")
+    statistics = FeatureStatistics(*(np.ones(4, np.float32) for _ in FeatureStatistics._fields))
+    tags = TagCalibration(threshold=0.5, max_loss=1, certain=0.9)
+    settings = Calibration(weights_sha256=sha256(run / "model.safetensors"), tags=tags)
+    save_calibration(run, StoredCalibration(settings, statistics))
+    assert left_out(run) == ("tags in captions and denied words",)
 
 
 def test_a_run_is_exported_over_an_export_and_over_nothing_else(trained, own, tmp_path):

@@ -105,10 +105,10 @@ def export(run: Path | str, out: Path | str, *, backbone: str | None = None) -> 
     card = {CARD: read_bytes(run / CARD)} if (run / CARD).is_file() else {}
     _write_folder(out, files | card, _manifest(trained, recorded, files, network, reason))
     sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
-    return Export(out, sizes, difference, reason, _left_out(run))
+    return Export(out, sizes, difference, reason, left_out(run))
 
 
-def _left_out(run: Path) -> tuple[str, ...]:
+def left_out(run: Path) -> tuple[str, ...]:
     """Name what the calibration of a run adds to its captions, which the runtime does not compute."""
     calibration = load_calibration(run)
     if calibration is None:

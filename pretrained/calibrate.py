@@ -129,7 +129,7 @@ class Work:
         self.features = FeatureStore.open(collection, self.plain.recipe.features.tables, cache_mib=256)
         self.tagger: Tagger = require_tagger(Tagger.of(self.plain))
         self.model = with_unseen_nouns(self.plain, self.tagger.nouns, self.tagger.classifier)
-        self.train = collection.items("train")
+        self.train = self.items("train")
         self._pooled: dict[str, dict[str, np.ndarray]] = {}
         self.vectors = self.pooled(self.train)
         self.statistics = FeatureStatistics.of(self.vectors)
@@ -155,7 +155,7 @@ class Work:
         target = shares(self.train)
         rows = np.flatnonzero(~np.isnan(target))
         fitted = newton(((self.vectors - mean) / deviation)[rows].astype(float), target[rows], PEOPLE_PENALTY)
-        val = self.collection.items("val")
+        val = self.items("val")
         seen, said = self.statistics._replace(people=fitted).people_probability(self.pooled(val)), shares(val)
         known = ~np.isnan(said)
         print(f"people in validation images: AUC {auc(seen[known], said[known] >= 0.4):.3f}")
@@ -170,6 +170,11 @@ class Work:
             vectors = np.stack([pooled_vector(one) for part in parts for one in part])
             self._pooled[split] = dict(zip((item.id for item in whole), vectors, strict=True))
         return np.stack([self._pooled[split][item.id] for item in items])
+
+    def items(self, split: str) -> list[Item]:
+        """Return the items of a split that have captions in the language of the run."""
+        lang = self.plain.recipe.data.lang
+        return [item for item in self.collection.items(split) if item.texts(lang)]
 
     def take(self, items: Sequence[Item]) -> list[StoredFeatures]:
         """Return the features of items, all of which have some."""
@@ -205,7 +210,7 @@ class Work:
 
     def choose_background(self) -> float:
         """Choose the background with which the probability of the best tag predicts best that a person names it."""
-        items = self.collection.items("val")
+        items = self.items("val")
         spoken = self.spoken(items)
         losses = {}
         for background in BACKGROUNDS:
@@ -258,7 +263,7 @@ class Work:
 
     def choose_denied(self, plain: Hypotheses) -> dict[str, float]:
         """Choose the largest share of `denied_words` with which validation CIDEr does not fall."""
-        items = self.collection.items("val")
+        items = self.items("val")
         before, chosen = self.scores(self.texts(plain), items).mean(), dict[str, float]()
         for share in SHARES_DENIED:
             limits = self.denied_words(share)
@@ -272,7 +277,7 @@ class Work:
 
     def choose_people(self, plain: Hypotheses, denied: dict[str, float], no_repeats: bool) -> dict[str, float]:
         """Add the words for people with the highest threshold with which validation CIDEr does not fall."""
-        items = self.collection.items("val")
+        items = self.items("val")
         before = self.scores(self.texts(self.without_denied(items, plain, denied, no_repeats)[1]), items).mean()
         chosen = denied
         words = [
@@ -300,7 +305,7 @@ class Work:
 
         It may use up what the rules before have gained.
         """
-        items = self.collection.items("val")
+        items = self.items("val")
         before, chosen = self.scores(self.texts(plain), items).mean(), 0.0
         for alone in ALONE:
             _, changed = self.without_denied(items, plain, denied, no_repeats, alone)
@@ -313,7 +318,7 @@ class Work:
 
     def choose_repeats(self, plain: Hypotheses, denied: dict[str, float]) -> bool:
         """Choose whether captions repeat nouns and words: not if validation CIDEr does not fall without."""
-        items = self.collection.items("val")
+        items = self.items("val")
         before = self.scores(self.texts(self.without_denied(items, plain, denied)[1]), items).mean()
         _, changed = self.without_denied(items, plain, denied, no_repeats=True)
         after = self.scores(self.texts(changed), items).mean()
@@ -324,7 +329,7 @@ class Work:
         """Choose what captions must not have and must name: nouns on the training split, thresholds on validation."""
         self.tagger.background = self.choose_background()
         left_out = self.nouns_nobody_uses()
-        items = self.collection.items("val")
+        items = self.items("val")
         decoded = self.decode(items)
         denied = self.choose_denied(decoded)
         no_repeats = self.choose_repeats(decoded, denied)
@@ -500,13 +505,7 @@ class Work:
 
     def fit_confidence(self, tags: TagCalibration | None, folder: Path | None) -> StoredCalibration:
         """Fit the regressions on the validation split, on photographs from elsewhere and on generated images."""
-        items = [
-            item
-            for item, own in zip(
-                self.collection.items("val"), self.references(self.collection.items("val")), strict=True
-            )
-            if own
-        ]
+        items = self.items("val")
         captions = self.final_captions(items, tags)
         images = self.take(items)
         of_captions, words = self.caption_evidence(captions, images)
@@ -577,7 +576,7 @@ class Work:
         """Measure captions with and without tags, and the confidence, on a split and on generated images."""
         settings = calibration.settings.confidence
         assert settings is not None
-        items = self.collection.items(split)
+        items = self.items(split)
         plain = self.texts(self.decode(items))
         captions = self.final_captions(items, calibration.settings.tags)
         texts = [self.model.tokenizer.decode(one.tokens) for one in captions]

@@ -12,6 +12,7 @@ import contextlib
 import io
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
@@ -29,8 +30,14 @@ from PIL import Image
 
 from measuring import real_data, report
 
-SECONDS = 12.0
-"""Length of a measurement."""
+SECONDS = float(os.environ.get("LIMNER_BENCH_SECONDS", "12"))
+"""Length of a measurement; other ones are shorter in proportion."""
+REQUESTS = int(os.environ.get("LIMNER_BENCH_REQUESTS", "10000"))
+"""Requests of the measurement of memory."""
+TIMEOUT = 600
+"""Seconds after which a request counts as not answered: those of 512 clients wait long on a slow machine."""
+REFUSED = 503
+"""Status of requests that arrive while the service stops."""
 CLIENTS = (1, 8, 64, 512)
 BODY = {"beam_size": 3}
 
@@ -56,14 +63,51 @@ class Load(Counter[int]):
         return {f"p{share}_ms": round(1000 * value) for share, value in zip((50, 95, 99), found.tolist(), strict=True)}
 
 
+rows: list[tuple[str, ...]] = []
+"""Rows of the table: a measurement, its requests a second, and percentiles of its latencies."""
+conclusions: list[tuple[str, ...]] = []
+"""Results that have a target: a name, the value, the target and the unit."""
+
+
+def show(name: str, title: str, found: Load, **details: object) -> None:
+    """Report a measurement, and add it to the table."""
+    report(name, found.rate, "requests/s", "-", **found.percentiles(), statuses=dict(found), **details)
+    latencies = [str(value) for value in found.percentiles().values()] or ["-"] * 3
+    memory = f"{details['rss_mib']} MiB" if "rss_mib" in details else ""
+    rows.append((title, f"{found.rate:.1f}", *latencies, memory))
+
+
+def conclude(name: str, value: float, unit: str, target: str, **details: object) -> None:
+    """Report a result, and add it to the end of the table."""
+    report(name, value, unit, target, **details)
+    conclusions.append((name.removeprefix("serve_"), f"{value:.3g}", target, unit))
+
+
+def print_table() -> None:
+    """Print all measurements to standard error; standard output has lines of JSON."""
+    for table in (
+        [("", "requests/s", "p50 ms", "p95 ms", "p99 ms", "memory"), *rows],
+        [("", "", "target", ""), *conclusions],
+    ):
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        print(file=sys.stderr)
+        for row in table:
+            cells = [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+            print("  ".join(cells), file=sys.stderr)
+
+
 @contextlib.contextmanager
 def running(log: IO[bytes] | None = None, **settings: object) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run a service of the built-in captioner, with its log of requests in a file; yields its address and process."""
+    chosen = {"port": 0, "timeout": TIMEOUT, "access_log": log is not None, **settings}
     program = (
-        "from limner.process import keep_freed_memory; keep_freed_memory()\n"
-        "from limner.server.run import *; from limner.server.models import *; from limner.server.settings import *\n"
-        f"settings = ServerSettings.parse({ {'port': 0, 'access_log': log is not None, **settings}!r})\n"
-        "bound = bind(settings); models = load_served_models(settings); print(address_of(bound), flush=True)\n"
+        "from limner.process import *; set_wait_policy(); allow_thread_choice(); keep_freed_memory()\n"
+        "from limner.server.run import *; from limner.server.settings import *\n"
+        f"settings = ServerSettings.parse({chosen!r})\n"
+        "bound = bind(settings); models = load(settings); print(address_of(bound), flush=True)\n"
         "serve(settings, models, bound)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=log)
@@ -96,6 +140,14 @@ def images() -> Iterator[bytes]:
         yield contents[number % len(contents)] + number.to_bytes(8, "big")
 
 
+def small_images() -> Iterator[bytes]:
+    """Yield PNG files of one pixel each, without end; each is different from those before it."""
+    for number in itertools.count():
+        stream = io.BytesIO()
+        Image.new("RGB", (1, 1), (number >> 16 & 255, number >> 8 & 255, number & 255)).save(stream, "PNG")
+        yield stream.getvalue()
+
+
 async def load(
     url: str,
     clients: int,
@@ -108,7 +160,7 @@ async def load(
     """Send requests in a closed loop for some seconds, or a number of requests."""
     found, sent, end = Load(), 0, time.perf_counter() + seconds
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(600)) as session:
+    async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(TIMEOUT)) as session:
 
         async def client() -> None:
             nonlocal sent
@@ -165,57 +217,62 @@ def rates() -> None:
     """Measure requests a second by clients, and the ratio to one request at a time."""
     by_clients: dict[int, Load] = {}
     with running(max_queue=1024) as (url, _):
-        measure(url, 4, seconds=3)
+        measure(url, 4, seconds=SECONDS / 4)
         for clients in CLIENTS:
             before = stage_times(url)
             by_clients[clients] = found = measure(url, clients)
             spent = {name: round(value - before.get(name, 0), 2) for name, value in stage_times(url).items()}
-            details = {"clients": clients, **found.percentiles(), "stage_seconds": spent, "statuses": dict(found)}
-            report(f"serve_{clients}_clients", found.rate, "requests/s", "-", **details)
+            show(f"serve_{clients}_clients", f"{clients} clients", found, stage_seconds=spent)
         same = next(images())
         repeated = asyncio.run(load(url, 64, source=lambda: same))
-        report("serve_64_clients_repeated_image", repeated.rate, "requests/s", "-", **repeated.percentiles())
+        show("serve_64_clients_repeated_image", "64 clients, one image again and again", repeated)
     with running(max_queue=1024, max_batch=1) as (url, _):
-        measure(url, 4, seconds=3)
+        measure(url, 4, seconds=SECONDS / 4)
         alone = measure(url, 64)
+        show("serve_one_at_a_time", "64 clients, one request at a time", alone, stage_seconds=stage_times(url))
         same_alone = asyncio.run(load(url, 64, source=lambda: same))
-        stages = stage_times(url)
-    report(
-        "serve_batching_ratio", by_clients[64].rate / alone.rate, "times one request at a time, 64 clients", ">= 4",
-        one_at_a_time=round(alone.rate, 2), **alone.percentiles(), stage_seconds=stages,
-    )  # fmt: skip
-    report(
-        "serve_batching_ratio_repeated_image", repeated.rate / same_alone.rate,
-        "times one request at a time, 64 clients, features kept", "-", one_at_a_time=round(same_alone.rate, 2),
-    )  # fmt: skip
+        show("serve_one_at_a_time_repeated_image", "the same with one image again and again", same_alone)
+    unit = "times one request at a time, 64 clients"
+    conclude("serve_batching_ratio", by_clients[64].rate / alone.rate, unit, ">= 4")
+    conclude("serve_batching_ratio_repeated_image", repeated.rate / same_alone.rate, f"{unit}, features kept", "-")
 
 
 def overload() -> None:
     """Measure that a full queue is refused, and that the service answers as before afterwards."""
     with running(max_queue=16) as (url, _):
-        measure(url, 4, seconds=3)
-        before = measure(url, 4, seconds=6)
-        during = measure(url, 128, seconds=8)
-        after = measure(url, 4, seconds=6)
-    report(
-        "serve_overload", during[429] / during.total(), "share of refused requests, 128 clients, queue of 16", "-",
-        statuses=dict(during), p99_ms=during.percentiles().get("p99_ms"),
-        other_statuses=sum(during.values()) - during[200] - during[429],
-    )  # fmt: skip
-    report("serve_recovery", after.rate / before.rate, "times the rate before the overload", ">= 0.8")
+        measure(url, 4, seconds=SECONDS / 4)
+        before = measure(url, 4, seconds=SECONDS / 2)
+        during = measure(url, 128, seconds=SECONDS * 2 / 3)
+        after = measure(url, 4, seconds=SECONDS / 2)
+    show("serve_before_overload", "4 clients, queue of 16", before)
+    show("serve_during_overload", "128 clients, queue of 16", during)
+    show("serve_after_overload", "4 clients afterwards", after)
+    conclude("serve_refused", during[429] / during.total(), "share of requests refused with 429 in overload", "> 0")
+    others = sum(
+        count for load in (before, during, after) for status, count in load.items() if status not in (200, 429)
+    )
+    conclude("serve_overload_errors", others, "answers with other statuses than 200 and 429", "0")
+    conclude("serve_recovery", after.rate / before.rate, "times the rate before the overload", ">= 0.8")
 
 
-def steady_memory(requests: int = 10_000) -> None:
-    """Measure the growth of the memory over many requests, after the first tenth."""
-    with running() as (url, process):
-        measure(url, 16, requests=requests // 10)
-        before = memory(process)
-        found = measure(url, 16, requests=requests)
-        after = memory(process)
-    report(
-        "serve_memory", after - before, f"MiB of growth over {requests:,} requests", "<= 50",
-        before_mib=round(before), after_mib=round(after), statuses=dict(found),
-    )  # fmt: skip
+def steady_memory() -> None:
+    """Measure the memory over many requests, nine in ten of one image, with a cache of features that is soon full."""
+    new, same, points = small_images(), next(small_images()), dict[int, float]()
+    sources = itertools.count()
+    with running(feature_cache=1 << 20) as (url, process):
+        for share in (0.1, 0.25, 0.5, 0.75, 1):
+            done = max(points, default=0)
+            target = int(share * REQUESTS)
+            found = asyncio.run(
+                load(url, 32, requests=target - done, source=lambda: same if next(sources) % 10 else next(new))
+            )
+            points[target] = memory(process)
+            show(f"serve_memory_{target}", f"request {done + 1:,} to {target:,}", found, rss_mib=round(points[target]))
+    first, last = points[min(points)], points[max(points)]
+    unit = f"MiB of growth from request {min(points):,} to {max(points):,}"
+    conclude(
+        "serve_memory", last - first, unit, "<= 50", rss_mib={count: round(size) for count, size in points.items()}
+    )
 
 
 def graceful_stop() -> None:
@@ -229,24 +286,25 @@ def graceful_stop() -> None:
 
         source = images()
         found = asyncio.run(load(url, 32, seconds=120, source=lambda: next(source), on_answer=stop))
-        status = process.wait(60)
+        status = process.wait(120)
         log.seek(0)
-        accepted = Counter(json.loads(line)["status"] for line in log if line.startswith(b"{"))
-    lost = accepted.total() - found[200]
-    details = {"accepted": dict(accepted), "answered": found[200], "not_accepted": found[0], "exit": status}
-    report("serve_stop", lost, "accepted requests lost at SIGTERM, 32 clients", "0", **details)
+        logged = Counter(json.loads(line)["status"] for line in log if line.startswith(b"{"))
+    lost = sum(count for answer, count in logged.items() if answer != REFUSED) - found[200]
+    details = {"logged": dict(logged), "answered": found[200], "connections_refused": found[0], "exit": status}
+    conclude("serve_stop", lost, "accepted requests lost at SIGTERM, 32 clients", "0", **details)
+    conclude("serve_stop_status", status, "exit status after SIGTERM", "0")
 
 
 def serve() -> None:
     """Run all measurements of the service."""
-    rates()
-    overload()
-    graceful_stop()
-    steady_memory()
+    for measurement in MEASUREMENTS.values():
+        measurement()
+    print_table()
 
+
+MEASUREMENTS = {"rates": rates, "overload": overload, "stop": graceful_stop, "memory": steady_memory}
 
 if __name__ == "__main__":
-    chosen = {"rates": rates, "overload": overload, "stop": graceful_stop, "memory": steady_memory}
-    for name in sys.argv[1:] or chosen:
-        chosen[name]()
-    print(json.dumps({"done": sys.argv[1:] or list(chosen)}), file=sys.stderr)
+    for name in sys.argv[1:] or MEASUREMENTS:
+        MEASUREMENTS[name]()
+    print_table()

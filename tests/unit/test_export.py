@@ -132,7 +132,7 @@ def test_what_a_calibration_adds_is_named(trained, tmp_path):
     tags = TagCalibration(threshold=0.5, max_loss=1, certain=0.9)
     settings = Calibration(weights_sha256=sha256(run / "model.safetensors"), tags=tags)
     save_calibration(run, StoredCalibration(settings, statistics))
-    assert left_out(run) == ("tags in captions and denied words",)
+    assert left_out(run) == ("tags in captions, rules of denied and repeated words",)
 
 
 def test_a_run_is_exported_over_an_export_and_over_nothing_else(trained, own, tmp_path):

@@ -114,7 +114,7 @@ def left_out(run: Path) -> tuple[str, ...]:
     if calibration is None:
         return ()
     settings = calibration.settings
-    parts = {"tags in captions and denied words": settings.tags, "confidence": settings.confidence}
+    parts = {"tags in captions, rules of denied and repeated words": settings.tags, "confidence": settings.confidence}
     return tuple(name for name, part in parts.items() if part is not None)
 
 

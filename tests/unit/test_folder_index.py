@@ -1,6 +1,7 @@
 """Indexes of folders: what an update reads, describes and keeps, and what a search finds."""
 
 import copy
+import json
 import os
 import sys
 import time
@@ -88,6 +89,38 @@ def test_an_update_reads_only_what_has_changed(folder, captioner, monkeypatch):
     assert (update.unchanged, update.described, update.files) == (1, 2, 4)
     again = index.update(captioner)
     assert (again.unchanged, again.described, again.removed) == (4, 0, 0)
+
+
+def test_an_unchanged_folder_needs_no_model(folder, trained, monkeypatch, capsys):
+    def run(*options):
+        monkeypatch.setattr(sys, "argv", ["limner", "index", str(folder), "--model", str(trained), *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, capsys.readouterr().out
+
+    def refuse(*_, **__):
+        raise AssertionError("a model is loaded")
+
+    assert run()[0] == 0
+    load = limner.Captioner.load
+    monkeypatch.setattr(limner.Captioner, "load", refuse)
+    status, printed = run("--json")
+    assert (status, json.loads(printed)["unchanged"]) == (0, 4)
+    monkeypatch.setattr(limner.Captioner, "load", load)
+    (folder / "green.png").unlink()
+    assert "3 images (1 removed, 3 unchanged)" in run()[1]
+    save(folder / "red.png", (250, 20, 250), size=(91, 70))
+    assert "3 images (1 changed, 2 unchanged)" in run()[1]
+
+
+def test_a_run_with_other_files_is_compared_by_its_model(folder, captioner, trained, trained_on_colours):
+    index = FolderIndex(folder)
+    index.update(captioner)
+    assert index.find_unchanged(trained) is not None
+    assert index.find_unchanged(trained_on_colours) is None
+    (folder / "broken.png").write_bytes(b"no image")
+    index.update(captioner)
+    assert index.find_unchanged(trained) is None  # it is tried again
 
 
 def test_a_moved_file_keeps_its_caption(folder, captioner):

@@ -77,6 +77,10 @@ def index(
         opened.require_run(run)
     if watch:
         _require_watch(as_json)
+    elif not (rebuild or verify):
+        unchanged = opened.find_unchanged(run, recursive=recursive)
+        if unchanged is not None:
+            return _report(unchanged, opened, as_json)
     from limner.inference.captioner import Captioner
 
     with activity("loading the model"):
@@ -89,10 +93,7 @@ def index(
             )
 
     result = update(rebuild)
-    if as_json:
-        print_json({**vars(result), "files": result.files})
-    else:
-        _print(result, opened)
+    _report(result, opened, as_json)
     if watch:
         _watch(opened, recursive, update)
     if result.unreadable:
@@ -123,6 +124,14 @@ def _watch(opened: FolderIndex, recursive: bool, update: Callable[[], FolderUpda
             continue
         if result.has_changes:
             _print(result, opened)
+
+
+def _report(result: FolderUpdate, opened: FolderIndex, as_json: bool) -> None:
+    """Print what the update has done, as text or as JSON."""
+    if as_json:
+        print_json({**vars(result), "files": result.files})
+    else:
+        _print(result, opened)
 
 
 def _print(result: FolderUpdate, opened: FolderIndex) -> None:

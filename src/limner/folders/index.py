@@ -12,11 +12,19 @@ from limner.features.encoders.base import encode
 from limner.features.spec import FeatureSpec
 from limner.files import locked
 from limner.folders.annotations import AnnotationCodec
-from limner.folders.record import REBUILD, RECORD, IndexRecord, calibration_digest, model_fingerprint, model_place
+from limner.folders.record import (
+    REBUILD,
+    RECORD,
+    IndexRecord,
+    calibration_digest,
+    model_fingerprint,
+    model_place,
+    run_digest,
+)
 from limner.folders.scan import Scan, scan_folder
 from limner.folders.search import Snapshot
-from limner.folders.tables import FILES, IMAGES
-from limner.folders.update import FolderUpdate, Updater
+from limner.folders.tables import FILES, IMAGES, ImageTable, read_files
+from limner.folders.update import FolderUpdate, Updater, is_unchanged
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
 from limner.media.image import ImageInput, describe_input
 from limner.media.modality import IMAGE
@@ -161,11 +169,37 @@ class FolderIndex:
             if (self.path / RECORD).exists():
                 record = IndexRecord.load(self.path)
                 require_model(self.path, record, captioner)
+                if record.run_digest != (digest := IndexRecord.of(captioner, codec).run_digest):
+                    record = record.model_copy(update={"run_digest": digest})
+                    record.save(self.path)
             else:
                 record = IndexRecord.of(captioner, codec)
                 record.save(self.path)
             updater = Updater(self.folder, self.path, captioner, codec, record)
             return updater.run(scan, verify, batch_size, on_progress)
+
+    def find_unchanged(self, run: Path, *, recursive: bool = True) -> FolderUpdate | None:
+        """Find out whether an update with the model of a run directory would change nothing; no model is loaded.
+
+        Args:
+            run: run directory of the captioner.
+            recursive: whether images in folders of the folder belong to the index.
+
+        Returns:
+            The numbers of the update; None if it is needed.
+
+        Raises:
+            FolderError: the index is damaged, or the folder has no image any more.
+        """
+        if not (self.path / RECORD).exists() or self.record.run_digest != run_digest(run):
+            return None
+        scan, rows = self._scan(recursive), read_files(self.path)
+        known = ImageTable(self.path, self.record).rows
+        if scan.unreadable or len(scan.files) != len(rows):
+            return None
+        if not all(is_unchanged(file, rows.get(file.path), known) for file in scan.files):
+            return None
+        return FolderUpdate(unchanged=len(rows))
 
     def _scan(self, recursive: bool) -> Scan:
         """Find the images of the folder; FolderError if there is none, as in a folder whose disk is not connected."""

@@ -11,7 +11,7 @@ from torch import nn
 from limner.bounds import Count, Few
 from limner.errors import FolderError, SettingsError
 from limner.features.spec import FeatureSpec
-from limner.files import write_text
+from limner.files import read_bytes, write_text
 from limner.files.structured import read_json_file
 from limner.folders.annotations import AnnotationCodec
 from limner.inference.captioner import Captioner
@@ -41,6 +41,8 @@ class IndexRecord(Settings):
     """Digest of everything that determines captions and scores: weights, vocabulary, settings, features."""
     calibration: str | None = None
     """Digest of the calibration, which changes captions and their confidence; null for none."""
+    run_digest: str = ""
+    """Digest of the files of the run directory; equal files are the same model, which need not be loaded then."""
     lang: str
     """Language of the captions."""
     features: FeatureSpec
@@ -58,6 +60,7 @@ class IndexRecord(Settings):
             model=model_place(captioner),
             name=trained.recipe.description or trained.recipe.model.name,
             fingerprint=model_fingerprint(captioner),
+            run_digest="" if trained.folder is None else run_digest(trained.folder),
             calibration=calibration_digest(captioner),
             lang=trained.recipe.data.lang,
             features=codec.spec,
@@ -115,6 +118,15 @@ def calibration_digest(captioner: Captioner) -> str | None:
     digest = xxhash.xxh3_128(to_json(calibration.settings.model_dump(mode="json"), sort_keys=True).encode())
     for values in calibration.statistics:
         digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+def run_digest(run: Path) -> str:
+    """Compute a digest of the weights, the vocabulary and the settings in a run directory, without loading them."""
+    digest = xxhash.xxh3_128()
+    for file in sorted(one for one in run.iterdir() if one.suffix in (".json", ".safetensors")):
+        contents = read_bytes(file)
+        digest.update(f"{file.name}\0{len(contents)}\0".encode() + contents)
     return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,13 +105,7 @@ class Updater:
         }
 
     def _is_unchanged(self, file: FoundFile) -> bool:
-        row = self._before.get(file.path)
-        return (
-            row is not None
-            and (row.size, row.modified) == (file.size, file.modified)
-            and not row.error
-            and row.digest in self._known
-        )
+        return is_unchanged(file, self._before.get(file.path), self._known)
 
     def _commit(self, chunk: Chunk, batch_size: int) -> None:
         """Describe the new contents of some files, then write them and the state of the files."""
@@ -174,3 +168,19 @@ class Updater:
         if unused and exists(self._index / IMAGES):
             delete_images(self._index, sorted(unused))
         compact(self._index)
+
+
+def is_unchanged(file: FoundFile, row: FileRow | None, known: Container[bytes]) -> bool:
+    """Whether a file is as at the last update.
+
+    Args:
+        file: the file.
+        row: its state at the last update, if there is one.
+        known: digests of the contents in the index.
+    """
+    return (
+        row is not None
+        and (row.size, row.modified) == (file.size, file.modified)
+        and not row.error
+        and row.digest in known
+    )

@@ -10,6 +10,7 @@ import torch
 
 from limner.data.dataset import GenerationInput
 from limner.data.examples import Item
+from limner.decoding.automaton import Bans
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
@@ -135,6 +136,20 @@ def test_captions_name_their_tag_unless_it_costs_too_much(trained, max_loss, cer
     tagged, untagged = name_tags([trained], inputs, Grids(2), settings, before, tags, calibration)
     assert (dog in tagged[0].tokens) == named
     assert untagged == before[1]
+
+
+def test_a_tag_whose_words_are_banned_is_not_required(trained):
+    tokenizer, calibration = trained.tokenizer, TagCalibration(threshold=0.5, max_loss=99, certain=1)
+    caption = tokenizer.encode("a man")
+    (dog,) = tokenizer.encode("dog")
+    for bans, expected in ((Bans(frozenset({dog})), "a cat"), (Bans(once=frozenset({dog})), "dog|a cat")):
+        found = required_words(tokenizer, caption, [tag("dog", 0.9, "a cat", "dog dog")], calibration, 8, bans)
+        assert found == expected
+    inputs = [GenerationInput(Item("0", "new", image="0"), None, (), once=("cat", "dog"))]
+    settings = DecodingSettings(beam_size=1, max_length=6)
+    before = [[Hypothesis(tuple(caption), -1.0, -1.0, True)]]
+    ((best, *_),) = name_tags([trained], inputs, Grids(1), settings, before, [(tag("cat sits", 0.9),)], calibration)
+    assert "cat sits" in tokenizer.decode(best.tokens)
 
 
 def test_captions_with_a_denied_word_are_decoded_again_without_it(trained):

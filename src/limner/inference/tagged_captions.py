@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limner.data.dataset import FeatureSource, GenerationInput
+from limner.decoding.automaton import Bans
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.inference.generate import generate
@@ -92,12 +93,17 @@ def name_tags(
     """
     result = list(hypotheses)
     tokenizer = models[0].tokenizer
+    bans = {one.constraints: compile_words(tokenizer, *one.constraints).bans for one in inputs}
     words = {
         row: required
-        for row, (n_best, found) in enumerate(zip(hypotheses, tags, strict=True))
-        if (required := required_words(tokenizer, n_best[0].tokens, found, calibration, settings.max_length))
+        for row, (one, n_best, found) in enumerate(zip(inputs, hypotheses, tags, strict=True))
+        if (
+            required := required_words(
+                tokenizer, n_best[0].tokens, found, calibration, settings.max_length, bans[one.constraints]
+            )
+        )
     }
-    constrained = [inputs[row]._replace(must_include=(required,)) for row, required in words.items()]
+    constrained = [_with_required(tokenizer, inputs[row], required) for row, required in words.items()]
     decoded = generate(models, constrained, features, settings, batch_size=max(1, 2 * len(constrained)))
     subjects = start_with_tags(
         models, [inputs[row] for row in words], features, settings, [tags[row][0] for row in words]
@@ -109,6 +115,14 @@ def name_tags(
             named = subject if lost <= calibration.subject_loss else n_best
         result[row] = choose_named(models[0], result[row], named, tags[row][0], calibration)
     return result
+
+
+def _with_required(tokenizer: Tokenizer, one: GenerationInput, required: str) -> GenerationInput:
+    """Require words; the words of phrases may be repeated, so that hypotheses that have one can continue."""
+    alternatives = map(tokenizer.encode, required.split(SEPARATOR))
+    parts = {token for tokens in alternatives if len(tokens) > 1 for token in tokens}
+    once = None if one.once is None else tuple(word for word in one.once if parts.isdisjoint(tokenizer.encode(word)))
+    return one._replace(must_include=(required,), once=once)
 
 
 def choose_named(
@@ -162,7 +176,12 @@ def start_with_tags(
 
 
 def required_words(
-    tokenizer: Tokenizer, caption: Sequence[int], tags: Sequence[Tag], calibration: TagCalibration, max_length: int
+    tokenizer: Tokenizer,
+    caption: Sequence[int],
+    tags: Sequence[Tag],
+    calibration: TagCalibration,
+    max_length: int,
+    bans: Bans | None = None,
 ) -> str | None:
     """Return the words of the most probable tag, of which a caption must include one; None if it needs none.
 
@@ -172,10 +191,13 @@ def required_words(
         tags: tags of the image, best first.
         calibration: tags that become part of the captions.
         max_length: maximum length of captions in tokens.
+        bans: tokens that the caption must not have; None for none.
     """
     if not tags or tags[0].probability < calibration.threshold or tags[0].word in calibration.left_out:
         return None
-    known = [word for word in known_words(tokenizer, tags[0].words) if len(tokenizer.encode(word)) <= max_length]
+    spelled = {word: tokenizer.encode(word) for word in known_words(tokenizer, tags[0].words)}
+    allowed = bans or Bans()
+    known = [word for word, tokens in spelled.items() if len(tokens) <= max_length and allowed.allow(tokens)]
     if not known:
         return None
     required = SEPARATOR.join(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -96,6 +97,16 @@ class Job:
     def example(self, tokens: Sequence[int] = ()) -> Example:
         """Return the example of the model with some target tokens."""
         return Example(self.one.item.id, tokens, self.source, self.features)
+
+
+def take_jobs(jobs: deque[Job], most: int) -> list[Job]:
+    """Remove and return the first jobs that are not cancelled."""
+    taken: list[Job] = []
+    while jobs and len(taken) < most:
+        job = jobs.popleft()
+        if not job.cancelled:
+            taken.append(job)
+    return taken
 
 
 def make_job(request: GenerationRequest, cache: FeatureCache, settings: ServerSettings) -> Job:

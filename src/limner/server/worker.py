@@ -25,7 +25,7 @@ from limner.server.events import FinalEvent, TokenEvent
 from limner.server.explanations import grid_of
 from limner.server.features import FeatureCache, encode_images
 from limner.server.finishing import Decoded, Finished, find_tags, finish, groups_of
-from limner.server.jobs import Job
+from limner.server.jobs import Job, take_jobs
 from limner.server.metrics import Metrics
 from limner.server.sentences import probable_tokens, token_attention, token_texts
 from limner.server.settings import ServerSettings
@@ -33,6 +33,9 @@ from limner.server.settings import ServerSettings
 STEPS_BETWEEN = 4
 """Steps of the live searches between two pauses, in which finished captions are completed and new requests start:
 each takes as long as several steps, for one request or for many."""
+PAUSES = 3
+"""Pauses after which finished captions are completed; before that when there is a batch of them, or nothing to decode.
+"""
 COHORTS = 4
 """Batches of the largest size that are decoded together; further requests wait."""
 MAX_ROWS = 2048
@@ -64,6 +67,7 @@ class Worker:
         self._steps = JointSteps()
         self._decoded: list[Decoded] = []
         """Jobs whose searches are done, and whose captions wait to be completed."""
+        self._pauses = 0
         self._until_pause = 0
         self._stopped = False
 
@@ -144,7 +148,7 @@ class Worker:
         one_at_a_time = self.settings.max_batch == 1
         if self._encoding or len(self._waiting) >= self.settings.max_batch or (one_at_a_time and self._decodes):
             return
-        jobs = self._take(self._unread, self.settings.max_batch)
+        jobs = take_jobs(self._unread, self.settings.max_batch)
         if jobs:
             self._encoding = True
             self.metrics.batch_size.observe(len(jobs))
@@ -161,37 +165,35 @@ class Worker:
 
         self._queue.put(receive)
 
-    @staticmethod
-    def _take(jobs: deque[Job], most: int) -> list[Job]:
-        """Remove and return the first jobs that are not cancelled."""
-        taken: list[Job] = []
-        while jobs and len(taken) < most:
-            job = jobs.popleft()
-            if not job.cancelled:
-                taken.append(job)
-        return taken
-
     def _pause(self) -> None:
         """Complete the requests whose searches are done, and start those that wait."""
         if self._decoded or self._waiting:
             self._until_pause = STEPS_BETWEEN
-        with self.metrics.time("finish"):
-            decoded, self._decoded = self._decoded, []
-            self._finish(decoded)
+        self._pauses += 1
+        if self._pauses >= PAUSES or len(self._decoded) >= self.settings.max_batch or not self._live:
+            self._pauses = 0
+            with self.metrics.time("finish"):
+                decoded, self._decoded = self._decoded, []
+                self._finish(decoded)
         with self.metrics.time("start"):
             self._start(self._tagged(self.encode(self._admitted())))  # encodes what has left the cache meanwhile
+
+    @property
+    def _most_together(self) -> int:
+        """Number of requests that are decoded together."""
+        return self.settings.max_batch * (1 if self.settings.max_batch == 1 else COHORTS)
 
     def _admitted(self) -> list[Job]:
         """Return the waiting requests that are started next."""
         live = sum(cohort.examples for cohort in self._live)
         rows = sum(cohort.rows for cohort in self._live)
-        most = self.settings.max_batch * (1 if self.settings.max_batch == 1 else COHORTS) - live
+        most = self._most_together - live
         jobs: list[Job] = []
         while self._waiting and len(jobs) < min(most, self.settings.max_batch):
             rows += self._waiting[0].decoding.beam_size * self._waiting[0].constraint.size
             if rows > MAX_ROWS and (jobs or live):
                 break
-            jobs += self._take(self._waiting, 1)
+            jobs += take_jobs(self._waiting, 1)
         return jobs
 
     def encode(self, jobs: Sequence[Job]) -> list[Job]:
@@ -308,7 +310,7 @@ class Worker:
 
     def _finish(self, decoded: Sequence[Decoded]) -> None:
         """Compute and deliver the sentences of requests whose searches are done."""
-        for group in groups_of([one for one in decoded if not one.job.cancelled], self.settings.max_batch):
+        for group in groups_of([one for one in decoded if not one.job.cancelled], self._most_together):
             try:
                 results = finish(group)
             except Exception as error:

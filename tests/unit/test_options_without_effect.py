@@ -45,6 +45,8 @@ def place(tmp_path, trained_on_colours, monkeypatch) -> Path:
         ("describe a.png --model run --n-best 3 --beam-size 2", "n_best 3 is above beam_size 2"),
         ("describe a.png --model run --recursive", "--recursive: has no effect on files"),
         ("describe a.png --model run --recursive --explain-beam -", "--recursive: --explain-beam explains"),
+        ("describe a.png --model run --tags --explain-beam -", "--tags and --explain-beam: give one or the other"),
+        ("describe a.png --model run --min-confidence 0 --explain-beam -", "--min-confidence and --explain-beam: give"),
         ("describe a.png --model run --compare run", "--compare adds models to the plots of --attention"),
         ("describe a.png --model run --model run", "--model run: given twice"),
         ("describe a.png --model text-run --backbone b", "--backbone: text-run was trained without features"),

@@ -97,7 +97,7 @@ def _note_of_tags(captioner: Captioner, image: Path, best: Hypothesis, decoding:
     (described,) = captioner.describe([image], log_cut_off=False, **decoding)
     if described[0].ids != best.tokens:
         err.print(
-            f"note: the tree is of the search without tags; 'limner describe' prints '{described[0].text}', by the "
-            "rules of tags, denied and repeated words",
+            "note: the tree is of the search without the rules of tags, denied and repeated words; with them the "
+            f"caption is '{described[0].text}'",
             soft_wrap=True,
         )

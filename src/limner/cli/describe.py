@@ -148,6 +148,8 @@ def describe(
     plots = attention_options(attention, compare, force)
     if explain_beam is not None:
         others = {"--attention": plots, "--format": format_, "--output": output, "--write": write, "--embed": embed}
+        confidence = min_confidence is not None
+        others |= {"--tags": tags, "--no-tags-in-captions": no_tags_in_captions, "--min-confidence": confidence}
         _claim_beam(explain_beam, images, force, as_json, recursive, others)
         runs = models_or_pretrained(model, lang)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)

@@ -41,4 +41,4 @@ def export(
     if result.no_backbone:
         echo(f"without a backbone ({result.no_backbone}): limner.runtime describes features, not files")
     if result.left_out:
-        echo(f"without {', '.join(result.left_out)}, which need the run: its captions can be others")
+        echo(f"without {', '.join(result.left_out)}, which need the run; captions of the run can differ")

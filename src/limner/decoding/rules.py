@@ -16,7 +16,7 @@ from limner.text.vocab import SPECIAL_TOKENS
 
 
 class Rules:
-    """Allowed next tokens: those of the prefix first, no end before `min_length`, no padding or start of sentence."""
+    """Allowed next tokens: those of the prefix first; then no end before `min_length`, no banned token."""
 
     def __init__(
         self, settings: DecodingSettings, prefix: Tensor, bans: Sequence[Bans] = (), vocab_size: int = 0

@@ -38,7 +38,7 @@ class IndexRecord(Settings):
     name: str
     """Name of the model, for messages."""
     fingerprint: str
-    """Digest of everything that determines captions and scores: weights, vocabulary, settings, features."""
+    """Digest of the weights, the vocabulary, the settings and the features, which determine scores."""
     calibration: str | None = None
     """Digest of the calibration, which changes captions and their confidence; null for none."""
     run_digest: str = ""

@@ -1,4 +1,4 @@
-"""The engine: what the routes call. Requests wait here, are computed by one thread, and their events are streamed.
+"""The engine: what the routes call. Requests wait here, are computed by a worker, and their events are streamed.
 
     stream = await engine.describe(image, decoding={"beam_size": 5})    # errors of the request are raised here
     async for event in stream: ...                                      # TokenEvent …, then one FinalEvent
@@ -104,7 +104,7 @@ class EventStream(AsyncIterator[Event]):
 
 
 class Engine:
-    """Served models, the queue of requests, and the thread that computes them."""
+    """Served models, the queue of requests, and the worker that computes them."""
 
     def __init__(self, models: Models, settings: ServerSettings) -> None:
         """Create an engine that `start` starts."""
@@ -119,7 +119,7 @@ class Engine:
         self._worker = Worker(settings, self.cache, self.metrics)
 
     def start(self) -> None:
-        """Start the thread that computes."""
+        """Start the threads of the worker."""
         self._worker.start()
 
     async def stop(self) -> None:
@@ -301,7 +301,7 @@ class Engine:
         return name, index.folder, found
 
     async def compute(self, function: Callable[[], Result]) -> Result:
-        """Call a function in the thread that computes, as a request of its own.
+        """Call a function in the thread that decodes, as a request of its own.
 
         Raises:
             ServerError: the queue is full, the service stops, or the time limit has passed.
@@ -344,7 +344,7 @@ class Engine:
             self._idle.set()
 
     async def generate(self, request: GenerationRequest) -> EventStream:
-        """Check a request, read its image and hand it to the thread that computes."""
+        """Check a request, read its image and hand it to the worker."""
         self._accept()
         deadline = time.monotonic() + self.settings.timeout
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event | BaseException]()

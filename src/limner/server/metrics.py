@@ -45,12 +45,12 @@ class Metrics:
             "limner_batch_size", "Requests that are encoded together.", buckets=SIZES, registry=registry
         )
         self.stages = Counter(
-            "limner_stage_seconds_total", "Time of the thread that computes, by stage.", ("stage",), registry=registry
+            "limner_stage_seconds_total", "Time of the threads that compute, by stage.", ("stage",), registry=registry
         )
 
     @contextmanager
     def time(self, stage: str) -> Iterator[None]:
-        """Add the time of a block to a stage: encode, start, step or deliver."""
+        """Add the time of a block to a stage: encode, start, step, deliver or finish."""
         start = time.perf_counter()
         try:
             yield

@@ -92,7 +92,7 @@ def _text_of(tokenizer: Tokenizer, token: int, position: int) -> str:
 def make_sentences(
     jobs: Sequence[Job], hypotheses: Sequence[Sequence[Hypothesis]]
 ) -> list[tuple[GeneratedSentence, ...]]:
-    """Return the hypotheses of requests of one model as they are answered; called in the thread that computes."""
+    """Return the hypotheses of requests of one model as they are answered; called in the thread that decodes."""
     generator = jobs[0].request.generator
     pairs = [(one.tokens, job.features) for job, n_best in zip(jobs, hypotheses, strict=True) for one in n_best]
     confidences: Iterator[Confidence | None] = iter([None] * len(pairs))

@@ -1,4 +1,4 @@
-"""The threads that compute: one encodes images in batches, one advances all searches together.
+"""The threads that compute: one encodes images in batches, one decodes, and advances all searches together.
 
 While a batch is decoded, the next one is encoded. Decoding consists of many small steps in one thread; encoding uses
 all cores.
@@ -190,10 +190,13 @@ class Worker:
         most = self._most_together - live
         jobs: list[Job] = []
         while self._waiting and len(jobs) < min(most, self.settings.max_batch):
-            rows += self._waiting[0].decoding.beam_size * self._waiting[0].constraint.size
-            if rows > MAX_ROWS and (jobs or live):
-                break
-            jobs += take_jobs(self._waiting, 1)
+            job = self._waiting[0]
+            if not job.cancelled:
+                rows += job.decoding.beam_size * job.constraint.size
+                if rows > MAX_ROWS and (jobs or live):
+                    break
+                jobs.append(job)
+            self._waiting.popleft()
         return jobs
 
     def encode(self, jobs: Sequence[Job]) -> list[Job]:

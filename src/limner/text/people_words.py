@@ -22,4 +22,4 @@ _WORDS = {
 }
 
 PEOPLE_WORDS = {lang: tuple(words.split()) for lang, words in _WORDS.items()}
-"""Words by language; a sentence that begins with one of them is about people."""
+"""Words for people by language."""

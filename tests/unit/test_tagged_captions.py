@@ -14,7 +14,7 @@ from limner.decoding.automaton import Bans
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
-from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic, human_agreement
+from limner.evaluation.calibration import cross_validated, expected_calibration_error, fit_logistic
 from limner.features.class_probabilities import ClassProbabilities
 from limner.features.spec import FeatureSpec
 from limner.inference.caption_nouns import CaptionNouns, NamedThing
@@ -321,13 +321,6 @@ def test_a_logistic_regression_recovers_its_coefficients():
 def test_logistic_of_extreme_evidence_is_a_number():
     assert logistic({"x": 1e9, "constant": 0}, {"x": 1e9}) == 1
     assert logistic({"x": 1e9, "constant": 0}, {"x": -1e9}) == pytest.approx(0)
-
-
-def test_human_agreement_is_lowest_for_the_share_of_the_odd_captions():
-    same = [["a", "dog", "runs", str(n)] for n in range(2)]
-    references = [[*same, ["some", "other", "words", "here"]], *([["x", str(n), "y", "z"]] * 3 for n in range(9))]
-    assert human_agreement(references, 0.0) == 0
-    assert human_agreement(references, 0.5) > 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.inference.confidence import CONSTANT, logistic
-from limner.metrics.cider import CiderD
 
 BINS = 10
 """Number of bins of the expected calibration error."""
@@ -79,20 +78,3 @@ def cross_validated(
         for row in np.flatnonzero(fold == number).tolist():
             result[row] = logistic(coefficients, evidence[row])
     return result
-
-
-def human_agreement(references: Sequence[Sequence[Sequence[str]]], share: float) -> float:
-    """Compute the CIDEr-D that all but a share of human captions reach against the other captions of their images.
-
-    Args:
-        references: tokens of the human captions of each image.
-        share: share of human captions below the result.
-    """
-    scores = []
-    most = max(map(len, references))
-    for left_out in range(most):
-        others = [[one for number, one in enumerate(own) if number != left_out] for own in references]
-        rows = [row for row, own in enumerate(references) if len(own) > left_out and len(own) > 1]
-        scorer = CiderD(others)
-        scores += [scorer.score(row, references[row][left_out]) for row in rows]
-    return float(np.quantile(scores, share))

@@ -1,8 +1,10 @@
 """Requests that are computed together have the results of requests that are computed alone."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from io import BytesIO
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,9 +28,12 @@ from limner.server.errors import (
     StoppingError,
 )
 from limner.server.events import FinalEvent, TokenEvent
+from limner.server.features import FeatureCache
+from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
 from limner.server.sentences import token_texts
 from limner.server.settings import ServerSettings
+from limner.server.worker import MAX_ROWS, Worker
 
 COLOURS = [(250, 20, 20), (20, 250, 20), (20, 20, 250), (250, 250, 250), (90, 120, 20), (200, 20, 200)]
 DECODING = [
@@ -281,6 +286,36 @@ def test_an_error_of_one_request_is_its_own(run, captioner, monkeypatch):
     assert isinstance(second, ValueError)
     assert_same(first, captioner.describe([IMAGES[0]])[0])
     assert_same(third, captioner.describe([IMAGES[2]])[0])
+
+
+@pytest.fixture
+def worker():
+    return Worker(ServerSettings(), FeatureCache(0), Metrics())
+
+
+def test_the_thread_that_decodes_keeps_its_number_of_threads(worker):
+    before = torch.get_num_threads()
+    worker.start()
+    other = threading.Thread(target=torch.set_num_threads, args=(before + 1,))
+    try:
+        worker.call(lambda: None).result()
+        other.start()
+        other.join()
+        assert worker.call(torch.get_num_threads).result() == before
+    finally:
+        worker.stop()
+        torch.set_num_threads(before)
+
+
+def test_cancelled_requests_do_not_count_among_the_rows(worker):
+    def job(beam_size, cancelled=False):
+        sizes = {"decoding": SimpleNamespace(beam_size=beam_size), "constraint": SimpleNamespace(size=1)}
+        return SimpleNamespace(**sizes, cancelled=cancelled)
+
+    jobs = job(1), job(MAX_ROWS, cancelled=True), job(MAX_ROWS - 1), job(1), job(1, cancelled=True)
+    worker._waiting.extend(jobs)
+    assert worker._admitted() == [jobs[0], jobs[2]]
+    assert worker._admitted() == [jobs[3]] and not worker._waiting
 
 
 def test_memories_are_split_as_they_were_concatenated():

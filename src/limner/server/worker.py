@@ -100,6 +100,7 @@ class Worker:
         return future
 
     def _run(self, threads: int) -> None:
+        torch.get_num_threads()  # else the first operation takes the number that any thread has set last
         torch.set_num_threads(threads)
         since = time.perf_counter()
         while not (self._stopped and self._is_idle):

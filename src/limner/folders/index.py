@@ -17,6 +17,7 @@ from limner.folders.record import (
     RECORD,
     IndexRecord,
     calibration_digest,
+    captioner_digest,
     model_fingerprint,
     model_place,
     run_digest,
@@ -169,7 +170,7 @@ class FolderIndex:
             if (self.path / RECORD).exists():
                 record = IndexRecord.load(self.path)
                 require_model(self.path, record, captioner)
-                if record.run_digest != (digest := IndexRecord.of(captioner, codec).run_digest):
+                if record.run_digest != (digest := captioner_digest(captioner)):
                     record = record.model_copy(update={"run_digest": digest})
                     record.save(self.path)
             else:

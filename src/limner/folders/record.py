@@ -60,7 +60,7 @@ class IndexRecord(Settings):
             model=model_place(captioner),
             name=trained.recipe.description or trained.recipe.model.name,
             fingerprint=model_fingerprint(captioner),
-            run_digest="" if trained.folder is None else run_digest(trained.folder),
+            run_digest=captioner_digest(captioner),
             calibration=calibration_digest(captioner),
             lang=trained.recipe.data.lang,
             features=codec.spec,
@@ -119,6 +119,12 @@ def calibration_digest(captioner: Captioner) -> str | None:
     for values in calibration.statistics:
         digest.update(values.tobytes())
     return digest.hexdigest()
+
+
+def captioner_digest(captioner: Captioner) -> str:
+    """Compute the digest of the run directory of a captioner; empty if it was not loaded from a folder."""
+    folder = captioner.models[0].folder
+    return "" if folder is None else run_digest(folder)
 
 
 def run_digest(run: Path) -> str:

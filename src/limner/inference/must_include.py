@@ -63,9 +63,15 @@ def compile_words(
         once: words that they have once at most, each one token, while no token follows itself; None for no such rule.
     """
     constraints = [[tokenizer.encode(one) for one in _known(tokenizer, text)] for text in words]
-    banned = frozenset(token for word in excluded for token in tokenizer.encode(word))
-    single = None if once is None else frozenset(token for word in once for token in tokenizer.encode(word))
+    banned = _tokens(tokenizer, tuple(excluded))
+    single = None if once is None else _tokens(tokenizer, tuple(once))
     return Automaton.build(constraints, _boundaries(tokenizer), Bans(banned, single))
+
+
+@lru_cache(maxsize=64)
+def _tokens(tokenizer: Tokenizer, words: tuple[str, ...]) -> frozenset[int]:
+    """Return the tokens of words; kept, as the captions of one model share a list of hundreds."""
+    return frozenset(token for word in words for token in tokenizer.encode(word))
 
 
 def _known(tokenizer: Tokenizer, text: str) -> list[str]:

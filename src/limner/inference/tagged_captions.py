@@ -121,8 +121,9 @@ def _with_required(tokenizer: Tokenizer, one: GenerationInput, required: str) ->
     """Require words; the words of phrases may be repeated, so that hypotheses that have one can continue."""
     alternatives = map(tokenizer.encode, required.split(SEPARATOR))
     parts = {token for tokens in alternatives if len(tokens) > 1 for token in tokens}
-    once = None if one.once is None else tuple(word for word in one.once if parts.isdisjoint(tokenizer.encode(word)))
-    return one._replace(must_include=(required,), once=once)
+    if parts and one.once is not None:
+        one = one._replace(once=tuple(word for word in one.once if parts.isdisjoint(tokenizer.encode(word))))
+    return one._replace(must_include=(required,))
 
 
 def choose_named(

@@ -55,12 +55,18 @@ def tokens_of(text):
     ]
 
 
-def caption(text, rank=0, confidence=0.82):
+def caption(text, rank=0, confidence=0.82, answer=None):
     tokens = tokens_of(text)
     log_prob = sum(token["log_prob"] for token in tokens) - rank
     return {
-        "text": text, "log_prob": log_prob, "score": log_prob, "ended": True, "confidence": confidence, "tokens": tokens
-    }  # fmt: skip
+        "text": text,
+        "answer": answer or text,
+        "log_prob": log_prob,
+        "score": log_prob,
+        "ended": True,
+        "confidence": confidence,
+        "tokens": tokens,
+    }
 
 
 def translation(text, gates=None):
@@ -99,7 +105,8 @@ class FakeService:
         """Pairs of a status and headers that the next requests are answered with."""
         self.decisions = None
         """Semaphore that each token, and the end, waits for; or None."""
-        self.abstained = False
+        self.abstained = None
+        """What is answered in place of a caption of which the model is not sure; None if it is sure."""
         self.key = None
         """API key that requests must have, or None."""
         self.breaks = False
@@ -196,10 +203,12 @@ class FakeService:
         done = {
             "model": "built-in",
             "lang": body.get("lang", "en"),
-            "captions": [caption(text, rank) for rank, text in enumerate(SENTENCES[: body["n_best"]])],
+            "captions": [
+                caption(text, rank, answer=self.abstained) for rank, text in enumerate(SENTENCES[: body["n_best"]])
+            ],
             "tags": [{"name": "golden retriever", "probability": 0.61}, {"name": "seashore", "probability": 0.22}],
             "grid_size": GRID,
-            "abstained": self.abstained,
+            "abstained": self.abstained is not None,
         }
         yield {"event": "done", "data": DescribeResponse.model_validate(done).model_dump_json()}
 

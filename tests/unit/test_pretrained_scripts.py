@@ -1,6 +1,8 @@
 """Scripts in pretrained/, which make the built-in captioner."""
 
+import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,10 +15,18 @@ from limner.data.examples import Item, Sentence
 
 
 @pytest.fixture
-def mirror(monkeypatch):
+def script(monkeypatch):
+    """Imports a script: script(name)."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "pretrained")
-    yield __import__("mirror")
-    del sys.modules["mirror"]
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in {"card", "elsewhere", "mirror"} & (set(sys.modules) - before):
+        del sys.modules[name]
+
+
+@pytest.fixture
+def mirror(script):
+    return script("mirror")
 
 
 def test_mirror_images_have_the_sentences_that_name_no_side(tmp_path, mirror):
@@ -38,3 +48,16 @@ def test_mirror_images_have_the_sentences_that_name_no_side(tmp_path, mirror):
     assert [(row["lang"], row["text"]) for row in rows] == [("en", "leftover food"), ("zh", "狗")]
     written = np.asarray(Image.open(images / "train-mirrored.jpg").convert("L"))
     assert written[:, :7].max() < 20 and written[:, 9:].min() > 235
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_the_card_speaks_of_tags_and_abstention_only_with_a_calibration(
+    tmp_path, script, tiny, trained_on_colours, calibrated
+):
+    folder = shutil.copytree(trained_on_colours, tmp_path / "run")
+    if calibrated:
+        (folder / "calibration.json").touch()
+    card = script("card")
+    card.write_card(folder, "en", tiny.path, {"val": dict.fromkeys(card.METRICS, 1.0)})
+    text = (folder / "README.md").read_text()
+    assert ("`not sure`" in text) == ("come from the tags" in text) == calibrated

@@ -5,7 +5,8 @@
 writes calibration.json and calibration.safetensors into RUN and prints what was measured; with `--measure test` it only
 measures an existing calibration on a split. COLLECTION holds the grid features of RUN, here those of make.py. The
 weights of RUN must not change afterwards. FOLDER has the photographs of photographs.tsv: they are captioned, and the
-evidence and verdicts go to measured-LANG.tsv. Without them the file of an earlier run is read.
+evidence and verdicts go to measured-LANG.tsv. Without them the file of an earlier run is read; without this one, too,
+the confidence is fitted on the validation split and on generated images alone.
 """
 
 from __future__ import annotations
@@ -457,11 +458,11 @@ class Work:
         return [{**caption, **image, **thing} for caption, image, thing in kinds], words
 
     def elsewhere(self, tags: TagCalibration | None, folder: Path | None) -> elsewhere.Measured:
-        """Return the evidence about photographs from elsewhere: measured, or that of an earlier run."""
+        """Return the evidence about photographs from elsewhere: measured, that of an earlier run, or none."""
         lang = self.plain.recipe.data.lang
         path = elsewhere.TABLE.with_name(f"measured-{lang}.tsv")
         if folder is None:
-            return elsewhere.read(path, ["outside"])
+            return elsewhere.read_or_none(path, ["outside"])
         rows = elsewhere.photographs()
         self._backbone = self._backbone or load_backbone_for(self.plain.config.features)
         images: list[StoredFeatures] = []
@@ -510,7 +511,7 @@ class Work:
         images = self.take(items)
         of_captions, words = self.caption_evidence(captions, images)
         others = self.elsewhere(tags, folder)
-        times = max(1, round(len(items) / len(others.right)))  # as much weight as the validation split
+        times = max(1, round(len(items) / max(1, len(others.right))))  # as much weight as the validation split
         generated = [image for kind in KINDS if kind not in HELD_OUT for image in self.generated(kind, FIT_SEEDS)]
         photographs = [image_evidence(one, self.statistics) for one in images] + times * others.of_images
         of_generated = [image_evidence(one, self.statistics) for one in generated]
@@ -526,6 +527,8 @@ class Work:
         )
         for name, rows in (("validation", slice(len(items))), ("photographs", slice(len(items), len(items) + count))):
             own, known = held_out[rows], event[rows]
+            if not known:
+                continue
             print(
                 f"main thing right, {name}: {np.mean(known):.3f} of {len(known)}; cross-validated ECE "
                 f"{expected_calibration_error(own, known):.3f}, AUC {auc(own, known):.3f}, at {LEAST_SURE}: "

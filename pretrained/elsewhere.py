@@ -11,6 +11,7 @@ noun too. The rest of the sentence is not judged.
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -137,6 +138,18 @@ def write(path: Path, rows: Sequence[Photograph], measured: Measured) -> None:
         for one, image, caption, right in zip(rows, *measured, strict=True):
             values: Mapping[str, float] = {**image, **caption}
             file.write("\t".join([one.file, str(int(right)), *(f"{values[name]:.4g}" for name in columns)]) + "\n")
+
+
+def read_or_none(path: Path, image_names: Sequence[str]) -> Measured:
+    """Read what `write` wrote; no evidence, and a line on stderr, where there is no such file."""
+    if path.exists():
+        return read(path, image_names)
+    print(
+        f"{path.name}: not found, so the confidence is fitted without photographs from elsewhere, on the validation "
+        "split and on generated images; give their folder with --photographs",
+        file=sys.stderr,
+    )
+    return Measured([], [], [])
 
 
 def read(path: Path, image_names: Sequence[str]) -> Measured:

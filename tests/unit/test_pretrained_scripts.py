@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,3 +62,56 @@ def test_the_card_speaks_of_tags_and_abstention_only_with_a_calibration(
     card.write_card(folder, "en", tiny.path, {"val": dict.fromkeys(card.METRICS, 1.0)})
     text = (folder / "README.md").read_text()
     assert ("`not sure`" in text) == ("come from the tags" in text) == calibrated
+
+
+def test_words_that_are_accepted_for_a_thing(script):
+    accepted = script("elsewhere").accepted
+    assert {"woman", "bride"} <= accepted(["woman"], "en") and not {"man", "boy", "crowd"} & accepted(["woman"], "en")
+    assert "mädchen" in accepted(["girl"], "de") and "Junge" not in accepted(["girl"], "de")
+    assert "街道" in accepted(["street"], "zh") and "street" not in accepted(["street"], "zh")
+    assert accepted(["street", "girl"], "en") == accepted(["street"], "en") | accepted(["girl"], "en")
+    assert accepted(["no such thing"], "en") == frozenset()
+
+
+class SpelledNouns:
+    """Nouns of captions that are given as lists of words."""
+
+    def __init__(self, nouns):
+        self.known = nouns
+
+    def of_caption(self, tokens):
+        return [SimpleNamespace(word=word) for word in tokens if word in self.known]
+
+    def main(self, tokens):
+        return next((one.word for one in self.of_caption(tokens)), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("a dog runs", True),
+        ("a cat runs", False),
+        ("a dog and a cat", False),
+        ("a dog and a puppy", True),
+        ("a dog with a cat", True),
+        ("a street with a cat", True),
+        ("a cat on a street", False),
+        ("something", False),
+    ],
+)
+def test_the_main_thing_of_a_caption_is_right(script, text, right):
+    nouns, words = SpelledNouns({"dog", "puppy", "cat"}), frozenset({"dog", "puppy", "street"})
+    assert script("elsewhere").is_right(nouns, text.split(), text, words) is right
+
+
+def test_measured_evidence_is_read_as_it_was_written(script, tmp_path, capsys):
+    elsewhere, path = script("elsewhere"), tmp_path / "measured-xx.tsv"
+    rows = [elsewhere.Photograph(f"{name}.jpg", "here", ("dog",)) for name in "ab"]
+    images, captions = [{"outside": 0.5}, {"outside": 0.25}], [{"log_prob": -1.5}, {"log_prob": -12.0}]
+    elsewhere.write(path, rows, elsewhere.Measured(images, captions, [True, False]))
+    found = elsewhere.read_or_none(path, ["outside"])
+    assert found.of_images == images and found.right == [True, False]
+    assert found.of_captions == [image | caption for image, caption in zip(images, captions, strict=True)]
+    path.unlink()
+    assert capsys.readouterr().err == "" and elsewhere.read_or_none(path, ["outside"]) == ([], [], [])
+    assert capsys.readouterr().err.startswith("measured-xx.tsv: not found")

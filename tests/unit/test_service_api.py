@@ -15,6 +15,7 @@ from PIL import Image
 from limner.errors import SettingsError
 from limner.inference.captioner import Captioner
 from limner.inference.scorer import Scorer
+from limner.server import protection
 from limner.server.app import create_app
 from limner.server.errors import InvalidRequestError
 from limner.server.images import decode_image_text
@@ -231,6 +232,21 @@ def test_keys_are_required_where_there_are_some(ask, tmp_path, monkeypatch):
         return statuses, (await client.get("/health")).status_code, (await client.get("/")).status_code
 
     assert ask(several, key_file=str(tmp_path / "keys")) == ([401, 401, 200, 200, 200], 200, 200)
+
+
+def test_forms_of_libretranslate_are_read_for_their_key_where_one_is_required(ask, tmp_path, monkeypatch):
+    (tmp_path / "keys").write_text("first-key\n")
+    with_file = {"q": (None, "a dog"), "api_key": (None, "first-key"), "file": ("a.txt", b"text")}
+
+    async def send(client):
+        answers = [await client.post("/detect", files=dict(list(with_file.items())[:count])) for count in (1, 2, 3)]
+        return [answer.status_code for answer in answers], answers[-1].json()["error"]
+
+    statuses, error = ask(send, key_file=str(tmp_path / "keys"))
+    assert statuses == [401, 200, 400]
+    assert error.startswith("the form cannot be read (") and error.endswith("send fields of text, without files")
+    monkeypatch.setattr(protection, "_key_in", lambda *_: pytest.fail("read for a key"))
+    assert ask(send)[0] == [200, 200, 400]
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch):

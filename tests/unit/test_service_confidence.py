@@ -216,3 +216,28 @@ def test_other_interfaces_say_that_the_model_is_not_sure(post, captioner, model,
     events = post("/v1/chat/completions", {**body, "stream": True}).text.splitlines()
     parts = [json.loads(line[6:]) for line in events if line.startswith("data: {")]
     assert "".join(part["choices"][0]["delta"].get("content") or "" for part in parts) == expected
+
+
+def test_a_request_whose_tags_fail_fails_alone(trained, backbone_of, caplog):
+    class SeesNoWhite(SeesBlue):
+        def __call__(self, features):
+            found = super().__call__(features)
+            if () in found:
+                raise ValueError("white")
+            return found
+
+    captioner = calibrated(trained, backbone_of())
+    vars(captioner.rules).update(tagger=SeesNoWhite())
+
+    async def together():
+        engine = Engine(Models([ServedModel("tiny", "describe", {"en": captioner})]), ServerSettings())
+        engine.start()
+        try:
+            requests = (engine.describe_all(image) for image in (BLUE, WHITE, RED))
+            return await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 60)
+        finally:
+            await asyncio.wait_for(engine.stop(), 60)
+
+    blue, white, red = asyncio.run(together())
+    assert isinstance(blue, FinalEvent) and isinstance(red, FinalEvent)
+    assert str(white) == "white" and "a request failed" in caplog.text

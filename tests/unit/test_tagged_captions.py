@@ -18,6 +18,7 @@ from limner.evaluation.calibration import cross_validated, expected_calibration_
 from limner.features.class_probabilities import ClassProbabilities
 from limner.features.spec import FeatureSpec
 from limner.inference.caption_nouns import CaptionNouns, NamedThing
+from limner.inference.caption_rules import CaptionRules
 from limner.inference.confidence import confidences, logistic, mean_image, thing_evidence, word_evidence
 from limner.inference.generate import generate
 from limner.inference.tagged_captions import name_tags, required_words, start_with_tags, without_denied_words
@@ -277,6 +278,19 @@ def test_confidence_grows_with_what_the_image_adds_to_the_words(trained, tmp_pat
     assert same.log_ratio == pytest.approx(np.zeros(4), abs=1e-6)
     order = np.argsort([one.log_ratio for one in found[0].words])
     assert [found[0].words[n].probability for n in order] == sorted(one.probability for one in found[0].words)
+
+
+def test_a_confidence_that_needs_tags_is_refused_for_a_model_without_them(trained, tmp_path):
+    save_trained_model(tmp_path, trained)
+    calibration = calibration_of(tmp_path)
+    save_calibration(tmp_path, calibration)
+    own = [trained._replace(folder=tmp_path)]
+    rules = CaptionRules(own, reads_images=True)
+    assert rules.has_confidence and rules.tagger is None
+    confidence = calibration.settings.confidence.model_copy(update={"caption": {"subject": 1.0, "constant": 0.0}})
+    save_calibration(tmp_path, calibration_of(tmp_path, confidence=confidence))
+    with pytest.raises(RunError, match=r"calibration.json: coefficient 'subject' of the confidence needs tags"):
+        CaptionRules(own, reads_images=True)
 
 
 def test_features_outside_of_the_main_directions_lower_the_confidence():

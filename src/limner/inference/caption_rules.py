@@ -9,14 +9,14 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import StoredFeatures
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
-from limner.errors import SettingsError
+from limner.errors import RunError, SettingsError
 from limner.inference.caption_nouns import CaptionNouns
 from limner.inference.confidence import THINGS, Confidence, confidences, thing_evidence
 from limner.inference.sentences import Caption
 from limner.inference.tagged_captions import name_tags, without_denied_words
 from limner.inference.tags import Tag, Tagger
 from limner.inference.unseen_words import with_unseen_nouns
-from limner.runs.calibration import StoredCalibration, TagCalibration, load_calibration
+from limner.runs.calibration import FILE, StoredCalibration, TagCalibration, load_calibration
 from limner.runs.trained_model import TrainedModel
 
 
@@ -31,7 +31,7 @@ class CaptionRules:
             reads_images: false where no image is captioned; tags need the classifier of the backbone.
 
         Raises:
-            RunError: the calibration is damaged.
+            RunError: the calibration is damaged, or needs tags that the features of the model do not have.
         """
         self.trained, folder = models[0], models[0].folder
         """The first model as it was trained, without nouns that it has never seen."""
@@ -39,6 +39,13 @@ class CaptionRules:
             load_calibration(folder) if folder is not None and reads_images and len(models) == 1 else None
         )
         """Tags in captions and confidence, as fitted on validation; None for none."""
+        confidence = None if self.calibration is None else self.calibration.settings.confidence
+        needed = sorted(THINGS & confidence.caption.keys()) if confidence is not None else []
+        if folder is not None and needed and self.tagger is None:
+            raise RunError(
+                f"{folder / FILE}: coefficient '{needed[0]}' of the confidence needs tags, which the features of this "
+                "model do not have; remove the file, or run pretrained/calibrate.py again"
+            )
         self.models = tuple(models)
         """The models; those whose captions name tags know all nouns of the tags."""
         if self.names_tags and self.tagger is not None:

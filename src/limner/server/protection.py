@@ -145,7 +145,7 @@ class ProtectedApp:
                 answer.status = CLIENT_CLOSED
                 return
             if scope["path"] in KEY_IN_BODY:
-                self._require_key(scope, await _key_in(scope, body))
+                self._require_key(scope, await _key_in(scope, body) if self.keys.required else None)
             held = len(body)
             self._buffered += held
             await self._run(scope, receive, send, body, answer)
@@ -279,7 +279,7 @@ def _header(scope: Scope, name: bytes) -> str | None:
 
 
 async def _key_in(scope: Scope, body: bytes) -> str | None:
-    """Return the field `api_key` of a body of JSON or of a form."""
+    """Return the field `api_key` of a body of JSON or of a form; InvalidRequestError for a form that has files."""
     if (_header(scope, b"content-type") or "").lower().startswith(MULTIPART):
         return await _key_in_multipart(scope, body)
     try:
@@ -297,8 +297,9 @@ async def _key_in_multipart(scope: Scope, body: bytes) -> str | None:
     try:
         async with Request(scope, receive).form(max_files=0) as form:
             key = form.get("api_key")
-    except (HTTPException, MultiPartException):
-        return None
+    except (HTTPException, MultiPartException) as error:
+        reason = error.detail if isinstance(error, HTTPException) else error.message
+        raise InvalidRequestError(f"the form cannot be read ({reason}); send fields of text, without files") from None
     return key if isinstance(key, str) else None
 
 

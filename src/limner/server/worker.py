@@ -259,8 +259,11 @@ class Worker:
         try:
             find_tags(jobs)
         except Exception as error:
-            for job in jobs:
-                self._fail(job, error)
+            if len(jobs) == 1:
+                self._fail(jobs[0], error)
+            else:  # one by one, to find the jobs that fail
+                for job in jobs:
+                    self._tagged([job])
         return [job for job in jobs if not job.cancelled]
 
     def _step(self) -> None:

@@ -148,6 +148,7 @@ class FakeService:
                         "score": -n / 3,
                         "confidence": 0.8,
                         "tags": ["dog"],
+                        "abstained": n == 6,
                         "thumbnail": f"thumbnail/{n}",
                     }
                     for n in range(7)

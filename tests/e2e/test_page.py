@@ -309,6 +309,7 @@ def test_search_by_sentence_and_by_image(open_page, fake, image):
     page.keyboard.press("Enter")
     expect(page.locator(".hit")).to_have_count(7)
     expect(page.get_by_role("status")).to_have_text("7 best images for “a dog”")
+    expect(page.locator(".hit p")).to_have_text([*(SENTENCES * 2), "Not sure"])
     assert page.locator(".hit img").first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 160
     upload(page, image, "search")
     expect(page.get_by_role("status")).to_have_text("7 best images for your image")

@@ -21,6 +21,7 @@ from limner.folders import encoding, scan, search
 from limner.folders.annotations import AnnotationCodec, StoredAnnotations
 from limner.folders.candidates import WordIndex, find_candidates
 from limner.folders.index import FolderIndex
+from limner.inference.caption_rules import CaptionRules
 from limner.media.modality import IMAGE
 from limner.models import ModelInputs, build_model
 from limner.retrieval.all_pairs import pair_log_probs
@@ -418,3 +419,12 @@ def test_a_caption_of_which_the_model_is_not_sure_is_stored_with_its_confidence(
     assert not ended.value.code
     _, path, caption, confidence = capsys.readouterr().out.rstrip("\n").split("\t")
     assert path.endswith("red.png") and "red" in caption and confidence == "0.12"
+
+    monkeypatch.setattr(CaptionRules, "least_confidence", lambda *_: 0.5)  # that of a calibration
+    for output, expected in (([], "\tnot sure\t0.12\n"), (["--json"], '"abstained": true')):
+        monkeypatch.setattr(
+            sys, "argv", ["limner", "search", "a red wall", "--in", str(folder), "--count", "1", *output]
+        )
+        with pytest.raises(SystemExit):
+            main()
+        assert expected in capsys.readouterr().out

@@ -27,6 +27,7 @@ from limner.folders.search import Snapshot
 from limner.folders.tables import FILES, IMAGES, ImageTable, read_files
 from limner.folders.update import FolderUpdate, Updater, is_unchanged
 from limner.inference.captioner import CAPTION_BATCH_SIZE, Captioner
+from limner.inference.sentences import NOT_SURE
 from limner.media.image import ImageInput, describe_input
 from limner.media.modality import IMAGE
 from limner.progress import Progress
@@ -53,6 +54,13 @@ class FolderMatch(NamedTuple):
     """Confidence of the caption; None if the captioner computes none."""
     tags: tuple[str, ...] = ()
     """Words for what is in the image; empty if the captioner finds none."""
+    is_sure: bool = True
+    """False where the confidence is below that of the calibration, and `limner describe` withholds the caption."""
+
+    @property
+    def answer(self) -> str:
+        """The caption, or 'not sure'."""
+        return self.caption if self.is_sure else NOT_SURE
 
 
 class FolderIndex:
@@ -326,9 +334,11 @@ class FolderIndex:
                 break
         chosen = chosen[:count]
         details = snapshot.details([row for _, row, _ in chosen])
+        least = self._model()[0].rules.least_confidence(None)
+        sure = [one.confidence is None or one.confidence >= least for one in details]
         return [
-            FolderMatch(self.folder / path, score, one.caption, one.thumbnail, one.confidence, one.tags)
-            for (path, _, score), one in zip(chosen, details, strict=True)
+            FolderMatch(self.folder / path, score, one.caption, one.thumbnail, one.confidence, one.tags, is_sure)
+            for (path, _, score), one, is_sure in zip(chosen, details, sure, strict=True)
         ]
 
 

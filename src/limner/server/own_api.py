@@ -251,6 +251,7 @@ async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
                 caption=one.caption,
                 confidence=one.confidence,
                 tags=list(one.tags),
+                abstained=not one.is_sure,
                 thumbnail=f"v1/thumbnail?index={quote(name, safe='')}&name={quote(path, safe='')}",
             )
         )

@@ -270,6 +270,8 @@ class SearchHit(BaseModel):
     caption: str
     confidence: float | None
     tags: list[str]
+    abstained: bool = False
+    """Whether the model is not sure of the caption: its confidence is below that of its calibration."""
     thumbnail: str
     """Path of a small copy, relative to the address of the service."""
 

@@ -73,8 +73,8 @@ export class SearchView {
 }
 
 /** A found image; the score is a log-probability or a similarity. */
-async function card({ name, caption, score, thumbnail }) {
+async function card({ name, caption, abstained, score, thumbnail }) {
   const image = element("img", { loading: "lazy", alt: caption ? "" : name, src: await imageUrl(thumbnail) });
-  return element("li", { className: "card hit" }, image, element("p", { textContent: caption ?? "" }),
+  return element("li", { className: "card hit" }, image, element("p", { textContent: abstained ? "Not sure" : caption ?? "" }),
     element("small", { textContent: `${name} · ${score.toFixed(2)}` }));
 }

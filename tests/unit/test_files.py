@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from filelock import FileLock
 
 from limner import files
 from limner.errors import CollectionError, RunError
@@ -100,7 +101,7 @@ def test_a_file_system_without_locks_is_used_with_a_warning(tmp_path, monkeypatc
     def acquire(lock):
         raise error
 
-    monkeypatch.setattr(files.FileLock, "acquire", acquire)
+    monkeypatch.setattr(FileLock, "acquire", acquire)
     with caplog.at_level(logging.WARNING), locked(tmp_path, RunError):
         pass
     assert f"{tmp_path}: cannot be locked ({error}); run only one process" in caplog.text
@@ -111,7 +112,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch, numbe
     def acquire(lock):
         raise OSError(number, "refused")
 
-    monkeypatch.setattr(files.FileLock, "acquire", acquire)
+    monkeypatch.setattr(FileLock, "acquire", acquire)
     with pytest.raises(RunError, match=r"cannot be written.*permissions"), locked(tmp_path, RunError):
         pytest.fail("the block ran without a lock")
 

@@ -231,7 +231,7 @@ def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):
 
 
 def test_templates_of_pages_have_the_mark():
-    for name in ("report.html", "attention.html"):
+    for name in ("report_base.html", "attention.html"):
         page = Path(cli.__file__).parents[1] / "templates" / name
         assert b'<meta name="generator" content="Limner"' in page.read_bytes()
 

@@ -231,9 +231,12 @@ def test_a_folder_with_a_log_of_another_program_is_no_run(tmp_path):
 
 
 def test_templates_of_pages_have_the_mark():
-    for name in ("report_base.html", "attention.html"):
-        page = Path(cli.__file__).parents[1] / "templates" / name
-        assert b'<meta name="generator" content="Limner"' in page.read_bytes()
+    templates = Path(cli.__file__).parents[1] / "templates"
+    assert b'<meta name="generator" content="Limner"' in (templates / "page.html").read_bytes()
+    for name in ("report_base.html", "attention.html", "matches.html"):
+        assert (templates / name).read_text(encoding="utf-8").startswith('{% extends "page.html" %}')
+    for name in ("report.html", "comparison.html"):
+        assert (templates / name).read_text(encoding="utf-8").startswith('{% extends "report_base.html" %}')
 
 
 def test_an_empty_file_is_replaced(tmp_path):

@@ -111,10 +111,10 @@ class CaptionRules:
         """Return the confidence below which the model is not sure of a caption.
 
         Args:
-            min_confidence: the confidence that was asked for; None for that of the calibration.
+            min_confidence: the confidence given by the user; None for that of the calibration.
 
         Raises:
-            SettingsError: a confidence was asked for, and the model has no calibration of it.
+            SettingsError: a confidence was given, and the model has no calibration of it.
         """
         calibrated = None if self.calibration is None else self.calibration.settings.confidence
         if calibrated is not None:

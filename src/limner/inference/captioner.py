@@ -54,7 +54,7 @@ class _Request(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is asked of the captions, so that they may name tags."""
+        """Whether captions have no prefix and no required words, so that they may name tags."""
         return self.name_tags and self.prefixes is None and not any(self.words)
 
 
@@ -260,12 +260,12 @@ class Captioner(TextGenerator):
         cut = done = 0
         while pending:
             rows = pending.popleft()
-            batch, asked = images[rows], request.take(rows)
+            batch, options = images[rows], request.take(rows)
             try:
-                inputs, features = self._inputs(batch, asked.words), self._kept_features(batch)
-                given, size = asked.prefixes, len(batch)
-                found = generate(self.models, inputs, features, asked.settings, prefixes=given, batch_size=size)
-                captions = self._captions(inputs, features, found, asked)
+                inputs, features = self._inputs(batch, options.words), self._kept_features(batch)
+                given, size = options.prefixes, len(batch)
+                found = generate(self.models, inputs, features, options.settings, prefixes=given, batch_size=size)
+                captions = self._captions(inputs, features, found, options)
             except MediaError as error:
                 if request.stops_at_errors:
                     raise

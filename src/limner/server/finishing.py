@@ -1,6 +1,6 @@
 """The end of requests whose searches are done, several together: tags in captions, confidence, and what is answered.
 
-All functions are called in the thread that decodes. `GenerationInput`s of different images are told apart by their
+All functions are called in the thread that decodes. `GenerationInput`s of different images are distinguished by their
 paths, which are checksums of the content.
 """
 

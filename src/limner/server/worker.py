@@ -202,15 +202,7 @@ class Worker:
 
     def encode(self, jobs: Sequence[Job]) -> list[Job]:
         """Give each job the features of its image; return those without an error."""
-        try:
-            self._encode(jobs)
-        except Exception as error:
-            if len(jobs) == 1:
-                self._fail(jobs[0], error)
-            else:  # one by one, to find the jobs that fail
-                for job in jobs:
-                    self.encode([job])
-        return [job for job in jobs if not job.cancelled]
+        return self._together(self._encode, jobs)
 
     def _encode(self, jobs: Sequence[Job]) -> None:
         missing: dict[Backbone, dict[str, EncoderInput]] = {}
@@ -256,14 +248,17 @@ class Worker:
 
     def _tagged(self, jobs: Sequence[Job]) -> list[Job]:
         """Give each job the tags of its image; return those without an error."""
+        return self._together(find_tags, jobs)
+
+    def _together(self, work: Callable[[Sequence[Job]], None], jobs: Sequence[Job]) -> list[Job]:
+        """Do some work for jobs at once, or one by one where it fails; return the jobs without an error."""
         try:
-            find_tags(jobs)
+            work(jobs)
         except Exception as error:
             if len(jobs) == 1:
                 self._fail(jobs[0], error)
-            else:  # one by one, to find the jobs that fail
-                for job in jobs:
-                    self._tagged([job])
+            for job in jobs if len(jobs) > 1 else ():  # one by one, to find the jobs that fail
+                self._together(work, [job])
         return [job for job in jobs if not job.cancelled]
 
     def _step(self) -> None:

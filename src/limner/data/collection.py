@@ -14,15 +14,19 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
+from pyarrow import compute
+
 from limner.data.examples import Item, Sentence
 from limner.data.items_table import OPTIONAL_COLUMNS, SCHEMA, SPLITS_KEY, item_of_row, row_checksum, write_table
 from limner.data.merging import Changes, file_name, merge_items
+from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positions, StoredItems
 from limner.errors import CollectionError, did_you_mean, system_reason
 from limner.files import LOCK_FILE, locked
 from limner.files.structured import parse_json
@@ -38,6 +42,12 @@ ITEMS = "items.lance"
 """Folder of the items table in a collection."""
 FEATURES = "features"
 """Folder of the feature tables in a collection."""
+ITEMS_BUDGET = 256 << 20
+"""Default memory for the items of a collection in bytes."""
+MEDIA_COLUMNS = ("id", "split", "image", "video", "audio")
+"""Columns that name an item and its file."""
+SCANNED_ROWS = 65_536
+"""Rows of one column that are read together."""
 
 
 class Collection:
@@ -51,14 +61,21 @@ class Collection:
         path: Path,
         dataset: Any,  # noqa: ANN401 (Lance has no types)
         splits: Mapping[str, str] | None = None,
+        *,
+        budget: int = ITEMS_BUDGET,
     ) -> None:
         self.path = path
         self._dataset = dataset
         self._splits = splits
+        self._budget = budget
 
     @classmethod
-    def open(cls, path: Path | str) -> Collection:
+    def open(cls, path: Path | str, *, budget: int = ITEMS_BUDGET) -> Collection:
         """Open the collection at `path`.
+
+        Args:
+            path: folder of the collection.
+            budget: memory for items in bytes, see `items`.
 
         Raises:
             CollectionError: the folder is not a collection, or its items table is damaged.
@@ -71,7 +88,7 @@ class Collection:
             dataset = open_table(path / ITEMS)
         if absent := set(SCHEMA.names) - set(dataset.schema.names) - OPTIONAL_COLUMNS:
             raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
-        return cls(path, dataset)
+        return cls(path, dataset, budget=budget)
 
     def with_splits(self, splits: Mapping[str, str]) -> Collection:
         """View of some items of the collection in other splits; nothing is written.
@@ -79,27 +96,52 @@ class Collection:
         Args:
             splits: split of each item, by item id; the view has no other items.
         """
-        return Collection(self.path, self._dataset, splits)
+        return Collection(self.path, self._dataset, splits, budget=self._budget)
 
     def __len__(self) -> int:
         return int(self._dataset.count_rows()) if self._splits is None else len(self._splits)
 
-    def items(self, split: str | None = None) -> list[Item]:
+    def items(self, split: str | None = None) -> StoredItems:
         """Items of one split, or of the whole collection, in stored order.
+
+        The items of a collection that fits into the budget are read and verified now, those of a larger one when they
+        are used; at most the budget of them is in memory.
 
         Raises:
             CollectionError: the split has no items, or the table is damaged.
         """
-        condition = None if split is None else "split = '" + split.replace("'", "''") + "'"
-        columns = [name for name in self._dataset.schema.names if name in (*SCHEMA.names, CHECKSUM)]
-        rows = self._read(columns, None if self._splits else condition).to_pylist()
-        self._verify(rows, None if self._splits else split)
-        if self._splits is not None:
-            moved = ({**row, "split": self._splits[row["id"]]} for row in rows if row["id"] in self._splits)
-            rows = [row for row in moved if split in (None, row["split"])]
-        if not rows:
+        positions = self._positions(split)
+        self._check_count(len(positions), split)
+        if not len(positions):
             self.require_split(split)
-        return [item_of_row(row) for row in rows]
+        names = [name for name in self._dataset.schema.names if name in (*SCHEMA.names, CHECKSUM)]
+        cache = ItemCache(lambda rows: self._take(rows, names), positions, self._budget)
+        items = StoredItems(cache, lambda rows: self._take(rows, [*MEDIA_COLUMNS]))
+        if len(positions) * ITEM_BYTES <= self._budget:
+            for _ in items:
+                pass
+        return items
+
+    def iter_items(self, split: str | None = None, columns: Sequence[str] | None = None) -> Iterator[Item]:
+        """Read the items of one split, or of the whole collection, once, in stored order, a chunk at a time.
+
+        Args:
+            split: name of the split; None for all.
+            columns: columns to read, such as 'image' and 'sentences', besides the id and the split; the other fields
+                of the items are empty, and checksums, which are those of whole rows, are not verified. None for all.
+
+        Raises:
+            CollectionError: the split has no items, or the table is damaged.
+        """
+        positions = self._positions(split)
+        self._check_count(len(positions), split)
+        if not len(positions):
+            self.require_split(split)
+        stored = self._dataset.schema.names
+        wanted = (*SCHEMA.names, CHECKSUM) if columns is None else ("id", "split", *columns)
+        names = [name for name in stored if name in wanted]
+        for begin in range(0, len(positions), CHUNK_ITEMS):
+            yield from self._take(positions[begin : begin + CHUNK_ITEMS], names)
 
     def require_split(self, split: str | None) -> None:
         """Check that a split has items; None stands for all splits.
@@ -120,7 +162,11 @@ class Collection:
         """Number of items of each split, in stored order."""
         if self._splits is not None:
             return dict(Counter(self._splits.values()))
-        return dict(Counter(self._read(["split"])["split"].to_pylist()))
+        counts: Counter[str] = Counter()
+        for batch in self._scan("split"):
+            for entry in batch.value_counts().to_pylist():
+                counts[entry["values"]] += entry["counts"]
+        return dict(counts)
 
     @property
     def has_checksums(self) -> bool:
@@ -162,7 +208,7 @@ class Collection:
         on the folders of the files.
         """
         digest = hashlib.sha256()
-        for item in self.items():
+        for item in self.iter_items():
             contents = (
                 item.split,
                 file_name(item.image),
@@ -182,27 +228,61 @@ class Collection:
             raise CollectionError(f"{self.path}: item '{item.id}' has no {kind}")
         return _short_path(self.path / name)
 
-    def _read(self, columns: list[str], condition: str | None = None) -> Any:  # noqa: ANN401
+    def _scan(self, column: str) -> Iterator[Any]:
+        """Read one column in batches of Arrow."""
         with damage_as(lambda reason: _damaged_table(self.path, reason)):
-            return self._dataset.to_table(columns=columns, filter=condition)
+            for batch in self._dataset.to_batches(columns=[column], batch_size=SCANNED_ROWS, batch_readahead=1):
+                yield batch.column(0)
 
-    def _verify(self, rows: list[dict[str, Any]], split: str | None) -> None:
-        """Remove the checksums from rows and compare them; compare the number of rows of a split, or of all.
+    def _positions(self, split: str | None) -> Positions:
+        """Positions of the items of a split, or of all items, in the table."""
+        splits = self._splits
+        if split is None and splits is None:
+            with damage_as(lambda reason: _damaged_table(self.path, reason)):
+                return range(self._dataset.count_rows())
+        parts, begin = [np.empty(0, np.int64)], 0
+        for values in self._scan("split" if splits is None else "id"):
+            if splits is None:
+                mask = compute.equal(values, split).to_numpy(zero_copy_only=False)
+            else:
+                mask = [value in splits and split in (None, splits[value]) for value in values.to_pylist()]
+            parts.append(begin + np.flatnonzero(mask))
+            begin += len(values)
+        return np.concatenate(parts)
+
+    def _take(self, positions: Positions, columns: list[str]) -> list[Item]:
+        """Read the items at some positions; verify their checksums if the columns include these.
 
         Raises:
-            CollectionError: a row is damaged, or rows are missing.
+            CollectionError: a row is damaged.
         """
-        if not self.has_checksums:
+        with damage_as(lambda reason: _damaged_table(self.path, reason)):
+            rows = self._dataset.take(list(map(int, positions)), columns=columns).to_pylist() if len(positions) else []
+        if len(rows) != len(positions):
+            raise _damaged_table(self.path, f"{len(rows):,} of {len(positions):,} rows can be read")
+        if CHECKSUM in columns:
+            for row in rows:
+                if row.pop(CHECKSUM) != row_checksum(row):
+                    raise _damaged_table(self.path, f"item '{row['id']}' does not have its checksum")
+        elif not self.has_checksums:
             logger.debug("%s: has no checksums, as an earlier version wrote it; its items are not verified", self.path)
+        if self._splits is not None:
+            rows = [{**row, "split": self._splits[row["id"]]} for row in rows]
+        return [item_of_row(row) for row in rows]
+
+    def _check_count(self, count: int, split: str | None) -> None:
+        """Compare a number of items with the one that was stored for a split, or for all.
+
+        Raises:
+            CollectionError: items are missing.
+        """
+        if self._splits is not None or not self.has_checksums:
             return
-        for row in rows:
-            if row.pop(CHECKSUM) != row_checksum(row):
-                raise _damaged_table(self.path, f"item '{row['id']}' does not have its checksum")
         counts = parse_json((self._dataset.schema.metadata or {}).get(SPLITS_KEY, b"null"))
         expected = None if counts is None else counts.get(split, 0) if split is not None else sum(counts.values())
-        if expected not in (None, len(rows)):
+        if expected not in (None, count):
             where = "" if split is None else f" of split '{split}'"
-            raise _damaged_table(self.path, f"{len(rows):,} of {expected:,} items{where} can be read")
+            raise _damaged_table(self.path, f"{count:,} of {expected:,} items{where} can be read")
 
 
 def write_items(
@@ -267,7 +347,7 @@ def _extend(path: Path, items: list[Item], files: Mapping[str, Path], on_progres
     exists = (path / ITEMS).is_dir()
     for leftover in (path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
         leftover.unlink(missing_ok=True)
-    merged, changes = merge_items(Collection.open(path).items() if exists else [], items)
+    merged, changes = merge_items(list(Collection.open(path).items()) if exists else [], items)
     with _temporary_folder(path / "files") as folder:
         _copy_files(files, folder, path, on_progress)
     if not exists:

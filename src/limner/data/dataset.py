@@ -197,7 +197,8 @@ class Examples:
             TrainingError: the split has no example in the languages.
             FeatureError: a feature table lacks an item of the split and `leave_out` is false.
         """
-        all_items, where = collection.items(split), f"{collection.path}: split '{split}'"
+        all_items: Sequence[Item] = collection.items(split)
+        where = f"{collection.path}: split '{split}'"
         items = [
             item
             for item in all_items

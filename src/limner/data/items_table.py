@@ -96,17 +96,17 @@ def row_checksum(row: dict[str, Any]) -> int:
 
 
 def item_of_row(row: dict[str, Any]) -> Item:
-    """Convert a row to an item.
+    """Convert a row, or some of its columns with the id and the split, to an item.
 
     Raises:
         CollectionError: a file name, a box or a sentence is impossible, as in a damaged row without a checksum.
     """
-    if any(None in (sentence["lang"], sentence["text"]) for sentence in row["sentences"] or ()):
+    if any(None in (sentence["lang"], sentence["text"]) for sentence in row.get("sentences") or ()):
         raise CollectionError(
             f"item '{row['id']}': expected sentences with a language and a text; correct the source, import it again"
         )
-    names = [row["image"], row["video"], row.get("audio")]
-    boxes = [*(region["box"] for region in row["regions"] or ()), *(row.get("track") or ())]
+    names = [row.get("image"), row.get("video"), row.get("audio")]
+    boxes = [*(region["box"] for region in row.get("regions") or ()), *(row.get("track") or ())]
     if any(name and "\0" in name for name in names) or not all(map(math.isfinite, chain.from_iterable(boxes))):
         raise CollectionError(
             f"item '{row['id']}': expected names of files without the character NUL, and boxes of finite numbers; "
@@ -115,12 +115,12 @@ def item_of_row(row: dict[str, Any]) -> Item:
     return Item(
         id=row["id"],
         split=row["split"],
-        image=row["image"],
-        video=row["video"],
+        image=row.get("image"),
+        video=row.get("video"),
         audio=row.get("audio"),
-        sentences=tuple([_sentence_of_row(s) for s in row["sentences"] or ()]),
-        regions=tuple([_region_of_row(region) for region in row["regions"] or ()]),
-        label=row["label"],
+        sentences=tuple([_sentence_of_row(s) for s in row.get("sentences") or ()]),
+        regions=tuple([_region_of_row(region) for region in row.get("regions") or ()]),
+        label=row.get("label"),
         track=tuple([tuple(box) for box in row.get("track") or ()]),
         frame_size=_frame_size_of_row(row),
         frame_labels=tuple(row.get("frame_labels") or ()),

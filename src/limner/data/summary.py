@@ -44,22 +44,32 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
         collection: the collection.
         examples: maximum number of missing files to name.
     """
-    items = collection.items()
-    sentences: dict[str, Counter[str]] = {item.split: Counter() for item in items}
-    for item in items:
-        sentences[item.split].update(one.lang + (" (generated)" if one.generated_by else "") for one in item.sentences)
-    files = [(name, item.split, path) for item in items for name, path in _media_files(item)]
-    paths = [str(collection.path / path) for _, _, path in files]
-    missing = [path for path in paths if not os.path.isfile(path)]
+    splits: Counter[str] = Counter()
+    sentences: dict[str, Counter[str]] = {}
+    media: dict[str, Counter[str]] = {name: Counter() for name in MODALITIES}
+    regions = phrases = missing = 0
+    missing_examples: list[str] = []
+    for item in collection.iter_items():
+        splits[item.split] += 1
+        sentences.setdefault(item.split, Counter()).update(
+            one.lang + (" (generated)" if one.generated_by else "") for one in item.sentences
+        )
+        regions += len(item.regions)
+        phrases += sum(len(sentence.phrases) for sentence in item.sentences)
+        for name, path in _media_files(item):
+            media[name][item.split] += 1
+            if not os.path.isfile(file := str(collection.path / path)):
+                missing += 1
+                missing_examples += [file] if missing <= examples else []
     return CollectionSummary(
-        items=len(items),
-        splits=dict(sorted(Counter(item.split for item in items).items(), key=lambda entry: _rank(entry[0]))),
+        items=splits.total(),
+        splits=dict(sorted(splits.items(), key=lambda entry: _rank(entry[0]))),
         sentences={split: dict(sorted(counts.items())) for split, counts in sentences.items()},
-        media={name: dict(Counter(split for other, split, _ in files if other == name)) for name in MODALITIES},
-        regions=sum(len(item.regions) for item in items),
-        phrases=sum(len(sentence.phrases) for item in items for sentence in item.sentences),
-        missing=len(missing),
-        missing_examples=tuple(missing[:examples]),
+        media={name: dict(counts) for name, counts in media.items()},
+        regions=regions,
+        phrases=phrases,
+        missing=missing,
+        missing_examples=tuple(missing_examples),
         features=collection.features(),
         unverified=collection.unverified(),
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from limner.data.collection import Collection
+from limner.data.collection import MEDIA_COLUMNS, Collection
 from limner.data.examples import Item
 from limner.errors import FeatureError, MediaError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
@@ -146,10 +146,10 @@ def _check(collection: Collection, backbone: Backbone, total: int, done: int, sk
         logger.warning("%s skipped%s", counted(len(skipped), f"{backbone.modality.noun} was", f"{plural} were"), first)
 
 
-def _select(collection: Collection, splits: Sequence[str] | None) -> list[Item]:
-    if splits is None:
-        return collection.items()
-    return [item for split in splits for item in collection.items(split)]
+def _select(collection: Collection, splits: Sequence[str] | None) -> Iterator[Item]:
+    """Read the items of some splits, or all, with their files alone."""
+    for split in (None,) if splits is None else splits:
+        yield from collection.iter_items(split, MEDIA_COLUMNS)
 
 
 def _table_name(spec: FeatureSpec, name: str | None) -> str:

@@ -47,6 +47,10 @@ class FolderError(LimnerError):
     """The index of a folder of images is missing, damaged, or was made with another model."""
 
 
+class SearchIndexError(LimnerError):
+    """The index of a collection is missing, damaged, or was made with another model or other features."""
+
+
 class MetadataError(LimnerError):
     """Metadata of an image file, or its sidecar, cannot be read or written."""
 

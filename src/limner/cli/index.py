@@ -1,4 +1,4 @@
-"""The command that keeps captions and features of a folder of images up to date: index."""
+"""The command that makes folders of images and collections searchable: index."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from limner.cli.app import USE, app
+from limner.cli.index_collection import index_collection, is_collection
 from limner.cli.options import (
     BackboneOption,
     CaptionBatchSizeOption,
@@ -18,6 +19,8 @@ from limner.cli.options import (
     JsonOption,
     LangOption,
     model_or_pretrained,
+    refuse,
+    require_one_model,
 )
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, err, print_error, print_json, printable, progress_bar
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Number of unreadable files that are listed; --json lists all."""
+CAPTIONED_TOGETHER = 32
+"""Default of --batch-size."""
 
 
 RecursiveOption = Annotated[
@@ -47,10 +52,15 @@ WatchOption = Annotated[
 
 @app.command(rich_help_panel=USE)
 def index(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of images, with the folders inside.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of images, with the folders inside, or a collection.")
+    ],
     model: CaptionerOption = None,
     lang: LangOption = None,
     *,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Of a collection: split to index; default: all splits.")
+    ] = None,
     index: IndexOption = None,
     recursive: RecursiveOption = True,
     verify: VerifyOption = False,
@@ -58,7 +68,7 @@ def index(
     watch: WatchOption = False,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
-    batch_size: CaptionBatchSizeOption = 32,
+    batch_size: CaptionBatchSizeOption = CAPTIONED_TOGETHER,
     as_json: JsonOption = False,
 ) -> None:
     """Store captions, thumbnails and features of the images in a folder, for `limner search --in FOLDER`.
@@ -66,8 +76,17 @@ def index(
     The index is stored in `FOLDER/.limner`. It is updated by the same command: only new and changed images are read,
     and files that were moved or renamed keep their captions. An interrupted update continues where it ended.
 
+    Of a collection, make the index by which `limner search --collection` scores few of the images.
+
     Example: `limner index photos`
     """
+    if is_collection(folder):
+        folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify, "--watch": watch}
+        folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
+        refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
+        index_collection(folder, require_one_model(model, "index"), split, index, rebuild, device, as_json)
+        return
+    refuse({"--split": split}, f"has an effect only on a collection, which {folder} is not; leave it out")
     from limner.folders.index import FolderIndex
 
     run = model_or_pretrained(model, lang, "index")

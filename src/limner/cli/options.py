@@ -88,7 +88,8 @@ IndexOption = Annotated[
     typer.Option(
         "--index",
         metavar="DIR",
-        help="Folder of the index, as for images on a read-only disk; default: .limner in the folder of images.",
+        help="Folder of the index, as for images on a read-only disk; default: .limner in the folder of images, or "
+        "indexes/RUN in the collection.",
     ),
 ]
 CollectionOption = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from limner.bounds import Count
+from limner.bounds import Count, Weight
 from limner.cli.app import USE, app
 from limner.cli.options import (
     MIN_CONFIDENCE,
@@ -24,16 +24,30 @@ from limner.cli.options import (
     refuse,
     require_one_model,
 )
-from limner.cli.preflight import check_runs
 from limner.cli.search_folder import FolderSearch, search_folder
-from limner.cli.terminal import activity, echo, err, print_json, progress_bar, tab_separated
+from limner.cli.terminal import echo, err, print_json, progress_bar, tab_separated
 from limner.errors import SettingsError
 
 FolderOption = Annotated[
     Path | None, typer.Option("--in", metavar="FOLDER", help="Folder of images with an index of 'limner index'.")
 ]
-ExactOption = Annotated[
-    bool, typer.Option("--exact", help="With --in: score all images of a large folder, not only candidates.")
+ExactOption = Annotated[bool, typer.Option("--exact", help="Score all images, not only candidates of an index.")]
+MaxScoredOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-scored",
+        help="With --collection: score at most this number of images, even if the result is then not proven.",
+        parser=Number(Count),
+    ),
+]
+SlackOption = Annotated[
+    float | None,
+    typer.Option(
+        "--slack",
+        help="With --collection: leave out images that can be better than the last result by at most this "
+        "log-probability; default: 0.",
+        parser=Number(Weight),
+    ),
 ]
 SheetOption = Annotated[
     Path | None,
@@ -58,6 +72,8 @@ def search(
     ] = False,
     min_confidence: MinConfidenceOption = None,
     exact: ExactOption = False,
+    max_scored: MaxScoredOption = None,
+    slack: SlackOption = None,
     sheet: SheetOption = None,
     force: ForceOption = False,
     backbone: BackboneOption = None,
@@ -75,7 +91,14 @@ def search(
         refuse({"--backbone": backbone}, "has an effect only on an image file as the query; leave it out")
     if folder is not None:
         refuse(
-            {"--collection": collection, "--split": split, "--regions": regions, "--min-confidence": min_confidence},
+            {
+                "--collection": collection,
+                "--split": split,
+                "--regions": regions,
+                "--min-confidence": min_confidence,
+                "--max-scored": max_scored,
+                "--slack": slack,
+            },
             "has an effect only in a collection; leave it out, or leave out --in",
         )
         moved = require_one_model(model, "search") if model else None
@@ -83,7 +106,7 @@ def search(
         search_folder(query, options, as_json)
         return
     refuse(
-        {"--index": index, "--exact": exact, "--sheet": sheet, "--force": force},
+        {"--sheet": sheet, "--force": force},
         "has an effect only in a folder of images; add --in FOLDER",
     )
     if collection is None:
@@ -92,46 +115,21 @@ def search(
             "DIR; give one of them"
         )
     run = require_one_model(model, "search")
+    index_options = {"--index": index, "--max-scored": max_scored, "--slack": slack}
+    if regions or by_file:
+        refuse(index_options | {"--exact": exact}, "has an effect only on images for a sentence; leave it out")
+    if exact:
+        refuse(index_options, "has no effect with --exact, which scores all images; leave it out")
     if regions:
         confidence = MIN_CONFIDENCE if min_confidence is None else min_confidence
         _search_regions(query, run, collection, split, count, confidence, device, as_json)
         return
     if min_confidence is not None:
         raise SettingsError("--min-confidence has an effect only with --regions")
-    _search_collection(query, run, collection, split, count, by_file, device, backbone, as_json)
+    from limner.cli.search_collection import CollectionSearch, search_collection
 
-
-def _search_collection(
-    query: str,
-    run: Path,
-    collection: Path,
-    split: str | None,
-    count: int,
-    by_file: bool,
-    device: str,
-    backbone: str | None,
-    as_json: bool,
-) -> None:
-    """Print the images of a collection for a sentence, or its sentences for an image."""
-    from limner.data.collection import Collection
-    from limner.inference.retriever import Retriever
-
-    check_runs([run], device, backbone=backbone)
-    opened = Collection.open(collection)
-    opened.require_split(split)
-    with activity("loading the model"):
-        retriever = Retriever.load(run, backbone=backbone, device=device, encode_images=by_file)
-    if by_file:
-        with progress_bar("computing P(w), once for this model and collection") as progress:
-            results = retriever.retrieve_sentences(query, opened, split=split, count=count, on_progress=progress)
-    else:
-        with progress_bar("searching") as progress:
-            results = retriever.retrieve_images(query, opened, split=split, count=count, on_progress=progress)
-    if as_json:
-        print_json([result._asdict() for result in results])
-        return
-    for result in results:
-        echo(tab_separated(f"{result.score:.2f}", result.image or "", result.text))
+    chosen = CollectionSearch(collection, run, split, count, by_file, index, exact, max_scored, slack or 0.0)
+    search_collection(query, chosen, device, backbone, as_json)
 
 
 def _is_file(query: str, regions: bool) -> bool:

@@ -18,7 +18,6 @@ from limner.folders.record import (
     IndexRecord,
     calibration_digest,
     captioner_digest,
-    model_fingerprint,
     model_place,
     run_digest,
 )
@@ -31,6 +30,7 @@ from limner.inference.sentences import NOT_SURE
 from limner.media.image import ImageInput, describe_input
 from limner.media.modality import IMAGE
 from limner.progress import Progress
+from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import read_config
 
 INDEX_FOLDER = ".limner"
@@ -354,7 +354,7 @@ def require_model(index: Path, record: IndexRecord, captioner: Captioner) -> Non
             f"{index}: the calibration of '{record.name}' (calibration.json in {record.model}) was added, changed or "
             f"removed since, and captions and their confidence depend on it; {REBUILD}"
         )
-    if model_fingerprint(captioner) != record.fingerprint:
+    if model_fingerprint(captioner.models) != record.fingerprint:
         raise FolderError(
             f"{index}: expected an index of this model, found one of '{record.name}' ({record.model}, captions in "
             f"'{record.lang}'); name that model with --model, or {REBUILD}"

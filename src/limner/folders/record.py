@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import xxhash
-from torch import nn
 
 from limner.bounds import Count, Few
 from limner.errors import FolderError, SettingsError
@@ -15,6 +13,7 @@ from limner.files import read_bytes, write_text
 from limner.files.structured import read_json_file
 from limner.folders.annotations import AnnotationCodec
 from limner.inference.captioner import Captioner
+from limner.runs.fingerprint import model_fingerprint
 from limner.runs.pretrained import is_pretrained, pretrained_run
 from limner.settings import Settings
 from limner.storage.json_text import to_json
@@ -59,7 +58,7 @@ class IndexRecord(Settings):
         return cls(
             model=model_place(captioner),
             name=trained.recipe.description or trained.recipe.model.name,
-            fingerprint=model_fingerprint(captioner),
+            fingerprint=model_fingerprint(captioner.models),
             run_digest=captioner_digest(captioner),
             calibration=calibration_digest(captioner),
             lang=trained.recipe.data.lang,
@@ -133,15 +132,4 @@ def run_digest(run: Path) -> str:
     for file in sorted(one for one in run.iterdir() if one.suffix in (".json", ".safetensors")):
         contents = read_bytes(file)
         digest.update(f"{file.name}\0{len(contents)}\0".encode() + contents)
-    return digest.hexdigest()
-
-
-def model_fingerprint(captioner: Captioner) -> str:
-    """Compute a digest of the weights, the vocabulary, the settings and the features of a captioner."""
-    digest = xxhash.xxh3_128()
-    for trained in captioner.models:
-        digest.update(to_json(trained.config.digests(), sort_keys=True).encode())
-        for name, values in sorted(cast(nn.Module, trained.model).state_dict().items()):
-            digest.update(name.encode())
-            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -22,6 +22,9 @@ from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
+from limner.retrieval.index.protocol import SearchOptions
+from limner.retrieval.index.record import CollectionIndexRecord, index_path
+from limner.retrieval.index.stored import IndexSource, OpenIndex, build_index, open_index
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
 from limner.retrieval.stored_marginal import marginal_origin, marginal_path, stored_log_marginal
 from limner.runs.trained_model import TrainedModel
@@ -47,6 +50,40 @@ class RetrievalResult(NamedTuple):
     """log P(w|I) in text-to-image retrieval, log P(w|I) - log P(w) otherwise."""
 
 
+class ImageSearch(NamedTuple):
+    """Images retrieved for a sentence, and how they were found."""
+
+    results: list[RetrievalResult]
+    """Best images first."""
+    kind: str | None
+    """Kind of the index; None for a search of all images."""
+    images: int
+    """Number of images that were searched."""
+    scored: int
+    """Number of images whose score was computed."""
+    exact: bool
+    """Whether these are the best of all images: proven by the index, or all images were scored."""
+    gap: float | None
+    """Upper bound of the difference by which another image may be better than the last result, in natural logarithms;
+    None if no bound is known."""
+
+    @property
+    def share(self) -> float:
+        """Share of the images whose score was computed."""
+        return self.scored / self.images
+
+
+class BuiltIndex(NamedTuple):
+    """Result of `Retriever.build_index`."""
+
+    path: Path
+    kind: str
+    images: int
+    """Number of images in the index."""
+    is_new: bool
+    """Whether it was built now; otherwise it was up to date."""
+
+
 class Retriever:
     """A captioning model that ranks the images or the sentences of a collection."""
 
@@ -63,6 +100,7 @@ class Retriever:
         """
         require_captioning(model)
         self.model, self.backbone, self.run = model, backbone, run
+        self._indexes: dict[tuple[Path, str | None], OpenIndex] = {}
 
     @classmethod
     def load(
@@ -71,6 +109,84 @@ class Retriever:
         """Load a trained model; arguments and errors are those of `Captioner.load`."""
         (model,), encoder = load_models([run], backbone, device, encode_images)
         return cls(model, encoder, Path(run))
+
+    def build_index(
+        self,
+        collection: Collection,
+        *,
+        split: str | None = None,
+        path: Path | None = None,
+        rebuild: bool = False,
+        on_progress: Progress | None = None,
+    ) -> BuiltIndex:
+        """Build an index of the images of a collection, which `search_images` uses from then on.
+
+        Args:
+            collection: images and their features.
+            split: split to index; None for all.
+            path: folder of the index; None for `indexes` in the collection, by the name of the run.
+            rebuild: replace an index of another model, or a damaged one.
+            on_progress: called with the number of images done and their total.
+
+        Raises:
+            SettingsError: the model supports no index.
+            FeatureError: the collection lacks the features that the model was trained on.
+            SearchIndexError: there is an index of another model, or a damaged one, and `rebuild` is false.
+        """
+        place = path or self._index_path(collection, split)
+        if place is None:
+            raise SettingsError("the model was not loaded from a run: name the folder of the index")
+        source = IndexSource(self.model, collection.path, split, self._open(collection))
+        record, is_new = build_index(place, source, collection.items(split), rebuild=rebuild, on_progress=on_progress)
+        return BuiltIndex(place, record.kind, record.images, is_new)
+
+    def search_images(
+        self,
+        sentence: str,
+        collection: Collection,
+        *,
+        split: str | None = None,
+        count: int = 5,
+        index: Path | None = None,
+        options: SearchOptions = SearchOptions(),  # noqa: B008  (immutable)
+        on_progress: Progress | None = None,
+    ) -> ImageSearch:
+        """Rank the images of a collection for a sentence by P(w|I), by the index of the model where there is one.
+
+        Images without features are left out.
+
+        Args:
+            sentence: query.
+            collection: images to search and their features.
+            split: split to search; None for all.
+            count: number of results.
+            index: folder of the index; None for that of `build_index`, or a search of all images without one.
+            options: limits of the search.
+            on_progress: called with the number of images done and their total, in a search of all images.
+
+        Raises:
+            FeatureError: the collection lacks the features that the model was trained on.
+            CollectionError: there is no image to search, or the model uses no images.
+            SearchIndexError: the index is damaged, or was made with another model or other features.
+            SettingsError: the sentence has no words, or none of the vocabulary.
+        """
+        features = self._open(collection)
+        place = None if options.exact else index or self._existing_index(collection, split)
+        if place is None:
+            return self._search_all(sentence, collection, split, features, count, on_progress)
+        tokens = self._query(sentence)
+        key = (place.resolve(), split)
+        opened = self._indexes.get(key)
+        source = IndexSource(self.model, collection.path, split, features)
+        if opened is None or opened.record != CollectionIndexRecord.load(place):
+            opened = open_index(place, source)
+            self._indexes[key] = opened
+        opened.require_features(place, source)
+        found = opened.search(tokens, count, options)
+        items = collection.items(split)
+        chosen = [items[position] for position in opened.positions[found.rows].tolist()]
+        results = self._results(chosen, found.scores.tolist(), collection)
+        return ImageSearch(results, opened.record.kind, opened.record.images, found.scored, found.exact, found.gap)
 
     def retrieve_images(
         self,
@@ -81,36 +197,50 @@ class Retriever:
         count: int = 5,
         on_progress: Progress | None = None,
     ) -> list[RetrievalResult]:
-        """Rank the images of a collection for a sentence by P(w|I); images without features are left out.
+        """Rank the images of a collection for a sentence; arguments and errors are those of `search_images`."""
+        return self.search_images(sentence, collection, split=split, count=count, on_progress=on_progress).results
 
-        Args:
-            sentence: query.
-            collection: images to search and their features.
-            split: split to search; None for all.
-            count: number of results.
-            on_progress: called with the number of images done and their total.
-
-        Raises:
-            FeatureError: the collection lacks the features that the model was trained on.
-            CollectionError: there is no image to search, or the model uses no images.
-            SettingsError: the sentence has no words, or none of the vocabulary.
-        """
-        features = self._open(collection)
+    def _search_all(
+        self,
+        sentence: str,
+        collection: Collection,
+        split: str | None,
+        features: FeatureStore,
+        count: int,
+        on_progress: Progress | None,
+    ) -> ImageSearch:
+        """Rank the images by the scores of all of them."""
         items = [item for item in _with_features(collection, split, features) if item.media_path is not None]
         if not items:
             raise CollectionError(
                 f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
             )
+        scores = pair_log_probs(self.model.model, [self._query(sentence)], items, features, on_progress=on_progress)[0]
+        best = scores.argsort(descending=True, stable=True)[:count]
+        results = self._results([items[row] for row in best.tolist()], scores[best].tolist(), collection)
+        return ImageSearch(results, None, len(items), len(items), True, 0.0)
+
+    def _query(self, sentence: str) -> list[int]:
+        """Return the token ids of a query; SettingsError if none of its words is known."""
         require_words(self.model, [sentence])
         tokens = self.model.tokenizer.encode(sentence)
         if all(token == SPECIAL_TOKENS.unk for token in tokens):
             raise SettingsError(f"'{sentence}': none of its words is in the vocabulary of the model; use other words")
-        scores = pair_log_probs(self.model.model, [tokens], items, features, on_progress=on_progress)[0]
-        best, lang = scores.topk(min(count, len(items))), self.model.recipe.data.lang
+        return tokens
+
+    def _results(self, items: Sequence[Item], scores: Sequence[float], collection: Collection) -> list[RetrievalResult]:
+        lang = self.model.recipe.data.lang
         return [
-            RetrievalResult(items[row].id, _path(items[row], collection), next(iter(items[row].texts(lang)), ""), score)
-            for score, row in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            RetrievalResult(item.id, _path(item, collection), next(iter(item.texts(lang)), ""), score)
+            for item, score in zip(items, scores, strict=True)
         ]
+
+    def _index_path(self, collection: Collection, split: str | None) -> Path | None:
+        return None if self.run is None else index_path(collection.path, self.run, split)
+
+    def _existing_index(self, collection: Collection, split: str | None) -> Path | None:
+        place = self._index_path(collection, split)
+        return place if place is not None and place.exists() else None
 
     def retrieve_sentences(
         self,

@@ -18,7 +18,7 @@ from limner.data.examples import Batch, ImageFeatures
 from limner.layers.all_pairs import PrefixTree, additive_log_probs, softmax_log_probs
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
+from limner.models.protocols import AffineTerms, ConditionalLMSettings, ModelInputs, Output, repeat_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 Variant = Literal["LBL", "MLBL-B", "MLBL-F"]
@@ -124,6 +124,19 @@ class LBL(nn.Module):
     def exact_pairs(self) -> bool:
         """Whether all pairs are scored in float32 even where bfloat16 is allowed: LBL and MLBL-B."""
         return self.word_factors is None
+
+    @property
+    def affine_in_image(self) -> bool:
+        """Whether the logits are affine in the image: in MLBL-B. LBL uses no image; those of MLBL-F are quadratic."""
+        return self.settings.variant == "MLBL-B"
+
+    def image_terms(self, image: ImageFeatures) -> Tensor:
+        """Compute C_m x of each image (eqs. 3 and 7), (B, d)."""
+        return self._image_terms(image).bias
+
+    def affine_terms(self, tokens_in: Tensor) -> AffineTerms:
+        """Compute sum_i C_i r_{w_i} (eq. 1) at each position of a sentence, (T, d), with R and b (eq. 4)."""
+        return AffineTerms(self._language(tokens_in.unsqueeze(0))[0], self.words, self.bias)
 
     def image_vector(self, image: ImageFeatures) -> Tensor:
         """Compute the image vector x of each image, (B, m): scaled features, or the output of the convnet."""

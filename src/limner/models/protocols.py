@@ -251,3 +251,32 @@ class PairScorer(Protocol):
             Natural logarithms (S, I) for each batch of I images.
         """
         ...
+
+
+class AffineTerms(NamedTuple):
+    """Logits of the tokens of one sentence as functions of the image term z: `weight` · (prefix_t + z) + bias."""
+
+    prefixes: Tensor  # (T, D): term of each position
+    weight: Tensor  # (V, D)
+    bias: Tensor  # (V,)
+
+
+@runtime_checkable
+class AffineImageModel(Protocol):
+    """A model whose image enters as a term z that is added before the softmax: logits_t = W (prefix_t + z) + b.
+
+    The log-probability of a sentence is then concave in z, and its tangents are upper bounds.
+    """
+
+    @property
+    def affine_in_image(self) -> bool:
+        """Whether the logits of the variant are affine in the image term."""
+        ...
+
+    def image_terms(self, image: ImageFeatures) -> Tensor:
+        """Compute the term z of each of B images, (B, D)."""
+        ...
+
+    def affine_terms(self, tokens_in: Tensor) -> AffineTerms:
+        """Compute the terms of one sentence by its input tokens, (T,)."""
+        ...

@@ -1,0 +1,37 @@
+"""The index of a collection: `limner index COLLECTION --model RUN`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from limner.cli.preflight import check_runs
+from limner.cli.terminal import activity, echo, print_json, printable, progress_bar
+
+ITEMS = "items.lance"
+"""Table by which a folder is a collection."""
+
+
+def is_collection(folder: Path) -> bool:
+    """Whether a folder is a collection."""
+    return (folder / ITEMS).is_dir()
+
+
+def index_collection(
+    collection: Path, run: Path, split: str | None, place: Path | None, rebuild: bool, device: str, as_json: bool
+) -> None:
+    """Build the index of a collection for a model, and print what was done."""
+    from limner.data.collection import Collection
+    from limner.inference.retriever import Retriever
+
+    check_runs([run], device)
+    opened = Collection.open(collection)
+    opened.require_split(split)
+    with activity("loading the model"):
+        retriever = Retriever.load(run, device=device, encode_images=False)
+    with progress_bar("indexing") as bar:
+        built = retriever.build_index(opened, split=split, path=place, rebuild=rebuild, on_progress=bar)
+    if as_json:
+        print_json({**built._asdict(), "path": str(built.path)})
+        return
+    state = "built" if built.is_new else "is up to date"
+    echo(f"{printable(built.path)}: index '{built.kind}' of {built.images:,} images {state}")

@@ -1,0 +1,26 @@
+"""The kinds of indexes, and the choice of a kind by the capabilities of a model."""
+
+from __future__ import annotations
+
+from limner.errors import SettingsError
+from limner.retrieval.index.protocol import IndexKind
+from limner.retrieval.index.tangents import TANGENTS
+from limner.runs.trained_model import TrainedModel
+
+KINDS: tuple[IndexKind, ...] = (TANGENTS,)
+"""All kinds; a model gets the first that supports it."""
+
+
+def kind_for(model: TrainedModel) -> IndexKind:
+    """Return the kind of index for a model.
+
+    Raises:
+        SettingsError: no kind supports the model.
+    """
+    for kind in KINDS:
+        if kind.supports(model.model):
+            return kind
+    raise SettingsError(
+        f"model '{model.recipe.model.name}': no index supports it, as its logits are not affine in a vector of the "
+        "image; use MLBL-B, or search without an index, which scores all images"
+    )

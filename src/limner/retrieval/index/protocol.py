@@ -1,0 +1,88 @@
+"""What every kind of index implements, and the options and results of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.data.dataset import FeatureSource
+from limner.data.examples import ImageFeatures, Item, collate_features
+from limner.models.protocols import Model
+from limner.progress import Progress
+from limner.runs.trained_model import TrainedModel
+
+IMAGES_READ_PER_BATCH = 1024
+
+
+class SearchOptions(NamedTuple):
+    """How many images a search may score."""
+
+    exact: bool = False
+    """Whether all images are scored, without an index."""
+    max_scored: int | None = None
+    """Number of images that are scored at most; None for as many as the result needs."""
+    slack: float = 0.0
+    """Natural logarithm by which an image that is left out may be better than the last result."""
+
+
+class Found(NamedTuple):
+    """Best images of an index for a sentence."""
+
+    rows: NDArray[np.int64]  # (K,) rows of the index, best first
+    scores: NDArray[np.float64]  # (K,)
+    scored: int
+    """Number of images whose score was computed."""
+    exact: bool
+    """Whether no other image has a higher score: proven, or all images were scored."""
+    gap: float | None
+    """Upper bound of the difference by which an image that was left out is better than the last result; None if no
+    bound is known."""
+
+
+class ImageIndex(Protocol):
+    """An open index."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def search(self, tokens: Sequence[int], count: int, options: SearchOptions) -> Found:
+        """Find the best images for a sentence.
+
+        Args:
+            tokens: token ids of the sentence, without special tokens.
+            count: number of results.
+            options: limits of the search.
+        """
+        ...
+
+
+class IndexedImages(NamedTuple):
+    """Images of a new index, in the order of its rows."""
+
+    items: Sequence[Item]
+    features: FeatureSource
+
+    def batches(self, on_progress: Progress | None = None) -> Iterator[ImageFeatures]:
+        """Read the features of all images, `IMAGES_READ_PER_BATCH` at a time."""
+        for begin in range(0, len(self.items), IMAGES_READ_PER_BATCH):
+            batch = self.items[begin : begin + IMAGES_READ_PER_BATCH]
+            yield collate_features(self.features.take(batch))
+            if on_progress is not None:
+                on_progress(begin + len(batch), len(self.items))
+
+
+class IndexKind(NamedTuple):
+    """A kind of index: how it is built and opened."""
+
+    name: str
+    supports: Callable[[Model], bool]
+    """Whether a model has the capability that the kind needs."""
+    build: Callable[[Path, TrainedModel, IndexedImages, Progress | None], NDArray[np.int64]]
+    """Function that writes the files of an index to an empty folder, and returns which image each row is of."""
+    open: Callable[[Path, TrainedModel], ImageIndex]
+    """Function that opens the files of an index, whose checksums were verified."""

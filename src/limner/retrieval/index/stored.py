@@ -1,0 +1,206 @@
+"""Indexes on disk: building beside and renaming, and opening with all checks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from limner.data.examples import Item
+from limner.errors import SearchIndexError, SettingsError, WriteError, system_reason
+from limner.features.store import FeatureStore
+from limner.files import locked, sync
+from limner.progress import Progress
+from limner.retrieval.index.kinds import KINDS, kind_for
+from limner.retrieval.index.protocol import Found, ImageIndex, IndexedImages, SearchOptions
+from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest, file_checksum
+from limner.runs.fingerprint import model_fingerprint
+from limner.runs.trained_model import TrainedModel
+
+ROWS = "rows.arrow"
+"""File of an index with the id of the item of each row, and its position among the items."""
+
+
+class IndexSource(NamedTuple):
+    """What an index is made of."""
+
+    model: TrainedModel
+    collection: Path
+    split: str | None
+    features: FeatureStore
+
+
+class OpenIndex(NamedTuple):
+    """An index that belongs to a model and a collection."""
+
+    record: CollectionIndexRecord
+    searcher: ImageIndex
+    ids: pa.ChunkedArray
+    """Id of the item of each row."""
+    positions: NDArray[np.int64]
+    """Position of the item of each row among the items of the split."""
+
+    def search(self, tokens: Sequence[int], count: int, options: SearchOptions) -> Found:
+        """Find the best images for a sentence; see `ImageIndex`."""
+        return self.searcher.search(tokens, min(count, self.record.images), options)
+
+    def require_features(self, place: Path, source: IndexSource) -> None:
+        """Check that the features are still those that the index was made of; SearchIndexError if they are not."""
+        _require_features(place, self.record, source)
+
+
+def build_index(
+    place: Path,
+    source: IndexSource,
+    items: Sequence[Item],
+    *,
+    rebuild: bool = False,
+    on_progress: Progress | None = None,
+) -> tuple[CollectionIndexRecord, bool]:
+    """Build an index, unless there is one of the same model and features.
+
+    An index of other features of the same model is replaced. The new index is written beside and renamed.
+
+    Args:
+        place: folder of the index.
+        source: model and features.
+        items: items of the split in stored order; those without an image or features are left out.
+        rebuild: whether any index in the folder is replaced.
+        on_progress: called with the number of images done and their total.
+
+    Returns:
+        Record of the index, and whether it was built now.
+
+    Raises:
+        SettingsError: the model supports no index, or the folder is something else.
+        SearchIndexError: there is an index of another model, or a damaged one, and `rebuild` is false; another process
+            writes to it.
+        WriteError: the folder cannot be written; an index that was there is unchanged.
+    """
+    kind = kind_for(source.model)
+    if _is_index(place) and not rebuild:
+        record = CollectionIndexRecord.load(place)
+        _require_model(place, record, source)
+        if record.features_digest == features_digest(source.features):
+            record.require_files(place)
+            return record, False
+    positions = [row for row, item in enumerate(items) if item.media_path is not None and source.features.covers(item)]
+    if not positions:
+        raise SearchIndexError(
+            f"{source.collection}: no image with features for an index; name another split, or run 'limner features'"
+        )
+    images = IndexedImages([items[row] for row in positions], source.features)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with locked(place.parent, SearchIndexError, place.parent / f".{place.name}.lock"):
+            beside = place.with_name(f".{place.name}.partial")
+            shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
+            beside.mkdir()
+            try:
+                order = kind.build(beside, source.model, images, on_progress)
+                _write_rows(beside / ROWS, [images.items[row] for row in order], np.array(positions)[order])
+                record = _record(kind.name, source, len(positions), beside)
+                record.save(beside)
+                _replace(place, beside)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+    except (OSError, pa.ArrowException) as error:
+        raise WriteError(
+            f"{place}: cannot be written ({system_reason(error)}); free disk space, or name another place with --index"
+        ) from None
+    return record, True
+
+
+def _is_index(place: Path) -> bool:
+    """Whether there is an index in a folder; SettingsError if there is something else."""
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return False
+    if (place / RECORD).is_file() or (place / ROWS).is_file():
+        return True
+    raise SettingsError(f"{place}: expected an index, or no folder, found something else; name another place")
+
+
+def open_index(place: Path, source: IndexSource) -> OpenIndex:
+    """Open an index and check that it belongs to a model, a collection and its features.
+
+    Raises:
+        SearchIndexError: it is missing or damaged, or was made with something else.
+    """
+    record = CollectionIndexRecord.load(place)
+    kinds = {kind.name: kind for kind in KINDS}
+    if record.kind not in kinds:
+        raise SearchIndexError(f"{place}: expected an index of {', '.join(kinds)}, found '{record.kind}'; {REBUILD}")
+    _require_model(place, record, source)
+    if record.split != source.split:
+        found = "all splits" if record.split is None else f"split '{record.split}'"
+        expected = "all splits" if source.split is None else f"split '{source.split}'"
+        raise SearchIndexError(f"{place}: expected an index of {expected}, found one of {found}; {REBUILD}")
+    _require_features(place, record, source)
+    record.require_files(place)
+    rows = _read_rows(place / ROWS)
+    return OpenIndex(record, kinds[record.kind].open(place, source.model), rows["id"], rows["position"].to_numpy())
+
+
+def _require_model(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
+    if record.fingerprint != model_fingerprint([source.model]):
+        found = record.model or "a model without a folder"
+        raise SearchIndexError(
+            f"{place}: expected an index of this model, found one of another, {found}, or of its weights before they "
+            f"changed; {REBUILD}"
+        )
+
+
+def _require_features(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
+    if record.features_digest == features_digest(source.features):
+        return
+    moved = Path(record.collection) != source.collection.resolve()
+    made_of = f"the features of another collection, {record.collection}" if moved else "older features"
+    raise SearchIndexError(
+        f"{place}: made of {made_of}, not those of {source.collection} now; run 'limner index' again, or "
+        "add --exact to search without it"
+    )
+
+
+def _record(kind: str, source: IndexSource, images: int, folder: Path) -> CollectionIndexRecord:
+    run = source.model.folder
+    return CollectionIndexRecord(
+        kind=kind,
+        model="" if run is None else str(run.resolve()),
+        fingerprint=model_fingerprint([source.model]),
+        collection=str(source.collection.resolve()),
+        split=source.split,
+        features=source.model.config.features,
+        features_digest=features_digest(source.features),
+        images=images,
+        checksums={
+            str(file.relative_to(folder)): file_checksum(file) for file in sorted(folder.rglob("*")) if file.is_file()
+        },
+    )
+
+
+def _replace(place: Path, beside: Path) -> None:
+    """Rename a complete index to its place; a replaced one is removed afterwards."""
+    for file in beside.rglob("*"):
+        sync(file)
+    old = place.with_name(f".{place.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+        place.rename(old)
+    beside.rename(place)
+    sync(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_rows(path: Path, items: Sequence[Item], positions: NDArray[np.int64]) -> None:
+    table = pa.table({"id": pa.array([item.id for item in items]), "position": pa.array(positions, pa.int64())})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _read_rows(path: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

@@ -1,0 +1,158 @@
+"""Indexes of collections: built, opened, refused and used by a search."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+import limner
+from limner import cli
+from limner.data.collection import Collection
+from limner.errors import SearchIndexError, SettingsError
+from limner.retrieval.index.protocol import SearchOptions
+from limner.retrieval.index.record import INDEXES, RECORD
+from limner.training.loop import train
+
+QUERY = "a red wall"
+
+
+@pytest.fixture(scope="module")
+def run(tiny, recipe_of, tmp_path_factory):
+    """A trained MLBL-B; the fixture's recipe is that of an m-RNN."""
+    from limner.runs.recipe import Recipe
+
+    values = recipe_of("colour", epochs=3, validate_every=3).model_dump(mode="json")
+    values["model"] = {"name": "lbl", "variant": "MLBL-B", "word_dim": 8, "init_std": 0.3}
+    return train(Recipe.parse(values), tiny, tmp_path_factory.mktemp("index") / "bilinear")
+
+
+@pytest.fixture
+def retriever(run):
+    return limner.Retriever.load(run, encode_images=False)
+
+
+def test_results_with_an_index_are_those_of_a_search_of_all(retriever, own_tiny):
+    expected = retriever.search_images(QUERY, own_tiny, count=9)
+    assert (expected.kind, expected.scored, expected.exact) == (None, 48, True)
+    built = retriever.build_index(own_tiny)
+    assert (built.kind, built.images, built.is_new) == ("tangents", 48, True)
+    found = retriever.search_images(QUERY, own_tiny, count=9)
+    assert (found.kind, found.images, found.exact, found.gap) == ("tangents", 48, True, 0.0)
+    assert [one.id for one in found.results] == [one.id for one in expected.results]
+    assert [one.score for one in found.results] == pytest.approx([one.score for one in expected.results], abs=1e-4)
+    assert retriever.search_images(QUERY, own_tiny, options=SearchOptions(exact=True)).kind is None
+
+
+def test_an_index_of_a_split_is_used_for_that_split_only(retriever, own_tiny):
+    retriever.build_index(own_tiny, split="test")
+    assert (own_tiny.path / INDEXES / "bilinear.test" / RECORD).is_file()
+    found = retriever.search_images(QUERY, own_tiny, split="test", count=100)
+    assert (found.kind, len(found.results)) == ("tangents", 8)
+    assert retriever.search_images(QUERY, own_tiny, split="val").kind is None
+    with pytest.raises(SearchIndexError, match="expected an index of split 'val', found one of split 'test'"):
+        retriever.search_images(QUERY, own_tiny, split="val", index=own_tiny.path / INDEXES / "bilinear.test")
+
+
+def test_an_index_is_built_once_and_again_for_new_features(retriever, own_tiny, tiny, backbone_of):
+    from limner.features.extract import extract
+
+    assert retriever.build_index(own_tiny).is_new
+    assert not retriever.build_index(own_tiny).is_new
+    shutil.rmtree(own_tiny.path / "features" / "colour.lance")
+    extract(own_tiny, backbone_of())
+    with pytest.raises(SearchIndexError, match=r"older features.*run 'limner index' again"):
+        retriever.search_images(QUERY, own_tiny)
+    assert retriever.build_index(own_tiny).is_new
+    assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
+
+
+def test_an_index_of_another_collection_is_refused(retriever, own_tiny, tiny, tmp_path, backbone_of):
+    from limner.features.extract import extract
+
+    other = Collection.open(shutil.copytree(own_tiny.path, tmp_path / "other"))
+    shutil.rmtree(other.path / "features" / "colour.lance")
+    extract(other, backbone_of())
+    retriever.build_index(other, path=own_tiny.path / INDEXES / "bilinear")
+    with pytest.raises(SearchIndexError, match=r"features of another collection, .*other"):
+        retriever.search_images(QUERY, own_tiny)
+
+
+def test_an_index_of_another_model_is_refused_and_kept(retriever, run, own_tiny, tmp_path):
+    import torch
+
+    built = retriever.build_index(own_tiny)
+    other = limner.Retriever.load(run, encode_images=False)
+    with torch.no_grad():
+        other.model.model.bias.add_(torch.arange(len(other.model.tokenizer)))
+    with pytest.raises(SearchIndexError, match="expected an index of this model, found one of another"):
+        other.search_images(QUERY, own_tiny)
+    with pytest.raises(SearchIndexError, match="--rebuild"):
+        other.build_index(own_tiny)
+    assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
+    assert other.build_index(own_tiny, rebuild=True).path == built.path
+    assert other.search_images(QUERY, own_tiny).kind == "tangents"
+
+
+@pytest.mark.parametrize("name", ["terms.npy", "cells.safetensors", "rows.arrow", RECORD])
+@pytest.mark.parametrize("damage", ["flipped", "missing", "empty"])
+def test_a_damaged_file_is_named(retriever, run, own_tiny, name, damage):
+    file = retriever.build_index(own_tiny).path / name
+    if damage == "missing":
+        file.unlink()
+    else:
+        contents = bytearray(file.read_bytes())
+        contents[len(contents) // 2] ^= 0x80
+        file.write_bytes(b"" if damage == "empty" else contents)
+    fresh = limner.Retriever.load(run, encode_images=False)
+    with pytest.raises(SearchIndexError, match=rf"{name}.*--rebuild"):
+        fresh.search_images(QUERY, own_tiny)
+    assert fresh.search_images(QUERY, own_tiny, options=SearchOptions(exact=True)).results
+    fresh.build_index(own_tiny, rebuild=True)
+    assert fresh.search_images(QUERY, own_tiny).kind == "tangents"
+
+
+def test_an_interrupted_build_keeps_the_index(retriever, own_tiny):
+    retriever.build_index(own_tiny)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        retriever.build_index(own_tiny, rebuild=True, on_progress=stop)
+    assert [path.name for path in (own_tiny.path / INDEXES).iterdir()] == ["bilinear"]
+    assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
+
+
+def test_models_without_an_index_search_all_images(trained_on_colours, own_tiny):
+    retriever = limner.Retriever.load(trained_on_colours, encode_images=False)
+    with pytest.raises(SettingsError, match="no index supports it"):
+        retriever.build_index(own_tiny)
+    assert retriever.search_images(QUERY, own_tiny).kind is None
+
+
+def test_a_folder_of_other_files_is_kept(retriever, own_tiny, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(SettingsError, match="expected an index, or no folder"):
+        retriever.build_index(own_tiny, path=tmp_path / "mine", rebuild=True)
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
+
+
+def test_the_commands_say_how_images_were_found(run, own_tiny, monkeypatch, capsys):
+    def command(text):
+        monkeypatch.setattr(sys, "argv", ["limner", *text.split()])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code in (0, None)
+        return capsys.readouterr()
+
+    place = f"--collection {own_tiny.path} --model {run}"
+    assert "index 'tangents' of 48 images built" in command(f"index {own_tiny.path} --model {run}").out
+    output = command(f"search wall {place}")
+    assert "these are the best of all" in " ".join(output.err.split())
+    (first, *_) = json.loads(command(f"search wall {place} --json").out)
+    assert first["search"]["index"] == "tangents"
+    assert first["search"]["exact"] is True
+    (first, *_) = json.loads(command(f"search wall {place} --json --exact").out)
+    assert first["search"] == {"index": None, "images": 48, "scored": 48, "share": 1.0, "exact": True, "gap": 0.0}

@@ -362,7 +362,7 @@ class Work:
         tried = {key: try_out(*key) for key in product(THRESHOLDS, LOSSES, SUBJECT_LOSSES, [*THRESHOLDS, 1.0])}
         allowed = [key for key, (cider, _, _) in tried.items() if key[3] >= key[0] and cider >= before]
         if not allowed:
-            rules = {"denied": denied, "no_repeats": no_repeats, "alone": alone}
+            rules = {"denied": denied, "no_repeats": no_repeats, "min_people_probability": alone}
             return TagCalibration(threshold=1, max_loss=0, certain=1, left_out=left_out, **rules)
         # Of the settings with which CIDEr does not fall, one that names most tags, and most of them as the subject.
         threshold, loss, subject_loss, certain = max(allowed, key=lambda key: (tried[key][1:], -key[3], key[2]))
@@ -377,7 +377,7 @@ class Work:
             subject_loss=subject_loss,
             denied=denied,
             no_repeats=no_repeats,
-            alone=alone,
+            min_people_probability=alone,
         )
 
     def tags(self, items: Sequence[Item]) -> list[tuple[Tag, ...]]:
@@ -425,7 +425,9 @@ class Work:
         """Caption items as `describe` does."""
         hypotheses = self.decode(items)
         if tags is not None:
-            inputs, hypotheses = self.without_denied(items, hypotheses, tags.denied, tags.no_repeats, tags.alone)
+            inputs, hypotheses = self.without_denied(
+                items, hypotheses, tags.denied, tags.no_repeats, tags.min_people_probability
+            )
             found = self.tags(items)
             hypotheses = name_tags([self.model], inputs, self.features, self.settings, hypotheses, found, tags)
         return [n_best[0] for n_best in hypotheses]
@@ -492,7 +494,7 @@ class Work:
         source = Listed(images)
         found = generate([self.model], inputs, source, self.settings)
         if tags is not None:
-            denied = self.tagger.denied(images, tags.denied, tags.alone)
+            denied = self.tagger.denied(images, tags.denied, tags.min_people_probability)
             once = self.nouns.single if tags.no_repeats else None
             inputs, found = without_denied_words([self.model], inputs, source, self.settings, found, denied, once)
             found = name_tags([self.model], inputs, source, self.settings, found, self.tagger(images), tags)

@@ -55,12 +55,12 @@ def tokens_of(text):
     ]
 
 
-def caption(text, rank=0, confidence=0.82, answer=None):
+def caption(text, rank=0, confidence=0.82, display_text=None):
     tokens = tokens_of(text)
     log_prob = sum(token["log_prob"] for token in tokens) - rank
     return {
         "text": text,
-        "answer": answer or text,
+        "display_text": display_text or text,
         "log_prob": log_prob,
         "score": log_prob,
         "ended": True,
@@ -195,7 +195,7 @@ class FakeService:
             yield {"event": "token", "data": json.dumps({"index": index, **decided})}
             if self.breaks:
                 error = {
-                    "message": "not answered within 60 seconds; ask for less, or again later",
+                    "message": "not answered within 60 seconds; request less, or repeat it later",
                     "type": "timeout_error",
                 }
                 yield {"event": "error", "data": json.dumps({"error": error})}
@@ -205,7 +205,8 @@ class FakeService:
             "model": "built-in",
             "lang": body.get("lang", "en"),
             "captions": [
-                caption(text, rank, answer=self.abstained) for rank, text in enumerate(SENTENCES[: body["n_best"]])
+                caption(text, rank, display_text=self.abstained)
+                for rank, text in enumerate(SENTENCES[: body["n_best"]])
             ],
             "tags": [{"name": "golden retriever", "probability": 0.61}, {"name": "seashore", "probability": 0.22}],
             "grid_size": GRID,

@@ -168,12 +168,12 @@ def test_a_change_of_a_setting_describes_again(open_page, fake, image):
     assert "length_penalty" not in body and "temperature" not in fake.requests[0]
 
 
-@pytest.mark.parametrize("answer", ["not sure", "not sure; perhaps: cup 97 %"])
-def test_abstention_is_shown_and_announced_with_the_likely_tags(open_page, fake, image, answer):
-    fake.abstained = answer
+@pytest.mark.parametrize("display_text", ["not sure", "not sure; perhaps: cup 97 %"])
+def test_abstention_is_shown_and_announced_with_the_likely_tags(open_page, fake, image, display_text):
+    fake.abstained = display_text
     page = described(open_page(), image)
-    expect(page.locator(".unsure")).to_contain_text(f"N{answer[1:]}. The model")
-    expect(page.locator("#announcer")).to_have_text(f"N{answer[1:]}. Best guess: {SENTENCES[0]}")
+    expect(page.locator(".unsure")).to_contain_text(f"N{display_text[1:]}. The model")
+    expect(page.locator("#announcer")).to_have_text(f"N{display_text[1:]}. Best guess: {SENTENCES[0]}")
 
 
 def test_images_are_dropped_and_pasted(open_page, fake, image):

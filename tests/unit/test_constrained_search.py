@@ -214,7 +214,7 @@ def test_sampling_and_other_numbers_of_constraints_are_errors():
 
 @pytest.mark.parametrize("constraints", [[], [[(4,)]]], ids=["free", "constrained"])
 @pytest.mark.parametrize(
-    "bans", [Bans(frozenset({5})), Bans(once=frozenset({4, 6})), Bans(frozenset({5}), frozenset())], ids=repr
+    "bans", [Bans(frozenset({5})), Bans(at_most_once=frozenset({4, 6})), Bans(frozenset({5}), frozenset())], ids=repr
 )
 def test_sentences_have_no_banned_token(bans, constraints):
     settings, machine = (

@@ -46,7 +46,7 @@ DECODING = [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"sample": {"seed":
 class SeesBlue:
     """A classifier that sees blue in images that are not white."""
 
-    def denied(self, features, words, alone):
+    def denied(self, features, words, min_people_probability):
         return [frozenset()] * len(features)
 
     def likely(self, tags):
@@ -192,7 +192,7 @@ def test_the_own_interface_says_whether_the_model_abstains(post, captioner):
     for least, abstained in ((confidence - 0.01, False), (confidence + 0.01, True)):
         answer = post("/v1/describe", {**body, "min_confidence": least}).json()
         assert answer["abstained"] == abstained and answer["captions"][0]["text"]
-        assert (answer["captions"][0]["answer"] == answer["captions"][0]["text"]) != abstained
+        assert (answer["captions"][0]["display_text"] == answer["captions"][0]["text"]) != abstained
         assert answer["captions"][0]["confidence"] == pytest.approx(confidence, abs=1e-4)
     assert post("/v1/describe", {**body, "model": "unsure"}).json()["abstained"]
     refused = post("/v1/describe", {**body, "model": "plain", "min_confidence": 0.1})

@@ -143,10 +143,10 @@ def test_a_tag_whose_words_are_banned_is_not_required(trained):
     tokenizer, calibration = trained.tokenizer, TagCalibration(threshold=0.5, max_loss=99, certain=1)
     caption = tokenizer.encode("a man")
     (dog,) = tokenizer.encode("dog")
-    for bans, expected in ((Bans(frozenset({dog})), "a cat"), (Bans(once=frozenset({dog})), "dog|a cat")):
+    for bans, expected in ((Bans(frozenset({dog})), "a cat"), (Bans(at_most_once=frozenset({dog})), "dog|a cat")):
         found = required_words(tokenizer, caption, [tag("dog", 0.9, "a cat", "dog dog")], calibration, 8, bans)
         assert found == expected
-    inputs = [GenerationInput(Item("0", "new", image="0"), None, (), once=("cat", "dog"))]
+    inputs = [GenerationInput(Item("0", "new", image="0"), None, (), at_most_once=("cat", "dog"))]
     settings = DecodingSettings(beam_size=1, max_length=6)
     before = [[Hypothesis(tuple(caption), -1.0, -1.0, True)]]
     ((best, *_),) = name_tags([trained], inputs, Grids(1), settings, before, [(tag("cat sits", 0.9),)], calibration)

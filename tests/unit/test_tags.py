@@ -107,9 +107,12 @@ def test_people_have_a_classifier_of_their_own():
     np.testing.assert_allclose(found[:, 0], [1 / (1 + np.exp(-18)), 1 / (1 + np.exp(6))], rtol=1e-4)
     assert found[0, 1] < 0.2 < 0.9 < found[1, 1] and not found[:, 2].any()
     assert tagger.denied(images, {"woman": 0.5, "cat": 0.5}) == [{"cat"}, {"woman"}]
-    assert tagger.denied(images, {}, alone=0.9) == [set(), {"man", "woman"}]  # a cat, and hardly people
+    assert tagger.denied(images, {}, min_people_probability=0.9) == [
+        set(),
+        {"man", "woman"},
+    ]  # a cat, and hardly people
     tagger.nouns = tuple(noun._replace(kind="sport") for noun in nouns)  # whose players are the subject
-    assert tagger.denied(images, {}, alone=0.9) == [set(), set()]
+    assert tagger.denied(images, {}, min_people_probability=0.9) == [set(), set()]
 
 
 @pytest.mark.parametrize(

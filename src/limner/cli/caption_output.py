@@ -141,8 +141,8 @@ def _record(file: Path, result: list[Caption] | KeptCaption | LimnerError, colum
         record["tags"] = [
             {"word": tag.word, "probability": tag.probability, "kind": tag.kind} for tag in result[0].tags
         ]
-    if perhaps := result[0].perhaps:
-        record["perhaps"] = [{"word": tag.word, "probability": tag.probability} for tag in perhaps]
+    if likely := result[0].likely_tags:
+        record["likely_tags"] = [{"word": tag.word, "probability": tag.probability} for tag in likely]
     return record
 
 
@@ -178,7 +178,7 @@ def _lines(
         if kind == "text":
             log_prob = (f"{one.log_prob:.2f}",) if len(result) > 1 else ()
             tags = (format_tags(one.tags),) if "tags" in columns else ()
-            yield tab_separated(file, one.answer, *log_prob, *tags) + "\n"
+            yield tab_separated(file, one.display_text, *log_prob, *tags) + "\n"
         else:
             values = {
                 "confidence": "" if one.confidence is None else f"{one.confidence:.4f}",

@@ -59,7 +59,7 @@ def search_folder(query: str, options: FolderSearch, as_json: bool) -> None:
     else:
         for match in matches:
             confidence = () if match.confidence is None else (f"{match.confidence:.2f}",)
-            echo(tab_separated(f"{match.score:.2f}", match.path, match.answer, *confidence))
+            echo(tab_separated(f"{match.score:.2f}", match.path, match.display_text, *confidence))
     if not complete:
         err.print(_coverage(opened), soft_wrap=True, highlight=False)
     if saved is not None:

@@ -37,16 +37,16 @@ class Bans(NamedTuple):
 
     excluded: frozenset[int] = frozenset()
     """Tokens that it never has."""
-    once: frozenset[int] | None = None
+    at_most_once: frozenset[int] | None = None
     """Tokens that it has once at most, where no token may follow itself either; None for no such rule."""
 
     def allow(self, tokens: Sequence[int]) -> bool:
         """Whether a sentence has no banned token."""
         if not self.excluded.isdisjoint(tokens):
             return False
-        if self.once is None:
+        if self.at_most_once is None:
             return True
-        named = [token for token in tokens if token in self.once]
+        named = [token for token in tokens if token in self.at_most_once]
         return len(named) == len(set(named)) and all(a != b for a, b in pairwise(tokens))
 
 

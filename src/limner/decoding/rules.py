@@ -35,12 +35,12 @@ class Rules:
         self.min_length = settings.min_length
         self.prefix = prefix
         self.excluded: Tensor | None = None
-        self.once: Tensor | None = None
+        self.at_most_once: Tensor | None = None
         if any(one.excluded for one in bans):
             self.excluded = _rows([one.excluded for one in bans], vocab_size, prefix.device)
-        if any(one.once is not None for one in bans):
-            self.once = _rows([one.once or () for one in bans], vocab_size, prefix.device)
-            self.repeats = torch.tensor([one.once is None for one in bans], device=prefix.device)  # (B,)
+        if any(one.at_most_once is not None for one in bans):
+            self.at_most_once = _rows([one.at_most_once or () for one in bans], vocab_size, prefix.device)
+            self.repeats = torch.tensor([one.at_most_once is None for one in bans], device=prefix.device)  # (B,)
 
     def apply(self, log_probs: Tensor, live: list[int], tokens: Tensor) -> Tensor:
         """Set the log-probabilities (N, K, V) of tokens that are not allowed to -inf, in place.
@@ -63,10 +63,10 @@ class Rules:
         """Set the log-probabilities (N, K, V) of banned tokens to -inf, in place."""
         if self.excluded is not None:
             log_probs.masked_fill_(self.excluded[live][:, None], -math.inf)
-        if self.once is None or not tokens.shape[2]:
+        if self.at_most_once is None or not tokens.shape[2]:
             return log_probs
         before = torch.zeros_like(log_probs, dtype=torch.bool).scatter_(-1, tokens, True)
-        before &= self.once[live][:, None]
+        before &= self.at_most_once[live][:, None]
         last = tokens[:, :, -1:]
         before.scatter_(-1, last, before.gather(-1, last) | ~self.repeats[live][:, None, None])
         return log_probs.masked_fill_(before, -math.inf)

@@ -58,7 +58,7 @@ class FolderMatch(NamedTuple):
     """False where the confidence is below that of the calibration, and `limner describe` withholds the caption."""
 
     @property
-    def answer(self) -> str:
+    def display_text(self) -> str:
         """The caption, or 'not sure'."""
         return self.caption if self.is_sure else NOT_SURE
 

@@ -19,7 +19,7 @@ from limner.settings import Settings
 from limner.storage.json_text import to_json
 
 RECORD = "index.json"
-"""File in an index that says what it was made with; it is written first."""
+"""File in an index with the settings it was made with; it is written first."""
 BUILT_IN = "built-in:"
 """Beginning of the name of a built-in captioner; its language code follows."""
 VERSION = 1

@@ -1,4 +1,4 @@
-"""The image files in a folder, and what tells whether a file has changed."""
+"""The image files in a folder, and the marks by which a changed file is recognised."""
 
 from __future__ import annotations
 

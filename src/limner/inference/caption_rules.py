@@ -102,9 +102,11 @@ class CaptionRules:
             named: result of `named_tags`.
         """
         assert self.tagger is not None, "named_tags is None without a tagger"
-        denied = self.tagger.denied(features.take([one.item for one in inputs]), named.denied, named.alone)
-        once = self.nouns.single if named.no_repeats else None
-        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied, once)
+        denied = self.tagger.denied(
+            features.take([one.item for one in inputs]), named.denied, named.min_people_probability
+        )
+        at_most_once = self.nouns.single if named.no_repeats else None
+        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied, at_most_once)
         return name_tags(self.models, found[0], features, settings, found[1], tags, named)
 
     def least_confidence(self, min_confidence: float | None) -> float:
@@ -152,7 +154,7 @@ class CaptionRules:
         computed = iter(self.confidences(*zip(*flat, strict=True)))
         return [[self._with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
 
-    def perhaps(self, tags: Sequence[Tag], is_sure: bool) -> tuple[Tag, ...]:
+    def likely_tags(self, tags: Sequence[Tag], is_sure: bool) -> tuple[Tag, ...]:
         """Return the likely tags that are named in place of a caption of which the model is not sure; else none."""
         return () if is_sure or self.tagger is None else self.tagger.likely(tags)
 
@@ -163,5 +165,5 @@ class CaptionRules:
             log_ratio=confidence.log_ratio,
             words=confidence.words,
             is_sure=is_sure,
-            perhaps=self.perhaps(caption.tags, is_sure),
+            likely_tags=self.likely_tags(caption.tags, is_sure),
         )

@@ -52,7 +52,10 @@ def words_of_inputs(tokenizer: Tokenizer, must_include: MustInclude | None, coun
 
 
 def compile_words(
-    tokenizer: Tokenizer, words: Sequence[str], excluded: Sequence[str] = (), once: Sequence[str] | None = None
+    tokenizer: Tokenizer,
+    words: Sequence[str],
+    excluded: Sequence[str] = (),
+    at_most_once: Sequence[str] | None = None,
 ) -> Automaton:
     """Return the machine of the sentences that include words; errors are those of `words_of_inputs`.
 
@@ -60,11 +63,12 @@ def compile_words(
         tokenizer: vocabulary of the sentences.
         words: words or phrases that they include.
         excluded: words that they do not have, each one token.
-        once: words that they have once at most, each one token, while no token follows itself; None for no such rule.
+        at_most_once: words that they have once at most, each one token, while no token follows itself; None for no
+            such rule.
     """
     constraints = [[tokenizer.encode(one) for one in _known(tokenizer, text)] for text in words]
     banned = _tokens(tokenizer, tuple(excluded))
-    single = None if once is None else _tokens(tokenizer, tuple(once))
+    single = None if at_most_once is None else _tokens(tokenizer, tuple(at_most_once))
     return Automaton.build(constraints, _boundaries(tokenizer), Bans(banned, single))
 
 

@@ -48,7 +48,7 @@ class Caption(NamedTuple):
     ended: bool = True
     """False where the caption was cut off at `max_length`."""
     tags: tuple[Tag, ...] = ()
-    """What the classifier of a built-in backbone sees in the image; empty where it was not asked for."""
+    """What the classifier of a built-in backbone sees in the image; empty unless tags are requested."""
     confidence: float | None = None
     """Calibrated probability that the caption fits the image; None for a model without calibration."""
     log_ratio: float | None = None
@@ -57,13 +57,13 @@ class Caption(NamedTuple):
     """Confidence of each word; empty for a model without calibration."""
     is_sure: bool = True
     """False where the confidence is below `min_confidence`: the caption should not be shown as a description."""
-    perhaps: tuple[Tag, ...] = ()
+    likely_tags: tuple[Tag, ...] = ()
     """Likely tags, or the likely kind of thing, in place of a caption of which the model is not sure; else empty."""
 
     @property
-    def answer(self) -> str:
-        """The text, or what is said in its place where the model is not sure: 'not sure; perhaps: cup 97 %'."""
-        return self.text if self.is_sure else unsure_text(self.perhaps)
+    def display_text(self) -> str:
+        """The text, or the text in its place where the model is not sure: 'not sure; perhaps: cup 97 %'."""
+        return self.text if self.is_sure else unsure_text(self.likely_tags)
 
 
 class Translation(NamedTuple):
@@ -119,9 +119,9 @@ def images_of_sentences(
     return images
 
 
-def unsure_text(perhaps: Sequence[Tag]) -> str:
+def unsure_text(likely_tags: Sequence[Tag]) -> str:
     """Return the text in place of a caption of which the model is not sure, with the likely tags."""
-    return f"{NOT_SURE}; perhaps: {format_tags(perhaps)}" if perhaps else NOT_SURE
+    return f"{NOT_SURE}; perhaps: {format_tags(likely_tags)}" if likely_tags else NOT_SURE
 
 
 def format_tags(tags: Iterable[Tag]) -> str:

@@ -35,7 +35,7 @@ def without_denied_words(
     settings: DecodingSettings,
     hypotheses: Sequence[list[Hypothesis]],
     denied: Sequence[frozenset[str]],
-    once: Sequence[str] | None = None,
+    at_most_once: Sequence[str] | None = None,
 ) -> tuple[list[GenerationInput], list[list[Hypothesis]]]:
     """Decode captions again that have denied words, or words too often.
 
@@ -46,16 +46,16 @@ def without_denied_words(
         settings: decoding settings without sampling.
         hypotheses: hypotheses of each input without constraints, best first.
         denied: words that the caption of each image must not have.
-        once: words that captions have once at most; see `GenerationInput.once`.
+        at_most_once: words that captions have once at most; see `GenerationInput.at_most_once`.
 
     Returns:
         The inputs with these constraints, and the hypotheses.
     """
     tokenizer = models[0].tokenizer
     known = {word for word in frozenset().union(*denied) if is_known_word(tokenizer, word)}
-    single = None if once is None else tuple(once)
+    single = None if at_most_once is None else tuple(at_most_once)
     inputs = [
-        one._replace(excluded=tuple(sorted(words & known)), once=single)
+        one._replace(excluded=tuple(sorted(words & known)), at_most_once=single)
         for one, words in zip(inputs, denied, strict=True)
     ]
     machines = {one.constraints: compile_words(tokenizer, *one.constraints) for one in inputs}
@@ -121,8 +121,9 @@ def _with_required(tokenizer: Tokenizer, one: GenerationInput, required: str) ->
     """Require words; the words of phrases may be repeated, so that hypotheses that have one can continue."""
     alternatives = map(tokenizer.encode, required.split(SEPARATOR))
     parts = {token for tokens in alternatives if len(tokens) > 1 for token in tokens}
-    if parts and one.once is not None:
-        one = one._replace(once=tuple(word for word in one.once if parts.isdisjoint(tokenizer.encode(word))))
+    if parts and one.at_most_once is not None:
+        words = tuple(word for word in one.at_most_once if parts.isdisjoint(tokenizer.encode(word)))
+        one = one._replace(at_most_once=words)
     return one._replace(must_include=(required,))
 
 

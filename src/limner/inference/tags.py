@@ -138,7 +138,10 @@ class Tagger:
         return found
 
     def denied(
-        self, features: Sequence[StoredFeatures | None], thresholds: Mapping[str, float], alone: float = 0.0
+        self,
+        features: Sequence[StoredFeatures | None],
+        thresholds: Mapping[str, float],
+        min_people_probability: float = 0.0,
     ) -> list[frozenset[str]]:
         """Return the words of each image that have a probability below their thresholds.
 
@@ -147,8 +150,8 @@ class Tagger:
         Args:
             features: features of the images.
             thresholds: probability of each word.
-            alone: probability of people below which the words for people are among them if a thing that is usually a
-                subject is likely.
+            min_people_probability: probability of people below which the words for people are among them if a thing
+                that is usually a subject is likely.
         """
         words = list(thresholds)
         low = self.word_probabilities(features, words) < np.array([thresholds[word] for word in words])
@@ -162,10 +165,10 @@ class Tagger:
                 for part in phrase.split()
             }
             found.append(frozenset({word for word, one in zip(words, below, strict=True) if one} - seen))
-        if self.people is None or not alone:
+        if self.people is None or not min_people_probability:
             return found
         return [
-            one | self.people.words if probability < alone and _has_subject(tags) else one
+            one | self.people.words if probability < min_people_probability and _has_subject(tags) else one
             for one, probability, tags in zip(found, self.people(features), self(features), strict=True)
         ]
 

@@ -20,7 +20,7 @@ def is_recorded() -> bool:
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Tell the layers within the block that they are recorded."""
+    """Mark the layers within the block as recorded."""
     token = _recorded.set(True)
     try:
         yield

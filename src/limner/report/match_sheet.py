@@ -32,7 +32,7 @@ def draw_matches(matches: Sequence[FolderMatch], columns: int = COLUMNS) -> Imag
     """
     if not matches:
         raise FolderError("the search has found no image, so that there is no contact sheet; add images to the index")
-    return draw_tiles([(Image.open(io.BytesIO(match.thumbnail)), match.answer) for match in matches], columns)
+    return draw_tiles([(Image.open(io.BytesIO(match.thumbnail)), match.display_text) for match in matches], columns)
 
 
 def write_match_page(query: str, matches: Sequence[FolderMatch], file: Path) -> None:
@@ -50,7 +50,7 @@ def write_match_page(query: str, matches: Sequence[FolderMatch], file: Path) -> 
         {
             "name": os.fsencode(match.path).decode(errors="backslashreplace"),
             "link": match.path.resolve().as_uri(),
-            "caption": match.answer,
+            "caption": match.display_text,
             "score": f"{match.score:.2f}",
             "thumbnail": f"data:image/jpeg;base64,{base64.b64encode(match.thumbnail).decode()}",
         }

@@ -47,7 +47,7 @@ class TagCalibration(Settings):
     search does; null for captions that never start with it."""
     denied: dict[str, Probability] = Field(default_factory=dict)
     """For words the probability of what they name below which captions do not have them."""
-    alone: Probability = 0.0
+    min_people_probability: Probability = 0.0
     """Probability of people below which captions have none if a thing that is usually a subject is likely."""
     no_repeats: bool = False
     """Whether captions have each noun once at most, and no word that follows itself."""

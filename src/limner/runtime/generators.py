@@ -289,7 +289,7 @@ def searchable(default: DecodingSettings, changes: Mapping[str, Any]) -> Decodin
     """Return decoding settings with some values changed.
 
     Raises:
-        SettingsError: a setting is unknown or not allowed, or asks for what only the torch path does.
+        SettingsError: a setting is unknown or not allowed, or needs what only the torch path does.
     """
     settings = change_decoding(default, changes)
     if settings.sample is not None or settings.precision != "fp32":

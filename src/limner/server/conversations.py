@@ -45,7 +45,7 @@ class Sampling:
 
 
 class Conversation(NamedTuple):
-    """What a chat asks for."""
+    """What a chat requests."""
 
     served: ServedModel
     generator: Captioner | Translator
@@ -100,7 +100,7 @@ def find_model(models: Models, name: str) -> tuple[ServedModel, str | None]:
 
 
 async def read_conversation(engine: Engine, model: str, messages: Sequence[Message], param: str) -> Conversation:
-    """Return what a chat asks for.
+    """Return what a chat requests.
 
     The last message of the user counts, with its image, or else the latest image before. Earlier messages have no
     effect: the models have no memory.

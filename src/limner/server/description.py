@@ -11,7 +11,7 @@ from limner.server.errors import COMPATIBLE
 
 SUMMARY = (
     "Captions and translations by image-conditioned language models. Besides the API of Limner, the service speaks "
-    "those of Ollama, OpenAI and LibreTranslate, as far as its models can do what they ask for."
+    "those of Ollama, OpenAI and LibreTranslate, as far as its models can do what they request."
 )
 
 

@@ -323,7 +323,7 @@ class Engine:
             StoppingError: the service is stopping.
         """
         if self.stopping:
-            raise StoppingError("the service is stopping; ask again when it has started again")
+            raise StoppingError("the service is stopping; repeat the request when it has started again")
         if self.active >= self.settings.max_queue:
             raise self.queue_full()
         self.active += 1
@@ -366,7 +366,9 @@ class Engine:
 
     def too_late(self) -> RequestTimeoutError:
         """Return the error of a request that takes too long."""
-        return RequestTimeoutError(f"not answered within {self.settings.timeout:g} seconds; ask for less, or later")
+        return RequestTimeoutError(
+            f"not answered within {self.settings.timeout:g} seconds; request less, or repeat it later"
+        )
 
 
 def empty_translation(request: GenerationRequest) -> FinalEvent:

@@ -86,7 +86,7 @@ class QueueFullError(ServerError):
     status, kind = 429, "overloaded_error"
 
     def __init__(self, message: str, retry_after: float) -> None:
-        """Say when to ask again."""
+        """Return when to repeat the request."""
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -104,7 +104,7 @@ class RequestTimeoutError(ServerError):
 
 
 class Problem(NamedTuple):
-    """What an error response says."""
+    """Content of an error response."""
 
     status: int
     kind: str

@@ -23,11 +23,11 @@ class GeneratedToken(NamedTuple):
     log_prob: float
     """Natural logarithm of its probability given the tokens before it."""
     attention: tuple[float, ...] | None = None
-    """Weights over the image locations, row by row; None unless they were asked for and the model has attention."""
+    """Weights over the image locations, row by row; None unless they are requested and the model has attention."""
     confidence: float | None = None
     """Calibrated confidence, where the model has one."""
     probable: tuple[ProbableToken, ...] = ()
-    """The most probable tokens at its position, as many as were asked for."""
+    """The most probable tokens at its position, as many as are requested."""
 
 
 class GeneratedSentence(NamedTuple):
@@ -47,10 +47,10 @@ class GeneratedSentence(NamedTuple):
     is_sure: bool = True
     """False where the confidence is below `min_confidence`."""
     unsure: str = NOT_SURE
-    """What is answered in place of the text where the model is not sure."""
+    """Text in place of a sentence of which the model is not sure."""
 
     @property
-    def answer(self) -> str:
+    def display_text(self) -> str:
         """The text, or 'not sure' with likely tags, for interfaces that have no field for it."""
         return self.text if self.is_sure else self.unsure
 
@@ -65,7 +65,7 @@ class TokenEvent(NamedTuple):
     log_prob: float
     attention: tuple[float, ...] | None = None
     probable: tuple[ProbableToken, ...] = ()
-    """The most probable tokens at its position, as many as were asked for."""
+    """The most probable tokens at its position, as many as are requested."""
 
 
 class FinalEvent(NamedTuple):

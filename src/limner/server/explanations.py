@@ -123,7 +123,7 @@ def draw_attention(image: bytes, explanation: SentenceExplanation) -> bytes:
     from limner.report.attention_plots import heat_maps
 
     if explanation.attention is None or explanation.grid_size is None:
-        raise NotSupportedError("format 'png': the model has no attention over image locations; ask for json", "format")
+        raise NotSupportedError("format 'png': the model has no attention over image locations; request json", "format")
     opened = open_image(image)
     box = None
     if explanation.box is not None:

@@ -36,7 +36,7 @@ class RequestRules(NamedTuple):
 
 
 class GenerationRequest(NamedTuple):
-    """What a route asks for."""
+    """What a route requests."""
 
     served: ServedModel
     generator: Captioner | Translator

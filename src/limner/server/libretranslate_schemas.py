@@ -85,7 +85,7 @@ class LanguagePair(BaseModel):
 
 
 class FrontendSettings(BaseModel):
-    """What pages for LibreTranslate ask for."""
+    """Settings that pages for LibreTranslate read."""
 
     charLimit: int = MAX_CHARACTERS
     frontendTimeout: int = 500

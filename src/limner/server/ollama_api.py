@@ -132,7 +132,7 @@ async def _lines(
             first = first or time.perf_counter_ns()
             if isinstance(event, FinalEvent):
                 final = event
-                if not final.best.is_sure and (text := stop.feed(final.best.answer)):  # no token was delivered
+                if not final.best.is_sure and (text := stop.feed(final.best.display_text)):  # no token was delivered
                     yield line(text, done=False), text
             elif not stop.stopped:
                 count += 1

@@ -83,7 +83,7 @@ async def complete(body: CompletionBody, engine: EngineOf) -> Any:  # noqa: ANN4
 
 
 def _choice(index: int, one: GeneratedSentence, body: CompletionBody, stop: StopText) -> CompletionChoice:
-    text, stopped = stop.cut(one.answer)
+    text, stopped = stop.cut(one.display_text)
     return CompletionChoice(
         index=index,
         message=CompletionAnswer(content=text),
@@ -107,7 +107,7 @@ async def _chunks(
                 if not stop.stopped and ((text := stop.feed(event.text)) or body.logprobs):
                     yield chunk(0, Delta(content=text), logprobs=_logprobs([event], body))
                 continue
-            unsure = "" if event.best.is_sure else stop.feed(event.best.answer)  # no token was delivered
+            unsure = "" if event.best.is_sure else stop.feed(event.best.display_text)  # no token was delivered
             if text := unsure + stop.end():
                 yield chunk(0, Delta(content=text))
             for index, one in enumerate(event.sentences):

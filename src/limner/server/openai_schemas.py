@@ -28,7 +28,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
 }
-"""Fields that ask for what the models cannot do, with the values that ask for nothing."""
+"""Fields for what the models cannot do, with the values that request nothing."""
 
 
 class OpenAIBody(BaseModel):
@@ -152,7 +152,7 @@ class CompletionBody(OpenAIBody):
         """Check for what the models cannot do.
 
         Raises:
-            NotSupportedError: a field asks for it.
+            NotSupportedError: a field requests it.
         """
         for name, neutral in _NEUTRAL.items():
             value = getattr(self, name)

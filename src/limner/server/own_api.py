@@ -55,7 +55,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}}}
 }
-PICTURE: dict[int | str, dict[str, Any]] = {
+IMAGE_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {}, "image/png": {"schema": {"type": "string", "format": "binary"}}}}
 }
 
@@ -73,7 +73,7 @@ EngineOf = Annotated[Engine, Depends(get_engine)]
 
 @router.get("/health")
 async def health(engine: EngineOf) -> HealthBody:
-    """Tell whether the service answers, and how many requests wait."""
+    """Return whether the service is running, and how many requests wait."""
     status = "stopping" if engine.stopping else "ok"
     return HealthBody(
         status=status, version=limner.__version__, models=list(engine.models.by_name), waiting=engine.active
@@ -150,7 +150,7 @@ def caption_response(final: FinalEvent, body: DescribeBody) -> DescribeResponse:
 def sentence_body(one: GeneratedSentence) -> SentenceBody:
     """Return a sentence for a response."""
     return SentenceBody.model_validate(
-        {**one._asdict(), "answer": one.answer, "tokens": [token._asdict() for token in one.tokens]}
+        {**one._asdict(), "display_text": one.display_text, "tokens": [token._asdict() for token in one.tokens]}
     )
 
 
@@ -272,7 +272,9 @@ async def thumbnail(
     return Response(stored, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
-@router.post("/v1/explain", response_model=ExplainResponse, responses=PICTURE, openapi_extra=reads_uploads(ExplainBody))
+@router.post(
+    "/v1/explain", response_model=ExplainResponse, responses=IMAGE_RESPONSE, openapi_extra=reads_uploads(ExplainBody)
+)
 async def explain(body: ExplainBody, engine: EngineOf) -> Any:  # noqa: ANN401
     """Return the attention over the image of each word of a caption, given or generated, as JSON or as a PNG plot."""
     image = await read_image_reference(body.image, engine.settings)

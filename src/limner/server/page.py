@@ -17,7 +17,7 @@ SHARED = ("limner", "templates/shared")
 
 
 class PageFiles(StaticFiles):
-    """Files that browsers keep and ask about each time, so that a new version of Limner is seen at once."""
+    """Files that browsers keep and check each time, so that a new version of Limner is seen at once."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return the file, or 304 for one that the browser has."""

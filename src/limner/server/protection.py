@@ -40,7 +40,7 @@ from limner.storage.json_text import to_json
 
 LOCAL = ("localhost", "ip6-localhost", "")
 OPEN_PATHS = ("/", "/health", "/favicon.ico", "/languages", "/frontend/settings")
-"""Paths that need no key: the page, which asks for it, the state of the service, and what clients of LibreTranslate ask
+"""Paths that need no key: the page, which asks for it, the state of the service, and what LibreTranslate clients read
 before they have a key."""
 OPEN_FOLDER = "/static/"
 """Beginning of the paths of the files of the page."""
@@ -158,7 +158,7 @@ class ProtectedApp:
             self._buffered -= held
 
     def _require_host(self, scope: Scope) -> None:
-        """Refuse names of other hosts, by which a page of another site could ask a service of this machine."""
+        """Refuse names of other hosts, by which a page of another site could reach a service of this machine."""
         name = _host_name(_header(scope, b"host") or "")
         if name in LOCAL or name in self.settings.allowed_hosts or _is_address(name):
             return

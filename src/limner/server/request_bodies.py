@@ -94,12 +94,12 @@ def _list_fields(route: APIRoute) -> set[str]:
 
 
 def reads_uploads(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the part of the OpenAPI description which says that a form has the fields of the JSON."""
+    """Return the part of the OpenAPI description by which a form has the fields of the JSON."""
     return {"requestBody": {"content": {MULTIPART: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
 
 
 def reads_forms(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the part of the OpenAPI description which says that a form has the fields of the JSON."""
+    """Return the part of the OpenAPI description by which a form has the fields of the JSON."""
     return {"requestBody": {"content": {FORM: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}}
 
 

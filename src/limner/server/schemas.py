@@ -122,7 +122,7 @@ class SentenceBody(BaseModel):
     """A generated sentence."""
 
     text: str
-    answer: str
+    display_text: str
     """The text, or 'not sure' with likely tags where the confidence is below `min_confidence`."""
     log_prob: float
     score: float

@@ -63,7 +63,7 @@ def token_attention(job: Job, sentences: Sequence[Sequence[int]]) -> list[Attent
 
 @torch.no_grad()
 def probable_tokens(job: Job, sentences: Sequence[Sequence[int]]) -> list[list[tuple[ProbableToken, ...]]]:
-    """Compute the most probable tokens at each position of sentences of one request, as many as it asks for."""
+    """Compute the most probable tokens at each position of sentences of one request, as many as it requests."""
     count, generator = job.request.probable_tokens, job.request.generator
     if not count or not any(sentences):
         return [[()] * len(tokens) for tokens in sentences]
@@ -116,7 +116,7 @@ def _with_likely_tags(job: Job, one: GeneratedSentence) -> GeneratedSentence:
     generator = job.request.generator
     if one.is_sure or not isinstance(generator, Captioner):
         return one
-    return one._replace(unsure=unsure_text(generator.rules.perhaps(job.tags, one.is_sure)))
+    return one._replace(unsure=unsure_text(generator.rules.likely_tags(job.tags, one.is_sure)))
 
 
 def make_sentence(

@@ -37,11 +37,11 @@ class ServerSettings(Settings):
     workers: Processes = 1
     """Number of processes; each loads the models and uses their memory again."""
     key_file: str | None = None
-    """File with API keys, one a line; the variable LIMNER_API_KEYS has keys as well. Without keys everyone may ask."""
+    """File with API keys, one a line; the variable LIMNER_API_KEYS has keys as well. Without any, none is needed."""
     allowed_hosts: tuple[str, ...] = ()
     """Names in the Host header that are accepted besides localhost and addresses in numbers."""
     cors_origins: tuple[str, ...] = ()
-    """Origins of pages of other hosts that may ask; none by default."""
+    """Origins of pages of other hosts that may send requests; none by default."""
     image_hosts: tuple[str, ...] = ()
     """Hosts that images may be fetched from by http(s) URL; none by default."""
     max_body: Bytes = 20 << 20

@@ -186,7 +186,7 @@ def _notes(recipe: Recipe, training_set: Examples, validation_set: Examples) -> 
 
 
 def _require_synthetic(recipe: Recipe, training_set: Examples, collection: Collection) -> None:
-    """Check that there are generated source sentences if the recipe asks for them; warn if there are too few.
+    """Check that there are generated source sentences if the recipe needs them; warn if there are too few.
 
     Raises:
         SettingsError: there are none.
@@ -243,10 +243,10 @@ def _require_steps(recipe: Recipe, model: Model, training_set: Examples, device:
 
 
 def _require_objective(recipe: Recipe, model: Model) -> None:
-    """Check that the model can be trained on the reward of its sentences, if the recipe asks for it.
+    """Check that the model can be trained on the reward of its sentences, if the recipe needs it.
 
     Raises:
-        SettingsError: the model is counted, has a loss of its own, or chooses more than tokens.
+        SettingsError: the model is count-based, has a loss of its own, or chooses more than tokens.
     """
     if recipe.training.objective == "scst" and isinstance(model, CountBasedModel | PairRanker):
         raise SettingsError(

@@ -153,12 +153,12 @@ export class DescribeView {
     this.caption.classList.toggle("abstained", abstained);
     const unsure = this.view.querySelector(".unsure");
     unsure.hidden = !abstained;
-    const answer = abstained ? result.captions[0].answer : ""; // "not sure", with likely tags where there are any
-    const said = `${answer.charAt(0).toUpperCase()}${answer.slice(1)}.`;
-    unsure.textContent = `${said} The model has too little confidence in a caption of this image; its best guess is below.`;
+    const shown = abstained ? result.captions[0].display_text : ""; // "not sure", with likely tags where there are any
+    const message = `${shown.charAt(0).toUpperCase()}${shown.slice(1)}.`;
+    unsure.textContent = `${message} The model has too little confidence in a caption of this image; its best guess is below.`;
     this.view.querySelector(".caption > .buttons").hidden = false;
     this.view.querySelector(".again").hidden = this.form.elements.method.value !== "sample";
-    announce(abstained ? `${said} Best guess: ${this.text}` : `Caption: ${this.text}`);
+    announce(abstained ? `${message} Best guess: ${this.text}` : `Caption: ${this.text}`);
   }
 
   /** Show the candidate of a number. */

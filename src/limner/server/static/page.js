@@ -15,8 +15,8 @@ const search = new SearchView(viewOf("search"));
 
 /** Show the view that the address names. */
 function route() {
-  const asked = location.hash.slice(1);
-  const name = NAMES.includes(asked) ? asked : "describe";
+  const requested = location.hash.slice(1);
+  const name = NAMES.includes(requested) ? requested : "describe";
   for (const one of NAMES) viewOf(one).hidden = one !== name;
   document.querySelectorAll("nav a").forEach((link) => {
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
@@ -25,7 +25,7 @@ function route() {
   document.title = `${name[0].toUpperCase()}${name.slice(1)} · Limner`;
 }
 
-/** Ask the service what it has, and tell the views. */
+/** Read the models and folders of the service, and pass them to the views. */
 async function connect() {
   const notice = document.getElementById("notice");
   notice.hidden = true;

@@ -12,7 +12,7 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-/** Tell screen readers a text; the page shows it elsewhere. */
+/** Announce a text to screen readers; the page shows it elsewhere. */
 export function announce(text) {
   const region = document.getElementById("announcer");
   region.textContent = "";
@@ -94,7 +94,7 @@ export function command(text) {
   return element("p", { className: "command" }, element("code", { textContent: text }), button);
 }
 
-/** Copy a text; the button says so for a while. */
+/** Copy a text; the button shows it for a while. */
 export async function copy(text, button) {
   try {
     await navigator.clipboard.writeText(text);

@@ -51,7 +51,7 @@ export class SearchView {
     });
   }
 
-  async #search(asked, name, smaller = null) {
+  async #search(query, name, smaller = null) {
     this.#stop?.abort();
     const stop = new AbortController();
     this.#stop = stop;
@@ -59,7 +59,7 @@ export class SearchView {
     this.found.textContent = "";
     this.hits.replaceChildren();
     try {
-      const { hits } = await post("v1/search", { ...(await asked()), limit: LIMIT }, stop.signal);
+      const { hits } = await post("v1/search", { ...(await query()), limit: LIMIT }, stop.signal);
       const cards = await Promise.all(hits.map(card));
       if (stop.signal.aborted) return;
       this.status.clear();
@@ -67,7 +67,7 @@ export class SearchView {
       this.found.textContent = hits.length ? `${hits.length} best images for ${name}` : `No image was found for ${name}.`;
     } catch (error) {
       if (stop.signal.aborted) return;
-      this.status.fail(error, { retry: () => this.#search(asked, name, smaller), smaller });
+      this.status.fail(error, { retry: () => this.#search(query, name, smaller), smaller });
     }
   }
 }

@@ -16,7 +16,7 @@ export class TranslateView {
     this.input = new ImageInput(view.querySelector("[data-image-input]"), () => this.run(), (error) => this.status.fail(error));
     this.map = new HeatMap(this.input.stage);
     this.results = view.querySelector(".translations");
-    view.querySelector(".ask").addEventListener("submit", (event) => {
+    view.querySelector(".request").addEventListener("submit", (event) => {
       event.preventDefault();
       this.run();
     });
@@ -76,8 +76,8 @@ export class TranslateView {
       const { file } = this.input;
       const image = file && this.model.uses_image ? await dataUrl(file) : null;
       const body = { text, model: this.model.id, explain: true };
-      const asked = [...(image ? [{ ...body, image }] : []), body];
-      const [first, second] = await Promise.all(asked.map((one) => post("v1/translate", one, stop.signal)));
+      const bodies = [...(image ? [{ ...body, image }] : []), body];
+      const [first, second] = await Promise.all(bodies.map((one) => post("v1/translate", one, stop.signal)));
       if (stop.signal.aborted) return;
       this.status.clear();
       this.#present(image ? first : null, image ? second : first);

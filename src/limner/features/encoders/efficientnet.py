@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from limner.errors import BackboneError, did_you_mean
 from limner.features.encoders.network import PretrainedNetwork
+from limner.features.encoders.same_convolution import SameConv2d
 from limner.features.encoders.transformers import hash_files
 from limner.features.preprocessing import Preprocessing
 
@@ -79,26 +79,6 @@ _PUBLISHED_BLOCK_PARTS = {
     "_project_conv": "project.convolution",
     "_bn2": "project.norm",
 }
-
-
-class SameConv2d(nn.Conv2d):
-    """Convolution with TensorFlow's padding 'SAME': ceil(side / stride) outputs a side.
-
-    The padding of p = max(0, (outputs - 1) * stride + kernel - side) zeros depends on the side of the input; where p is
-    odd, the right and lower edges get one zero more.
-    """
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Convolve maps (B, C, H, W)."""
-        height, width = (
-            max(0, (math.ceil(side / stride) - 1) * stride + kernel - side)
-            for side, stride, kernel in zip(maps.shape[2:], self.stride, self.kernel_size, strict=True)
-        )
-        padding = (height // 2, width // 2)
-        if height % 2 or width % 2:
-            maps = F.pad(maps, (padding[1], width - padding[1], padding[0], height - padding[0]))
-            padding = (0, 0)
-        return F.conv2d(maps, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
 class MBConv(nn.Module):

@@ -20,6 +20,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from limner.device import find_device, native_bf16
 from limner.errors import BackboneError
 from limner.features.encoders.base import BackboneOptions
+from limner.features.encoders.fused_convolution import fuse_convolutions
 from limner.features.preprocessing import Preprocessing, adapt_preprocessing, read_image
 from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec
 from limner.media.image import ImageInput, Pixels
@@ -92,6 +93,8 @@ class NetworkBackbone:
         self._layer = None if options.layer is None else self._find_layer(options.layer)
         self._fuse_normalisation()
         self._network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self._bf16 and self._device.type == "cpu":
+            fuse_convolutions(self._network, lambda: self._attempt(self._forward, self._noise()), self._layer)
         self.specs = self._make_specs(network)
 
     def read(self, source: ImageInput) -> Pixels:
@@ -133,7 +136,7 @@ class NetworkBackbone:
         batch = batch.permute(0, 3, 1, 2)
         if self.preprocessing.bgr:
             batch = batch.flip(1)
-        batch = batch.float() * self._factor + self._shift  # a product of bytes and floats takes twice as long
+        batch = (batch.float() * self._factor).add_(self._shift)  # a product of bytes and floats takes twice as long
         outputs = self._forward(batch)
         if self.preprocessing.views > 1:
             mirrored = self._forward(batch.flip(3))
@@ -189,8 +192,7 @@ class NetworkBackbone:
         pairs = _normalised_convolutions(self._network)
         if not pairs:
             return
-        size = self.preprocessing.size
-        noise = torch.rand(1, 3, size, size, generator=torch.Generator().manual_seed(0)).to(self._device)
+        noise = self._noise()
         before = self._attempt(self._forward_fp32, noise)
         for parent, first, convolution, second, norm in pairs:
             setattr(parent, first, fuse_conv_bn_eval(convolution, norm))
@@ -232,6 +234,10 @@ class NetworkBackbone:
 
     def _blank(self) -> Tensor:
         return torch.zeros(1, 3, self.preprocessing.size, self.preprocessing.size, device=self._device)
+
+    def _noise(self) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return torch.rand(self._blank().shape, generator=generator).to(self._device)
 
     def _find_layer(self, layer: str) -> str:
         """Resolve a layer, given by its path or by its name in papers, to its path."""

@@ -24,8 +24,8 @@ def examples(max_tokens=80):
 
 def test_examples_are_the_sentences_of_one_language():
     pairs, tokenizer = examples()
-    assert pairs.texts == ["one two three", "one", "one two three four", "two"]
-    assert pairs.owners == [0, 2, 2, 2]
+    assert list(pairs.texts) == ["one two three", "one", "one two three four", "two"]
+    assert list(pairs.owners) == [0, 2, 2, 2]
     assert pairs.targets == [tokenizer.encode(text) for text in pairs.texts]
     assert pairs.batch([3, 0]).ids == ("c", "a")
     assert pairs.batch([3, 0]).target_mask.sum(1).tolist() == [2, 4]
@@ -33,7 +33,7 @@ def test_examples_are_the_sentences_of_one_language():
 
 def test_long_sentences_are_left_out_and_counted():
     pairs, _ = examples(max_tokens=3)
-    assert (pairs.texts, pairs.owners, pairs.too_long) == (["one two three", "one", "two"], [0, 2, 2], 1)
+    assert (list(pairs.texts), list(pairs.owners), pairs.too_long) == (["one two three", "one", "two"], [0, 2, 2], 1)
 
 
 def test_order_is_by_length_and_whole():
@@ -130,7 +130,7 @@ def source_and_target(examples):
 def test_examples_of_translation_are_the_pairs_of_a_group():
     pairs = translated()
     assert source_and_target(pairs) == [("one two", "eins zwei drei"), ("one", "eins"), ("one", "zwei eins")]
-    assert (pairs.owners, pairs.synthetic) == ([0, 2, 2], [])
+    assert (list(pairs.owners), pairs.synthetic) == ([0, 2, 2], [])
     batch = pairs.batch([2, 0])
     assert batch.ids == ("c", "a")
     assert batch.source.tolist() == [[*pairs.sources[2], 0], list(pairs.sources[0])]
@@ -150,7 +150,7 @@ def test_model_generated_sentences_are_sources_only_and_optional():
 @pytest.mark.parametrize(("max_tokens", "texts", "left_out"), [(2, ["eins", "zwei eins"], 1), (1, ["eins"], 2)])
 def test_a_pair_with_a_long_sentence_on_either_side_is_left_out(max_tokens, texts, left_out):
     pairs = translated(max_tokens=max_tokens)
-    assert (pairs.texts, pairs.too_long) == (texts, left_out)
+    assert (list(pairs.texts), pairs.too_long) == (texts, left_out)
     other = Item("long", "train", sentences=(Sentence("en", "one " * 90), Sentence("de", "eins")))
     assert translated(items=[*TRANSLATED, other]).too_long == 1
 
@@ -182,7 +182,7 @@ def test_an_epoch_has_its_share_of_synthetic_pairs(people, written, synthetic, d
     pairs = of_both(people, written, synthetic)
     assert len(pairs) == people + written
     rows = pairs.epoch_rows(seed=1, epoch=0)
-    assert rows[:people] == list(range(people))
+    assert list(rows[:people]) == list(range(people))
     assert len(rows) == len(set(rows)) == people + drawn
     assert set(rows[people:]) <= set(pairs.synthetic)
 
@@ -198,8 +198,8 @@ def test_the_synthetic_pairs_of_an_epoch_follow_from_seed_and_epoch():
 
 
 def test_without_synthetic_pairs_an_epoch_is_everything():
-    assert translated().epoch_rows(seed=1, epoch=0) == [0, 1, 2]
-    assert examples()[0].epoch_rows(seed=1, epoch=0) == [0, 1, 2, 3]
+    assert list(translated().epoch_rows(seed=1, epoch=0)) == [0, 1, 2]
+    assert list(examples()[0].epoch_rows(seed=1, epoch=0)) == [0, 1, 2, 3]
 
 
 def test_generation_inputs_are_human_written_sources_with_all_references():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -292,13 +292,12 @@ def _measured(task: _Task) -> str:
     return ",".join(part for part in (changed, f"region_{baseline}" if baseline else "") if part)
 
 
-def _training_sentences(model: TrainedModel, collection: Collection) -> list[str]:
-    """Return the sentences of the training split as tokens joined by spaces; none if the split does not exist."""
+def _training_sentences(model: TrainedModel, collection: Collection) -> Iterator[str]:
+    """Read the sentences of the training split as tokens joined by spaces; none if the split does not exist."""
     data = model.recipe.data
-    if data.train not in collection.splits():
-        return []
-    texts = (text for item in model.target.items(collection.items(data.train)) for text in item.texts(data.lang))
-    return [" ".join(model.tokenizer.words(text)) for text in texts]
+    if data.train in collection.splits():
+        for item in model.target.items(collection.items(data.train)):
+            yield from (" ".join(model.tokenizer.words(text)) for text in item.texts(data.lang))
 
 
 def _evaluated_items(task: _Task, decoded: _Decoded) -> Iterable[EvaluatedItem]:

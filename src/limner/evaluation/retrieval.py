@@ -254,7 +254,7 @@ def _record(scores: Tensor, examples: Examples, collection: Collection, ranks: R
                 image=paths[row],
                 rank=int(ranks.image_to_text[row]),
                 top=tuple(
-                    RetrievedSentence(text=examples.texts[result], right=owners[result] == row)
+                    RetrievedSentence(text=examples.text(result), right=owners[result] == row)
                     for result in _first(scores[:, row]).tolist()
                 ),
             )
@@ -262,7 +262,7 @@ def _record(scores: Tensor, examples: Examples, collection: Collection, ranks: R
         ),
         text_to_image=tuple(
             TextToImageExample(
-                text=examples.texts[row],
+                text=examples.text(row),
                 rank=int(ranks.text_to_image[row]),
                 image_id=items[owners[row]].id,
                 top=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -83,19 +83,18 @@ def extract(
         batch_size = 1
     specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
     paths = [table_path(collection.path, spec.name) for spec in specs]
-    items = [item for item in _select(collection, splits) if item.media_path is not None]
     with ExitStack() as locks:
         for spec, path in sorted(zip(specs, paths, strict=True), key=lambda pair: pair[1]):
             lock_file = collection.path / f".features-{spec.name}{LOCK_FILE}"
             locks.enter_context(locked(path, FeatureError, lock_file))
         intact = [_intact_rows(path, spec, on_verified) for path, spec in zip(paths, specs, strict=True)]
-        return _extract(collection, backbone, items, specs, intact, batch_size, strict, on_progress)
+        return _extract(collection, backbone, splits, specs, intact, batch_size, strict, on_progress)
 
 
 def _extract(
     collection: Collection,
     backbone: Backbone,
-    items: Sequence[Item],
+    splits: Sequence[str] | None,
     specs: Sequence[FeatureSpec],
     intact: Sequence[IntactRows],
     batch_size: int,
@@ -104,10 +103,16 @@ def _extract(
 ) -> Extraction:
     """Compute the features that the tables lack; the caller holds the locks of the tables."""
     paths = [table_path(collection.path, spec.name) for spec in specs]
-    complete = set.intersection(*(rows.ids for rows in intact))
-    missing = [item for item in items if item.id not in complete]
     skipped: dict[str, str] = {}
-    done = present = len(items) - len(missing)
+
+    def is_stored(item: Item) -> bool:
+        return all(item.id in rows.ids for rows in intact)
+
+    total = present = 0
+    for item in _select(collection, splits):
+        total, present = total + 1, present + is_stored(item)
+    done = present
+    missing = (item for item in _select(collection, splits) if not is_stored(item))
     writers = [TableWriter(path, spec, rows.ids) for path, spec, rows in zip(paths, specs, intact, strict=True)]
     for batch in _read_batches(collection, missing, backbone, batch_size, None if strict else skipped):
         names = [str(collection.media_file(item)) for item, _ in batch]
@@ -116,13 +121,13 @@ def _extract(
             writer.add([item.id for item, _ in batch], features[writer.spec.kind])
         done += len(batch)
         if on_progress is not None:
-            on_progress(done + len(skipped), len(items))
+            on_progress(done + len(skipped), total)
     for writer in writers:
         writer.commit()
         discard_unreadable(writer.path)
     if on_progress is not None:
-        on_progress(len(items), len(items))
-    _check(collection, backbone, len(items), done, skipped)
+        on_progress(total, total)
+    _check(collection, backbone, total, done, skipped)
     repaired = sum(rows.damaged for rows in intact)
     return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped, repaired)
 
@@ -147,9 +152,9 @@ def _check(collection: Collection, backbone: Backbone, total: int, done: int, sk
 
 
 def _select(collection: Collection, splits: Sequence[str] | None) -> Iterator[Item]:
-    """Read the items of some splits, or all, with their files alone."""
+    """Read the items with a file of some splits, or all; they have their files alone."""
     for split in (None,) if splits is None else splits:
-        yield from collection.iter_items(split, MEDIA_COLUMNS)
+        yield from (item for item in collection.iter_items(split, MEDIA_COLUMNS) if item.media_path is not None)
 
 
 def _table_name(spec: FeatureSpec, name: str | None) -> str:
@@ -182,7 +187,7 @@ def _describe(spec: FeatureSpec) -> str:
 
 def _read_batches(
     collection: Collection,
-    items: Sequence[Item],
+    items: Iterable[Item],
     backbone: Backbone,
     batch_size: int,
     skipped: dict[str, str] | None,

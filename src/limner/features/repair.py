@@ -20,6 +20,7 @@ from limner.features.store import (
     DamagedTableError,
     TableWriter,
     chunk_rows,
+    column_of_checksums,
     damaged_rows,
     damaged_table,
     open_features_table,
@@ -29,6 +30,7 @@ from limner.features.store import (
 )
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM, row_checksums
+from limner.storage.ids import IdSet
 from limner.storage.lance_tables import damage_as
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ _MAX_DELETED = 10_000  # rows in one condition
 class IntactRows(NamedTuple):
     """Rows of a table that need not be computed."""
 
-    ids: set[str]
+    ids: IdSet
     damaged: int
     """Number of rows that were removed because they are damaged or repeat an earlier row."""
 
@@ -69,7 +71,7 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
         FeatureError: the table has another name or cannot be read by this user.
     """
     if not table_exists(path):
-        return IntactRows(_salvage(path, spec, set()), 0)
+        return IntactRows(_salvage(path, spec, IdSet()), 0)
     for file in path.rglob("*"):
         if not os.access(file, os.R_OK):
             raise FeatureError(f"{file}: cannot be read; check its permissions")
@@ -80,7 +82,7 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
         logger.warning("%s; its rows are computed anew", str(error).partition("; ")[0])
         _discard(path)
         os.rename(path, _unreadable(path))
-        return IntactRows(_salvage(path, spec, set()), 0)
+        return IntactRows(_salvage(path, spec, IdSet()), 0)
     intact = _remove_damaged(path, dataset, stored, on_progress)
     return intact._replace(ids=_salvage(path, spec, intact.ids))
 
@@ -98,7 +100,7 @@ def _remove_damaged(
 ) -> IntactRows:
     import lance
 
-    ids: set[str] = set()
+    ids = IdSet()
     bad_rows: list[int] = []
     bad_fragments: list[int] = []
     damaged = done = 0
@@ -137,11 +139,11 @@ def _remove_damaged(
 def _check_fragment(
     fragment: Any,  # noqa: ANN401
     spec: FeatureSpec,
-    earlier: set[str],
+    earlier: IdSet,
     on_rows: Callable[[int], None],
-) -> tuple[set[str], list[int]]:
+) -> tuple[IdSet, list[int]]:
     """Return the ids of the intact rows of a fragment, and the numbers of its damaged and repeated rows."""
-    intact: set[str] = set()
+    intact = IdSet()
     bad: list[int] = []
     columns = [name for name in ("id", "values", CHECKSUM) if name in fragment.schema.names]
     for batch in fragment.to_batches(columns=columns, batch_size=chunk_rows(spec), with_row_id=True):
@@ -151,20 +153,15 @@ def _check_fragment(
         numbers = batch.column("_rowid").to_pylist()
         rows = set(_damaged_rows_of(batch, ids, spec))
         for row, item_id in enumerate(ids):
-            if row in rows or item_id in earlier or item_id in intact:
+            if row in rows or item_id in earlier or not intact.add(item_id):
                 bad.append(numbers[row])
-            else:
-                intact.add(item_id)
         on_rows(len(batch))
     return intact, bad
 
 
 def _damaged_rows_of(batch: Any, ids: list[str], spec: FeatureSpec) -> list[int]:  # noqa: ANN401
     values = to_array(batch.column("values"), spec.shape)
-    checksums = None
-    if CHECKSUM in batch.schema.names:
-        checksums = batch.column(CHECKSUM).fill_null(0).to_numpy(zero_copy_only=False)
-    return damaged_rows(ids, values, checksums, spec)
+    return damaged_rows(ids, values, column_of_checksums(batch), spec)
 
 
 def _add_checksums(dataset: Any, spec: FeatureSpec) -> None:  # noqa: ANN401
@@ -181,7 +178,7 @@ def _add_checksums(dataset: Any, spec: FeatureSpec) -> None:  # noqa: ANN401
     dataset.add_columns(compute, read_columns=["id", "values"], batch_size=chunk_rows(spec))
 
 
-def _salvage(path: Path, spec: FeatureSpec, ids: set[str]) -> set[str]:
+def _salvage(path: Path, spec: FeatureSpec, ids: IdSet) -> IdSet:
     """Copy rows with a valid checksum from the files of a table that was moved aside.
 
     Args:

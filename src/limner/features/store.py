@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from limner.data.collection import FEATURES, MEDIA_COLUMNS
 from limner.data.examples import Item, StoredFeatures
 from limner.errors import FeatureError, SettingsError, did_you_mean, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.table_commands import table_command
 from limner.files.structured import StructureError, parse_json
 from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
+from limner.storage.ids import IdSet, RowsById
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
 from limner.storage.names import require_name
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _SPEC_KEY = b"limner.spec"
 _CHUNK_ROWS = 512
 _CHUNK_BYTES = 2**27
+_SCANNED_IDS = 65_536
 _REPAIR = "run 'limner features' again with the options of this table, which computes damaged rows anew"
 
 
@@ -53,15 +56,9 @@ class FeatureTable:
         self._dataset = open_features_table(path)
         self.spec = read_spec(path, self._dataset.schema)
         with damage_as(self._damaged):
-            columns = [name for name in ("id", CHECKSUM) if name in self._dataset.schema.names]
-            stored = self._dataset.to_table(columns=columns)
-            ids = stored.column("id").to_pylist()
-            self._ids = np.array(ids, dtype=object)
-            self._checksums = _column_of_checksums(stored)
-        self._row_count = len(ids)
-        self._rows = {item_id: row for row, item_id in enumerate(ids)}
+            self._rows = RowsById(self._id_batches())
         self._cache: FeatureArray | None = None
-        self._cacheable = self._row_count * _row_bytes(self.spec) <= cache_bytes
+        self._cacheable = len(self._rows) * _row_bytes(self.spec) <= cache_bytes
 
     @classmethod
     def open(cls, collection: Collection, name: str, *, cache_bytes: int = 2**31) -> Self:
@@ -74,7 +71,7 @@ class FeatureTable:
         if not path.is_dir():
             available = ", ".join(collection.features()) or "none"
             remedy = f"run '{table_command(name, str(collection.path)) or 'limner features'}' first"
-            if not any(item.media_path for item in collection.items()):
+            if not any(item.media_path for item in collection.iter_items(columns=MEDIA_COLUMNS)):
                 remedy = "the collection has no images, videos or audio files; train a model without features on it"
             similar = did_you_mean(name, collection.features())
             raise FeatureError(f"{path}: no such feature table (available: {available}); {remedy}{similar}")
@@ -83,12 +80,13 @@ class FeatureTable:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __contains__(self, item_id: object) -> bool:
+    def __contains__(self, item_id: str) -> bool:
         return item_id in self._rows
 
     def ids(self) -> list[str]:
-        """Ids of the items in stored order."""
-        return list(self._rows)
+        """Read the ids of the items in stored order."""
+        with damage_as(self._damaged):
+            return [item_id for batch in self._id_batches() for item_id in batch]
 
     def take(self, ids: Sequence[str]) -> FeatureArray:
         """Read the features of some items.
@@ -102,12 +100,12 @@ class FeatureTable:
         Raises:
             FeatureError: an item has no features in the table.
         """
-        try:
-            rows = np.fromiter((self._rows[item_id] for item_id in ids), dtype=np.int64, count=len(ids))
-        except KeyError as missing:
+        rows = self._rows.find(ids)
+        if (rows < 0).any():
             raise FeatureError(
-                f"{self.path}: no {self.spec.kind} features of item {missing}; run 'limner features' again to add them"
-            ) from None
+                f"{self.path}: no {self.spec.kind} features of item '{ids[int(np.argmin(rows))]}'; run 'limner "
+                "features' again to add them"
+            )
         if not self._cacheable:
             return self._read_rows(rows)
         if self._cache is None:
@@ -121,39 +119,43 @@ class FeatureTable:
     @property
     def has_checksums(self) -> bool:
         """Whether the rows have checksums; tables of earlier versions have none."""
-        return self._checksums is not None
+        return CHECKSUM in self._dataset.schema.names
+
+    def _id_batches(self) -> Iterator[list[str]]:
+        for batch in self._dataset.to_batches(columns=["id"], batch_size=_SCANNED_IDS, batch_readahead=1):
+            yield batch.column(0).to_pylist()
+
+    @property
+    def _columns(self) -> list[str]:
+        return ["id", "values", CHECKSUM] if self.has_checksums else ["id", "values"]
 
     def _read_rows(self, rows: NDArray[np.int64]) -> FeatureArray:
         unique, inverse = np.unique(rows, return_inverse=True)
         with damage_as(self._damaged):
-            table = self._dataset.take(unique.tolist(), columns=["values"])
-            values = to_array(table.column("values"), self.spec.shape)
-        self._verify(unique, values)
+            table = self._dataset.take(unique.tolist(), columns=self._columns)
+            values = self._verified(table)
         return values[inverse]
 
     def _read_all(self) -> FeatureArray:
-        values = np.empty((self._row_count, *self.spec.shape), dtype=np.float16)
+        count = len(self._rows)
+        values = np.empty((count, *self.spec.shape), dtype=np.float16)
         row = 0
         with damage_as(self._damaged):
-            for batch in self._dataset.to_batches(columns=["values"], batch_size=chunk_rows(self.spec)):
-                if not len(batch):
-                    continue
-                rows = np.arange(row, row + len(batch))
-                values[rows[0] : rows[-1] + 1] = to_array(batch.column("values"), self.spec.shape)
-                self._verify(rows, values[rows[0] : rows[-1] + 1])
-                row += len(batch)
-        if row != self._row_count:
-            raise self._damaged(f"{row:,} of {self._row_count:,} rows can be read")
+            for batch in self._dataset.to_batches(columns=self._columns, batch_size=chunk_rows(self.spec)):
+                if len(batch):
+                    values[row : row + len(batch)] = self._verified(batch)
+                    row += len(batch)
+        if row != count:
+            raise self._damaged(f"{row:,} of {count:,} rows can be read")
         return values
 
-    def _verify(self, rows: NDArray[np.int64], values: FeatureArray) -> None:
-        """Raise DamagedTableError if values read from disk do not have their checksums or are not finite."""
-        bad = damaged_rows(
-            self._ids[rows].tolist(), values, None if self._checksums is None else self._checksums[rows], self.spec
-        )
-        if bad:
+    def _verified(self, rows: pa.Table | pa.RecordBatch) -> FeatureArray:
+        """Return the values of rows; raise DamagedTableError if they do not have their checksums or are not finite."""
+        values, ids = to_array(rows.column("values"), self.spec.shape), rows.column("id").to_pylist()
+        if bad := damaged_rows(ids, values, column_of_checksums(rows), self.spec):
             reason = "not finite (NaN or infinity)" if infinite_rows(values) else "not those that were stored"
-            raise self._damaged(f"the {self.spec.kind} features of item '{self._ids[rows[bad[0]]]}' are {reason}")
+            raise self._damaged(f"the {self.spec.kind} features of item '{ids[bad[0]]}' are {reason}")
+        return values
 
     def _damaged(self, reason: str) -> DamagedTableError:
         return damaged_table(self.path, reason)
@@ -235,10 +237,10 @@ class TableWriter:
     Args:
         path: folder of the table; created by the first commit.
         spec: specification of the features.
-        stored_ids: ids of the items in the table.
+        stored_ids: ids of the items in the table; the ids of rows that are added are added to it.
     """
 
-    def __init__(self, path: Path, spec: FeatureSpec, stored_ids: set[str]) -> None:
+    def __init__(self, path: Path, spec: FeatureSpec, stored_ids: IdSet) -> None:
         self.path = path
         self.spec = spec
         self._stored_ids = stored_ids
@@ -248,8 +250,7 @@ class TableWriter:
     def add(self, ids: Sequence[str], values: FeatureArray) -> None:
         """Add features, (N or more, *shape), of N items; rows beyond N and items already stored are ignored."""
         for item_id, value in zip(ids, values, strict=False):
-            if item_id not in self._stored_ids:
-                self._stored_ids.add(item_id)
+            if self._stored_ids.add(item_id):
                 self._ids.append(item_id)
                 self._values.append(value)
         if len(self._ids) >= chunk_rows(self.spec):
@@ -283,8 +284,6 @@ class TableWriter:
 
 def table_path(collection: Path, name: str) -> Path:
     """Folder of a feature table; SettingsError if the name cannot be that of a file."""
-    from limner.data.collection import FEATURES
-
     return collection / FEATURES / f"{require_name(name, 'feature table')}.lance"
 
 
@@ -376,8 +375,9 @@ def damaged_rows(
     return sorted(bad)
 
 
-def _column_of_checksums(table: pa.Table) -> NDArray[np.uint64] | None:
-    if CHECKSUM not in table.column_names:
+def column_of_checksums(rows: pa.Table | pa.RecordBatch) -> NDArray[np.uint64] | None:
+    """Return the stored checksums of rows, (N,); None if their table has none."""
+    if CHECKSUM not in rows.schema.names:
         return None
-    checksums: NDArray[np.uint64] = table.column(CHECKSUM).fill_null(0).to_numpy()
+    checksums: NDArray[np.uint64] = np.asarray(rows.column(CHECKSUM).fill_null(0))
     return checksums

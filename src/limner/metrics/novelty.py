@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from limner.errors import CollectionError
 from limner.metrics.base import Score
+from limner.storage.ids import IdSet
 
 
 def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
@@ -23,12 +24,12 @@ def novelty(hypotheses: Sequence[str], training: Iterable[str]) -> list[Score]:
     """
     if not hypotheses:
         raise CollectionError("expected generated sentences, found none: the split is empty")
-    known = {tuple(sentence.split()) for sentence in training}
-    generated = [tuple(sentence.split()) for sentence in hypotheses]
+    known = IdSet(" ".join(sentence.split()) for sentence in training)
+    generated = [" ".join(sentence.split()) for sentence in hypotheses]
     counts = f"sentences:{len(generated)}|tok:given"
-    vocabulary = {token for sentence in generated for token in sentence}
+    vocabulary = {token for sentence in generated for token in sentence.split()}
     scores = [Score("distinct_words", float(len(vocabulary)), counts)]
-    if known:
+    if len(known):
         novel = 100 * sum(sentence not in known for sentence in generated) / len(generated)
         signature = f"against:{len(known)} distinct training sentences|{counts}|scale:0-100"
         scores.insert(0, Score("novel", novel, signature))

@@ -11,7 +11,7 @@ import json
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
@@ -144,10 +144,12 @@ class Tokenizer:
         """Build a vocabulary; the result does not depend on the order of the sentences.
 
         Args:
-            sentences: sentences of the training split.
+            sentences: sentences of the training split; they are read several times, and held only if they are an
+                iterator.
             settings: splitting into words, and size and level of the vocabulary.
         """
-        sentences = list(sentences)
+        if isinstance(sentences, Iterator):
+            sentences = list(sentences)
         settings = settings.resolve(sentences)
         counts, splitter = _count_units(sentences, settings)
         return cls(_build_vocab(counts, settings, splitter), settings, splitter)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples, SourceLanguage, TargetLanguage
+from limner.data.examples import Item
 from limner.data.region_items import region_items
 from limner.errors import SettingsError, TrainingError
 from limner.features.region_store import feature_store
@@ -111,6 +113,16 @@ def _with_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Recipe, 
     return recipe, tokenizer, source
 
 
+class _Texts:
+    """Sentences of items in a language, which can be read several times."""
+
+    def __init__(self, items: Sequence[Item], lang: str) -> None:
+        self._items, self._lang = items, lang
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for item in self._items for text in item.texts(self._lang))
+
+
 def _build_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokenizer, SourceLanguage | None]:
     """Build the target vocabulary from the training split and, for translation, the source vocabulary.
 
@@ -123,7 +135,7 @@ def _build_vocabularies(recipe: Recipe, collection: Collection) -> tuple[Tokeniz
     data, items = recipe.data, collection.items(recipe.data.train)
     if data.source_lang is None or recipe.source_text is None:
         described = region_items(items, data.lang) if recipe.model.describes_regions else items
-        return Tokenizer.train([text for item in described for text in item.texts(data.lang)], recipe.text), None
+        return Tokenizer.train(_Texts(described, data.lang), recipe.text), None
     pairs = [pair for item in items for pair in item.pairs(data.source_lang, data.lang)]
     sources = dict.fromkeys(source.text for source, _ in pairs if not source.generated_by)
     targets = dict.fromkeys(target.text for source, target in pairs if data.synthetic or not source.generated_by)

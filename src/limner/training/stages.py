@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from limner.data.dataset import Examples
@@ -218,7 +219,7 @@ class RefitOnTrainAndValidationStage:
         )
 
 
-def _fit(run: TrainingContext, sentences: list[list[int]]) -> float:
+def _fit(run: TrainingContext, sentences: Sequence[Sequence[int]]) -> float:
     """Fit a count-based model and return the duration in seconds."""
     assert isinstance(run.trained.model, CountBasedModel)
     began = time.perf_counter()

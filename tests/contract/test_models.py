@@ -15,6 +15,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.models import Model
 from limner.models.protocols import CountBasedModel, PairScorer
 from limner.retrieval.all_pairs import tiled_log_probs
+from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.training_settings import AdamSettings, TrainingSettings
 from limner.storage.tensors import load_tensors, save_tensors
 from limner.text.vocab import SPECIAL_TOKENS
@@ -167,6 +168,7 @@ def test_all_pairs_scores_equal_scores_one_by_one(case: Case) -> None:
     if case.translates:
         pytest.skip("its sentences are searched by what they translate, not by pictures")
     model, data = build(case), double(batch(case))
+    data = dataclasses.replace(data, ids=("",) * len(data))  # pairs have no ids, by which random locations are drawn
     images = double(collate([example(case, row + 20, 1) for row in range(3)])).image
     with torch.no_grad():
         general = tiled_log_probs(model, images, data, budget=5000)
@@ -176,6 +178,8 @@ def test_all_pairs_scores_equal_scores_one_by_one(case: Case) -> None:
             torch.testing.assert_close(
                 general[:, column].double(), sentence_log_probs(model(alone), alone), rtol=1e-5, atol=1e-5
             )
+        for budget in (1, 3000, 1 << 20):
+            torch.testing.assert_close(tree_log_probs(model, images, data, budget), general, rtol=1e-5, atol=1e-5)
         if isinstance(model, PairScorer) and model.separable:
             for budget in (1, 3000, 1 << 20):
                 halves = [images.select(torch.tensor(rows)) for rows in ([0, 1], [2])]

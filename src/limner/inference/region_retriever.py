@@ -16,7 +16,8 @@ from limner.inference.collection_features import open_features
 from limner.inference.region_captioner import describe_regions, locate_regions, require_detector
 from limner.inference.scorer import require_words
 from limner.progress import Progress
-from limner.retrieval.all_pairs import MEMORY_BUDGET, tiled_log_probs
+from limner.retrieval.all_pairs import MEMORY_BUDGET
+from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.trained_model import TrainedModel
 
 REGIONS_PER_IMAGE = 100
@@ -114,4 +115,4 @@ def region_log_probs(
         return codes.new_zeros(len(sentences), 0)
     batch = collate([Example("", sentence) for sentence in sentences]).to(codes.device)
     present = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
-    return tiled_log_probs(model.model, ImageFeatures(present, pooled=codes), batch, budget)
+    return tree_log_probs(model.model, ImageFeatures(present, pooled=codes), batch, budget)

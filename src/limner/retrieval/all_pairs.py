@@ -22,6 +22,7 @@ from limner.layers.precision import require_numbers
 from limner.models.protocols import Model, PairScorer, device_of
 from limner.process import require_memory
 from limner.progress import Progress
+from limner.retrieval.prefix_tree import tree_log_probs
 from limner.runs.trained_model import TrainedModel
 
 MEMORY_BUDGET = 128 << 20
@@ -85,7 +86,7 @@ def score_tiles(
             if scorer is not None:
                 tiles = scorer.pair_log_probs(images(), sentences, half, dtype)
             else:
-                tiles = (tiled_log_probs(model, image, sentences, half, bf16) for image in images())
+                tiles = (tree_log_probs(model, image, sentences, half, bf16) for image in images())
             begin = 0
             for tile in tiles:
                 require_numbers(tile, "log-probabilities")
@@ -158,6 +159,8 @@ def allocate_matrix(shape: tuple[int, int], budget: int) -> NDArray[np.float32]:
 
 def tiled_log_probs(model: Model, image: ImageFeatures, sentences: Batch, budget: int, bf16: bool = False) -> Tensor:
     """Compute the log-probability of every sentence given every image by `forward` on batches of pairs.
+
+    This is the plain form of `tree_log_probs` and of `PairScorer.pair_log_probs`, which tests hold equal to it.
 
     Args:
         model: any model.

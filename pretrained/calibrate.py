@@ -48,7 +48,7 @@ from limner.inference.confidence import (
     word_evidence,
     word_evidence_at,
 )
-from limner.inference.generate import generate
+from limner.inference.generate import EncodedImages, encode_images, generate, generate_captions
 from limner.inference.tagged_captions import mean_log_prob, name_tags, without_denied_words
 from limner.inference.tags import People, Tag, Tagger, require_tagger
 from limner.inference.unseen_words import is_known_word, with_unseen_nouns
@@ -337,10 +337,10 @@ class Work:
         denied = self.choose_people(decoded, denied, no_repeats)
         alone = self.choose_alone(decoded, denied, no_repeats)
         tags = self.tags(items)
-        inputs, plain = self.without_denied(items, decoded, denied, no_repeats, alone)
+        images, plain = self.without_denied(items, decoded, denied, no_repeats, alone)
         widest = TagCalibration(threshold=min(THRESHOLDS), max_loss=0, certain=0, left_out=left_out)
         within, subject = (
-            name_tags([self.model], inputs, self.features, self.settings, plain, tags, one)
+            name_tags([self.model], images, self.settings, plain, tags, one)
             for one in (widest, widest.model_copy(update={"subject_loss": 1000.0}))
         )
         top = np.array([found[0].probability if found else 0.0 for found in tags])
@@ -391,12 +391,14 @@ class Work:
         limits: dict[str, float],
         no_repeats: bool = False,
         alone: float = 0.0,
-    ) -> tuple[list[GenerationInput], Hypotheses]:
-        """Return the inputs and the hypotheses without denied words, and without repetitions if asked for."""
+    ) -> tuple[EncodedImages, Hypotheses]:
+        """Return the images and the hypotheses without denied words, and without repetitions if asked for."""
         inputs = [GenerationInput(item, None, ()) for item in items]
-        found = self.tagger.denied([{"pooled": one} for one in self.pooled(items)], limits, alone)
+        images = encode_images([self.model], inputs, self.features, self.settings)
+        classified = self.tagger.classify([{"pooled": one} for one in self.pooled(items)])
+        found = self.tagger.denied(classified, limits, alone)
         once = self.nouns.single if no_repeats else None
-        return without_denied_words([self.model], inputs, self.features, self.settings, decoded, found, once)
+        return without_denied_words([self.model], images, self.settings, decoded, found, once)
 
     def nouns_nobody_uses(self) -> tuple[str, ...]:
         """Return the nouns that the captions of training images with a probable tag seldom have."""
@@ -425,11 +427,10 @@ class Work:
         """Caption items as `describe` does."""
         hypotheses = self.decode(items)
         if tags is not None:
-            inputs, hypotheses = self.without_denied(
+            images, hypotheses = self.without_denied(
                 items, hypotheses, tags.denied, tags.no_repeats, tags.min_people_probability
             )
-            found = self.tags(items)
-            hypotheses = name_tags([self.model], inputs, self.features, self.settings, hypotheses, found, tags)
+            hypotheses = name_tags([self.model], images, self.settings, hypotheses, self.tags(items), tags)
         return [n_best[0] for n_best in hypotheses]
 
     def events(self, items: Sequence[Item], captions: Sequence[Hypothesis]) -> list[bool]:
@@ -453,7 +454,7 @@ class Work:
         mean = mean_image(self.statistics.mean, [spec.kind for spec in self.plain.config.features])
         tokens = [one.tokens for one in captions]
         words = word_evidence([self.model.model], tokens, images, mean)
-        things = thing_evidence(self.tagger, self.nouns, tokens, images)
+        things = thing_evidence(self.tagger, self.nouns, tokens, self.tagger.classify(images))
         kinds = zip(
             map(caption_evidence, words), (image_evidence(one, self.statistics) for one in images), things, strict=True
         )
@@ -491,13 +492,14 @@ class Work:
     def captions_of(self, images: Sequence[StoredFeatures], tags: TagCalibration | None) -> list[Hypothesis]:
         """Caption images of no collection as `describe` does."""
         inputs = [GenerationInput(Item(str(row), "new", image=str(row)), None, ()) for row in range(len(images))]
-        source = Listed(images)
-        found = generate([self.model], inputs, source, self.settings)
+        encoded = encode_images([self.model], inputs, Listed(images), self.settings)
+        found = generate_captions([self.model], encoded, self.settings)
         if tags is not None:
-            denied = self.tagger.denied(images, tags.denied, tags.min_people_probability)
+            classified = self.tagger.classify(images)
+            denied = self.tagger.denied(classified, tags.denied, tags.min_people_probability)
             once = self.nouns.single if tags.no_repeats else None
-            inputs, found = without_denied_words([self.model], inputs, source, self.settings, found, denied, once)
-            found = name_tags([self.model], inputs, source, self.settings, found, self.tagger(images), tags)
+            encoded, found = without_denied_words([self.model], encoded, self.settings, found, denied, once)
+            found = name_tags([self.model], encoded, self.settings, found, [one.tags for one in classified], tags)
         return [n_best[0] for n_best in found]
 
     def word_events(self, items: Sequence[Item], captions: Sequence[Hypothesis]) -> list[list[bool]]:
@@ -559,7 +561,7 @@ class Work:
     ) -> np.ndarray:
         """Compute the confidence of captions."""
         tokens = [one.tokens for one in captions]
-        things = thing_evidence(self.tagger, self.nouns, tokens, images)
+        things = thing_evidence(self.tagger, self.nouns, tokens, self.tagger.classify(images))
         return np.array([one.probability for one in confidences([self.model], tokens, images, calibration, things)])
 
     def stored(self, tags: TagCalibration | None, confidence: ConfidenceCalibration) -> StoredCalibration:

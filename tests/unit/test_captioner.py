@@ -363,6 +363,6 @@ def calls_to_step(model, monkeypatch, work):
 def test_few_calls_lead_from_a_caption_to_a_step(captioner, photos, monkeypatch):
     model = captioner.models[0].model
     result = calls_to_step(model, monkeypatch, lambda: captioner.describe([photos["red"]]))
-    assert result == ["describe", "_describe_batches", "generate", "beam_search", "step"]
+    assert result == ["describe", "_describe_batches", "generate_captions", "beam_search", "step"]
     result = calls_to_step(model, monkeypatch, lambda: list(captioner.describe_each([photos["red"]])))
-    assert result == ["describe_each", "_describe_batches", "generate", "beam_search", "step"]
+    assert result == ["describe_each", "_describe_batches", "generate_captions", "beam_search", "step"]

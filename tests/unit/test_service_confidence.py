@@ -16,7 +16,7 @@ from limner.features.class_probabilities import pooled_vector
 from limner.inference.captioner import Captioner
 from limner.inference.new_images import new_item
 from limner.inference.scorer import Scorer
-from limner.inference.tags import Tag
+from limner.inference.tags import ClassifiedImage, Tag
 from limner.runs.calibration import (
     Calibration,
     ConfidenceCalibration,
@@ -46,15 +46,16 @@ DECODING = [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"sample": {"seed":
 class SeesBlue:
     """A classifier that sees blue in images that are not white."""
 
-    def denied(self, features, words, min_people_probability):
-        return [frozenset()] * len(features)
+    def denied(self, images, words, min_people_probability):
+        return [frozenset()] * len(images)
 
     def likely(self, tags):
         return tuple(tags)
 
-    def __call__(self, features):
+    def classify(self, features):
         whites = [pooled_vector(one).min() > 0.5 * pooled_vector(one).max() for one in features]
-        return [() if white else (Tag("blue", 0.9, "colour", ("blue",)),) for white in whites]
+        blue = (Tag("blue", 0.9, "colour", ("blue",)),)
+        return [ClassifiedImage(np.zeros(0), None, () if white else blue) for white in whites]
 
 
 @pytest.fixture(scope="module")
@@ -220,9 +221,9 @@ def test_other_interfaces_say_that_the_model_is_not_sure(post, captioner, model,
 
 def test_a_request_whose_tags_fail_fails_alone(trained, backbone_of, caplog):
     class SeesNoWhite(SeesBlue):
-        def __call__(self, features):
-            found = super().__call__(features)
-            if () in found:
+        def classify(self, features):
+            found = super().classify(features)
+            if any(not one.tags for one in found):
                 raise ValueError("white")
             return found
 

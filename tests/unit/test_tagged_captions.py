@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from limner.data.dataset import GenerationInput
-from limner.data.examples import Item
+from limner.data.examples import Example, Item, collate
 from limner.decoding.automaton import Bans
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
@@ -19,8 +19,15 @@ from limner.features.class_probabilities import ClassProbabilities
 from limner.features.spec import FeatureSpec
 from limner.inference.caption_nouns import CaptionNouns, NamedThing
 from limner.inference.caption_rules import CaptionRules
-from limner.inference.confidence import confidences, logistic, mean_image, thing_evidence, word_evidence
-from limner.inference.generate import generate
+from limner.inference.confidence import (
+    confidences,
+    logistic,
+    mean_image,
+    shared_log_probs,
+    thing_evidence,
+    word_evidence,
+)
+from limner.inference.generate import encode_images, generate, generate_captions
 from limner.inference.tagged_captions import name_tags, required_words, start_with_tags, without_denied_words
 from limner.inference.tags import Tag, Tagger
 from limner.inference.unseen_words import nearest_known, with_unseen_nouns
@@ -87,6 +94,10 @@ class Grids:
         return [{"grid": self.features[int(item.id)]} for item in items]
 
 
+def encoded(model, inputs):
+    return encode_images([model], inputs, Grids(len(inputs)), DecodingSettings())
+
+
 def test_unseen_nouns_copy_the_nearest_known_one_of_their_kind(trained, classifier):
     assert nearest_known(trained.tokenizer, NOUNS, classifier) == {"zebra": "cat"}  # the owl is a bird
 
@@ -134,7 +145,7 @@ def test_captions_name_their_tag_unless_it_costs_too_much(trained, max_loss, cer
     calibration = TagCalibration(threshold=0.5, max_loss=max_loss, certain=certain)
     tags = [(tag("dog", 0.95),), ()]
     settings = DecodingSettings(beam_size=2, max_length=8)
-    tagged, untagged = name_tags([trained], inputs, Grids(2), settings, before, tags, calibration)
+    tagged, untagged = name_tags([trained], encoded(trained, inputs), settings, before, tags, calibration)
     assert (dog in tagged[0].tokens) == named
     assert untagged == before[1]
 
@@ -149,7 +160,9 @@ def test_a_tag_whose_words_are_banned_is_not_required(trained):
     inputs = [GenerationInput(Item("0", "new", image="0"), None, (), at_most_once=("cat", "dog"))]
     settings = DecodingSettings(beam_size=1, max_length=6)
     before = [[Hypothesis(tuple(caption), -1.0, -1.0, True)]]
-    ((best, *_),) = name_tags([trained], inputs, Grids(1), settings, before, [(tag("cat sits", 0.9),)], calibration)
+    ((best, *_),) = name_tags(
+        [trained], encoded(trained, inputs), settings, before, [(tag("cat sits", 0.9),)], calibration
+    )
     assert "cat sits" in tokenizer.decode(best.tokens)
 
 
@@ -159,7 +172,8 @@ def test_captions_with_a_denied_word_are_decoded_again_without_it(trained):
     before = generate([trained], inputs, Grids(3), settings)
     words = [trained.tokenizer.decode(one[0].tokens).split()[0] for one in before]
     denied = [frozenset({words[0], "zebra"}), frozenset(), frozenset()]
-    changed, after = without_denied_words([trained], inputs, Grids(3), settings, before, denied)
+    images, after = without_denied_words([trained], encoded(trained, inputs), settings, before, denied)
+    changed = images.inputs
     assert changed[0].excluded == (words[0],)  # no caption has a zebra
     assert words[0] not in trained.tokenizer.decode(after[0][0].tokens).split()
     assert after[1:] == before[1:]
@@ -175,9 +189,10 @@ def test_captions_that_repeat_a_noun_or_a_word_are_decoded_again(trained):
     before = [[Hypothesis(tuple(trained.tokenizer.encode(text)), -1.0, -1.0, True)] for text in texts]
     settings = DecodingSettings(beam_size=2, min_length=5, max_length=8, ban_unknown=True)
     nothing = [frozenset[str]()] * 4
-    _, same = without_denied_words([trained], inputs, Grids(4), settings, before, nothing)
+    _, same = without_denied_words([trained], encoded(trained, inputs), settings, before, nothing)
     assert same == before
-    _, after = without_denied_words([trained], inputs, Grids(4), settings, before, nothing, ["dog", "cat", "man"])
+    images, once = encoded(trained, inputs), ["dog", "cat", "man"]
+    _, after = without_denied_words([trained], images, settings, before, nothing, once)
     assert [one is other for one, other in zip(before, after, strict=True)] == [False, True, False, True]
     for (best, *_), _ in zip(after[::2], range(2), strict=True):
         words = trained.tokenizer.decode(best.tokens).split()
@@ -222,7 +237,7 @@ def test_a_caption_of_what_the_classifier_does_not_see_has_less_evidence(trained
     image = {"grid": np.tile(np.array([0, 6, 0, 0, 0, 0], np.float16), (4, 1))}
     tagger = Tagger(classifier, NOUNS)
     captions = [trained.tokenizer.encode(text) for text in ("a cat sits", "a dog runs", "a man", "runs")]
-    cat, dog, man, nothing = thing_evidence(tagger, nouns, captions, [image] * 4)
+    cat, dog, man, nothing = thing_evidence(tagger, nouns, captions, tagger.classify([image] * 4))
     assert cat["subject"] > 0 > dog["subject"] >= man["subject"] == nothing["subject"]
     assert cat["unnamed_tag"] == 0 and dog["unnamed_tag"] == nothing["unnamed_tag"] > 0.5
 
@@ -237,7 +252,7 @@ def test_captions_start_with_a_tag_that_is_a_subject(trained, kind, subject_loss
     found = [(tag("dog", 0.95)._replace(kind=kind),)]
     settings = DecodingSettings(beam_size=2, max_length=8)
     ((best, *_),) = name_tags(
-        [trained], inputs, Grids(1), settings, [[Hypothesis((man,), -1.0, -1.0, True)]], found, calibration
+        [trained], encoded(trained, inputs), settings, [[Hypothesis((man,), -1.0, -1.0, True)]], found, calibration
     )
     assert trained.tokenizer.decode(best.tokens).startswith("a dog") == starts
     assert trained.tokenizer.encode("dog")[0] in best.tokens
@@ -248,7 +263,7 @@ def test_a_language_without_articles_starts_no_caption_with_a_tag(trained):
         recipe=trained.recipe.model_copy(update={"data": trained.recipe.data.model_copy(update={"lang": "zh"})})
     )
     inputs = [GenerationInput(Item("0", "new", image="0"), None, ())]
-    assert start_with_tags([chinese], inputs, Grids(1), DecodingSettings(), [tag("dog", 0.9)]) == [None]
+    assert start_with_tags([chinese], encoded(chinese, inputs), DecodingSettings(), [tag("dog", 0.9)]) == [None]
 
 
 def calibration_of(folder, **changes):
@@ -278,6 +293,50 @@ def test_confidence_grows_with_what_the_image_adds_to_the_words(trained, tmp_pat
     assert same.log_ratio == pytest.approx(np.zeros(4), abs=1e-6)
     order = np.argsort([one.log_ratio for one in found[0].words])
     assert [found[0].words[n].probability for n in order] == sorted(one.probability for one in found[0].words)
+
+
+def test_the_search_has_computed_the_log_probabilities_of_the_words(trained):
+    inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(4)]
+    images, mean = encoded(trained, inputs), mean_image(np.zeros(DIM), ["grid"])
+    required = images._replace(inputs=[one._replace(must_include=("dog",), excluded=("cat",)) for one in images.inputs])
+    settings = DecodingSettings(beam_size=3, n_best=2, min_length=2, max_length=9)
+    for searched, prefixes in ((images, None), (images, ["the bird", "a", "a man", ""]), (required, None)):
+        n_bests = generate_captions([trained], searched, settings, prefixes)
+        found = [(one, image) for n_best, image in zip(n_bests, images.features, strict=True) for one in n_best]
+        captions, features = [one.tokens for one, _ in found], [image for _, image in found]
+        plain = word_evidence([trained.model], captions, features, mean)
+        reused = word_evidence([trained.model], captions, features, mean, [one.token_log_probs for one, _ in found])
+        assert any(one.ended for one, _ in found)
+        for (one, _), own, other in zip(found, plain, reused, strict=True):
+            assert (one.token_log_probs is None) == (not one.ended)
+            np.testing.assert_allclose(other.log_prob, own.log_prob, atol=1e-5)
+            np.testing.assert_allclose(other.log_ratio, own.log_ratio, atol=1e-5)
+
+
+def test_captions_that_begin_alike_have_the_log_probabilities_of_each_alone(trained):
+    texts = ["a dog runs", "a dog", "a dog runs", "the bird flies", "a cat sits", ""]
+    captions = [trained.tokenizer.encode(text) for text in texts]
+    (image,) = Grids(1).take([Item("0", "")])
+    together = shared_log_probs([trained.model], captions, image)
+    for caption, own in zip(captions, together, strict=True):
+        example = collate([Example("", caption, None, image)])
+        log_probs = trained.model(example).logits.log_softmax(-1).gather(2, example.target_out[..., None])
+        np.testing.assert_allclose(own, log_probs.detach().flatten(), atol=1e-5)
+
+
+def test_images_are_encoded_once_for_all_searches(trained, monkeypatch):
+    inputs = [GenerationInput(Item(str(n), "new", image=str(n)), None, ()) for n in range(3)]
+    images, settings = encoded(trained, inputs), DecodingSettings(beam_size=2, max_length=8)
+    expected = generate([trained], inputs, Grids(3), settings)
+    monkeypatch.setattr(type(trained.model), "encode", None)
+    assert generate_captions([trained], images, settings) == expected
+    assert [one[0].tokens for one in generate_captions([trained], images.take([2, 0, 2]), settings)] == [
+        expected[row][0].tokens for row in (2, 0, 2)
+    ]
+    calibration = TagCalibration(threshold=0.5, max_loss=99, certain=1, subject_loss=99)
+    tagged = name_tags([trained], images, settings, expected, [(tag("dog", 0.9),)] * 3, calibration)
+    (dog,) = trained.tokenizer.encode("dog")
+    assert all(dog in n_best[0].tokens for n_best in tagged)
 
 
 def test_a_confidence_that_needs_tags_is_refused_for_a_model_without_them(trained, tmp_path):

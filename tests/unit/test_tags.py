@@ -92,7 +92,7 @@ def test_words_are_denied_unless_their_nouns_or_a_phrase_with_them_is_probable()
         {"pooled": np.log(np.array(one, np.float32))} for one in ((0.02, 0.02, 0.48, 0.48), (0.02, 0.9, 0.04, 0.04))
     ]
     limits = {"dog": 0.1, "bird": 0.5, "eagle": 0.2}
-    assert tagger.denied(images, limits) == [{"dog"}, {"bird", "eagle"}]
+    assert tagger.denied(tagger.classify(images), limits) == [{"dog"}, {"bird", "eagle"}]
 
 
 def test_people_have_a_classifier_of_their_own():
@@ -102,7 +102,8 @@ def test_people_have_a_classifier_of_their_own():
     nouns = [ClassNoun("animal", (0,), ("dog",)), ClassNoun("animal", (1,), ("cat",))]
     classifier = ClassProbabilities(np.eye(2, dtype=np.float32), np.zeros(2, np.float32))
     tagger = Tagger(classifier, nouns, people=People(("man", "woman"), statistics))
-    images = [{"pooled": np.array(one, np.float32)} for one in ((6, 0), (-2, 4))]
+    features = [{"pooled": np.array(one, np.float32)} for one in ((6, 0), (-2, 4))]
+    images = tagger.classify(features)
     found = tagger.word_probabilities(images, ["woman", "cat", "sky"])
     np.testing.assert_allclose(found[:, 0], [1 / (1 + np.exp(-18)), 1 / (1 + np.exp(6))], rtol=1e-4)
     assert found[0, 1] < 0.2 < 0.9 < found[1, 1] and not found[:, 2].any()
@@ -112,7 +113,7 @@ def test_people_have_a_classifier_of_their_own():
         {"man", "woman"},
     ]  # a cat, and hardly people
     tagger.nouns = tuple(noun._replace(kind="sport") for noun in nouns)  # whose players are the subject
-    assert tagger.denied(images, {}, min_people_probability=0.9) == [set(), set()]
+    assert tagger.denied(tagger.classify(features), {}, min_people_probability=0.9) == [set(), set()]
 
 
 @pytest.mark.parametrize(

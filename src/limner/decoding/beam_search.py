@@ -40,6 +40,7 @@ def beam_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     trace: Trace | None = None,
     constraints: Sequence[Automaton] | None = None,
+    memories: Sequence[Memory] | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the `n_best` most probable sentences of every example.
 
@@ -54,6 +55,7 @@ def beam_search(
         trace: called with every step, for example a `BeamRecorder`.
         constraints: for each example the machine of what its sentence must include and must not have; each state has
                 a beam.
+        memories: result of `encode_batch`; None to encode the batch, of which otherwise only the ids are read.
 
     Returns:
         Hypotheses of each example, best first; fewer than `n_best` only if there are no more.
@@ -64,7 +66,7 @@ def beam_search(
     """
     if len(batch) == 0:
         return []
-    search = Search(models, batch, settings, prefixes, trace, constraints)
+    search = Search(models, batch, settings, prefixes, trace, constraints, memories)
     while search.beam is not None:
         with search.autocast():
             steps = [
@@ -90,8 +92,9 @@ class Search:
         prefixes: Sequence[Sequence[int]] | None = None,
         trace: Trace | None = None,
         constraints: Sequence[Automaton] | None = None,
+        memories: Sequence[Memory] | None = None,
     ) -> None:
-        """Encode a batch of at least one example; arguments and errors are those of `beam_search`."""
+        """Start with a batch of at least one example; arguments and errors are those of `beam_search`."""
         vocab_size = _vocab_size(models)
         automata = constraints if constraints and any(one.size > 1 for one in constraints) else None
         _require_memory(batch, settings, vocab_size, automata)
@@ -107,14 +110,15 @@ class Search:
         """Examples that are not decoded further, because their results are no longer needed."""
         self.beam: Beam | None
         """Hypotheses of `length` tokens; None when every example is done."""
+        memories = encode_batch(models, batch, settings) if memories is None else memories
         with torch.no_grad(), self.autocast():
             width = _first_width(settings, vocab_size, automata)
-            self.beam = _start(models, batch, prefix[:, :shared], settings, width)
+            self.beam = _start(models, list(memories), prefix[:, :shared], settings, width)
         self._stop_at_max_length()
 
     def autocast(self) -> torch.autocast:
         """Return the context in which the models compute their steps."""
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.settings.precision == "bf16")
+        return _autocast(self._device, self.settings)
 
     @torch.no_grad()
     def advance(self, logits: Sequence[Tensor], states: list[State]) -> None:
@@ -147,6 +151,17 @@ class Search:
                 self._trace(self.beam, None, self.settings.max_length)
             self.results.add_unfinished(self.beam)
             self.beam = None
+
+
+def _autocast(device: torch.device, settings: DecodingSettings) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+
+
+@torch.no_grad()
+def encode_batch(models: Sequence[ConditionalLM], batch: Batch, settings: DecodingSettings) -> list[Memory]:
+    """Encode a batch for one or several searches with the same precision; return the memory of each model."""
+    with _autocast(batch.target_in.device, settings):
+        return [model.encode(batch) for model in models]
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
@@ -207,22 +222,21 @@ def _vocab_size(models: Sequence[ConditionalLM]) -> int:
 
 
 def _start(
-    models: Sequence[ConditionalLM], batch: Batch, prefix: Tensor, settings: DecodingSettings, width: int
+    models: Sequence[ConditionalLM], memories: list[Memory], prefix: Tensor, settings: DecodingSettings, width: int
 ) -> Beam:
-    """Encode a batch, read the shared part (B, P) of the prefixes, and create the first `width` hypotheses."""
-    memories = [model.encode(batch) for model in models]
+    """Read the shared part (B, P) of the prefixes of encoded examples, and create the first `width` hypotheses."""
     token, totals, states = _read_prefix(models, prefix, memories)
     total = totals[:, -1]
-    rows = torch.arange(len(batch), device=total.device).repeat_interleave(width)  # (B * K,)
+    rows = torch.arange(len(prefix), device=total.device).repeat_interleave(width)  # (B * K,)
     states, token, total = select([states, token, total], rows)  # memories are shared by the hypotheses of an example
-    token, total = token.view(len(batch), -1), total.view(len(batch), -1)  # (B, K)
+    token, total = token.view(len(prefix), -1), total.view(len(prefix), -1)  # (B, K)
     if settings.sample is None:
         total[:, 1:] = -math.inf
     tokens = token.new_zeros((*token.shape, settings.max_length))  # (B, K, max_length)
     tokens[:, :, : prefix.shape[1]] = prefix[:, None]
     before = total.new_zeros(tokens.shape, dtype=torch.float64)
     before[:, :, : prefix.shape[1]] = totals[:, None, 1:]
-    return Beam(list(range(len(batch))), token, total, tokens, before, memories, states)
+    return Beam(list(range(len(prefix))), token, total, tokens, before, memories, states)
 
 
 def _read_prefix(

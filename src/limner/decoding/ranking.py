@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from limner.decoding.settings import DecodingSettings
@@ -28,6 +29,13 @@ class Hypothesis(NamedTuple):
     """False where the sentence was cut off at `max_length`."""
     totals: tuple[float, ...] = ()
     """Log-probability of the sentence up to each token, the end-of-sentence token excluded; empty if not recorded."""
+
+    @property
+    def token_log_probs(self) -> list[float] | None:
+        """Log-probability of each token given those before, the end of the sentence included; None if not recorded."""
+        if not self.ended or len(self.totals) != len(self.tokens):
+            return None
+        return [after - before for before, after in pairwise((0.0, *self.totals, self.log_prob))]
 
 
 def ranking_score(log_prob: float, length: int, settings: DecodingSettings) -> float:

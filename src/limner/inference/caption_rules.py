@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import StoredFeatures
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError, SettingsError
 from limner.inference.caption_nouns import CaptionNouns
 from limner.inference.confidence import THINGS, Confidence, confidences, thing_evidence
+from limner.inference.generate import EncodedImages
 from limner.inference.sentences import Caption
 from limner.inference.tagged_captions import name_tags, without_denied_words
-from limner.inference.tags import Tag, Tagger
+from limner.inference.tags import ClassifiedImage, Tag, Tagger
 from limner.inference.unseen_words import with_unseen_nouns
 from limner.runs.calibration import FILE, StoredCalibration, TagCalibration, load_calibration
 from limner.runs.trained_model import TrainedModel
@@ -84,30 +84,26 @@ class CaptionRules:
 
     def name_tags(
         self,
-        inputs: Sequence[GenerationInput],
-        features: FeatureSource,
+        images: EncodedImages,
         settings: DecodingSettings,
         hypotheses: Sequence[list[Hypothesis]],
-        tags: Sequence[tuple[Tag, ...]],
+        classified: Sequence[ClassifiedImage],
         named: TagCalibration,
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of images, decoded again where they have denied words or miss a tag.
 
         Args:
-            inputs: images, without words that the captions must include.
-            features: features of the images.
+            images: images, without words that the captions must include.
             settings: decoding settings without sampling.
-            hypotheses: hypotheses of each input without constraints, best first.
-            tags: tags of each image, best first.
+            hypotheses: hypotheses of each image without constraints, best first.
+            classified: what the tagger computes of the images.
             named: result of `named_tags`.
         """
         assert self.tagger is not None, "named_tags is None without a tagger"
-        denied = self.tagger.denied(
-            features.take([one.item for one in inputs]), named.denied, named.min_people_probability
-        )
+        denied = self.tagger.denied(classified, named.denied, named.min_people_probability)
         at_most_once = self.nouns.single if named.no_repeats else None
-        found = without_denied_words(self.models, inputs, features, settings, hypotheses, denied, at_most_once)
-        return name_tags(self.models, found[0], features, settings, found[1], tags, named)
+        images, hypotheses = without_denied_words(self.models, images, settings, hypotheses, denied, at_most_once)
+        return name_tags(self.models, images, settings, hypotheses, [one.tags for one in classified], named)
 
     def least_confidence(self, min_confidence: float | None) -> float:
         """Return the confidence below which the model is not sure of a caption.
@@ -129,30 +125,42 @@ class CaptionRules:
         )
 
     def confidences(
-        self, captions: Sequence[Sequence[int]], images: Sequence[StoredFeatures | None]
-    ) -> list[Confidence]:
+        self,
+        hypotheses: Sequence[list[Hypothesis]],
+        images: Sequence[StoredFeatures | None],
+        classified: Sequence[ClassifiedImage] | None,
+        settings: DecodingSettings,
+    ) -> list[list[Confidence]]:
         """Compute the confidence of captions; only for models with `has_confidence`.
 
         Args:
-            captions: token ids of N captions, without special tokens.
-            images: features of their images.
+            hypotheses: captions of N images.
+            images: features of the images.
+            classified: what the tagger computes of the images; None without a tagger.
+            settings: decoding settings of the captions.
         """
-        settings = None if self.calibration is None else self.calibration.settings.confidence
-        assert self.calibration is not None and settings is not None, "has_confidence is false"
+        calibrated = None if self.calibration is None else self.calibration.settings.confidence
+        assert self.calibration is not None and calibrated is not None, "has_confidence is false"
+        captions = [one.tokens for n_best in hypotheses for one in n_best]
+        rows = [row for row, n_best in enumerate(hypotheses) for _ in n_best]
         things = None
-        if THINGS & settings.caption.keys() and self.tagger is not None:
-            things = thing_evidence(self.tagger, self.nouns, captions, images)
-        return confidences(self.models, captions, [image or {} for image in images], self.calibration, things)
+        if THINGS & calibrated.caption.keys() and self.tagger is not None and classified is not None:
+            things = thing_evidence(self.tagger, self.nouns, captions, [classified[row] for row in rows])
+        stored, searched = [image or {} for image in images], None
+        if settings.precision == "fp32":  # as the model computes without a search
+            searched = [one.token_log_probs for n_best in hypotheses for one in n_best]
+        of_captions = [stored[row] for row in rows]
+        found = iter(confidences(self.models, captions, of_captions, self.calibration, things, searched))
+        return [[next(found) for _ in n_best] for n_best in hypotheses]
 
     def with_confidence(
-        self, captions: list[list[Caption]], images: Sequence[StoredFeatures | None], min_confidence: float
+        self, captions: list[list[Caption]], computed: Sequence[Sequence[Confidence]], min_confidence: float
     ) -> list[list[Caption]]:
-        """Add the confidence to the captions of each image, where the model has a calibration of it."""
-        if not self.has_confidence:
-            return captions
-        flat = [(caption.ids, image) for n_best, image in zip(captions, images, strict=True) for caption in n_best]
-        computed = iter(self.confidences(*zip(*flat, strict=True)))
-        return [[self._with(caption, next(computed), min_confidence) for caption in n_best] for n_best in captions]
+        """Add the confidence to the captions of each image."""
+        return [
+            [self._with(*pair, min_confidence) for pair in zip(n_best, own, strict=True)]
+            for n_best, own in zip(captions, computed, strict=True)
+        ]
 
     def likely_tags(self, tags: Sequence[Tag], is_sure: bool) -> tuple[Tag, ...]:
         """Return the likely tags that are named in place of a caption of which the model is not sure; else none."""

@@ -16,9 +16,9 @@ from limner.inference.base import TextGenerator, require_captioning
 from limner.inference.caption_rules import CaptionRules
 from limner.inference.explain import Explanation
 from limner.inference.explain_beam import BeamExplanation, explain_beam
-from limner.inference.generate import generate
+from limner.inference.generate import EncodedImages, encode_images, generate_captions
 from limner.inference.must_include import MustInclude, words_of_inputs
-from limner.inference.new_images import KeptFeatures, new_item
+from limner.inference.new_images import new_item
 from limner.inference.sentences import Caption, caption_of, warn_of_cut_off, warn_of_unknown_words
 from limner.inference.tags import Tag, require_tagger
 from limner.media.image import ImageInput
@@ -262,10 +262,10 @@ class Captioner(TextGenerator):
             rows = pending.popleft()
             batch, options = images[rows], request.take(rows)
             try:
-                inputs, features = self._inputs(batch, options.words), self._kept_features(batch)
-                given, size = options.prefixes, len(batch)
-                found = generate(self.models, inputs, features, options.settings, prefixes=given, batch_size=size)
-                captions = self._captions(inputs, features, found, options)
+                inputs, settings = self._inputs(batch, options.words), options.settings
+                encoded = encode_images(self.models, inputs, self.features_of(batch), settings)
+                found = generate_captions(self.models, encoded, settings, options.prefixes)
+                captions = self._captions(encoded, found, options)
             except MediaError as error:
                 if request.stops_at_errors:
                     raise
@@ -282,30 +282,27 @@ class Captioner(TextGenerator):
 
     def _captions(
         self,
-        inputs: Sequence[GenerationInput],
-        features: KeptFeatures | None,
-        hypotheses: Sequence[list[Hypothesis]],
+        images: EncodedImages,
+        hypotheses: list[list[Hypothesis]],
         request: _Request,
     ) -> list[list[Caption]]:
         """Return the captions of images: the hypotheses, or others by the rules, with tags and confidence."""
-        if features is None:
-            return [[caption_of(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
-        images = features.take([one.item for one in inputs])
-        tags: list[tuple[Tag, ...]] = [()] * len(inputs)
-        named = self.rules.named_tags(request.settings) if request.is_free else None
-        if (request.with_tags or named is not None or self.rules.has_confidence) and self.rules.tagger is not None:
-            tags = self.rules.tagger(images)
-        if named is not None:
-            hypotheses = self.rules.name_tags(inputs, features, request.settings, hypotheses, tags, named)
-        captions = [
-            [caption_of(self.tokenizer, one)._replace(tags=some) for one in n_best]
-            for n_best, some in zip(hypotheses, tags, strict=True)
-        ]
-        return self.rules.with_confidence(captions, images, request.min_confidence)
-
-    def _kept_features(self, images: Sequence[ImageInput]) -> KeptFeatures | None:
-        features = self.features_of(images)
-        return None if features is None else KeptFeatures(features)
+        rules, settings, classified = self.rules, request.settings, None
+        named = rules.named_tags(settings) if request.is_free else None
+        if (request.with_tags or named is not None or rules.has_confidence) and rules.tagger is not None:
+            classified = rules.tagger.classify(images.features)
+        if named is not None and classified is not None:
+            hypotheses = rules.name_tags(images, settings, hypotheses, classified, named)
+        captions = [[caption_of(self.tokenizer, one) for one in n_best] for n_best in hypotheses]
+        if classified is not None:
+            captions = [
+                [one._replace(tags=image.tags) for one in n_best]
+                for n_best, image in zip(captions, classified, strict=True)
+            ]
+        if not rules.has_confidence:
+            return captions
+        computed = rules.confidences(hypotheses, images.features, classified, settings)
+        return rules.with_confidence(captions, computed, request.min_confidence)
 
     def _inputs(
         self, images: Sequence[ImageInput], words: Sequence[tuple[str, ...]] | None = None

@@ -3,7 +3,8 @@
 For a caption w of an image I the model gives log P(w|I). A caption that the model would give to any image has a high
 log P(w) as well, so the evidence includes their difference. P(w) is the probability for the mean image: one vector, the
 mean of the pooled features of the training images, as the only location. It costs one more pass over the words of the
-caption, without the attention over a grid.
+captions, which reads each beginning that several of them share once. log P(w|I) is that of the search, where it has
+recorded it.
 
 A caption of something that is no photograph can be probable. Whether an image is one shows in its pooled features,
 standardised by the training images: those of photographs lie mostly in the first principal directions of the training
@@ -31,12 +32,14 @@ from torch import Tensor
 
 from limner.data.examples import Example, StoredFeatures, collate
 from limner.decoding.beam_search import mean_log_probs
+from limner.decoding.hypotheses import select
 from limner.features.class_probabilities import pooled_vector
 from limner.inference.caption_nouns import CaptionNouns
-from limner.inference.tags import Tagger
+from limner.inference.tags import ClassifiedImage, Tagger
 from limner.models.protocols import Model, device_of
 from limner.runs.calibration import FeatureStatistics, StoredCalibration
 from limner.runs.trained_model import TrainedModel
+from limner.text.vocab import SPECIAL_TOKENS
 
 CONSTANT = "constant"
 """Name of the intercept among the coefficients."""
@@ -77,6 +80,7 @@ def word_evidence(
     captions: Sequence[Sequence[int]],
     images: Sequence[StoredFeatures | None],
     mean: StoredFeatures,
+    searched: Sequence[Sequence[float] | None] | None = None,
 ) -> list[WordEvidence]:
     """Compute the evidence about the words of captions.
 
@@ -85,14 +89,50 @@ def word_evidence(
         captions: token ids of N captions, without special tokens.
         images: features of their images.
         mean: features of the mean image, see `mean_image`.
+        searched: log P(w_t | w_1 … w_{t-1}, I) of the tokens of each caption, where a search of the same models has
+            computed it; see `Hypothesis.token_log_probs`.
     """
-    given = _log_probs(models, captions, images)
-    marginal = _log_probs(models, captions, [mean] * len(captions))
-    lengths = [1 + len(one) for one in captions]
-    return [
-        WordEvidence(own[:length], (own - other)[:length])
-        for own, other, length in zip(given, marginal, lengths, strict=True)
-    ]
+    given = [None if one is None else np.asarray(one, float) for one in searched or [None] * len(captions)]
+    missing = [row for row, one in enumerate(given) if one is None]
+    if missing:
+        values = _log_probs(models, [captions[row] for row in missing], [images[row] for row in missing])
+        for row, own in zip(missing, values, strict=True):
+            given[row] = own[: 1 + len(captions[row])]
+    marginal = shared_log_probs(models, captions, mean)
+    return [WordEvidence(own, own - other) for own, other in zip(given, marginal, strict=True) if own is not None]
+
+
+@torch.no_grad()
+def shared_log_probs(
+    models: Sequence[Model], captions: Sequence[Sequence[int]], image: StoredFeatures
+) -> list[NDArray[np.float64]]:
+    """Compute the log-probabilities (T + 1,) of the tokens of captions of one image, the end of the sentence included.
+
+    A beginning that several captions share is read once, and so is the image.
+    """
+    batch = collate([Example("", (), None, image)]).to(device_of(models[0]))
+    memories = [model.encode(batch) for model in models]
+    states = [model.start(memory) for model, memory in zip(models, memories, strict=True)]
+    sentences = [(*caption, SPECIAL_TOKENS.eos) for caption in captions]
+    found = [np.zeros(len(sentence)) for sentence in sentences]
+    begun = [(number, 0) for number in range(len(sentences))]  # sentences, and the row of their first `position` tokens
+    inputs = batch.target_in.new_full((1,), SPECIAL_TOKENS.bos)
+    for position in range(max(map(len, sentences), default=0)):
+        steps = [model.step(inputs, *both) for model, *both in zip(models, memories, states, strict=True)]
+        tokens = [sentences[number][position] for number, _ in begun]
+        rows = [row for _, row in begun]
+        chosen = mean_log_probs([logits for logits, _ in steps])[rows, tokens].tolist()
+        following: dict[tuple[int, int], int] = {}
+        still_begun = []
+        for (number, row), token, value in zip(begun, tokens, chosen, strict=True):
+            found[number][position] = value
+            if position + 1 < len(sentences[number]):
+                still_begun.append((number, following.setdefault((row, token), len(following))))
+        begun = still_begun
+        if begun:
+            states = select([state for _, state in steps], inputs.new_tensor([row for row, _ in following]))
+            inputs = inputs.new_tensor([token for _, token in following])
+    return found
 
 
 def _log_probs(
@@ -127,7 +167,7 @@ def image_evidence(image: StoredFeatures, statistics: FeatureStatistics) -> dict
 
 
 def thing_evidence(
-    tagger: Tagger, nouns: CaptionNouns, captions: Sequence[Sequence[int]], images: Sequence[StoredFeatures | None]
+    tagger: Tagger, nouns: CaptionNouns, captions: Sequence[Sequence[int]], images: Sequence[ClassifiedImage]
 ) -> list[dict[str, float]]:
     """Return the evidence of a classifier about what captions name, by name.
 
@@ -135,14 +175,14 @@ def thing_evidence(
         tagger: classifier of what is in an image.
         nouns: nouns of the language of the captions.
         captions: token ids of N captions, without special tokens.
-        images: features of their images.
+        images: their images.
     """
     named = [[one.word for one in nouns.of_caption(caption)] for caption in captions]
     subjects = [nouns.main(caption) or "" for caption in captions]
     words = sorted(set(subjects))
     probabilities = tagger.word_probabilities(images, words)
     found = []
-    for row, (subject, own, tags) in enumerate(zip(subjects, named, tagger(images), strict=True)):
+    for row, (subject, own, tags) in enumerate(zip(subjects, named, (one.tags for one in images), strict=True)):
         probability = min(1 - LEAST_PROBABILITY, max(LEAST_PROBABILITY, probabilities[row, words.index(subject)]))
         missed = bool(tags) and not set(own) & {part for word in tags[0].words for part in (word, *word.split())}
         found.append(
@@ -176,6 +216,7 @@ def confidences(
     images: Sequence[StoredFeatures],
     calibration: StoredCalibration,
     things: Sequence[Mapping[str, float]] | None = None,
+    searched: Sequence[Sequence[float] | None] | None = None,
 ) -> list[Confidence]:
     """Compute the confidence of captions.
 
@@ -185,15 +226,17 @@ def confidences(
         images: features of their images.
         calibration: calibration of the confidence, of the first model.
         things: result of `thing_evidence`, where the calibration needs it.
+        searched: log-probabilities of the tokens that a search has computed; see `word_evidence`.
     """
     settings, tokenizer = calibration.settings.confidence, models[0].tokenizer
     assert settings is not None, "a calibration without confidence"
     mean = mean_image(calibration.statistics.mean, [spec.kind for spec in models[0].config.features])
     found = []
-    evidence = word_evidence([one.model for one in models], captions, images, mean)
+    evidence = word_evidence([one.model for one in models], captions, images, mean, searched)
+    evidence_of = {id(image): image_evidence(image, calibration.statistics) for image in images}
     more: Sequence[Mapping[str, float]] = [{}] * len(captions) if things is None else things
     for caption, words, image, own in zip(captions, evidence, images, more, strict=True):
-        of_image = image_evidence(image, calibration.statistics)
+        of_image = evidence_of[id(image)]
         photograph = logistic(settings.photograph, of_image)
         each = tuple(
             WordConfidence(

@@ -4,22 +4,110 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
 
 from limner.data.batching import bounded_batches, prefetch
 from limner.data.dataset import FeatureSource, GenerationInput
-from limner.data.examples import Batch, Example, collate
-from limner.decoding.beam_search import Trace, beam_search
+from limner.data.examples import Batch, Example, StoredFeatures, collate
+from limner.decoding.beam_search import Trace, beam_search, encode_batch
+from limner.decoding.hypotheses import select
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.errors import RunError
 from limner.inference.must_include import compile_words
-from limner.models.protocols import device_of
+from limner.models.protocols import Memory, device_of
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
 logger = logging.getLogger(__name__)
 
 GENERATION_BATCH_SIZE = 128
+
+
+class EncodedImages(NamedTuple):
+    """Images to caption that are encoded once, for several searches and for the evidence about their captions."""
+
+    inputs: list[GenerationInput]
+    features: list[StoredFeatures | None]
+    memories: list[Memory]
+    """Memory of each model, a row for each input."""
+    device: torch.device
+
+    def take(self, rows: Sequence[int]) -> EncodedImages:
+        """Return some of the images; one may be taken several times."""
+        return EncodedImages(
+            [self.inputs[row] for row in rows],
+            [self.features[row] for row in rows],
+            select(self.memories, torch.tensor(rows, device=self.device, dtype=torch.long)),
+            self.device,
+        )
+
+
+def encode_images(
+    models: Sequence[TrainedModel],
+    inputs: Sequence[GenerationInput],
+    features: FeatureSource | None,
+    settings: DecodingSettings,
+) -> EncodedImages:
+    """Encode images to caption.
+
+    Args:
+        models: one captioner, or several as an ensemble.
+        inputs: at least one image to describe, with the words that its caption must include or must not have.
+        features: features of the images; None for models that use none.
+        settings: decoding settings of the searches.
+    """
+    items = [one.item for one in inputs]
+    images = features.take(items) if features is not None else [None] * len(items)
+    batch = collate([Example(item.id, (), None, image) for item, image in zip(items, images, strict=True)])
+    device = device_of(models[0].model)
+    memories = encode_batch([one.model for one in models], batch.to(device), settings)
+    return EncodedImages(list(inputs), list(images), memories, device)
+
+
+def generate_captions(
+    models: Sequence[TrainedModel],
+    images: EncodedImages,
+    settings: DecodingSettings,
+    prefixes: Sequence[str] | None = None,
+) -> list[list[Hypothesis]]:
+    """Decode captions of encoded images together, fewer at a time where words must be included.
+
+    Args:
+        models: the models that have encoded the images.
+        images: the images.
+        settings: decoding settings.
+        prefixes: for each image the words that its caption starts with.
+
+    Returns:
+        The `n_best` hypotheses of each image, best first.
+
+    Raises:
+        SettingsError: no sentence of at most `max_length` tokens includes the words that it must.
+    """
+    tokenizer = models[0].tokenizer
+    starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]
+    machines = {words: compile_words(tokenizer, *words) for words in {one.constraints for one in images.inputs}}
+    count = len(images.inputs)
+    beams = max((one.size for one in machines.values()), default=1)  # a beam for each state
+    size = max(1, max(GENERATION_BATCH_SIZE, 2 * count) // beams)
+    found: list[list[Hypothesis]] = []
+    for start in range(0, count, size):
+        rows = range(start, min(start + size, count))
+        part = images if len(rows) == count else images.take(rows)
+        batch = collate([Example(one.item.id) for one in part.inputs]).to(images.device)
+        found += beam_search(
+            [one.model for one in models],
+            batch,
+            settings,
+            None if starts is None else [starts[row] for row in rows],
+            None,
+            [machines[one.constraints] for one in part.inputs],
+            part.memories,
+        )
+    return found
 
 
 def generate(

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from limner.data.dataset import FeatureSource
 from limner.data.examples import Item, StoredFeatures
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.encoders.clips import ImageOfClipBackbone
@@ -55,20 +54,6 @@ class BackboneFeatures:
             for row, name in enumerate(inputs):
                 by_name[name] = {kind: stored[row] for kind, stored in features.items()}
         return [None if item.media_path is None else by_name[item.media_path] for item in items]
-
-
-class KeptFeatures:
-    """A feature source that keeps what it has computed, for the passes over one batch of images."""
-
-    def __init__(self, features: FeatureSource) -> None:
-        self.features = features
-        self._kept: dict[str | None, StoredFeatures | None] = {}
-
-    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        """Return the features of each item; errors are those of the source."""
-        missing = {item.media_path: item for item in items if item.media_path not in self._kept}
-        self._kept |= zip(missing, self.features.take(list(missing.values())), strict=True)
-        return [self._kept[item.media_path] for item in items]
 
 
 def new_item(image: ImageInput | None, id_: str | None = None) -> Item:

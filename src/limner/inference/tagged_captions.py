@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limner.data.dataset import FeatureSource, GenerationInput
+from limner.data.dataset import GenerationInput
 from limner.decoding.automaton import Bans
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
-from limner.inference.generate import generate
+from limner.inference.generate import EncodedImages, generate_captions
 from limner.inference.must_include import SEPARATOR, compile_words
 from limner.inference.tags import SUBJECT_KINDS, Tag
 from limner.inference.unseen_words import LOG_ODDS, is_known_word, known_words
@@ -30,34 +30,33 @@ ARTICLES = {"en": ("a", "an"), "de": ("ein", "eine")}
 
 def without_denied_words(
     models: Sequence[TrainedModel],
-    inputs: Sequence[GenerationInput],
-    features: FeatureSource,
+    images: EncodedImages,
     settings: DecodingSettings,
     hypotheses: Sequence[list[Hypothesis]],
     denied: Sequence[frozenset[str]],
     at_most_once: Sequence[str] | None = None,
-) -> tuple[list[GenerationInput], list[list[Hypothesis]]]:
+) -> tuple[EncodedImages, list[list[Hypothesis]]]:
     """Decode captions again that have denied words, or words too often.
 
     Args:
         models: one model, or several as an ensemble.
-        inputs: images, without words that the captions must include.
-        features: features of the images.
+        images: images, without words that the captions must include.
         settings: decoding settings without sampling.
-        hypotheses: hypotheses of each input without constraints, best first.
+        hypotheses: hypotheses of each image without constraints, best first.
         denied: words that the caption of each image must not have.
         at_most_once: words that captions have once at most; see `GenerationInput.at_most_once`.
 
     Returns:
-        The inputs with these constraints, and the hypotheses.
+        The images with these constraints, and the hypotheses.
     """
     tokenizer = models[0].tokenizer
     known = {word for word in frozenset().union(*denied) if is_known_word(tokenizer, word)}
     single = None if at_most_once is None else tuple(at_most_once)
     inputs = [
         one._replace(excluded=tuple(sorted(words & known)), at_most_once=single)
-        for one, words in zip(inputs, denied, strict=True)
+        for one, words in zip(images.inputs, denied, strict=True)
     ]
+    images = images._replace(inputs=inputs)
     machines = {one.constraints: compile_words(tokenizer, *one.constraints) for one in inputs}
     rows = [
         row
@@ -65,49 +64,48 @@ def without_denied_words(
         if not machines[one.constraints].accepts(n_best[0].tokens)
     ]
     result = list(hypotheses)
-    decoded = generate(models, [inputs[row] for row in rows], features, settings)
+    decoded = generate_captions(models, images.take(rows), settings) if rows else []
     for row, n_best in zip(rows, decoded, strict=True):
         result[row] = n_best
-    return inputs, result
+    return images, result
 
 
 def name_tags(
     models: Sequence[TrainedModel],
-    inputs: Sequence[GenerationInput],
-    features: FeatureSource,
+    images: EncodedImages,
     settings: DecodingSettings,
     hypotheses: Sequence[list[Hypothesis]],
     tags: Sequence[tuple[Tag, ...]],
     calibration: TagCalibration,
 ) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each input, those that miss a tag replaced.
+    """Return the hypotheses of each image, those that miss a tag replaced.
 
     Args:
         models: one model, or several as an ensemble.
-        inputs: images, without words that the captions must include.
-        features: features of the images.
+        images: images, without words that the captions must include.
         settings: decoding settings without sampling.
-        hypotheses: hypotheses of each input without constraints, best first.
+        hypotheses: hypotheses of each image without constraints, best first.
         tags: tags of each image, best first.
         calibration: tags that become part of the captions.
     """
     result = list(hypotheses)
     tokenizer = models[0].tokenizer
-    bans = {one.constraints: compile_words(tokenizer, *one.constraints).bans for one in inputs}
+    bans = {one.constraints: compile_words(tokenizer, *one.constraints).bans for one in images.inputs}
     words = {
         row: required
-        for row, (one, n_best, found) in enumerate(zip(inputs, hypotheses, tags, strict=True))
+        for row, (one, n_best, found) in enumerate(zip(images.inputs, hypotheses, tags, strict=True))
         if (
             required := required_words(
                 tokenizer, n_best[0].tokens, found, calibration, settings.max_length, bans[one.constraints]
             )
         )
     }
-    constrained = [_with_required(tokenizer, inputs[row], required) for row, required in words.items()]
-    decoded = generate(models, constrained, features, settings, batch_size=max(1, 2 * len(constrained)))
-    subjects = start_with_tags(
-        models, [inputs[row] for row in words], features, settings, [tags[row][0] for row in words]
-    )
+    if not words:
+        return result
+    images = images.take(list(words))
+    constrained = [_with_required(tokenizer, *pair) for pair in zip(images.inputs, words.values(), strict=True)]
+    decoded = generate_captions(models, images._replace(inputs=constrained), settings)
+    subjects = start_with_tags(models, images, settings, [tags[row][0] for row in words])
     for row, n_best, subject in zip(words, decoded, subjects, strict=True):
         named = n_best
         if subject is not None and calibration.subject_loss is not None:
@@ -151,8 +149,7 @@ def choose_named(
 
 def start_with_tags(
     models: Sequence[TrainedModel],
-    inputs: Sequence[GenerationInput],
-    features: FeatureSource,
+    images: EncodedImages,
     settings: DecodingSettings,
     tags: Sequence[Tag],
 ) -> list[list[Hypothesis] | None]:
@@ -166,10 +163,10 @@ def start_with_tags(
         for article in articles
     ]
     starts = [(row, text) for row, text in starts if len(tokenizer.encode(text)) < settings.max_length]
-    decoded = generate(
-        models, [inputs[row] for row, _ in starts], features, settings, prefixes=[text for _, text in starts]
-    )
     result: list[list[Hypothesis] | None] = [None] * len(tags)
+    if not starts:
+        return result
+    decoded = generate_captions(models, images.take([row for row, _ in starts]), settings, [text for _, text in starts])
     for (row, _), n_best in zip(starts, decoded, strict=True):
         best = result[row]
         if best is None or best[0].log_prob < n_best[0].log_prob:

@@ -61,11 +61,19 @@ class People:
         """
         self.words, self._statistics = frozenset(words), statistics
 
-    def __call__(self, features: Sequence[StoredFeatures | None]) -> NDArray[np.float64]:
-        """Compute the probability (B,) of people in images."""
-        empty = np.zeros_like(self._statistics.mean)
-        vectors = [empty if one is None else pooled_vector(one) for one in features]
-        return self._statistics.people_probability(np.stack(vectors))
+    def __call__(self, vector: NDArray[np.float32]) -> float:
+        """Compute the probability of people in an image, of its pooled features (D,)."""
+        return float(self._statistics.people_probability(vector[None])[0])
+
+
+class ClassifiedImage(NamedTuple):
+    """What the classifiers compute of one image, once for its tags, denied words and confidence."""
+
+    nouns: NDArray[np.float64]  # (N,): probability of every noun
+    people: float | None
+    """Probability of people; None without a classifier of people."""
+    tags: tuple[Tag, ...]
+    """The most probable tags, by descending probability."""
 
 
 class Tagger:
@@ -93,6 +101,10 @@ class Tagger:
         self._noun_of_class = np.zeros(len(classifier.bias), int)
         for number, noun in enumerate(self.nouns):
             self._noun_of_class[list(noun.classes)] = number
+        self._nouns_of_word: dict[str, list[int]] = {}
+        for number, noun in enumerate(self.nouns):
+            for word in noun.words:
+                self._nouns_of_word.setdefault(word, []).append(number)
 
     @classmethod
     def of(cls, model: TrainedModel, calibration: StoredCalibration | None = None) -> Self | None:
@@ -112,7 +124,19 @@ class Tagger:
 
     def __call__(self, features: Sequence[StoredFeatures | None]) -> list[tuple[Tag, ...]]:
         """Return the most probable tags of each image, by descending probability."""
-        return [self._tags(row) for row in self.probabilities(features)]
+        return [one.tags for one in self.classify(features)]
+
+    def classify(self, features: Sequence[StoredFeatures | None]) -> list[ClassifiedImage]:
+        """Compute what the other methods read of images, of each on its own, so that no bit depends on others."""
+        vectors = [None if one is None else pooled_vector(one) for one in features]
+        rows = self.probabilities([None if one is None else {"pooled": one} for one in vectors])
+        if self.people is None:
+            return [ClassifiedImage(row, None, self._tags(row)) for row in rows]
+        empty = np.zeros(self.classifier.weight.shape[1], np.float32)
+        return [
+            ClassifiedImage(row, self.people(empty if vector is None else vector), self._tags(row))
+            for row, vector in zip(rows, vectors, strict=True)
+        ]
 
     def probabilities(self, features: Sequence[StoredFeatures | None]) -> NDArray[np.float64]:
         """Compute the probability of every noun, (B, N)."""
@@ -120,56 +144,43 @@ class Tagger:
         by_class /= np.maximum(by_class.sum(1, keepdims=True), 1e-9)
         return np.stack([np.bincount(self._noun_of_class, row, len(self.nouns)) for row in by_class])
 
-    def word_probabilities(
-        self, features: Sequence[StoredFeatures | None], words: Sequence[str]
-    ) -> NDArray[np.float64]:
+    def word_probabilities(self, images: Sequence[ClassifiedImage], words: Sequence[str]) -> NDArray[np.float64]:
         """Compute the probability that what each word names is in each image, (B, W); 0 for other words."""
-        by_noun, found = self.probabilities(features), np.zeros((len(features), len(words)))
-        nouns: dict[str, list[int]] = {}
-        for number, noun in enumerate(self.nouns):
-            for word in noun.words:
-                nouns.setdefault(word, []).append(number)
-        people = None if self.people is None else self.people(features)
+        by_noun, found = np.stack([one.nouns for one in images]), np.zeros((len(images), len(words)))
         for column, word in enumerate(words):
-            if people is not None and self.people is not None and word in self.people.words:
-                found[:, column] = people
-            elif word in nouns:
-                found[:, column] = by_noun[:, nouns[word]].sum(1)
+            if self.people is not None and word in self.people.words:
+                found[:, column] = [one.people for one in images]
+            elif word in self._nouns_of_word:
+                found[:, column] = by_noun[:, self._nouns_of_word[word]].sum(1)
         return found
 
     def denied(
-        self,
-        features: Sequence[StoredFeatures | None],
-        thresholds: Mapping[str, float],
-        min_people_probability: float = 0.0,
+        self, images: Sequence[ClassifiedImage], thresholds: Mapping[str, float], min_people_probability: float = 0.0
     ) -> list[frozenset[str]]:
         """Return the words of each image that have a probability below their thresholds.
 
         Words of probable nouns are not among them, nor are those of their phrases ('hot dog').
 
         Args:
-            features: features of the images.
+            images: the images.
             thresholds: probability of each word.
             min_people_probability: probability of people below which the words for people are among them if a thing
                 that is usually a subject is likely.
         """
         words = list(thresholds)
-        low = self.word_probabilities(features, words) < np.array([thresholds[word] for word in words])
+        low = self.word_probabilities(images, words) < np.array([thresholds[word] for word in words])
         found = []
-        for row, below in zip(self.probabilities(features), low, strict=True):
-            seen = {
-                part
-                for noun, probability in zip(self.nouns, row, strict=True)
-                if probability >= MIN_PROBABILITY
-                for phrase in noun.words
-                for part in phrase.split()
-            }
-            found.append(frozenset({word for word, one in zip(words, below, strict=True) if one} - seen))
+        for one, below in zip(images, low, strict=True):
+            probable = (self.nouns[number] for number in np.flatnonzero(one.nouns >= MIN_PROBABILITY))
+            named = {part for noun in probable for phrase in noun.words for part in phrase.split()}
+            found.append(frozenset(words[column] for column in np.flatnonzero(below)) - named)
         if self.people is None or not min_people_probability:
             return found
         return [
-            one | self.people.words if probability < min_people_probability and _has_subject(tags) else one
-            for one, probability, tags in zip(found, self.people(features), self(features), strict=True)
+            words_of_one | self.people.words
+            if (one.people or 0.0) < min_people_probability and _has_subject(one.tags)
+            else words_of_one
+            for words_of_one, one in zip(found, images, strict=True)
         ]
 
     def likely(self, tags: Sequence[Tag]) -> tuple[Tag, ...]:

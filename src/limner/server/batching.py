@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from limner.data.examples import collate
-from limner.decoding.beam_search import Search
+from limner.decoding.beam_search import Search, encode_batch
+from limner.decoding.hypotheses import select
 from limner.decoding.ranking import Hypothesis
 from limner.models.protocols import ConditionalLM, Memory, State, device_of
 from limner.server.jobs import Job
@@ -36,15 +37,23 @@ class Cohort:
         first = jobs[0]
         self.models: list[ConditionalLM] = [one.model for one in first.request.generator.models]
         batch = collate([job.example() for job in jobs]).to(device_of(first.request.generator.models[0].model))
+        self._memories = encode_batch(self.models, batch, first.decoding)
         self.search = Search(
             self.models,
             batch,
             first.decoding,
             [job.prefix for job in jobs],
             constraints=[job.constraint for job in jobs],
+            memories=self._memories,
         )
         self.emitted = [0] * len(jobs)
         self.finished: set[int] = set()
+
+    def memories_of(self, job: Job) -> list[Memory]:
+        """Return the memory of each model of a request, one row."""
+        row = torch.tensor([self.jobs.index(job)], device=device_of(self.jobs[0].request.generator.models[0].model))
+        memories: list[Memory] = select(self._memories, row)
+        return memories
 
     @property
     def rows(self) -> int:
@@ -172,18 +181,18 @@ def _key(cohort: Cohort) -> Any:  # noqa: ANN401
         tuple(id(model) for model in cohort.models),
         cohort.search.settings.precision,
         beam.token.shape[1],
-        _signature(beam.memories),
-        _signature(beam.states),
+        signature(beam.memories),
+        signature(beam.states),
     )
 
 
-def _signature(tree: Any) -> Any:  # noqa: ANN401
+def signature(tree: Any) -> Any:  # noqa: ANN401
     """Return the structure of nested tuples and lists of tensors, with shapes except for the number of rows."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):
         return tree.shape[1:], tree.dtype
-    return type(tree), tuple(_signature(part) for part in tree)
+    return type(tree), tuple(signature(part) for part in tree)
 
 
 def concatenate(trees: Sequence[Any]) -> Any:  # noqa: ANN401

@@ -1,7 +1,6 @@
 """The end of requests whose searches are done, several together: tags in captions, confidence, and what is answered.
 
-All functions are called in the thread that decodes. `GenerationInput`s of different images are distinguished by their
-paths, which are checksums of the content.
+All functions are called in the thread that decodes.
 """
 
 from __future__ import annotations
@@ -9,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from limner.data.examples import Item, StoredFeatures
 from limner.decoding.ranking import Hypothesis
 from limner.inference.captioner import Captioner
-from limner.server.batching import Cohort
+from limner.inference.generate import EncodedImages
+from limner.models.protocols import Memory, device_of
+from limner.server.batching import Cohort, concatenate, signature
 from limner.server.errors import InvalidRequestError
 from limner.server.events import GeneratedSentence
 from limner.server.jobs import Job
@@ -29,6 +29,11 @@ class Decoded(NamedTuple):
     job: Job
     hypotheses: list[Hypothesis]
 
+    @property
+    def memories(self) -> list[Memory]:
+        """Memory of each model, one row."""
+        return self.cohort.memories_of(self.job)
+
 
 class Finished(NamedTuple):
     """What a request is answered with."""
@@ -37,17 +42,7 @@ class Finished(NamedTuple):
     sentences: tuple[GeneratedSentence, ...]
 
 
-class _JobFeatures:
-    """A `FeatureSource` of the images of some requests."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._features = {job.one.item.media_path: job.features for job in jobs}
-
-    def take(self, items: Sequence[Item]) -> list[StoredFeatures | None]:
-        return [self._features[item.media_path] for item in items]
-
-
-def find_tags(jobs: Sequence[Job]) -> None:
+def classify_images(jobs: Sequence[Job]) -> None:
     """Compute the tags of the images of captions, where the backbone has a classifier."""
     groups: dict[Captioner, list[Job]] = {}
     for job in jobs:
@@ -56,15 +51,18 @@ def find_tags(jobs: Sequence[Job]) -> None:
             groups.setdefault(generator, []).append(job)
     for captioner, group in groups.items():
         assert captioner.rules.tagger is not None
-        for job, tags in zip(group, captioner.rules.tagger([job.features for job in group]), strict=True):
-            job.tags = tags
+        found = captioner.rules.tagger.classify([job.features for job in group])
+        for job, classified in zip(group, found, strict=True):
+            job.classified = classified
 
 
 def groups_of(decoded: Sequence[Decoded], most: int) -> Iterator[list[Decoded]]:
     """Yield requests that can be finished together: of one model and the same settings, `most` at a time."""
     groups: dict[object, list[Decoded]] = {}
     for one in decoded:
-        key = id(one.job.request.generator), one.job.decoding.model_dump_json(), one.job.named_tags is None
+        named = one.job.named_tags is not None
+        shapes = signature(one.memories) if named else None
+        key = id(one.job.request.generator), one.job.decoding.model_dump_json(), named, shapes
         groups.setdefault(key, []).append(one)
     for group in groups.values():
         size = min(most, max(1, ROWS_TOGETHER // group[0].job.decoding.beam_size))
@@ -86,7 +84,10 @@ def finish(group: Sequence[Decoded]) -> list[Finished]:
             "must_include: every sentence with these words has probability zero under the model; give other words",
             "must_include",
         )
-    if named is not None and isinstance(generator, Captioner):
-        inputs, tags = [job.one for job in jobs], [job.tags for job in jobs]
-        hypotheses = generator.rules.name_tags(inputs, _JobFeatures(jobs), first.decoding, hypotheses, tags, named)
+    classified = [job.classified for job in jobs if job.classified is not None]
+    if named is not None and isinstance(generator, Captioner) and len(classified) == len(jobs):
+        memories = concatenate([one.memories for one in group])
+        device = device_of(generator.models[0].model)
+        images = EncodedImages([job.one for job in jobs], [job.features for job in jobs], memories, device)
+        hypotheses = generator.rules.name_tags(images, first.decoding, hypotheses, classified, named)
     return [Finished(*one) for one in zip(hypotheses, make_sentences(jobs, hypotheses), strict=True)]

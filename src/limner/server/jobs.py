@@ -16,7 +16,7 @@ from limner.features.encoders.base import EncoderInput
 from limner.inference.captioner import Captioner
 from limner.inference.must_include import compile_words, words_of_inputs
 from limner.inference.new_images import image_name, new_item
-from limner.inference.tags import Tag
+from limner.inference.tags import ClassifiedImage, Tag
 from limner.inference.translator import Translator
 from limner.runs.calibration import TagCalibration
 from limner.server.events import Event
@@ -74,12 +74,17 @@ class Job:
     cancelled: bool = False
     streams: bool = True
     """Whether tokens are delivered before the end."""
-    tags: tuple[Tag, ...] = ()
+    classified: ClassifiedImage | None = None
     """What is in the image, where the backbone has a classifier; known when the image is encoded."""
     named_tags: TagCalibration | None = None
     """Tags that the caption names; None where it names none."""
     min_confidence: float = 0.0
     """Confidence below which the captioner abstains."""
+
+    @property
+    def tags(self) -> tuple[Tag, ...]:
+        """The most probable tags of the image; none where the backbone has no classifier."""
+        return () if self.classified is None else self.classified.tags
 
     @property
     def holds_tokens(self) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -89,23 +88,21 @@ def _text_of(tokenizer: Tokenizer, token: int, position: int) -> str:
     return (" " if position and tokenizer.starts_word(token) else "") + tokenizer.spelling(token)
 
 
-def make_sentences(
-    jobs: Sequence[Job], hypotheses: Sequence[Sequence[Hypothesis]]
-) -> list[tuple[GeneratedSentence, ...]]:
+def make_sentences(jobs: Sequence[Job], hypotheses: Sequence[list[Hypothesis]]) -> list[tuple[GeneratedSentence, ...]]:
     """Return the hypotheses of requests of one model as they are answered; called in the thread that decodes."""
     generator = jobs[0].request.generator
-    pairs = [(one.tokens, job.features) for job, n_best in zip(jobs, hypotheses, strict=True) for one in n_best]
-    confidences: Iterator[Confidence | None] = iter([None] * len(pairs))
+    confidences: Sequence[Sequence[Confidence | None]] = [[None] * len(n_best) for n_best in hypotheses]
     if isinstance(generator, Captioner) and generator.rules.has_confidence:
-        confidences = iter(generator.rules.confidences(*zip(*pairs, strict=True)))
+        classified = [job.classified for job in jobs if job.classified is not None]
+        features = [job.features for job in jobs]
+        known = classified if len(classified) == len(jobs) else None
+        confidences = generator.rules.confidences(hypotheses, features, known, jobs[0].decoding)
     found = []
-    for job, n_best in zip(jobs, hypotheses, strict=True):
+    for job, n_best, of_job in zip(jobs, hypotheses, confidences, strict=True):
         tokens = [one.tokens for one in n_best]
         weights = token_attention(job, tokens) if job.request.attention else None
         attention: Sequence[Attention | None] = [None] * len(tokens) if weights is None else weights
-        rows = zip(
-            n_best, attention, probable_tokens(job, tokens), itertools.islice(confidences, len(tokens)), strict=True
-        )
+        rows = zip(n_best, attention, probable_tokens(job, tokens), of_job, strict=True)
         sentences = (make_sentence(generator.tokenizer, *row, min_confidence=job.min_confidence) for row in rows)
         found.append(tuple(_with_likely_tags(job, one) for one in sentences))
     return found

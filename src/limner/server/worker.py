@@ -24,7 +24,7 @@ from limner.server.batching import Cohort, JointSteps
 from limner.server.events import FinalEvent, TokenEvent
 from limner.server.explanations import grid_of
 from limner.server.features import FeatureCache, encode_images
-from limner.server.finishing import Decoded, Finished, find_tags, finish, groups_of
+from limner.server.finishing import Decoded, Finished, classify_images, finish, groups_of
 from limner.server.jobs import Job, take_jobs
 from limner.server.metrics import Metrics
 from limner.server.sentences import probable_tokens, token_attention, token_texts
@@ -177,7 +177,7 @@ class Worker:
                 decoded, self._decoded = self._decoded, []
                 self._finish(decoded)
         with self.metrics.time("start"):
-            self._start(self._tagged(self.encode(self._admitted())))  # encodes what has left the cache meanwhile
+            self._start(self._classified(self.encode(self._admitted())))  # encodes what has left the cache meanwhile
 
     @property
     def _most_together(self) -> int:
@@ -246,9 +246,9 @@ class Worker:
             for cohort in cohorts:
                 self._deliver(cohort)
 
-    def _tagged(self, jobs: Sequence[Job]) -> list[Job]:
+    def _classified(self, jobs: Sequence[Job]) -> list[Job]:
         """Give each job the tags of its image; return those without an error."""
-        return self._together(find_tags, jobs)
+        return self._together(classify_images, jobs)
 
     def _together(self, work: Callable[[Sequence[Job]], None], jobs: Sequence[Job]) -> list[Job]:
         """Do some work for jobs at once, or one by one where it fails; return the jobs without an error."""

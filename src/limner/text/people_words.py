@@ -1,4 +1,9 @@
-"""Words that name people, in the languages of the built-in captioner; ImageNet has no class of them."""
+"""Words that name people, in the languages of the built-in captioner; ImageNet has no class of them.
+
+Words for several people count as well, such as 'group', 'team' and 'crowd': a caption with one of them is wrong where
+nobody is in the image. Of the captions of Flickr8k with 'group', 45 of 1,208 are of animals without people, with 'team'
+4 of 173 and with 'crowd' none of 531. Such captions of animals stay where the probability of people is not very low.
+"""
 
 from __future__ import annotations
 

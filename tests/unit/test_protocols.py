@@ -18,6 +18,7 @@ from limner.models.nmt import NMTSettings
 from limner.models.protocols import (
     CountBasedModel,
     ImageVectorModel,
+    JointSpaceModel,
     PairRanker,
     PairScorer,
     PretrainedEmbeddingModel,
@@ -28,6 +29,7 @@ from limner.models.rnn import RNNSettings
 from limner.models.sequence_labeller import SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.models.two_tower import TwoTowerSettings
 from limner.models.video_captioner import VideoCaptionerSettings
 
 INPUTS = ModelInputs(11, {"pooled": (4,), "grid": (3, 4)}, 9)
@@ -46,11 +48,19 @@ CAPABILITIES = {
     SequenceLabellerSettings: {PretrainedEmbeddingModel},
     ShowAndTellSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
     ShowAttendTellSettings: {PretrainedEmbeddingModel, WordEmbeddingModel},
+    TwoTowerSettings: {
+        ImageVectorModel,
+        JointSpaceModel,
+        PairRanker,
+        PretrainedEmbeddingModel,
+        WordEmbeddingModel,
+    },
     VideoCaptionerSettings: {ImageVectorModel, PretrainedEmbeddingModel, WordEmbeddingModel},
 }
 ALL = (
     CountBasedModel,
     ImageVectorModel,
+    JointSpaceModel,
     PairRanker,
     PairScorer,
     PretrainedEmbeddingModel,

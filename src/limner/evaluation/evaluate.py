@@ -122,8 +122,10 @@ def evaluate(
         require_shortlist(task.measures.shortlist, task.examples.items)
         require_budget(options.budget)
     task = _with_image_control(task)
-    # A baseline does not write the model's sentences, and metrics of regions alone do not need them.
-    decoded = None if options.regions.baseline or sentence_metrics(options) == () else _decode(task)
+    # A baseline does not write the model's sentences, and metrics of regions alone do not need them; a model that only
+    # ranks writes none.
+    written = not options.regions.baseline and models[0].recipe.model.generates
+    decoded = _decode(task) if written and sentence_metrics(options) != () else None
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)

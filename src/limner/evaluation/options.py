@@ -56,8 +56,14 @@ def require_regions(model: TrainedModel, options: EvaluationOptions) -> None:
     """Check that there are detected regions for their metrics, and to give the sentences of a baseline to.
 
     Raises:
-        SettingsError: the model does not describe regions, or the images are not the right ones.
+        SettingsError: the model does not describe regions, or the images are not the right ones; or there are metrics
+            of sentences for a model that only ranks.
     """
+    if options.metrics and not model.recipe.model.generates:
+        raise SettingsError(
+            f"metric '{options.metrics[0]}': expected a model that generates sentences, got "
+            f"'{model.recipe.model.name}', which ranks images and sentences; leave out --metrics"
+        )
     baseline = options.regions.baseline
     chosen = [name for name in options.metrics or () if name in REGION_METRICS]
     if chosen and not model.recipe.model.describes_regions:

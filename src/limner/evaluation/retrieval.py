@@ -29,7 +29,7 @@ from limner.metrics.ranks import (
     retrieval_scores,
     shortlist_ranks,
 )
-from limner.models.protocols import PairRanker
+from limner.models.protocols import JointSpaceModel, PairRanker
 from limner.progress import Progress
 from limner.retrieval.all_pairs import MEMORY_BUDGET, uses_bf16
 from limner.retrieval.marginal import NormalisedScores, normalised_log_probs
@@ -102,6 +102,8 @@ def evaluate_retrieval(
         return RetrievalEvaluation((), None)
     assert candidates.features is not None, "retrieval needs features"
     require_shortlist(settings.shortlist, candidates.items)
+    if isinstance(model.model, JointSpaceModel):
+        others, mean = [], None
     pairs = normalised_log_probs(
         model,
         candidates.targets,
@@ -114,7 +116,7 @@ def evaluate_retrieval(
     )
     ranks = rank_all(pairs.normalised.numpy(), candidates.owners)
     precision = "|bf16" if uses_bf16(model) else "|fp32"
-    marginal = f"|marginal:{len(others) or 'own'}"
+    marginal = "|score:cosine" if isinstance(model.model, JointSpaceModel) else f"|marginal:{len(others) or 'own'}"
     scores = tuple(
         score._replace(
             signature=score.signature + precision + (marginal if score.name.startswith("image_to_text") else "")

@@ -10,7 +10,8 @@ from limner.evaluation.hypothesis_statistics import hypothesis_statistics
 from limner.evaluation.labels import label_texts
 from limner.evaluation.regions import region_precision
 from limner.inference.generate import generate
-from limner.metrics import REGION_METRICS
+from limner.metrics import REGION_METRICS, RETRIEVAL_METRICS, rank_all, recall_sum
+from limner.retrieval.all_pairs import pair_log_probs
 from limner.runs.trained_model import TrainedModel
 
 
@@ -21,8 +22,9 @@ def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) 
         trained: model to validate; sentences are decoded with the settings of its recipe.
         examples: examples of the split.
         metrics: names of metrics. `perplexity` is that of the reference sentences; `map` and `localisation_map` compare
-            detected regions with the annotated ones on `training.validation_images` images; the others compare decoded
-            sentences with the references.
+            detected regions with the annotated ones on `training.validation_images` images; `recall_sum` ranks
+            sentences and images by a model that generates none; the others compare decoded sentences with the
+            references.
 
     Returns:
         Value of each metric that can be computed on this machine.
@@ -32,7 +34,7 @@ def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) 
     if "perplexity" in names:
         skip_words = trained.recipe.evaluation.skip_words
         values["perplexity"] = score_examples(trained.model, examples, skip_words=skip_words).perplexity.value
-    sentence_metrics = [name for name in names if name not in ("perplexity", *REGION_METRICS)]
+    sentence_metrics = [name for name in names if name not in ("perplexity", *REGION_METRICS, *RETRIEVAL_METRICS)]
     training = trained.model.training
     trained.model.eval()
     if sentence_metrics:
@@ -42,9 +44,12 @@ def validate(trained: TrainedModel, examples: Examples, metrics: Iterable[str]) 
         texts = label_texts([trained], inputs, best, examples.features)
         for metric in hypothesis_statistics(trained.tokenizer, best, inputs, sentence_metrics, texts):
             values[metric.score.name] = metric.score.value
+    if any(name in RETRIEVAL_METRICS for name in names):
+        scores = pair_log_probs(trained.model, examples.targets, examples.items, examples.features).numpy()
+        values["recall_sum"] = recall_sum(rank_all(scores, examples.owners))
     if any(name in REGION_METRICS for name in names):
         count = trained.recipe.training.validation_images
-        scores = region_precision(trained, examples, trained.recipe.decoding, count)
-        values |= {score.name: score.value for score in scores if score.name in names}
+        regions = region_precision(trained, examples, trained.recipe.decoding, count)
+        values |= {score.name: score.value for score in regions if score.name in names}
     trained.model.train(training)
     return values

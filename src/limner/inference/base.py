@@ -132,6 +132,16 @@ def load_models(
     return models, load_backbone_of(models[0], backbone, device) if encode_images else None
 
 
+def require_ranking(model: TrainedModel) -> None:
+    """Check that a model scores sentences for images, whether it generates them or not.
+
+    Raises:
+        RunError: it is a model of labels or a translation model.
+    """
+    if model.recipe.model.generates:
+        require_captioning(model)
+
+
 def require_captioning(model: TrainedModel) -> None:
     """Check that a model generates text without a source sentence.
 
@@ -150,7 +160,12 @@ def require_sentences(model: TrainedModel) -> None:
     """Check that a model generates sentences.
 
     Raises:
-        RunError: it is a model of labels.
+        RunError: it is a model of labels, or one that only ranks.
     """
+    if not model.recipe.model.generates:
+        raise RunError(
+            f"expected a model that generates sentences, got '{model.recipe.model.name}', which ranks images and "
+            "sentences: use 'limner search', 'limner evaluate' or limner.Retriever"
+        )
     if model.recipe.data.lang in LABEL_LANGUAGES:
         raise RunError("expected a model of sentences, got one of labels: use 'limner classify' or limner.Classifier")

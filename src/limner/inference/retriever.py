@@ -15,11 +15,12 @@ from limner.data.examples import Item
 from limner.errors import CollectionError, SettingsError, counted
 from limner.features.encoders.base import Backbone
 from limner.features.store import FeatureStore
-from limner.inference.base import load_models, require_captioning
+from limner.inference.base import load_models, require_ranking
 from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
+from limner.models.protocols import JointSpaceModel
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.protocol import SearchOptions
@@ -98,7 +99,7 @@ class Retriever:
         Raises:
             RunError: the model is a translation model.
         """
-        require_captioning(model)
+        require_ranking(model)
         self.model, self.backbone, self.run = model, backbone, run
         self._indexes: dict[tuple[Path, str | None], OpenIndex] = {}
 
@@ -285,7 +286,8 @@ class Retriever:
         targets = list(dict.fromkeys(map(tuple, examples.targets)))
         rows = {target: row for row, target in enumerate(targets)}
         unique = pair_log_probs(self.model.model, targets, [new_item(image)], query)[:, 0]
-        unique = unique - self._log_marginal(targets, others, features, marginal_file, on_progress)
+        if not isinstance(self.model.model, JointSpaceModel):
+            unique = unique - self._log_marginal(targets, others, features, marginal_file, on_progress)
         scores = unique[torch.tensor([rows[tuple(target)] for target in examples.targets])]
         best: dict[str, RetrievalResult] = {}
         for row in scores.argsort(descending=True, stable=True).tolist():

@@ -28,10 +28,12 @@ from limner.metrics.dense_captioning import REGION_METRICS
 from limner.metrics.meteor import METEOR, meteor_in
 from limner.metrics.novelty import novelty
 from limner.metrics.ranks import (
+    RETRIEVAL_METRICS,
     RetrievalRanks,
     median_rank,
     rank_all,
     recall_at,
+    recall_sum,
     retrieval_curves,
     retrieval_scores,
 )
@@ -41,6 +43,7 @@ from limner.text import scripts
 __all__ = [
     "METRICS",
     "REGION_METRICS",
+    "RETRIEVAL_METRICS",
     "Metric",
     "MetricStatistics",
     "MetricUnavailable",
@@ -55,6 +58,7 @@ __all__ = [
     "perplexity",
     "rank_all",
     "recall_at",
+    "recall_sum",
     "require_metrics",
     "retrieval_curves",
     "retrieval_scores",

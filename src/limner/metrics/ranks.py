@@ -21,6 +21,8 @@ Points = tuple[tuple[float, float], ...]
 
 CUTOFFS = (1, 5, 10)
 """Values of k of recall@k."""
+RETRIEVAL_METRICS = ("recall_sum",)
+"""Metrics of the validation of a model that only ranks: the sum of recall@1, @5 and @10 in both directions, 0-600."""
 CURVE_POINTS = 100
 """Approximate number of points of a curve."""
 TILE_BYTES = 1 << 22
@@ -208,6 +210,11 @@ def retrieval_scores(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.i
         scores.append(Score(f"{direction}_median_rank", median_rank(first), signature))
         scores.append(Score(f"{direction}_curve_area", curve_area(*relevant[direction]), f"{signature}|scale:0-100"))
     return scores
+
+
+def recall_sum(ranks: RetrievalRanks) -> float:
+    """Compute the sum of recall@1, @5 and @10 of both directions, by which VSE++ selects its weights (0-600)."""
+    return sum(recall_at(own, k) for own in (ranks.image_to_text, ranks.text_to_image) for k in CUTOFFS)
 
 
 def retrieval_curves(ranks: RetrievalRanks, owners: Sequence[int] | NDArray[np.integer]) -> dict[str, Points]:

@@ -23,6 +23,7 @@ from limner.models.rnn import RNN, RNNSettings
 from limner.models.sequence_labeller import SequenceLabeller, SequenceLabellerSettings
 from limner.models.show_and_tell import ShowAndTell, ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTell, ShowAttendTellSettings
+from limner.models.two_tower import TwoTower, TwoTowerSettings
 from limner.models.video_captioner import VideoCaptioner, VideoCaptionerSettings
 from limner.settings import Settings
 
@@ -43,6 +44,7 @@ MODELS: dict[type[Settings], type] = {
         SequenceLabeller,
         ShowAndTell,
         ShowAttendTell,
+        TwoTower,
         VideoCaptioner,
     )
 }
@@ -61,6 +63,7 @@ ModelSettings = Annotated[
     | SequenceLabellerSettings
     | ShowAndTellSettings
     | ShowAttendTellSettings
+    | TwoTowerSettings
     | VideoCaptionerSettings,
     Field(discriminator="name"),
 ]

@@ -38,6 +38,11 @@ class ConditionalLMSettings(Settings):
         return False
 
     @property
+    def generates(self) -> bool:
+        """Whether the model gives probabilities of sentences, and generates them; a `JointSpaceModel` does not."""
+        return True
+
+    @property
     def latent_choice(self) -> str | None:
         """Setting by which sentences depend on discrete choices besides their tokens, such as locations; or None."""
         return None
@@ -214,6 +219,25 @@ class PairRanker(Protocol):
 
     def pair_scores(self, image: ImageFeatures, sentences: Batch) -> Tensor:
         """Score each of S sentences with each of I images, (S, I); a higher score is a better match."""
+        ...
+
+
+@runtime_checkable
+class JointSpaceModel(PairRanker, Protocol):
+    """A model that embeds images and sentences in one space and compares them there; it generates no sentences.
+
+    Its settings have `generates` false. It is a `Model` without `encode`, `start`, `step` and `forward`.
+    """
+
+    log_sharpness: Tensor
+    """Logarithm of the factor of the cosines in a softmax, a trained scalar."""
+
+    def image_vector(self, image: ImageFeatures) -> Tensor:
+        """Compute the vector of each image, (B, J), of unit length."""
+        ...
+
+    def sentence_vector(self, sentences: Batch) -> Tensor:
+        """Compute the vector of each sentence, (B, J), of unit length."""
         ...
 
 

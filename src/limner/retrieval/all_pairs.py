@@ -19,7 +19,7 @@ from limner.data.examples import Batch, Example, ImageFeatures, Item, collate, c
 from limner.decoding.scoring import sentence_log_probs
 from limner.device import native_bf16
 from limner.layers.precision import require_numbers
-from limner.models.protocols import Model, PairScorer, device_of
+from limner.models.protocols import JointSpaceModel, Model, PairScorer, device_of
 from limner.process import require_memory
 from limner.progress import Progress
 from limner.retrieval.prefix_tree import tree_log_probs
@@ -57,7 +57,8 @@ def score_tiles(
     each block. Sentences with common prefixes share a block.
 
     Args:
-        model: any model; a `PairScorer` scores all pairs of a tile together, other models pair by pair.
+        model: any model; a `PairScorer` scores all pairs of a tile together, other models pair by pair. The scores of a
+            `JointSpaceModel` are its cosines.
         targets: S sentences as token ids without special tokens.
         items: I items of the images.
         features: features of the images; None for models that use none.
@@ -83,7 +84,10 @@ def score_tiles(
     try:
         for rows in _blocks(targets, half // (scorer.bytes_per_token if scorer else COLLATED_TOKEN_BYTES)):
             sentences = collate([Example("", targets[row]) for row in rows]).to(device)
-            if scorer is not None:
+            tiles: Iterator[Tensor]
+            if isinstance(model, JointSpaceModel):
+                tiles = (model.pair_scores(image, sentences) for image in images())
+            elif scorer is not None:
                 tiles = scorer.pair_log_probs(images(), sentences, half, dtype)
             else:
                 tiles = (tree_log_probs(model, image, sentences, half, bf16) for image in images())
@@ -141,7 +145,7 @@ def pair_log_probs(
 
 def uses_bf16(model: TrainedModel) -> bool:
     """Whether all pairs are scored in bfloat16: if the device has native support and recipe and model permit it."""
-    if isinstance(model.model, PairScorer) and model.model.exact_pairs:
+    if isinstance(model.model, JointSpaceModel) or (isinstance(model.model, PairScorer) and model.model.exact_pairs):
         return False
     return native_bf16(device_of(model.model)) and model.recipe.training.precision != "fp32"
 

@@ -25,7 +25,7 @@ from limner.bounds import (
     Weight,
 )
 from limner.errors import did_you_mean
-from limner.metrics import METRICS, REGION_METRICS
+from limner.metrics import METRICS, REGION_METRICS, RETRIEVAL_METRICS
 from limner.settings import Settings
 
 
@@ -110,6 +110,27 @@ class SelfCriticalSettings(Settings):
         return self
 
 
+class MatchingSettings(Settings):
+    """Training of a model that embeds sentences and images in one space, such as `two_tower`."""
+
+    contrastive: Weight = 1.0
+    """Weight of the contrastive hinge loss of Faghri et al. (2018)."""
+    margin: PositiveShare = 0.2
+    """Margin of the hinges, a difference of cosines."""
+    negatives: Literal["hardest", "all"] = "hardest"
+    """Negatives of a pair that count: the hardest one, as in VSE++, or the sum over all."""
+    teacher: Path | None = None
+    """Run directory of a captioning model whose probabilities are distilled; None for the contrastive loss alone."""
+    distillation: Weight = 1.0
+    """Weight of the divergence from the teacher's rankings."""
+    temperature: Temperature = 2.0
+    """Divisor tau of the teacher's log-probabilities; larger values give more weight to the order of improbable
+    images."""
+    partitions: Count = 1
+    """Number of random partitions of the training images into batches that the teacher scores; the epochs use them in
+    turn. Its time is proportional to this number and to `training.batch_size`."""
+
+
 class TrainingSettings(Settings):
     """Settings of a training."""
 
@@ -118,10 +139,13 @@ class TrainingSettings(Settings):
     training (Rennie et al., 2017), for a model that was trained by cross-entropy (`limner train --init RUN`)."""
     scst: SelfCriticalSettings = SelfCriticalSettings()
     """Self-critical sequence training; without effect on the other objective."""
+    matching: MatchingSettings = MatchingSettings()
+    """Training of a model that embeds sentences and images in one space; without effect on others."""
     epochs: Epochs = 20
     """Maximum number of epochs."""
     batch_size: BatchSize = 128
-    """Number of sentences per batch; of images, or source sentences, in self-critical training."""
+    """Number of sentences per batch; of images in the training of a model that embeds sentences and images in one
+    space; of images, or source sentences, in self-critical training."""
     bucket: Batches = 50
     """Number of batches within which sentences are sorted by length; 1 for no sorting."""
     prefetch: Batches = 4
@@ -148,7 +172,8 @@ class TrainingSettings(Settings):
     """Precision of the matrix products; 'auto' is bf16 on hardware that multiplies bf16 natively."""
     metric: str = "perplexity"
     """Metric that selects the best weights: perplexity, or a metric of decoded sentences (bleu4, cider, …); for a
-    model that describes regions also `map` or `localisation_map` of the regions that it detects."""
+    model that describes regions also `map` or `localisation_map` of the regions that it detects; for a model that only
+    ranks `recall_sum`, the sum of recall@1, @5 and @10 of retrieval in both directions."""
     metrics: tuple[str, ...] = ("perplexity", "bleu4")
     """Further metrics to compute and log at every validation."""
     validation_images: Count = 200
@@ -176,7 +201,7 @@ class TrainingSettings(Settings):
     @classmethod
     def _metrics_exist(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         for name in (value,) if isinstance(value, str) else value:
-            if name not in (known := ("perplexity", *REGION_METRICS, *METRICS)):
+            if name not in (known := ("perplexity", *REGION_METRICS, *RETRIEVAL_METRICS, *METRICS)):
                 expected = f"expected one of {', '.join(known)}{did_you_mean(name, known)}"
                 raise ValueError(f"no metric '{name}': {expected}")
         return value

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lightning_fabric import Fabric
 from torch.optim import Optimizer
 
+from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.models import Output
@@ -71,6 +72,8 @@ class TrainingContext:
     interruption: Interruption
     optimization: Optimization | None
     """None for a count-based model."""
+    collection: Collection
+    """Collection of both sets."""
     on_progress: Callable[[TrainProgress], None] | None
 
     @property

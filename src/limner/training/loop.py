@@ -84,7 +84,7 @@ def train(
         _require_best_weights(out, state)
         log = RunLog(out, state)
         records = (out, state, log, Interruption())
-        run = TrainingContext(trained, training_set, validation_set, *records, optimization, on_progress)
+        run = TrainingContext(trained, training_set, validation_set, *records, optimization, collection, on_progress)
         run_stages(run, schedule_stages(run))
         log.close()
     return out

@@ -18,7 +18,7 @@ from limner.errors import SettingsError, TrainingError
 from limner.features.region_store import feature_store
 from limner.features.store import FeatureStore
 from limner.layers.image_encoder import trained_convolutions
-from limner.metrics import METRICS, REGION_METRICS, score_sentences
+from limner.metrics import METRICS, REGION_METRICS, RETRIEVAL_METRICS, score_sentences
 from limner.metrics.classification import LABEL_METRICS
 from limner.models import Model, build_model
 from limner.models.protocols import CountBasedModel, ModelInputs, PairRanker, PretrainedEmbeddingModel
@@ -255,11 +255,13 @@ def _require_steps(recipe: Recipe, model: Model, training_set: Examples, device:
 
 
 def _require_objective(recipe: Recipe, model: Model) -> None:
-    """Check that the model can be trained on the reward of its sentences, if the recipe needs it.
+    """Check that the model can be trained and validated as the recipe says.
 
     Raises:
-        SettingsError: the model is count-based, has a loss of its own, or chooses more than tokens.
+        SettingsError: a metric of validation does not fit the model; or the reward of sentences is the objective, and
+            the model is count-based, has a loss of its own, or chooses more than tokens.
     """
+    _require_metrics(recipe)
     if recipe.training.objective == "scst" and isinstance(model, CountBasedModel | PairRanker):
         raise SettingsError(
             f"training.objective=scst: model '{recipe.model.name}' is not trained on the likelihood of sentences by "
@@ -270,6 +272,28 @@ def _require_objective(recipe: Recipe, model: Model) -> None:
         raise SettingsError(
             f"training.objective=scst: the reward of a sentence has no gradient for the locations that {choice} "
             "chooses; set model.attention=soft, or training.objective=cross_entropy"
+        )
+
+
+def _require_metrics(recipe: Recipe) -> None:
+    """Check that the metrics of validation are those of retrieval for a model that only ranks, and of no other.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    generates, training = recipe.model.generates, recipe.training
+    wrong = [name for name in (training.metric, *training.metrics) if (name in RETRIEVAL_METRICS) is generates]
+    if wrong:
+        what = "generates sentences" if generates else "ranks images and sentences"
+        fitting = "perplexity or a metric of sentences" if generates else " or ".join(RETRIEVAL_METRICS)
+        raise SettingsError(
+            f"training.metric or training.metrics: '{wrong[0]}' does not fit model '{recipe.model.name}', which "
+            f"{what}; expected {fitting}"
+        )
+    if not generates and training.train_on_val_epochs:
+        raise SettingsError(
+            f"training.train_on_val_epochs={training.train_on_val_epochs}: model '{recipe.model.name}' has no "
+            "perplexity to stop by; set it to 0"
         )
 
 
@@ -342,7 +366,7 @@ def _initialise_image_encoder(model: Model, run: Path) -> dict[str, str]:
 
 def _require_computable(metric: str) -> None:
     """Check before the first step that the metric which selects the best weights can be computed on this machine."""
-    if metric in ("perplexity", "localisation_map") or METRICS.get(metric) in LABEL_METRICS:
+    if metric in ("perplexity", "localisation_map", *RETRIEVAL_METRICS) or METRICS.get(metric) in LABEL_METRICS:
         return
     compared = "meteor" if metric == "map" else metric  # the similarity of the descriptions
     sentences = ["a dog runs", "a cat sleeps"]

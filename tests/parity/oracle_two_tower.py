@@ -1,0 +1,61 @@
+"""Oracle of VSE++ and of the distillation: the equations in NumPy float64, pair by pair."""
+
+import numpy as np
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(x, h, w):
+    """One step of the GRU that resets the recurrent product; `w` has W, U and b of the gates r, z and n."""
+    r = sigmoid(w["W_r"] @ x + w["b_r"] + w["U_r"] @ h)
+    z = sigmoid(w["W_z"] @ x + w["b_z"] + w["U_z"] @ h)
+    n = np.tanh(w["W_n"] @ x + w["b_n"] + r * (w["U_n"] @ h))
+    return (1 - z) * n + z * h
+
+
+def unit(x):
+    return x / np.sqrt((x * x).sum())
+
+
+def sentence_vector(tokens, w, mean):
+    """u(w) of a sentence with <s>, which is token 1."""
+    h, states = np.zeros(w["U_n"].shape[0]), []
+    for token in [1, *tokens]:
+        h = gru(w["E"][token], h, w)
+        states.append(h)
+    return unit(w["W_g"] @ (np.mean(states, 0) if mean else h) + w["b_g"])
+
+
+def image_vector(x, w):
+    return unit(w["W_f"] @ x + w["b_f"])
+
+
+def contrastive(s, owners, margin, hardest):
+    """Eqs. 5 and 6 of Faghri et al. (2018), averaged over the pairs (w, I)."""
+    reduce, total = (max if hardest else sum), 0.0
+    for w, own in enumerate(owners):
+        images = [max(0.0, margin + s[w, i] - s[w, own]) for i in range(s.shape[1]) if i != own]
+        sentences = [max(0.0, margin + s[v, own] - s[w, own]) for v in range(len(owners)) if owners[v] != own]
+        total += reduce(images) + reduce(sentences)
+    return total / len(owners)
+
+
+def softmax(x):
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def distillation(logits, log_probs, temperature):
+    """KL of the rankings of images for each sentence, and of sentences for each image by log P(w|I) - log P(w)."""
+    count_w, count_i = logits.shape
+    marginal = np.log(np.exp(log_probs).mean(1))
+    total = 0.0
+    for w in range(count_w):
+        p, q = softmax(log_probs[w] / temperature), softmax(logits[w])
+        total += (p * np.log(p / q)).sum() / count_w
+    for i in range(count_i):
+        p, q = softmax((log_probs[:, i] - marginal) / temperature), softmax(logits[:, i])
+        total += (p * np.log(p / q)).sum() / count_i
+    return total

@@ -122,10 +122,7 @@ def evaluate(
         require_shortlist(task.measures.shortlist, task.examples.items)
         require_budget(options.budget)
     task = _with_image_control(task)
-    # A baseline does not write the model's sentences, and metrics of regions alone do not need them; a model that only
-    # ranks writes none.
-    written = not options.regions.baseline and models[0].recipe.model.generates
-    decoded = _decode(task) if written and sentence_metrics(options) != () else None
+    decoded = _decode(task)
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
@@ -211,8 +208,15 @@ class _Decoded(NamedTuple):
     """Labels with their probabilities; None for sentences."""
 
 
-def _decode(task: _Task) -> _Decoded:
-    """Find the best hypothesis of every input."""
+def _decode(task: _Task) -> _Decoded | None:
+    """Find the best hypothesis of every input, or None if no score needs one.
+
+    A baseline of regions does not write the model's sentences, metrics of regions alone do not need them, and a model
+    that only ranks generates none.
+    """
+    generates = task.first.recipe.model.generates
+    if task.options.regions.baseline or sentence_metrics(task.options) == () or not generates:
+        return None
     inputs, features = task.examples.generation_inputs(), task.examples.features
     on_progress = partial(task.on_progress, "decoding")
     best = [one[0] for one in generate(task.models, inputs, features, task.decoding, on_progress=on_progress)]

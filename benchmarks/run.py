@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from backbone import built_in_backbone
+from caption_stages import caption_stages
 from constrained import constrained_captions
 from folders import folders
 from limner.data.examples import Batch, Example, collate, collate_features
@@ -395,6 +396,7 @@ def dense_captions() -> None:
 
 BENCHMARKS = {
     "captions": captions,
+    "caption_stages": lambda: caption_stages(random_jpegs),
     "constrained_captions": constrained_captions,
     "all_pairs": all_pairs,
     "additive_all_pairs": additive_all_pairs,

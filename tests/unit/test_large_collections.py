@@ -8,9 +8,11 @@ import pytest
 from limner.data import collection as collections
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Sentence
+from limner.data.merging import Changes
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.summary import summarise
 from limner.errors import CollectionError
+from limner.storage.ids import IdSet, RowsById
 
 ROWS = 20_000
 HELD = 3 * CHUNK_ITEMS
@@ -115,3 +117,59 @@ def test_a_lost_row_of_a_large_collection_is_found(path, tmp_path):
     lance.dataset(str(tmp_path / "c" / ITEMS)).delete("id = '000003'")
     with pytest.raises(CollectionError, match="of 2,048 items can be read"):
         Collection.open(tmp_path / "c", budget=1).items()
+
+
+def test_writing_holds_no_items(tmp_path):
+    gc.collect()
+    before, seen = existing_items(), []
+
+    def watched():
+        for row, item in enumerate(many_items(6_000)):
+            if row == 5_900:
+                seen.append(existing_items() - before)
+            yield item
+
+    assert write_items(tmp_path / "c", watched()) == Changes(6_000, 0, 0)
+    assert max(seen) <= HELD
+
+
+def test_new_items_are_appended_and_repeated_ones_are_merged(tmp_path):
+    path = tmp_path / "c"
+    write_items(path, many_items(CHUNK_ITEMS + 5))
+    more = [Item("new", "val"), Item("other", "val"), Item("new", "val", sentences=(Sentence("en", "later"),))]
+    assert write_items(path, [*more, *many_items(3)]) == Changes(2, 0, 3)
+    collection = Collection.open(path)
+    assert len(collection.table.get_fragments()) == 2, "the stored rows are not written again"
+    assert collection.splits()["val"] == 2
+    assert [(item.id, item.texts("en")) for item in collection.items("val")] == [("new", ["later"]), ("other", [])]
+
+
+def test_a_changed_item_keeps_its_place(tmp_path):
+    path = tmp_path / "c"
+    write_items(path, many_items(2 * CHUNK_ITEMS))
+    german = [Item(f"{row:06d}", "train", sentences=(Sentence("de", "neu"),)) for row in (CHUNK_ITEMS + 1, 1)]
+    assert write_items(path, [*german, Item("last", "train")]) == Changes(1, 2, 0)
+    items = Collection.open(path).items()
+    assert [items[row].texts("de") for row in (1, 2, CHUNK_ITEMS + 1)] == [["neu"], [], ["neu"]]
+    assert [item.id for item in items] == [*(item.id for item in many_items(2 * CHUNK_ITEMS)), "last"]
+
+
+def test_a_write_that_fails_leaves_no_files(tmp_path):
+    path = tmp_path / "c"
+    write_items(path, many_items(10))
+    before = sorted(path.rglob("*"))
+    with pytest.raises(CollectionError, match="'000001': its split is 'train'"):
+        write_items(path, [Item("000001", "val"), Item("new", "val")])
+    assert sorted(path.rglob("*")) == before
+
+
+def test_ids_are_known_by_hashes():
+    ids = [f"item {number}" for number in range(200_000)]
+    known = IdSet(ids[:100_000])
+    assert not known.add("item 7")
+    assert known.add("another")
+    assert len(known) == 100_001
+    assert [item_id in known for item_id in ("item 99999", "item 100000")] == [True, False]
+    rows = RowsById([ids[:3], [], ids[3:], ["item 5"]])
+    assert rows.find(["item 199999", "absent", "item 5"]).tolist() == [199_999, -1, 200_000]
+    assert RowsById([]).find(["item 5"]).tolist() == [-1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from limner.data import collection as collections
+from limner.data import collection_writer
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.data.readers import import_collection
@@ -139,14 +139,14 @@ def test_importing_a_collection_into_itself_adds_nothing(photos, tmp_path):
 
 
 def test_a_collection_that_another_process_creates_meanwhile_is_extended(tmp_path, monkeypatch):
-    path, original = tmp_path / "c", collections.locked
+    path, original = tmp_path / "c", collection_writer.locked
 
     def locked_late(folder, error_type, lock_file=None):
-        monkeypatch.setattr(collections, "locked", original)
+        monkeypatch.setattr(collection_writer, "locked", original)
         write_items(path, [Item("first", "train", sentences=(Sentence("en", "a dog", 0),))])
         return original(folder, error_type, lock_file)
 
-    monkeypatch.setattr(collections, "locked", locked_late)
+    monkeypatch.setattr(collection_writer, "locked", locked_late)
     write_items(path, [Item("second", "train")])
     assert [item.id for item in Collection.open(path).items()] == ["first", "second"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]

@@ -1,40 +1,29 @@
-"""Collections: folders with a Lance table of items, and feature tables next to it.
-
-Writes are atomic: a new collection is built in a temporary folder next to its path and renamed, an existing one
-changes by one Lance commit. An interrupted write leaves at most a temporary folder, which the next write removes.
-"""
+"""Collections: folders with a Lance table of items, and feature tables next to it."""
 
 from __future__ import annotations
 
-import filecmp
-import glob
 import hashlib
 import json
 import logging
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from pyarrow import compute
 
 from limner.data.examples import Item, Sentence
-from limner.data.items_table import OPTIONAL_COLUMNS, SCHEMA, SPLITS_KEY, item_of_row, row_checksum, write_table
-from limner.data.merging import Changes, file_name, merge_items
+from limner.data.items_table import OPTIONAL_COLUMNS, SCHEMA, SPLITS_KEY, item_of_row, row_checksum
+from limner.data.merging import Changes, file_name
 from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positions, StoredItems
-from limner.errors import CollectionError, did_you_mean, system_reason
-from limner.files import LOCK_FILE, locked
+from limner.errors import CollectionError, did_you_mean
 from limner.files.structured import parse_json
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM
-from limner.storage.lance_tables import WRITE_ERRORS, damage_as, has_column, open_table
-from limner.storage.names import require_name
-from limner.storage.outputs import require_outside
+from limner.storage.lance_tables import damage_as, has_column, open_table
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +103,7 @@ class Collection:
         self._check_count(len(positions), split)
         if not len(positions):
             self.require_split(split)
-        names = [name for name in self._dataset.schema.names if name in (*SCHEMA.names, CHECKSUM)]
-        cache = ItemCache(lambda rows: self._take(rows, names), positions, self._budget)
+        cache = ItemCache(self.take, positions, self._budget)
         items = StoredItems(cache, lambda rows: self._take(rows, [*MEDIA_COLUMNS]))
         if len(positions) * ITEM_BYTES <= self._budget:
             for _ in items:
@@ -234,6 +222,29 @@ class Collection:
             for batch in self._dataset.to_batches(columns=[column], batch_size=SCANNED_ROWS, batch_readahead=1):
                 yield batch.column(0)
 
+    @property
+    def table(self) -> Any:  # noqa: ANN401 (Lance has no types)
+        """The Lance table of the items."""
+        return self._dataset
+
+    @property
+    def stored_schema(self) -> Any:  # noqa: ANN401
+        """Columns of the table, without metadata."""
+        return self._dataset.schema.remove_metadata()
+
+    def id_batches(self) -> Iterator[list[str]]:
+        """Read the ids of the items in stored order, in batches."""
+        for values in self._scan("id"):
+            yield values.to_pylist()
+
+    def take(self, positions: Positions) -> list[Item]:
+        """Read the items at some positions of the table, which ascend; verify their checksums."""
+        return self._take(positions, self._columns)
+
+    @property
+    def _columns(self) -> list[str]:
+        return [name for name in self._dataset.schema.names if name in (*SCHEMA.names, CHECKSUM)]
+
     def _positions(self, split: str | None) -> Positions:
         """Positions of the items of a split, or of all items, in the table."""
         splits = self._splits
@@ -308,106 +319,19 @@ def write_items(
         CollectionError: an item exists with another split, label or file; another process writes to the collection;
             the disk cannot be written. The collection is unchanged.
     """
-    path = Path(os.path.abspath(path))
-    new_items = list(items)
-    if not new_items:
-        raise CollectionError(f"{path}: there are no items to write")
-    for split in {item.split for item in new_items}:
-        require_name(split, f"{path}: the split", CollectionError)
-    for name in files or {}:
-        if os.path.isabs(name) or ".." in Path(name).parts:
-            raise CollectionError(f"{path}: '{name}': expected a path inside of the collection for a copied file")
-    if not (path / ITEMS).is_dir():
-        require_outside(path, f"collection {path}", can_force=False, runs_only=True)
-    creation_lock = path.with_name(f".{path.name}{LOCK_FILE}")
-    with _explain_write_errors(path):
-        if path.is_dir():
-            with locked(path, CollectionError):
-                creation_lock.unlink(missing_ok=True)  # of a process killed after the new folder was renamed
-                return _extend(path, new_items, files or {}, on_progress)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path, CollectionError, creation_lock):
-            if not path.is_dir():
-                return _create(path, new_items, files or {}, on_progress)
-    return write_items(path, new_items, files=files, on_progress=on_progress)  # another process has just created it
+    from limner.data.collection_writer import CollectionWriter  # which reads collections
 
-
-def _create(path: Path, items: list[Item], files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
-    """Build a new collection in a temporary folder and rename the folder."""
-    with _temporary_folder(path) as folder:
-        _copy_files(files, folder, folder, on_progress)
-        merged, changes = merge_items([], items)
-        write_table(merged, folder / ITEMS, "create")
-        os.rename(folder, path)
-    return changes
-
-
-def _extend(path: Path, items: list[Item], files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
-    """Add items to an existing folder; the caller holds its lock."""
-    exists = (path / ITEMS).is_dir()
-    for leftover in (path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
-        leftover.unlink(missing_ok=True)
-    merged, changes = merge_items(list(Collection.open(path).items()) if exists else [], items)
-    with _temporary_folder(path / "files") as folder:
-        _copy_files(files, folder, path, on_progress)
-    if not exists:
-        with _temporary_folder(path / ITEMS) as table:
-            write_table(merged, table, "create")
-            os.rename(table, path / ITEMS)
-    elif changes.added or changes.updated:
-        write_table(merged, path / ITEMS, "overwrite")
-    return changes
+    remaining = iter(items)
+    with CollectionWriter(path) as writer:
+        while chunk := list(islice(remaining, CHUNK_ITEMS)):
+            writer.add(chunk)
+        return writer.finish(files, on_progress)
 
 
 def _sentence_contents(sentence: Sentence) -> tuple[object, ...]:
     """Fields of a sentence in the fingerprint; fields that are empty in most collections are omitted."""
     contents = sentence[:4] if sentence.generated_by else sentence[:3]
     return (*contents, sentence.phrases) if sentence.phrases else contents
-
-
-def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_progress: Progress | None) -> None:
-    """Copy files to the folder `temporary`, then rename each to its path in `target`; existing files are kept."""
-    for done, (name, source) in enumerate(files.items(), start=1):
-        path = target / name
-        if not path.exists():
-            copy = temporary / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, copy)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(copy, path)
-        elif not filecmp.cmp(source, path):
-            raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
-        if on_progress:
-            on_progress(done, len(files))
-
-
-@contextmanager
-def _temporary_folder(path: Path) -> Iterator[Path]:
-    """Create a hidden folder next to `path`, to be renamed to it; it is removed if it still exists at the end.
-
-    Temporary folders of interrupted writes are removed first: the caller holds the lock of `path`.
-    """
-    prefix = f".{path.name}.partial-"
-    for leftover in path.parent.glob(f"{glob.escape(prefix)}*"):
-        logger.info("%s: removing the temporary folder of an interrupted write", leftover)
-        shutil.rmtree(leftover)
-    folder = path.parent / f"{prefix}{uuid4().hex[:8]}"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _explain_write_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except WRITE_ERRORS as error:
-        raise CollectionError(
-            f"{path}: cannot be written and is unchanged ({system_reason(error)}); check the place, its permissions "
-            "and the free disk space"
-        ) from error
 
 
 def _short_path(path: Path) -> Path:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections.abc import Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-import lance
 import pyarrow as pa
 
 from limner.data.examples import Item, Phrase, Region, Sentence
@@ -74,20 +72,29 @@ def arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
     )
 
 
-def write_table(items: list[Item], table: Path, mode: str) -> None:
-    """Write the items with a checksum of each and the number of items of each split.
+STORED_SCHEMA = SCHEMA.append(pa.field(CHECKSUM, pa.uint64()))
+"""Columns of the items table with the checksum of each row."""
 
-    Args:
-        items: all items of the collection.
-        table: folder of the table.
-        mode: 'create' or 'overwrite'.
+
+def stored_batch(items: list[Item]) -> Any:  # noqa: ANN401
+    """Convert items to one batch of Arrow with the columns of the stored table.
+
+    Raises:
+        CollectionError: a file name, a box or a sentence is impossible.
     """
     rows = arrow_table(items)
-    checksums = pa.array([row_checksum(row) for row in rows.to_pylist()], pa.uint64())
-    counts = Counter(item.split for item in items)
-    rows = rows.append_column(pa.field(CHECKSUM, pa.uint64()), checksums)
-    rows = rows.replace_schema_metadata({SPLITS_KEY: to_json(counts)})
-    lance.write_dataset(rows, str(table), mode=mode)
+    plain = rows.to_pylist()
+    for row in plain:
+        _require_possible(row)
+    checksums = pa.array([row_checksum(row) for row in plain], pa.uint64())
+    return pa.RecordBatch.from_arrays(
+        [*(column.combine_chunks() for column in rows.columns), checksums], schema=STORED_SCHEMA
+    )
+
+
+def table_schema(splits: Mapping[str, int]) -> Any:  # noqa: ANN401
+    """Schema of a table with the number of items of each split."""
+    return STORED_SCHEMA.with_metadata({SPLITS_KEY: to_json(splits)})
 
 
 def row_checksum(row: dict[str, Any]) -> int:
@@ -101,17 +108,7 @@ def item_of_row(row: dict[str, Any]) -> Item:
     Raises:
         CollectionError: a file name, a box or a sentence is impossible, as in a damaged row without a checksum.
     """
-    if any(None in (sentence["lang"], sentence["text"]) for sentence in row.get("sentences") or ()):
-        raise CollectionError(
-            f"item '{row['id']}': expected sentences with a language and a text; correct the source, import it again"
-        )
-    names = [row.get("image"), row.get("video"), row.get("audio")]
-    boxes = [*(region["box"] for region in row.get("regions") or ()), *(row.get("track") or ())]
-    if any(name and "\0" in name for name in names) or not all(map(math.isfinite, chain.from_iterable(boxes))):
-        raise CollectionError(
-            f"item '{row['id']}': expected names of files without the character NUL, and boxes of finite numbers; "
-            "correct the source, and import it again"
-        )
+    _require_possible(row)
     return Item(
         id=row["id"],
         split=row["split"],
@@ -125,6 +122,21 @@ def item_of_row(row: dict[str, Any]) -> Item:
         frame_size=_frame_size_of_row(row),
         frame_labels=tuple(row.get("frame_labels") or ()),
     )
+
+
+def _require_possible(row: dict[str, Any]) -> None:
+    """Raise CollectionError if a row has a file name, a box or a sentence that no item can have."""
+    if any(None in (sentence["lang"], sentence["text"]) for sentence in row.get("sentences") or ()):
+        raise CollectionError(
+            f"item '{row['id']}': expected sentences with a language and a text; correct the source, import it again"
+        )
+    names = [row.get("image"), row.get("video"), row.get("audio")]
+    boxes = [*(region["box"] for region in row.get("regions") or ()), *(row.get("track") or ())]
+    if any(name and "\0" in name for name in names) or not all(map(math.isfinite, chain.from_iterable(boxes))):
+        raise CollectionError(
+            f"item '{row['id']}': expected names of files without the character NUL, and boxes of finite numbers; "
+            "correct the source, and import it again"
+        )
 
 
 def _frame_size_of_row(row: dict[str, Any]) -> tuple[int, int] | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 from limner.data.examples import Item, Sentence
-from limner.data.items_table import arrow_table, item_of_row
 from limner.errors import CollectionError
 
 
@@ -22,24 +22,18 @@ class Changes(NamedTuple):
     """Number of existing items whose contents stayed the same."""
 
 
-def merge_items(old: list[Item], new: list[Item]) -> tuple[list[Item], Changes]:
-    """Merge new items into old ones by their ids, and count what changed.
-
-    Raises:
-        CollectionError: an item exists with another split, label or file.
-    """
-    merged = {item.id: item for item in old}
-    before = dict(merged)
-    for row in arrow_table(new).to_pylist():  # through Arrow, since boxes are compared in stored precision
-        item = item_of_row(row)
-        merged[item.id] = _merge(merged.get(item.id, item), item)
-    added = len(merged) - len(before)
-    existing = {item.id for item in new} & before.keys()
-    updated = sum(merged[key] != before[key] for key in existing)
-    return list(merged.values()), Changes(added, updated, len(existing) - updated)
+def normalised(item: Item) -> Item:
+    """Remove the repetitions of sentences and regions of an item."""
+    return merge(item, item)
 
 
-def _merge(old: Item, new: Item) -> Item:
+def merge_all(old: Item | None, new: Iterable[Item]) -> Item:
+    """Merge versions of one item in their order; see `merge`."""
+    versions = iter(new)
+    return reduce(merge, versions, next(versions) if old is None else old)
+
+
+def merge(old: Item, new: Item) -> Item:
     """Merge two versions of an item; `new` may change folders of files and fill empty fields only.
 
     Raises:

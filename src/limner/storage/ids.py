@@ -19,7 +19,8 @@ def _hash(item_id: str) -> bytes:
     return xxhash.xxh3_128_digest(item_id.encode(errors="surrogatepass")).rstrip(b"\0")  # as NumPy returns bytes
 
 
-def _hashes(ids: Iterable[str]) -> NDArray[np.bytes_]:
+def hashes(ids: Iterable[str]) -> NDArray[np.bytes_]:
+    """Hash of each id, (N,)."""
     return np.array([_hash(item_id) for item_id in ids], _HASH)
 
 
@@ -68,9 +69,9 @@ class RowsById:
     """
 
     def __init__(self, batches: Iterable[Sequence[str]]) -> None:
-        hashes = np.concatenate([np.empty(0, _HASH), *(_hashes(batch) for batch in batches)])
-        order = np.argsort(hashes, kind="stable")
-        self._hashes, self._order = hashes[order], order.astype(np.int64)
+        keys = np.concatenate([np.empty(0, _HASH), *(hashes(batch) for batch in batches)])
+        order = np.argsort(keys, kind="stable")
+        self._hashes, self._order = keys[order], order.astype(np.int64)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -80,12 +81,11 @@ class RowsById:
 
     def find(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Row of each id, (N,); -1 for an id without a row."""
-        keys = _hashes(ids)
+        return self.find_hashes(hashes(ids))
+
+    def find_hashes(self, keys: NDArray[np.bytes_]) -> NDArray[np.int64]:
+        """Row of each id whose hash is given, (N,); -1 for an id without a row."""
         if not len(self):
             return np.full(len(keys), -1)
         last = np.searchsorted(self._hashes, keys, side="right") - 1
         return np.where((last >= 0) & (self._hashes[last] == keys), self._order[last], -1)
-
-    def repeated(self) -> bool:
-        """Whether an id has several rows."""
-        return bool((self._hashes[1:] == self._hashes[:-1]).any())

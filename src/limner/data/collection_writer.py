@@ -1,0 +1,261 @@
+"""Adding items to a collection: they are spooled to disk, merged in chunks, and committed together.
+
+Writes are atomic: a new collection is built in a temporary folder next to its path and renamed, an existing one
+changes by one Lance commit. An interrupted write leaves at most a temporary folder, which the next write removes, and
+data files that no version names, which `limner compact` removes.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import glob
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.data.collection import ITEMS, Collection
+from limner.data.examples import Item
+from limner.data.item_spool import ItemSpool
+from limner.data.items_table import STORED_SCHEMA, stored_batch
+from limner.data.merging import Changes, merge_all
+from limner.data.stored_items import CHUNK_ITEMS
+from limner.data.table_writing import append_rows, create_table, overwrite_rows
+from limner.errors import CollectionError, system_reason
+from limner.files import LOCK_FILE, locked
+from limner.progress import Progress
+from limner.storage.ids import RowsById
+from limner.storage.lance_tables import WRITE_ERRORS
+from limner.storage.names import require_name
+from limner.storage.outputs import require_outside
+
+logger = logging.getLogger(__name__)
+
+
+class CollectionWriter:
+    """Adds items to a collection, new or existing, in parts; nothing changes before `finish`.
+
+    It holds the lock of the collection from the first items on, until the block ends.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(os.path.abspath(path))
+        self._stack = ExitStack()
+        self._folder = self.path
+        self._spool: ItemSpool | None = None
+        self._names: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def add(self, items: Sequence[Item]) -> None:
+        """Add items, which are stored on disk until `finish`.
+
+        Raises:
+            SettingsError: a new collection would be a run, or inside of one.
+            CollectionError: the name of a split is impossible; another process writes to the collection; the disk
+                cannot be written.
+        """
+        for split in {item.split for item in items} - self._names:
+            self._names.add(require_name(split, f"{self.path}: the split", CollectionError))
+        if items:
+            with _explain_write_errors(self.path):
+                if self._spool is None:
+                    self._spool = self._open()
+                self._spool.add(items)
+
+    def finish(self, files: Mapping[str, Path] | None = None, on_progress: Progress | None = None) -> Changes:
+        """Copy files, merge the items into the collection and commit them; arguments are those of `write_items`.
+
+        Raises:
+            CollectionError: there are no items; an item exists with another split, label or file; the disk cannot be
+                written. The collection is unchanged.
+        """
+        for name in files or {}:
+            if os.path.isabs(name) or ".." in Path(name).parts:
+                raise CollectionError(f"{self.path}: '{name}': expected a path inside of the collection to copy to")
+        if self._spool is None:
+            raise CollectionError(f"{self.path}: there are no items to write")
+        with _explain_write_errors(self.path):
+            self._spool.close()
+            if (self.path / ITEMS).is_dir():
+                return self._extend(files or {}, on_progress)
+            return self._create(files or {}, on_progress)
+
+    def _open(self) -> ItemSpool:
+        """Lock the collection and create the spool in a temporary folder."""
+        if not (self.path / ITEMS).is_dir():
+            require_outside(self.path, f"collection {self.path}", can_force=False, runs_only=True)
+        creation_lock = self.path.with_name(f".{self.path.name}{LOCK_FILE}")
+        while True:
+            if exists := self.path.is_dir():
+                self._stack.enter_context(locked(self.path, CollectionError))
+                creation_lock.unlink(missing_ok=True)  # of a process killed after the new folder was renamed
+                break
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._stack.enter_context(locked(self.path, CollectionError, creation_lock))
+            if not self.path.is_dir():
+                break
+            self._stack.close()  # another process has just created it
+        place = self.path / "files" if exists else self.path
+        self._folder = self._stack.enter_context(_temporary_folder(place))
+        return ItemSpool(self._folder / ".spool.arrow")
+
+    def _create(self, files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
+        """Build the table of a new collection, or of a folder without one, and rename it."""
+        assert self._spool is not None
+        plan = _plan(self._spool, RowsById([]))
+        target = self.path if self.path.is_dir() else self._folder / "new"
+        _copy_files(files, self._folder, target, on_progress)
+        table = self._folder / ITEMS
+        create_table(table, _new_batches(self._spool, plan), _splits(self._spool, plan))
+        if target != self.path:
+            target.mkdir(exist_ok=True)
+            os.rename(table, target / ITEMS)
+            os.rename(target, self.path)
+        else:
+            os.rename(table, self.path / ITEMS)
+        return Changes(len(plan.fresh), 0, 0)
+
+    def _extend(self, files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
+        """Add the items to the table of a collection; it is rewritten if stored items change."""
+        assert self._spool is not None
+        for leftover in (self.path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
+            leftover.unlink(missing_ok=True)
+        old = Collection.open(self.path)
+        plan = _plan(self._spool, RowsById(old.id_batches()))
+        updated = sum(before != after for before, after in _merged(old, self._spool, plan))
+        _copy_files(files, self._folder, self.path, on_progress)
+        splits = Counter(old.splits()) + _splits(self._spool, plan)
+        new = _new_batches(self._spool, plan)
+        if updated or (len(plan.fresh) and not old.stored_schema.equals(STORED_SCHEMA)):
+            overwrite_rows(old.table, _all_batches(old, self._spool, plan), splits)
+        elif len(plan.fresh):
+            append_rows(old.table, new, splits)
+        return Changes(len(plan.fresh), updated, len(plan.changed) - updated)
+
+
+class _Plan(NamedTuple):
+    """What becomes of the rows of a spool."""
+
+    fresh: NDArray[np.int64]
+    """Rows of the spool whose id the collection does not have, the first of each id."""
+    changed: NDArray[np.int64]
+    """Rows of the collection whose id the spool has, ascending."""
+    keys: NDArray[np.int64]
+    """Rows of the collection, or -1 minus the first row of the spool of an id, of `versions`; ascending."""
+    versions: NDArray[np.int64]
+    """Rows of the spool whose id the collection or an earlier row of the spool has."""
+
+    def of(self, key: int) -> list[int]:
+        """Return the rows of the spool that are versions of an item, in their order."""
+        begin, end = np.searchsorted(self.keys, [key, key + 1])
+        return list(map(int, self.versions[begin:end]))
+
+
+def _plan(spool: ItemSpool, stored: RowsById) -> _Plan:
+    hashes = spool.hashes
+    own = stored.find_hashes(hashes)
+    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+    leaders, rows = first[group], np.arange(len(hashes))
+    keys = np.where(own >= 0, own, -1 - leaders)
+    further = np.flatnonzero((own >= 0) | (leaders != rows))
+    further = further[np.argsort(keys[further], kind="stable")]
+    fresh = rows[(own < 0) & (leaders == rows)]
+    return _Plan(fresh, np.unique(own[own >= 0]), keys[further], further)
+
+
+def _splits(spool: ItemSpool, plan: _Plan) -> Counter[str]:
+    """Number of new items of each split."""
+    counts: Counter[str] = Counter()
+    for batch in spool.batches(plan.fresh):
+        counts.update(batch.column("split").to_pylist())
+    return counts
+
+
+def _merged(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[tuple[Item, Item]]:
+    """Pairs of each stored item that the spool has as well, before and after the merge."""
+    for begin in range(0, len(plan.changed), CHUNK_ITEMS):
+        rows = plan.changed[begin : begin + CHUNK_ITEMS]
+        for row, item in zip(rows.tolist(), old.take(rows), strict=True):
+            yield item, merge_all(item, spool.read(plan.of(row)))
+
+
+def _new_batches(spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
+    """Rows of the new items in batches of Arrow, merged where an id occurs several times in the spool."""
+    repeated = -1 - plan.keys[plan.keys < 0]
+    for begin in range(0, len(plan.fresh), CHUNK_ITEMS):
+        rows = plan.fresh[begin : begin + CHUNK_ITEMS]
+        if not np.isin(rows, repeated).any():
+            yield from spool.batches(rows)
+            continue
+        versions = ([row, *plan.of(-1 - row)] for row in rows.tolist())
+        yield stored_batch([merge_all(None, spool.read(own)) for own in versions])
+
+
+def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any]:
+    """Rows of all items in batches of Arrow: the stored ones in their order, then the new ones."""
+    for begin in range(0, len(old), CHUNK_ITEMS):
+        rows = np.arange(begin, min(begin + CHUNK_ITEMS, len(old)))
+        items = old.take(rows)
+        for place, row in enumerate(rows.tolist()):
+            if versions := plan.of(row):
+                items[place] = merge_all(items[place], spool.read(versions))
+        yield stored_batch(items)
+    yield from _new_batches(spool, plan)
+
+
+def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_progress: Progress | None) -> None:
+    """Copy files to the folder `temporary`, then rename each to its path in `target`; existing files are kept."""
+    for done, (name, source) in enumerate(files.items(), start=1):
+        path = target / name
+        if not path.exists():
+            copy = temporary / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(copy, path)
+        elif not filecmp.cmp(source, path):
+            raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
+        if on_progress:
+            on_progress(done, len(files))
+
+
+@contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """Create a hidden folder next to `path`, to be renamed to it; it is removed if it still exists at the end.
+
+    Temporary folders of interrupted writes are removed first: the caller holds the lock of `path`.
+    """
+    prefix = f".{path.name}.partial-"
+    for leftover in path.parent.glob(f"{glob.escape(prefix)}*"):
+        logger.info("%s: removing the temporary folder of an interrupted write", leftover)
+        shutil.rmtree(leftover)
+    folder = path.parent / f"{prefix}{uuid4().hex[:8]}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _explain_write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        raise CollectionError(
+            f"{path}: cannot be written and is unchanged ({system_reason(error)}); check the place, its permissions "
+            "and the free disk space"
+        ) from error

@@ -10,6 +10,9 @@ import limner
 from limner import cli
 from limner.data.collection import Collection
 from limner.errors import SearchIndexError, SettingsError
+from limner.models import ModelInputs, build_model
+from limner.models.ngram import NGramSettings
+from limner.retrieval.index.kinds import kind_for
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.record import INDEXES, RECORD
 from limner.training.loop import train
@@ -124,10 +127,10 @@ def test_an_interrupted_build_keeps_the_index(retriever, own_tiny):
     assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
 
 
-def test_models_without_an_index_search_all_images(trained_on_colours, own_tiny):
-    retriever = limner.Retriever.load(trained_on_colours, encode_images=False)
+def test_models_without_an_index_are_refused(retriever, own_tiny):
+    model = build_model(NGramSettings(), ModelInputs(9))
     with pytest.raises(SettingsError, match="no index supports it"):
-        retriever.build_index(own_tiny)
+        kind_for(retriever.model._replace(model=model))
     assert retriever.search_images(QUERY, own_tiny).kind is None
 
 

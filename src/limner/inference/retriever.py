@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.dataset import Examples
@@ -183,8 +185,13 @@ class Retriever:
             opened = open_index(place, source)
             self._indexes[key] = opened
         opened.require_features(place, source)
-        found = opened.search(tokens, count, options)
         items = collection.items(split)
+
+        def exact_scores(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+            candidates = [items[position] for position in opened.positions[rows].tolist()]
+            return pair_log_probs(self.model.model, [tokens], candidates, features)[0].double().numpy()
+
+        found = opened.search(tokens, count, options, exact_scores)
         chosen = [items[position] for position in opened.positions[found.rows].tolist()]
         results = self._results(chosen, found.scores.tolist(), collection)
         return ImageSearch(results, opened.record.kind, opened.record.images, found.scored, found.exact, found.gap)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from limner.errors import SettingsError
+from limner.retrieval.index.estimated import EXPANSIONS
 from limner.retrieval.index.protocol import IndexKind
 from limner.retrieval.index.tangents import TANGENTS
 from limner.runs.trained_model import TrainedModel
 
-KINDS: tuple[IndexKind, ...] = (TANGENTS,)
+KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS)
 """All kinds; a model gets the first that supports it."""
 
 
@@ -21,6 +22,6 @@ def kind_for(model: TrainedModel) -> IndexKind:
         if kind.supports(model.model):
             return kind
     raise SettingsError(
-        f"model '{model.recipe.model.name}': no index supports it, as its logits are not affine in a vector of the "
-        "image; use MLBL-B, or search without an index, which scores all images"
+        f"model '{model.recipe.model.name}': no index supports it, as it does not caption images by gradient-based "
+        "probabilities; use a captioning model, or search without an index, which scores all images"
     )

@@ -16,6 +16,11 @@ from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
 
 IMAGES_READ_PER_BATCH = 1024
+CANDIDATES = 200
+"""Default number of images that a search without a proof scores."""
+
+ExactScores = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+"""Function that computes the exact scores of some rows of an index for the sentence of a search."""
 
 
 class SearchOptions(NamedTuple):
@@ -50,15 +55,31 @@ class ImageIndex(Protocol):
         """Return the number of images."""
         ...
 
-    def search(self, tokens: Sequence[int], count: int, options: SearchOptions) -> Found:
+    def search(self, tokens: Sequence[int], count: int, options: SearchOptions, exact_scores: ExactScores) -> Found:
         """Find the best images for a sentence.
 
         Args:
             tokens: token ids of the sentence, without special tokens.
             count: number of results.
             options: limits of the search.
+            exact_scores: scores of rows, for an index that cannot compute them.
         """
         ...
+
+
+def ranked_candidates(rows: NDArray[np.int64], count: int, images: int, exact_scores: ExactScores) -> Found:
+    """Rank candidates by their exact scores.
+
+    Args:
+        rows: candidates.
+        count: number of results.
+        images: number of images of the index.
+        exact_scores: scores of rows.
+    """
+    scores = exact_scores(rows)
+    best = np.argsort(-scores, kind="stable")[:count]
+    complete = len(rows) == images
+    return Found(rows[best], scores[best], len(rows), complete, 0.0 if complete else None)
 
 
 class IndexedImages(NamedTuple):

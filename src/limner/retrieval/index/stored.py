@@ -17,7 +17,7 @@ from limner.features.store import FeatureStore
 from limner.files import locked, sync
 from limner.progress import Progress
 from limner.retrieval.index.kinds import KINDS, kind_for
-from limner.retrieval.index.protocol import Found, ImageIndex, IndexedImages, SearchOptions
+from limner.retrieval.index.protocol import ExactScores, Found, ImageIndex, IndexedImages, SearchOptions
 from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest, file_checksum
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import TrainedModel
@@ -45,9 +45,9 @@ class OpenIndex(NamedTuple):
     positions: NDArray[np.int64]
     """Position of the item of each row among the items of the split."""
 
-    def search(self, tokens: Sequence[int], count: int, options: SearchOptions) -> Found:
+    def search(self, tokens: Sequence[int], count: int, options: SearchOptions, exact_scores: ExactScores) -> Found:
         """Find the best images for a sentence; see `ImageIndex`."""
-        return self.searcher.search(tokens, min(count, self.record.images), options)
+        return self.searcher.search(tokens, min(count, self.record.images), options, exact_scores)
 
     def require_features(self, place: Path, source: IndexSource) -> None:
         """Check that the features are still those that the index was made of; SearchIndexError if they are not."""

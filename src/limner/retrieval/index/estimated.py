@@ -1,0 +1,123 @@
+"""Candidates by estimated scores for any captioning model, and their exact scores: the kind `expansions`.
+
+The index holds the codes of the images, what the decoder reads of them (`limner.retrieval.index.expansions`), in cells.
+A search expands log P(sentence | code) at the centroid of every cell, which estimates the score of every image of the
+cell, and computes the exact scores of the images with the highest estimates. Nothing is proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from limner.models.protocols import CountBasedModel, JointSpaceModel, Model, device_of
+from limner.progress import Progress
+from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, nearest_centroids
+from limner.retrieval.index.expansions import ImageCodes
+from limner.retrieval.index.protocol import (
+    CANDIDATES,
+    ExactScores,
+    Found,
+    IndexedImages,
+    IndexKind,
+    SearchOptions,
+    ranked_candidates,
+)
+from limner.runs.trained_model import TrainedModel
+from limner.storage.tensors import read_tensors, save_tensors
+
+CODES = "codes.npy"
+"""File of the codes, in the order of the cells."""
+CELLS = "cells.safetensors"
+"""File of the centroids, the first row of each cell, and the order of the images."""
+IMAGES_PER_CELL = 64
+MOST_CELLS = 32
+LARGEST_CODE = 8192
+"""Number of values of a code above which an index would be larger than most features."""
+
+
+def supports(model: Model) -> bool:
+    """Whether the probabilities of a model depend on an image through a differentiable memory."""
+    return model.uses_image and not isinstance(model, CountBasedModel | JointSpaceModel)
+
+
+def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:
+    """Compute the codes, their cells, and write both; return the image of each row."""
+    unordered = folder / "unordered.npy"
+    codes = _compute_codes(unordered, model.model, images, on_progress)
+    centroids = fit_centroids(codes, max(1, min(MOST_CELLS, len(codes) // IMAGES_PER_CELL)))
+    cells = nearest_centroids(codes, centroids)
+    order = np.argsort(cells, kind="stable")
+    ordered = np.lib.format.open_memmap(folder / CODES, "w+", np.float32, codes.shape)
+    for rows in blocks(len(order)):
+        ordered[rows] = codes[order[rows]]
+    ordered.flush()
+    unordered.unlink()
+    first = np.concatenate([[0], np.bincount(cells, minlength=len(centroids)).cumsum()])
+    arrays = {"centroids": centroids, "first": first}
+    save_tensors(folder / CELLS, {name: torch.from_numpy(values) for name, values in arrays.items()})
+    return order
+
+
+def _compute_codes(path: Path, network: Model, images: IndexedImages, on_progress: Progress | None) -> Vectors:
+    """Write the codes of all images to a file, (N, D)."""
+    coder, codes, begin = None, None, 0
+    for image in images.batches(on_progress):
+        image = image.to(device_of(network))
+        coder = coder or ImageCodes(network, image)
+        values = coder.encode(image).cpu().numpy()
+        if codes is None:
+            codes = np.lib.format.open_memmap(path, "w+", np.float32, (len(images.items), values.shape[1]))
+        codes[begin : begin + len(values)] = values
+        begin += len(values)
+    assert codes is not None, "an index has images"
+    return codes
+
+
+class ExpansionIndex:
+    """Open index of image codes in cells."""
+
+    def __init__(self, coder: ImageCodes, codes: Vectors, centroids: torch.Tensor, first: NDArray[np.int64]) -> None:
+        self._coder, self._codes, self._centroids, self._first = coder, codes, centroids, first
+
+    @classmethod
+    def open(cls, folder: Path, model: TrainedModel) -> ExpansionIndex:
+        """Open the files of an index."""
+        network = model.model
+        cells = read_tensors(folder / CELLS).tensors
+        codes = np.load(folder / CODES, mmap_mode="r", allow_pickle=False)
+        centroids = cells["centroids"].to(device_of(network))
+        return cls(ImageCodes.of(model), codes, centroids, cells["first"].numpy())
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def search(self, tokens: Sequence[int], count: int, options: SearchOptions, exact_scores: ExactScores) -> Found:
+        """Score the images with the highest estimates, 200 by default; see `ImageIndex`."""
+        limit = max(count, options.max_scored or CANDIDATES)
+        return ranked_candidates(self.candidates(tokens, limit), count, len(self), exact_scores)
+
+    def candidates(self, tokens: Sequence[int], count: int) -> NDArray[np.int64]:
+        """Return the rows of the highest estimates, in ascending order."""
+        if count >= len(self):
+            return np.arange(len(self))
+        estimates = self._estimates(tokens)
+        return np.sort(np.argpartition(-estimates, count)[:count])
+
+    def _estimates(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Estimate the score of each image, (N,)."""
+        expansion = self._coder.expand(tokens, self._centroids)
+        gradients = expansion.gradients.cpu().numpy()
+        constants = (expansion.values - (expansion.gradients * self._centroids).sum(1)).cpu().numpy()
+        estimates = np.empty(len(self), np.float32)
+        for cell in range(len(gradients)):
+            rows = slice(self._first[cell], self._first[cell + 1])
+            estimates[rows] = self._codes[rows] @ gradients[cell] + constants[cell]
+        return estimates
+
+
+EXPANSIONS = IndexKind("expansions", supports, build, ExpansionIndex.open)

@@ -1,0 +1,112 @@
+"""First-order expansions of log-probabilities in what a decoder reads of an image, and searches by them."""
+
+import numpy as np
+import pytest
+import torch
+
+import limner
+from limner.data.examples import Example, ImageFeatures, collate
+from limner.decoding.scoring import sentence_log_probs
+from limner.models import ModelInputs, build_model
+from limner.models.log_bilinear import LBLSettings
+from limner.models.mrnn import MRNNSettings
+from limner.models.show_and_tell import ShowAndTellSettings
+from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.retrieval.index.expansions import ImageCodes
+from limner.retrieval.index.protocol import SearchOptions
+from limner.training.loop import train
+
+TOKENS, VOCAB = (5, 4, 7), 9
+POOLED = {"pooled": (4,)}
+SMOOTH = {
+    "mrnn": MRNNSettings(embedding_dim=5, hidden_dim=6, multimodal_dim=7),
+    "mrnn-visual": MRNNSettings(variant="visInRnn", embedding_dim=5, hidden_dim=6, multimodal_dim=7),
+    "mlbl-f": LBLSettings(variant="MLBL-F", word_dim=6, factors=8, init_std=0.3),
+    "show-and-tell": ShowAndTellSettings(embedding_dim=5, hidden_dim=6),
+}
+ATTENTION = ShowAttendTellSettings(embedding_dim=5, hidden_dim=6, attention_dim=7)
+
+
+def build(settings, shapes):
+    model = build_model(settings, ModelInputs(VOCAB, shapes)).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def images(count, shape, kind="pooled"):
+    return ImageFeatures(torch.ones(count, dtype=torch.bool), **{kind: torch.randn(count, *shape, dtype=torch.float64)})
+
+
+def exact(model, image):
+    examples = collate([Example("", TOKENS)] * len(image.present))
+    examples.image = image
+    return sentence_log_probs(model(examples), examples)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_probabilities_of_codes_are_those_of_the_images(name):
+    model, image = build(SMOOTH[name], POOLED), images(3, (4,))
+    codes = ImageCodes(model, image)
+    assert not codes.averages
+    with torch.no_grad():
+        found = codes.log_probs(TOKENS, codes.encode(image).double())
+        torch.testing.assert_close(found, exact(model, image), rtol=1e-5, atol=1e-5)  # codes are stored in float32
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_an_expansion_has_the_value_and_the_slopes_of_the_log_probability(name):
+    model, image = build(SMOOTH[name], POOLED), images(2, (4,))
+    codes = ImageCodes(model, image)
+    points, step = codes.encode(image).double(), 1e-5
+    expansion = codes.expand(TOKENS, points)
+    with torch.no_grad():
+        torch.testing.assert_close(expansion.values, codes.log_probs(TOKENS, points))
+        for column in range(points.shape[1]):
+            moved = torch.zeros_like(points)
+            moved[:, column] = step
+            slope = (codes.log_probs(TOKENS, points + moved) - codes.log_probs(TOKENS, points - moved)) / (2 * step)
+            torch.testing.assert_close(expansion.gradients[:, column], slope, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_reads_the_average_of_the_locations():
+    """For a grid of equal locations nothing is lost."""
+    model = build(ATTENTION, {"grid": (3, 4)})
+    image = images(2, (3, 4), "grid")
+    same = image._replace(grid=image.grid[:, :1].expand(-1, 3, -1))
+    codes = ImageCodes(model, image)
+    assert codes.averages
+    with torch.no_grad():
+        found = codes.log_probs(TOKENS, codes.encode(same).double())
+        torch.testing.assert_close(found, exact(model, same), rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(codes.log_probs(TOKENS, codes.encode(image).double()), exact(model, image), atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def retriever(tiny, recipe_of, tmp_path_factory):
+    """A trained m-RNN."""
+    recipe = recipe_of("colour", epochs=2, validate_every=2)
+    run = train(recipe, tiny, tmp_path_factory.mktemp("expansions") / "mrnn")
+    return limner.Retriever.load(run, encode_images=False)
+
+
+def test_a_search_scores_candidates_exactly(retriever, own_tiny):
+    everything = retriever.search_images("a red wall", own_tiny, count=5)
+    built = retriever.build_index(own_tiny)
+    assert (built.kind, built.images) == ("expansions", 48)
+    found = retriever.search_images("a red wall", own_tiny, count=5, options=SearchOptions(max_scored=24))
+    assert (found.scored, found.exact, found.gap) == (24, False, None)
+    scores = {one.id: one.score for one in retriever.search_images("a red wall", own_tiny, count=48).results}
+    assert [one.score for one in found.results] == pytest.approx([scores[one.id] for one in found.results], abs=1e-4)
+    assert found.results[0].id == everything.results[0].id
+
+
+def test_a_search_of_fewer_images_than_candidates_is_exact(retriever, own_tiny):
+    everything = retriever.search_images("a red wall", own_tiny, count=9, options=SearchOptions(exact=True))
+    retriever.build_index(own_tiny)
+    found = retriever.search_images("a red wall", own_tiny, count=9)
+    assert (found.scored, found.exact, found.gap) == (48, True, 0.0)
+    np.testing.assert_allclose(
+        [one.score for one in found.results], [one.score for one in everything.results], atol=1e-4
+    )

@@ -24,6 +24,8 @@ CHUNK_SIZE = 128
 ENCODED_TOGETHER = 8
 """Images a forward pass of the backbone; the last ones are repeated to this number, so that their bits do not depend on
 where an earlier update was interrupted."""
+CHUNKS_AHEAD = 2
+"""Chunks that are encoded while another one is captioned, so that the encoders always have work."""
 _READ_AHEAD = 2 * CHUNK_SIZE
 
 
@@ -100,6 +102,8 @@ class Encoder:
 def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: Container[bytes]) -> Iterator[Chunk]:
     """Read and encode files in threads; while a chunk is captioned, the next ones are read and encoded.
 
+    Meanwhile the caller's thread computes with one thread of its own, since the encoders keep all cores busy.
+
     Args:
         folder: folder of the files.
         paths: files relative to the folder.
@@ -116,6 +120,7 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
         ThreadPoolExecutor(threads) as readers,
         ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as encoders,
     ):
+        torch.set_num_threads(1)  # captions are generated beside the encoders
         try:
             while True:
                 while len(reading) < _READ_AHEAD and (path := next(remaining, None)) is not None:
@@ -126,7 +131,7 @@ def encoded_chunks(folder: Path, paths: Sequence[str], encoder: Encoder, known: 
                     new = _new_contents(files, known, claimed)
                     parts = [new[start : start + ENCODED_TOGETHER] for start in range(0, len(new), ENCODED_TOGETHER)]
                     encoding.append((files, [encoders.submit(encoder, part) for part in parts], len(results)))
-                if len(encoding) > 1 or (encoding and not reading):
+                if len(encoding) > CHUNKS_AHEAD or (encoding and not reading):
                     files, futures, total = encoding.popleft()
                     parts_done = [future.result() for future in futures]
                     for part in parts_done:

@@ -9,6 +9,7 @@ from limner.data import collection as collections
 from limner.data.collection import ITEMS, Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.data.merging import Changes
+from limner.data.readers import import_collection
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.summary import summarise
 from limner.errors import CollectionError
@@ -173,3 +174,27 @@ def test_ids_are_known_by_hashes():
     rows = RowsById([ids[:3], [], ids[3:], ["item 5"]])
     assert rows.find(["item 199999", "absent", "item 5"]).tolist() == [199_999, -1, 200_000]
     assert RowsById([]).find(["item 5"]).tolist() == [-1]
+
+
+def jsonl(folder, rows):
+    lines = [f'{{"id": "{id}", "split": "train", "image": null, "lang": "en", "text": "{text}"}}' for id, text in rows]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    return folder / "a.jsonl"
+
+
+def test_a_source_of_any_size_is_read_in_parts(tmp_path):
+    source = jsonl(tmp_path, [(f"{row:05d}", f"{word} {row}") for row in range(3_000) for word in ("first", "second")])
+    whole = import_collection("jsonl", source, tmp_path / "whole")
+    gc.collect()
+    before = existing_items()
+    parts = import_collection("jsonl", source, tmp_path / "parts", budget=1 << 20)
+    assert existing_items() - before <= HELD
+    assert (parts.items, parts.sentences, parts.changes) == (whole.items, whole.sentences, whole.changes)
+    assert Collection.open(tmp_path / "parts").fingerprint() == Collection.open(tmp_path / "whole").fingerprint()
+
+
+def test_entries_of_an_item_that_are_far_apart_are_refused(tmp_path):
+    source = jsonl(tmp_path, [*((f"{row:05d}", "a dog") for row in range(1_500)), ("00003", "later")])
+    with pytest.raises(CollectionError, match=r"a\.jsonl:1501: the id '00003' occurs again, 1 MiB of other .*--memory"):
+        import_collection("jsonl", source, tmp_path / "c", budget=1 << 20)
+    assert not (tmp_path / "c").exists()

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from limner.data.collection import Collection, write_items
+from limner.data.collection import Collection
+from limner.data.collection_writer import CollectionWriter
 from limner.data.examples import Item
 from limner.data.merging import Changes
 from limner.data.readers.coco import read_coco, read_karpathy
@@ -16,7 +17,7 @@ from limner.data.readers.flickr import read_flickr
 from limner.data.readers.flickr30k_entities import read_flickr30k_entities
 from limner.data.readers.folder import read_audio_folder, read_image_folder
 from limner.data.readers.iapr import read_iapr
-from limner.data.readers.item_builder import ItemBuilder, ReaderResult
+from limner.data.readers.item_builder import READ_BUDGET, ItemBuilder, ReaderResult
 from limner.data.readers.labelled_texts import read_imdb, read_rt_polarity
 from limner.data.readers.media_files import with_copied_files, with_relative_paths, without_own_files
 from limner.data.readers.multi30k import read_multi30k
@@ -42,6 +43,8 @@ class Reader:
     """Function that adds the items of a source to a builder."""
     options: frozenset[str]
     """Names of the supported fields of `ReaderOptions`."""
+    streams: bool = False
+    """Whether the entries of an item follow each other in the source, so that it can be read in parts of any number."""
     modality: Modality = IMAGE
     """Modality of the files that the function passes as `image`; of a reader of images, videos are recognised by their
     suffix."""
@@ -79,11 +82,13 @@ READERS: dict[str, Reader] = {
         "one JSON object per sentence: id, split, image, lang, text, or text, label",
         read_jsonl,
         frozenset({"images", "split", "lang"}),
+        streams=True,
     ),
     "csv": Reader(
         "one row per sentence: id,split,image,lang,text, or text,label",
         read_csv,
         frozenset({"images", "split", "lang"}),
+        streams=True,
     ),
     "folder": Reader(
         "folder of images or videos, sentences in .txt files of the same names",
@@ -94,7 +99,7 @@ READERS: dict[str, Reader] = {
         "folder of audio files, sentences in .txt files of the same names",
         read_audio_folder,
         frozenset({"lang", "split"}),
-        AUDIO,
+        modality=AUDIO,
     ),
     "imdb": Reader("labelled texts: SPLIT/LABEL/*.txt or LABEL/*.txt", read_imdb, frozenset({"lang", "split"})),
     "rt-polarity": Reader(
@@ -158,6 +163,15 @@ def read_source(
         CollectionError: the kind is unknown, an option is not supported, or the source is missing, damaged,
             inconsistent or empty.
     """
+    builder = ItemBuilder(strict)
+    reader, source = _read(kind, source, options, builder)
+    result = builder.result()
+    _require_items(result.items, kind, source, result.tally)
+    return replace(result, items=_finished(result.items, reader, result.tally))
+
+
+def _read(kind: str, source: Path | str, options: ReaderOptions | None, builder: ItemBuilder) -> tuple[Reader, Path]:
+    """Check the arguments of `read_source` and read the source into a builder."""
     if kind not in READERS:
         raise CollectionError(
             f"'{kind}': unknown kind of source; expected one of {', '.join(READERS)}{did_you_mean(kind, READERS)}"
@@ -179,14 +193,16 @@ def read_source(
             raise CollectionError(f"{folder}: no such folder; name a folder that exists")
     if not source.exists():
         raise CollectionError(f"{source}: does not exist; name a folder or a file that exists")
-    builder = ItemBuilder(strict)
     reader.read(source, options, builder)
-    result = builder.result()
-    _require_items(result.items, kind, source, result.tally)
-    for item in result.items:
+    return reader, source
+
+
+def _finished(items: list[Item], reader: Reader, tally: Tally) -> list[Item]:
+    """Give items their modalities, and note the images that cannot be read."""
+    for item in items:
         if reason := missing_support(item.image or ""):
-            result.tally.note(f"images that cannot be read yet ({reason})", item.id)
-    return replace(result, items=[_with_modality(item, reader.modality) for item in result.items])
+            tally.note(f"images that cannot be read yet ({reason})", item.id)
+    return [_with_modality(item, reader.modality) for item in items]
 
 
 def _require_items(items: list[Item], kind: str, source: Path | str, tally: Tally) -> None:
@@ -211,6 +227,7 @@ def import_collection(
     *,
     strict: bool = False,
     copy: bool = False,
+    budget: int = READ_BUDGET,
     on_progress: Progress | None = None,
 ) -> ImportReport:
     """Import a source into a new or an existing collection; repeating an import changes nothing.
@@ -222,31 +239,69 @@ def import_collection(
         options: options of the reader.
         strict: whether an entry that would be skipped raises an error.
         copy: whether media files are copied into the collection instead of being referenced.
+        budget: memory in bytes of the items that are held while a source is read whose reader `streams`.
         on_progress: called with the numbers of copied files and of all files.
 
     Raises:
         CollectionError: see `read_source` and `write_items`; the collection is unchanged.
     """
-    target = Path(target)
-    result = read_source(kind, source, options, strict=strict)
-    if copy and not any(item.media_path for item in result.items):
-        raise CollectionError(f"{source}: has no files to copy; leave out --copy")
-    own = without_own_files(result.items, Path(source), target, result.tally)
-    if copy:
-        items, files = with_copied_files(own, result.tally, strict=strict)
-    else:
-        items, files = with_relative_paths(own, target), {}
-    _require_items(items, kind, source, result.tally)
-    changes = write_items(target, items, files=files, on_progress=on_progress)
-    sentences, tally = [sentence for item in items for sentence in item.sentences], result.tally
+    importer = _Importer(kind, Path(source), Path(target), copy=copy, strict=strict)
+    with CollectionWriter(importer.target) as writer:
+        importer.read(options or ReaderOptions(), writer, budget)
+        changes = writer.finish(importer.files, on_progress)
+    tally = importer.tally
     for name, count in Collection.open(target).splits().items():
         tally.note_few(name, count, "items")
+    counts = importer.counts
     return ImportReport(
-        target,
-        len(items),
-        len(sentences),
-        sum(len(item.regions) for item in items),
-        sum(len(sentence.phrases) for sentence in sentences),
+        importer.target,
+        counts["items"],
+        counts["sentences"],
+        counts["regions"],
+        counts["phrases"],
         changes,
         tally,
     )
+
+
+class _Importer:
+    """Reads a source in parts and adds them to a collection."""
+
+    def __init__(self, kind: str, source: Path, target: Path, *, copy: bool, strict: bool) -> None:
+        self.kind, self.source, self.target, self.copy, self.strict = kind, source, target, copy, strict
+        self.files: dict[str, Path] = {}
+        self.counts: Counter[str] = Counter()
+        self.tally = Tally()
+
+    def read(self, options: ReaderOptions, writer: CollectionWriter, budget: int) -> None:
+        """Read the source; its items are passed to the writer in parts if the reader permits it."""
+
+        def add(items: list[Item]) -> None:
+            self._add(_finished(items, READERS[self.kind], builder.tally), writer)
+
+        # The folder that all files have in common is known when all are read.
+        streams = self.kind in READERS and READERS[self.kind].streams and not self.copy
+        builder = ItemBuilder(self.strict, add if streams else None, budget)
+        self.tally = builder.tally
+        _read(self.kind, self.source, options, builder)
+        rest = builder.result().items
+        if not builder.passed:
+            _require_items(rest, self.kind, self.source, self.tally)
+        if self.copy and not any(item.image for item in rest):
+            raise CollectionError(f"{self.source}: has no files to copy; leave out --copy")
+        add(rest)
+        if not self.counts["items"]:
+            _require_items([], self.kind, self.source, self.tally)
+
+    def _add(self, items: list[Item], writer: CollectionWriter) -> None:
+        own = without_own_files(items, self.source, self.target, self.tally)
+        if self.copy:
+            items, self.files = with_copied_files(own, self.tally, strict=self.strict)
+        else:
+            items = with_relative_paths(own, self.target)
+        sentences = [sentence for item in items for sentence in item.sentences]
+        self.counts["items"] += len(items)
+        self.counts["sentences"] += len(sentences)
+        self.counts["regions"] += sum(len(item.regions) for item in items)
+        self.counts["phrases"] += sum(len(sentence.phrases) for sentence in sentences)
+        writer.add(items)

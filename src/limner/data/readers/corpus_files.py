@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import re
 import zlib
@@ -11,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError, system_reason
-from limner.files import decode_utf8, read_bytes
+from limner.files import decode_utf8, open_file, read_bytes
 from limner.files.structured import StructureError, parse_json
 from limner.media.modality import IMAGE, Modality, find_modality
 
@@ -87,6 +88,30 @@ def read_text(path: Path) -> str:
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a text file; only line feeds separate lines, because sentences contain other separators."""
     return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+
+
+def open_lines(path: Path, newline: str = "\n") -> Iterator[str]:
+    """Read the lines of a text file one by one, as `read_text` decodes it; with their ends.
+
+    Args:
+        path: file.
+        newline: what separates lines: a line feed, or any of the usual ends if it is empty.
+    """
+    found = False
+    try:
+        with (
+            open_file(path) as file,
+            gzip.open(file) if path.suffix == ".gz" else file as data,
+            io.TextIOWrapper(cast(BinaryIO, data), encoding="utf-8-sig", newline=newline) as text,
+        ):
+            for line in text:
+                found = found or bool(line.strip())
+                yield line
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+        read_text(path)  # raises the error that names the reason or the line
+        raise
+    if not found:
+        read_text(path)
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (any JSON value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,12 @@ from limner.data.examples import Item, Phrase, Region, Sentence
 from limner.data.readers.image_names import image_key, may_be_same_image
 from limner.data.tally import Tally
 from limner.errors import CollectionError
+from limner.storage.ids import IdSet
+
+READ_BUDGET = 256 << 20
+"""Default memory of the items that are held while a source is read, in bytes."""
+_ITEM_BYTES = 1200
+_SENTENCE_BYTES = 500
 
 
 class SourceLocation(NamedTuple):
@@ -57,10 +63,19 @@ class ItemBuilder:
 
     Args:
         strict: whether an entry that would be skipped raises an error.
+        sink: receives the collected items whenever they exceed the budget, and forgets them; entries of an item then
+            have to follow each other. None to collect all items for `result`.
+        budget: memory of the items in bytes.
     """
 
-    def __init__(self, strict: bool) -> None:
-        self._strict = strict
+    def __init__(
+        self, strict: bool, sink: Callable[[list[Item]], None] | None = None, budget: int = READ_BUDGET
+    ) -> None:
+        self._strict, self._sink, self._budget = strict, sink, budget
+        self._bytes = 0
+        self._passed_on = IdSet()
+        self.passed = 0
+        """How often items were passed on."""
         self._names: dict[str, tuple[str, SourceLocation]] = {}
         self._drafts: dict[str, _Draft] = {}
         self._available: dict[str, None] = {}
@@ -101,6 +116,14 @@ class ItemBuilder:
         path = None if image is None else str(image)
         known = self._drafts.get(id)
         if known is None:
+            if id in self._passed_on:
+                raise CollectionError(
+                    f"{location}: the id '{id}' occurs again, {self._budget >> 20:,} MiB of other items after it; put "
+                    "the entries of an item one after the other, or raise the memory (--memory)"
+                )
+            if self._sink is not None and self._bytes >= self._budget:
+                self._pass_on(self._sink)
+            self._bytes += _ITEM_BYTES
             self._drafts[id] = _Draft(location, split, path, label, {}, {})
             return
         for name, before, value in (
@@ -143,6 +166,7 @@ class ItemBuilder:
             if sentence in sentences:
                 self.tally.note("sentences that repeat another one of their item and group", f"{id}: {stripped}")
             sentences[sentence] = None
+            self._bytes += _SENTENCE_BYTES + 2 * len(stripped)
 
     def add_region(self, id: str, region: Region) -> None:
         """Add a region to an item that was added before; the types of equal regions are united."""
@@ -178,18 +202,35 @@ class ItemBuilder:
         self._available |= {str(path): None for path in paths}
 
     def __contains__(self, id: str) -> bool:
+        return id in self._drafts or id in self._passed_on
+
+    def holds(self, id: str) -> bool:
+        """Whether an item was added and not yet passed on."""
         return id in self._drafts
+
+    def _pass_on(self, sink: Callable[[list[Item]], None]) -> None:
+        """Give the collected items away and keep only hashes of their ids."""
+        items = self._items()
+        for item in items:
+            self._passed_on.add(item.id)
+        self._drafts, self._bytes = {}, 0
+        self.passed += 1
+        sink(items)
 
     def result(self) -> ReaderResult:
         """Items in the order in which they were added, and the counts of skipped and odd entries."""
-        for id, draft in self._drafts.items():
-            if not (draft.sentences or draft.regions or draft.label):
-                self.tally.note("items without sentences", id)
+        items = self._items()
         used = {draft.image for draft in self._drafts.values()}
         for path in self._available:
             if path not in used:
                 self.tally.note("files that no item of the source uses", path)
-        items = [
+        return ReaderResult(items, self.tally)
+
+    def _items(self) -> list[Item]:
+        for id, draft in self._drafts.items():
+            if not (draft.sentences or draft.regions or draft.label):
+                self.tally.note("items without sentences", id)
+        return [
             Item(
                 id,
                 draft.split,
@@ -200,4 +241,3 @@ class ItemBuilder:
             )
             for id, draft in self._drafts.items()
         ]
-        return ReaderResult(items, self.tally)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 from limner.bounds import Group, bounds_of
-from limner.data.readers.corpus_files import ReaderOptions, assign_split, parse_json_line, read_lines, read_text
+from limner.data.readers.corpus_files import ReaderOptions, assign_split, open_lines, parse_json_line
 from limner.data.readers.item_builder import ItemBuilder, SourceLocation
 from limner.errors import CollectionError
 from limner.files import is_file
@@ -43,9 +44,14 @@ def read_csv(source: Path, options: ReaderOptions, builder: ItemBuilder) -> None
     Raises:
         CollectionError: the file is malformed or columns are missing.
     """
-    text = read_text(source)
-    delimiter = _delimiter(source, text)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    with closing(open_lines(source, newline="")) as lines:
+        _read_csv_lines(source, lines, options, builder)
+
+
+def _read_csv_lines(source: Path, lines: Iterator[str], options: ReaderOptions, builder: ItemBuilder) -> None:
+    first = next(lines, "")
+    delimiter = _delimiter(source, first)
+    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header = [name.strip() for name in next(reader)]
     _check_columns(header, SourceLocation(source, 1), options)
 
@@ -77,18 +83,18 @@ def read_jsonl(source: Path, options: ReaderOptions, builder: ItemBuilder) -> No
     Raises:
         CollectionError: a line is malformed or keys are missing.
     """
+    with closing(open_lines(source)) as lines:
+        rows = (
+            (location, _parse_object(line, location, options))
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+            for location in [SourceLocation(source, number)]
+        )
+        _add_rows(rows, options.images or source.parent, options, builder)
 
-    def rows() -> Iterable[Row]:
-        for number, line in enumerate(read_lines(source), start=1):
-            if line.strip():
-                yield SourceLocation(source, number), _parse_object(line, SourceLocation(source, number), options)
 
-    _add_rows(rows(), options.images or source.parent, options, builder)
-
-
-def _delimiter(source: Path, text: str) -> str:
+def _delimiter(source: Path, header: str) -> str:
     """Separator of the columns; many spreadsheet programs save CSV with semicolons."""
-    header = text.partition("\n")[0]
     if source.suffix == ".tsv":
         return "\t"
     return ";" if ";" in header and "," not in header else ","
@@ -130,8 +136,13 @@ def _add_rows(rows: Iterable[Row], folder: Path, options: ReaderOptions, builder
     counts: Counter[tuple[str, str]] = Counter()
     missing: set[str] = set()
     unknown: set[str] = set()
+    passed = builder.passed
     for number, (location, row) in enumerate(rows, start=1):
         unknown |= row.keys() - {*COLUMNS}
+        if passed != builder.passed:
+            passed = builder.passed
+            missing.clear()
+            counts = Counter({key: count for key, count in counts.items() if builder.holds(key[0])})
         labelled = "image" not in row
         name, text = row.get("image", "").strip(), row["text"]
         lang = row.get("lang", "").strip() or options.lang or ("en" if labelled else "")

@@ -42,6 +42,7 @@ from limner.runs.records import read_log
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.training.context import TrainProgress
 from measuring import CPU, median_time, product_rate, random_jpegs, real_data, report
+from memory import memory
 from recurrent import cells, soft_attention
 from runtime import runtime
 from scst import self_critical
@@ -403,6 +404,7 @@ BENCHMARKS = {
     "features": features,
     "backbone": lambda: built_in_backbone(random_jpegs),
     "kmeans": kmeans,
+    "memory": memory,
     "training": training,
     "cells": cells,
     "soft_attention": soft_attention,

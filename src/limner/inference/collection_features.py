@@ -83,4 +83,4 @@ def mean_training_features(model: TrainedModel, collection: Collection, features
         CollectionError: the collection has no such split.
     """
     items = collection.items(model.recipe.data.train)
-    return mean_features(features, [item for item in items if item.media_path is not None and features.covers(item)])
+    return mean_features(features, items.select(lambda item: item.media_path is not None and features.covers(item)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from limner.data.dataset import Examples
 from limner.data.examples import Item
+from limner.data.stored_items import StoredItems
 from limner.errors import CollectionError, SettingsError, counted
 from limner.features.encoders.base import Backbone
 from limner.features.store import FeatureStore
@@ -218,7 +220,7 @@ class Retriever:
         on_progress: Progress | None,
     ) -> ImageSearch:
         """Rank the images by the scores of all of them."""
-        items = [item for item in _with_features(collection, split, features) if item.media_path is not None]
+        items = _with_features(collection, split, features, of_media=True)
         if not items:
             raise CollectionError(
                 f"{collection.path}: no image with features to search; name another split, or run 'limner features'"
@@ -283,7 +285,7 @@ class Retriever:
         items = _with_features(collection, split, features)
         lang = self.model.recipe.data.lang
         examples = Examples(items, self.model.target, features)
-        others = [item for item in items if item.media_path is not None][:MARGINAL_IMAGES]
+        others = list(islice((item for item in items if item.media_path is not None), MARGINAL_IMAGES))
         if not len(examples) or not others:
             raise CollectionError(
                 f"{collection.path}: no sentence in '{lang}' to search, or no image with features for the marginal"
@@ -337,14 +339,29 @@ def _path(item: Item, collection: Collection) -> str | None:
     return None if item.media_path is None else str(collection.media_file(item))
 
 
-def _with_features(collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:
-    """Return the items of a split whose features are stored, or that need none; the others are counted in the log."""
-    items = collection.items(split)
-    complete = [item for item in items if features.covers(item)]
-    if len(complete) < len(items):
+def _with_features(
+    collection: Collection, split: str | None, features: FeatureStore, *, of_media: bool = False
+) -> StoredItems:
+    """Return the items of a split whose features are stored, or that need none; the others are counted in the log.
+
+    Args:
+        collection: collection of the items.
+        split: split of the items; None for all.
+        features: features of the collection.
+        of_media: whether items without an image or audio file are left out as well.
+    """
+    without = 0
+
+    def is_searched(item: Item) -> bool:
+        nonlocal without
+        without += not (covered := features.covers(item))
+        return covered and (item.media_path is not None or not of_media)
+
+    items = collection.items(split).select(is_searched)
+    if without:
         logger.warning(
             "%s: %s left out of the search; run 'limner features'",
             collection.path,
-            counted(len(items) - len(complete), "item without features is", "items without features are"),
+            counted(without, "item without features is", "items without features are"),
         )
-    return complete
+    return items

@@ -153,6 +153,6 @@ def sample_items(collection: Collection, split: str, features: FeatureStore, cou
     """Draw at most `count` items with features from a split; none if there is no such split."""
     if split not in collection.splits():
         return []
-    items = [item for item in collection.items(split) if item.media_path is not None and features.covers(item)]
+    items = collection.items(split).select(lambda item: item.media_path is not None and features.covers(item))
     order = np.random.default_rng(seed).permutation(len(items))[:count]
     return [items[row] for row in sorted(order)]

@@ -8,7 +8,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,7 +90,7 @@ def read_lines(path: Path) -> list[str]:
     return [line.rstrip("\r") for line in read_text(path).removesuffix("\n").split("\n")]
 
 
-def open_lines(path: Path, newline: str = "\n") -> Iterator[str]:
+def open_lines(path: Path, newline: str = "\n") -> Generator[str, None, None]:
     """Read the lines of a text file one by one, as `read_text` decodes it; with their ends.
 
     Args:

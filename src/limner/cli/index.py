@@ -45,6 +45,14 @@ VerifyOption = Annotated[
 RebuildOption = Annotated[
     bool, typer.Option("--rebuild", help="Replace the index, such as one of another model or a damaged one.")
 ]
+RetrieverOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--retriever",
+        metavar="RUN",
+        help="Of a collection: two-tower model whose nearest images are the candidates of a search.",
+    ),
+]
 WatchOption = Annotated[
     bool, typer.Option("--watch", help="Go on after the update, and update again whenever images change.")
 ]
@@ -61,6 +69,7 @@ def index(
     split: Annotated[
         str | None, typer.Option("--split", help="Of a collection: split to index; default: all splits.")
     ] = None,
+    retriever: RetrieverOption = None,
     index: IndexOption = None,
     recursive: RecursiveOption = True,
     verify: VerifyOption = False,
@@ -84,9 +93,13 @@ def index(
         folder_only = {"--lang": lang, "--no-recursive": not recursive, "--verify": verify, "--watch": watch}
         folder_only |= {"--backbone": backbone, "--batch-size": batch_size != CAPTIONED_TOGETHER}
         refuse(folder_only, f"{folder} is a collection, whose features are stored; leave it out")
-        index_collection(folder, require_one_model(model, "index"), split, index, rebuild, device, as_json)
+        run = require_one_model(model, "index")
+        index_collection(folder, run, split, index, rebuild, device, as_json, retriever)
         return
-    refuse({"--split": split}, f"has an effect only on a collection, which {folder} is not; leave it out")
+    refuse(
+        {"--split": split, "--retriever": retriever},
+        f"has an effect only on a collection, which {folder} is not; leave it out",
+    )
     from limner.folders.index import FolderIndex
 
     run = model_or_pretrained(model, lang, "index")

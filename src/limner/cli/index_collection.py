@@ -17,19 +17,30 @@ def is_collection(folder: Path) -> bool:
 
 
 def index_collection(
-    collection: Path, run: Path, split: str | None, place: Path | None, rebuild: bool, device: str, as_json: bool
+    collection: Path,
+    run: Path,
+    split: str | None,
+    place: Path | None,
+    rebuild: bool,
+    device: str,
+    as_json: bool,
+    retriever: Path | None = None,
 ) -> None:
     """Build the index of a collection for a model, and print what was done."""
     from limner.data.collection import Collection
     from limner.inference.retriever import Retriever
+    from limner.runs.trained_model import load_trained_model
 
-    check_runs([run], device)
+    check_runs([run, *([] if retriever is None else [retriever])], device)
     opened = Collection.open(collection)
     opened.require_split(split)
     with activity("loading the model"):
-        retriever = Retriever.load(run, device=device, encode_images=False)
+        searcher = Retriever.load(run, device=device, encode_images=False)
+        two_tower = None if retriever is None else load_trained_model(retriever, device)
     with progress_bar("indexing") as bar:
-        built = retriever.build_index(opened, split=split, path=place, rebuild=rebuild, on_progress=bar)
+        built = searcher.build_index(
+            opened, split=split, path=place, retriever=two_tower, rebuild=rebuild, on_progress=bar
+        )
     if as_json:
         print_json({**built._asdict(), "path": str(built.path)})
         return

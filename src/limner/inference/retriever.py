@@ -27,7 +27,8 @@ from limner.media.image import ImageInput
 from limner.models.protocols import JointSpaceModel
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
-from limner.retrieval.index.protocol import SearchOptions
+from limner.retrieval.index.embeddings import embeddings_of, require_retriever
+from limner.retrieval.index.protocol import Query, SearchOptions
 from limner.retrieval.index.record import CollectionIndexRecord, index_path
 from limner.retrieval.index.stored import IndexSource, OpenIndex, build_index, open_index
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
@@ -121,6 +122,7 @@ class Retriever:
         *,
         split: str | None = None,
         path: Path | None = None,
+        retriever: TrainedModel | None = None,
         rebuild: bool = False,
         on_progress: Progress | None = None,
     ) -> BuiltIndex:
@@ -130,19 +132,28 @@ class Retriever:
             collection: images and their features.
             split: split to index; None for all.
             path: folder of the index; None for `indexes` in the collection, by the name of the run.
+            retriever: two-tower model whose nearest images are the candidates; None for the kind of the model, its own
+                vectors for a two-tower model.
             rebuild: replace an index of another model, or a damaged one.
             on_progress: called with the number of images done and their total.
 
         Raises:
-            SettingsError: the model supports no index.
-            FeatureError: the collection lacks the features that the model was trained on.
+            SettingsError: the model supports no index, or `retriever` is no two-tower model.
+            FeatureError: the collection lacks the features that a model was trained on.
             SearchIndexError: there is an index of another model, or a damaged one, and `rebuild` is false.
         """
         place = path or self._index_path(collection, split)
         if place is None:
             raise SettingsError("the model was not loaded from a run: name the folder of the index")
         source = IndexSource(self.model, collection.path, split, self._open(collection))
-        record, is_new = build_index(place, source, collection.items(split), rebuild=rebuild, on_progress=on_progress)
+        kind = None
+        if retriever is None and isinstance(self.model.model, JointSpaceModel):
+            retriever = self.model
+        if retriever is not None:
+            require_retriever(retriever)
+            kind = embeddings_of(retriever, open_features(retriever, collection))
+        items = collection.items(split)
+        record, is_new = build_index(place, source, items, kind=kind, rebuild=rebuild, on_progress=on_progress)
         return BuiltIndex(place, record.kind, record.images, is_new)
 
     def search_images(
@@ -193,7 +204,7 @@ class Retriever:
             candidates = [items[position] for position in opened.positions[rows].tolist()]
             return pair_log_probs(self.model.model, [tokens], candidates, features)[0].double().numpy()
 
-        found = opened.search(tokens, count, options, exact_scores)
+        found = opened.search(Query(sentence, tokens, exact_scores), count, options)
         chosen = [items[position] for position in opened.positions[found.rows].tolist()]
         results = self._results(chosen, found.scores.tolist(), collection)
         return ImageSearch(results, opened.record.kind, opened.record.images, found.scored, found.exact, found.gap)

@@ -20,10 +20,10 @@ from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, nearest
 from limner.retrieval.index.expansions import ImageCodes
 from limner.retrieval.index.protocol import (
     CANDIDATES,
-    ExactScores,
     Found,
     IndexedImages,
     IndexKind,
+    Query,
     SearchOptions,
     ranked_candidates,
 )
@@ -96,10 +96,10 @@ class ExpansionIndex:
     def __len__(self) -> int:
         return len(self._codes)
 
-    def search(self, tokens: Sequence[int], count: int, options: SearchOptions, exact_scores: ExactScores) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
         """Score the images with the highest estimates, 200 by default; see `ImageIndex`."""
         limit = max(count, options.max_scored or CANDIDATES)
-        return ranked_candidates(self.candidates(tokens, limit), count, len(self), exact_scores)
+        return ranked_candidates(self.candidates(query.tokens, limit), count, len(self), query.exact_scores)
 
     def candidates(self, tokens: Sequence[int], count: int) -> NDArray[np.int64]:
         """Return the rows of the highest estimates, in ascending order."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from limner.errors import SettingsError
+from limner.retrieval.index.embeddings import embeddings_of
 from limner.retrieval.index.estimated import EXPANSIONS
 from limner.retrieval.index.protocol import IndexKind
 from limner.retrieval.index.tangents import TANGENTS
 from limner.runs.trained_model import TrainedModel
 
-KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS)
-"""All kinds; a model gets the first that supports it."""
+KINDS: tuple[IndexKind, ...] = (TANGENTS, EXPANSIONS, embeddings_of(None, None))
+"""All kinds; a model gets the first that supports it, and the last only with a two-tower model."""
 
 
 def kind_for(model: TrainedModel) -> IndexKind:
@@ -18,7 +19,7 @@ def kind_for(model: TrainedModel) -> IndexKind:
     Raises:
         SettingsError: no kind supports the model.
     """
-    for kind in KINDS:
+    for kind in KINDS[:-1]:
         if kind.supports(model.model):
             return kind
     raise SettingsError(

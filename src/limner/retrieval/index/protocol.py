@@ -34,6 +34,16 @@ class SearchOptions(NamedTuple):
     """Natural logarithm by which an image that is left out may be better than the last result."""
 
 
+class Query(NamedTuple):
+    """A sentence to search for."""
+
+    text: str
+    tokens: Sequence[int]
+    """Token ids of the model, without special tokens."""
+    exact_scores: ExactScores
+    """Scores of rows of the index by the model, for an index that cannot compute them."""
+
+
 class Found(NamedTuple):
     """Best images of an index for a sentence."""
 
@@ -55,14 +65,13 @@ class ImageIndex(Protocol):
         """Return the number of images."""
         ...
 
-    def search(self, tokens: Sequence[int], count: int, options: SearchOptions, exact_scores: ExactScores) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
         """Find the best images for a sentence.
 
         Args:
-            tokens: token ids of the sentence, without special tokens.
+            query: the sentence.
             count: number of results.
             options: limits of the search.
-            exact_scores: scores of rows, for an index that cannot compute them.
         """
         ...
 

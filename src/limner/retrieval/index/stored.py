@@ -17,7 +17,7 @@ from limner.features.store import FeatureStore
 from limner.files import locked, sync
 from limner.progress import Progress
 from limner.retrieval.index.kinds import KINDS, kind_for
-from limner.retrieval.index.protocol import ExactScores, Found, ImageIndex, IndexedImages, SearchOptions
+from limner.retrieval.index.protocol import Found, ImageIndex, IndexedImages, IndexKind, Query, SearchOptions
 from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest, file_checksum
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import TrainedModel
@@ -45,9 +45,9 @@ class OpenIndex(NamedTuple):
     positions: NDArray[np.int64]
     """Position of the item of each row among the items of the split."""
 
-    def search(self, tokens: Sequence[int], count: int, options: SearchOptions, exact_scores: ExactScores) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
         """Find the best images for a sentence; see `ImageIndex`."""
-        return self.searcher.search(tokens, min(count, self.record.images), options, exact_scores)
+        return self.searcher.search(query, min(count, self.record.images), options)
 
     def require_features(self, place: Path, source: IndexSource) -> None:
         """Check that the features are still those that the index was made of; SearchIndexError if they are not."""
@@ -59,6 +59,7 @@ def build_index(
     source: IndexSource,
     items: Sequence[Item],
     *,
+    kind: IndexKind | None = None,
     rebuild: bool = False,
     on_progress: Progress | None = None,
 ) -> tuple[CollectionIndexRecord, bool]:
@@ -70,6 +71,7 @@ def build_index(
         place: folder of the index.
         source: model and features.
         items: items of the split in stored order; those without an image or features are left out.
+        kind: kind of the index; None for that of the model.
         rebuild: whether any index in the folder is replaced.
         on_progress: called with the number of images done and their total.
 
@@ -82,11 +84,11 @@ def build_index(
             writes to it.
         WriteError: the folder cannot be written; an index that was there is unchanged.
     """
-    kind = kind_for(source.model)
+    kind = kind or kind_for(source.model)
     if _is_index(place) and not rebuild:
         record = CollectionIndexRecord.load(place)
         _require_model(place, record, source)
-        if record.features_digest == features_digest(source.features):
+        if record.kind == kind.name and record.features_digest == features_digest(source.features):
             record.require_files(place)
             return record, False
     positions = [row for row, item in enumerate(items) if item.media_path is not None and source.features.covers(item)]

@@ -7,7 +7,6 @@ of the rest exceeds the last result: these are the best images, by proof.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from limner.models.protocols import AffineImageModel, Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.cells import blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.concave import ConcaveScore, Floats
-from limner.retrieval.index.protocol import ExactScores, Found, IndexedImages, IndexKind, SearchOptions
+from limner.retrieval.index.protocol import Found, IndexedImages, IndexKind, Query, SearchOptions
 from limner.runs.trained_model import TrainedModel
 from limner.storage.tensors import read_tensors, save_tensors
 
@@ -102,9 +101,9 @@ class TangentIndex:
     def __len__(self) -> int:
         return len(self._terms)
 
-    def search(self, tokens: Sequence[int], count: int, options: SearchOptions, exact_scores: ExactScores) -> Found:
+    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
         """Find the best images, and score as few others as their bounds allow; see `ImageIndex`."""
-        score = ConcaveScore.of(self._model, tokens)
+        score = ConcaveScore.of(self._model, query.tokens)
         bounds = self._bounds(score)
         order = np.argsort(-bounds, kind="stable")
         scores = np.full(len(self), -np.inf)

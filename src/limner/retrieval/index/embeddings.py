@@ -1,0 +1,171 @@
+"""Candidates by the nearest neighbours of a sentence in a joint space, and their exact scores: the kind `embeddings`.
+
+The index holds the image vectors of a two-tower model in a Lance table, with the vector index of Lance (IVF_PQ) where
+there are many, and a copy of that model. The nearest images of the vector of a sentence are scored by the model of the
+index. Nothing is proven.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from limner.data.dataset import FeatureSource
+from limner.data.examples import Example, collate
+from limner.errors import SearchIndexError, SettingsError
+from limner.models.protocols import JointSpaceModel, Model, device_of
+from limner.progress import Progress
+from limner.retrieval.index.protocol import (
+    CANDIDATES,
+    Found,
+    IndexedImages,
+    IndexKind,
+    Query,
+    SearchOptions,
+    ranked_candidates,
+)
+from limner.retrieval.index.record import REBUILD
+from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model
+from limner.storage.lance_tables import damage_as, open_table
+
+NAME = "embeddings"
+VECTORS = "vectors.lance"
+"""Table of an index: `row` and `vector`."""
+RETRIEVER = "retriever"
+"""Folder of an index with the two-tower model."""
+RUN_FILES = ("config.json", "tokenizer.json", WEIGHTS)
+COMPARED = 20_000
+"""Number of images up to which all vectors are compared; larger tables get the vector index of Lance."""
+VALUES_PER_CODE = 8
+"""Number of values of a vector that one byte of its product quantisation stands for."""
+PROBED_SHARE = 0.1
+"""Share of the partitions that a search reads."""
+REFINED = 4
+"""Number of vectors, relative to the candidates, whose distances are computed from the vectors themselves."""
+
+
+def embeddings_of(retriever: TrainedModel | None, features: FeatureSource | None) -> IndexKind:
+    """Return the kind of index with the vectors of a two-tower model.
+
+    Args:
+        retriever: two-tower model that was loaded from a folder; None for an index that exists.
+        features: features that it reads.
+    """
+
+    def build(
+        folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None
+    ) -> NDArray[np.int64]:
+        assert retriever is not None and features is not None, "an index is built with a two-tower model"
+        return _build(folder, retriever, images._replace(features=features), on_progress)
+
+    return IndexKind(NAME, _supports, build, EmbeddingIndex.open)
+
+
+def require_retriever(retriever: TrainedModel) -> None:
+    """Check that a model embeds sentences and images in one space.
+
+    Raises:
+        SettingsError: it does not, or it was not loaded from a folder.
+    """
+    if not isinstance(retriever.model, JointSpaceModel):
+        raise SettingsError(
+            f"retriever: expected a model that embeds images and sentences, such as 'two_tower', got "
+            f"'{retriever.recipe.model.name}'; train one with the recipe retrieval/flickr8k-two-tower"
+        )
+    if retriever.folder is None:
+        raise SettingsError("retriever: expected a model that was loaded from its run directory")
+
+
+def _supports(model: Model) -> bool:
+    """Whether the images of a model can be ranked: any model that uses images."""
+    return model.uses_image
+
+
+def _build(
+    folder: Path, retriever: TrainedModel, images: IndexedImages, on_progress: Progress | None
+) -> NDArray[np.int64]:
+    """Write the vectors of all images, their index and a copy of the model; return the image of each row."""
+    import lance
+
+    assert retriever.folder is not None
+    (folder / RETRIEVER).mkdir()
+    for name in RUN_FILES:
+        shutil.copyfile(retriever.folder / name, folder / RETRIEVER / name)
+    batches = _vector_batches(retriever, images, on_progress)
+    first = next(batches)
+    reader = pa.RecordBatchReader.from_batches(first.schema, _chain(first, batches))
+    with damage_as(lambda reason: SearchIndexError(f"{folder}: the vectors cannot be written ({reason})")):
+        table = lance.write_dataset(reader, str(folder / VECTORS))
+        count = len(images.items)
+        if count > COMPARED:
+            size = first.schema.field("vector").type.list_size
+            codes = max(1, size // VALUES_PER_CODE)
+            table.create_index(
+                "vector", "IVF_PQ", metric="cosine", num_partitions=round(count**0.5), num_sub_vectors=codes
+            )
+    return np.arange(len(images.items))
+
+
+def _chain(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others
+
+
+def _vector_batches(
+    retriever: TrainedModel, images: IndexedImages, on_progress: Progress | None
+) -> Iterator[pa.RecordBatch]:
+    """Compute the vectors of the images batch by batch."""
+    network, begin = retriever.model, 0
+    assert isinstance(network, JointSpaceModel)
+    for image in images.batches(on_progress):
+        with torch.inference_mode():
+            vectors = network.image_vector(image.to(device_of(retriever.model))).cpu().numpy()
+        values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), vectors.shape[1])
+        rows = pa.array(np.arange(begin, begin + len(vectors)), pa.int64())
+        yield pa.record_batch({"row": rows, "vector": values})
+        begin += len(vectors)
+
+
+class EmbeddingIndex:
+    """Open index of image vectors."""
+
+    def __init__(self, retriever: TrainedModel, table: Any, place: Path) -> None:  # noqa: ANN401  (Lance has no types)
+        self._retriever, self._table, self._place = retriever, table, place
+        self._count: int = table.count_rows()
+
+    @classmethod
+    def open(cls, folder: Path, model: TrainedModel) -> EmbeddingIndex:
+        """Open the files of an index."""
+        retriever = load_trained_model(folder / RETRIEVER, str(device_of(model.model)))
+        with damage_as(lambda reason: SearchIndexError(f"{folder}: damaged vectors ({reason}); {REBUILD}")):
+            return cls(retriever, open_table(folder / VECTORS), folder)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def search(self, query: Query, count: int, options: SearchOptions) -> Found:
+        """Score the nearest images, 200 by default; see `ImageIndex`."""
+        limit = min(len(self), max(count, options.max_scored or CANDIDATES))
+        rows = np.arange(len(self)) if limit == len(self) else self.candidates(query.text, limit)
+        return ranked_candidates(rows, count, len(self), query.exact_scores)
+
+    def candidates(self, sentence: str, count: int) -> NDArray[np.int64]:
+        """Return the rows of the images nearest to a sentence, in ascending order."""
+        network = self._retriever.model
+        assert isinstance(network, JointSpaceModel)
+        batch = collate([Example("", self._retriever.tokenizer.encode(sentence))]).to(device_of(network))
+        with torch.inference_mode():
+            vector = network.sentence_vector(batch)[0].cpu().numpy()
+        nearest = {"column": "vector", "q": vector, "k": count, "metric": "cosine"}
+        if len(self) > COMPARED:
+            nearest |= {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINED}
+        with damage_as(lambda reason: SearchIndexError(f"{self._place}: damaged vectors ({reason}); {REBUILD}")):
+            found = self._table.to_table(columns=["row"], nearest=nearest)
+        return np.sort(found["row"].to_numpy())

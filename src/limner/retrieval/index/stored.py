@@ -85,12 +85,8 @@ def build_index(
         WriteError: the folder cannot be written; an index that was there is unchanged.
     """
     kind = kind or kind_for(source.model)
-    if _is_index(place) and not rebuild:
-        record = CollectionIndexRecord.load(place)
-        _require_model(place, record, source)
-        if record.kind == kind.name and record.features_digest == features_digest(source.features):
-            record.require_files(place)
-            return record, False
+    if _is_index(place) and not rebuild and (record := _up_to_date(place, kind, source)) is not None:
+        return record, False
     positions = [row for row, item in enumerate(items) if item.media_path is not None and source.features.covers(item)]
     if not positions:
         raise SearchIndexError(
@@ -116,6 +112,20 @@ def build_index(
             f"{place}: cannot be written ({system_reason(error)}); free disk space, or name another place with --index"
         ) from None
     return record, True
+
+
+def _up_to_date(place: Path, kind: IndexKind, source: IndexSource) -> CollectionIndexRecord | None:
+    """Return the record of an index if it is of this kind and made of these features, else None.
+
+    Raises:
+        SearchIndexError: there is an index of another model, or a damaged one.
+    """
+    record = CollectionIndexRecord.load(place)
+    _require_model(place, record, source)
+    if record.kind != kind.name or record.features_digest != features_digest(source.features):
+        return None
+    record.require_files(place)
+    return record
 
 
 def _is_index(place: Path) -> bool:

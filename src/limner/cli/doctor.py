@@ -31,6 +31,7 @@ PURPOSES = {
     "serve": "the service: limner serve",
     "export": "models as ONNX graphs: limner export",
     "runtime": "exported models, which need no torch",
+    "scale": "work on several machines: --ray",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
 }
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,16 +22,23 @@ from limner.bounds import (
 )
 from limner.cli.app import DATA, app
 from limner.cli.next_steps import after_features, features_command
-from limner.cli.options import DeviceOption, ExtractionBatchSizeOption, ForceOption, JsonOption, Number, given
+from limner.cli.options import (
+    DeviceOption,
+    ExtractionBatchSizeOption,
+    ForceOption,
+    JsonOption,
+    Number,
+    RayOption,
+    given,
+)
 from limner.cli.terminal import echo, err, print_json, print_next, progress_bar, progress_bars
 from limner.errors import SettingsError
 from limner.storage.outputs import claim_file, require_saved, save_output
 
 if TYPE_CHECKING:
-    from limner.features.encoders.base import Backbone
+    from limner.data.collection import Collection
+    from limner.features.backbone_choice import BackboneChoice
     from limner.features.extract import Extraction
-
-logger = logging.getLogger(__name__)
 
 # Arguments and options of features.
 EncodedArgument = Annotated[Path, typer.Argument(help="Collection whose images, videos or audio files are encoded.")]
@@ -167,6 +173,7 @@ def features(
     precision: PrecisionOption = "auto",
     device: DeviceOption = "cpu",
     strict: StrictOption = False,
+    ray: RayOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute and store the features of every image or video; an interrupted command continues where it stopped.
@@ -174,39 +181,36 @@ def features(
     Example: `limner features collections/flickr8k --backbone efficientnet-lite2 --name lite2`
     """
     from limner.data.collection import Collection
-    from limner.features.encoders.load import load_backbone, load_clip_backbone
-    from limner.features.extract import extract, has_videos
+    from limner.features.backbone_choice import BackboneChoice
 
     opened = Collection.open(collection)
-    if boxes is None and regions is not None:
-        raise SettingsError(f"--regions {regions}: needs --boxes; name the file of boxes, or leave --regions out")
     options = {"layer": layer, "size": size, "resize": resize, "views": views, "precision": precision, "device": device}
-    sampling = given(count=frames, every=every)
-    if sampling and not has_videos(opened, split):
-        logger.warning("--frames, --every: there are images only, and an image is a video of one frame")
-    if sampling or has_videos(opened, split):
-        if boxes is not None:
-            raise SettingsError("--boxes: regions of videos cannot be encoded; leave it out")
-        encoder: Backbone = load_clip_backbone(backbone, kind, sampling, **options)
-    else:
-        encoder = load_backbone(backbone, kind=kind, **options)
-    if boxes is not None:
-        from limner.features.regions import with_regions
-
-        encoder = with_regions(encoder, opened, boxes, strict=strict, **given(count=regions))
-    media = encoder.modality.plural
-    with progress_bars() as bars:
-        done = extract(
-            opened,
-            encoder,
-            name=name,
-            splits=split,
-            batch_size=batch_size,
-            strict=strict,
-            on_progress=partial(bars, f"encoding {media}"),
-            on_verified=partial(bars, "verifying stored features"),
-        )
+    choice = BackboneChoice(backbone, kind, options, given(count=frames, every=every), boxes, regions)
+    extraction = {"name": name, "splits": split, "batch_size": batch_size, "strict": strict}
+    done, media = _extract(opened, choice, extraction, ray)
     _print(done, media, after_features(opened, [table.spec for table in done.tables]), as_json)
+
+
+def _extract(
+    collection: Collection, choice: BackboneChoice, options: dict[str, Any], ray: str | None
+) -> tuple[Extraction, str]:
+    """Compute the features on this machine or on a cluster; return the result, and what the items are called."""
+    from limner.features.extract import extract
+
+    with progress_bars() as bars:
+        verified = partial(bars, "verifying stored features")
+        if ray is not None:
+            from limner.distributed.features import ExtractionOptions, extract_distributed
+            from limner.media.modality import MODALITIES
+
+            encoding = partial(bars, "encoding")
+            on_cluster = ExtractionOptions(**options)
+            done = extract_distributed(collection, choice, ray, on_cluster, on_progress=encoding, on_verified=verified)
+            return done, MODALITIES[done.tables[0].spec.modality].plural
+        backbone = choice.load(collection, options["splits"], strict=options["strict"])
+        media = backbone.modality.plural
+        encoding = partial(bars, f"encoding {media}")
+        return extract(collection, backbone, **options, on_progress=encoding, on_verified=verified), media
 
 
 def _print(done: Extraction, media: str, next_command: str, as_json: bool) -> None:

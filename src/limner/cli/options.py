@@ -106,6 +106,15 @@ BackboneOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="Device to compute on: cpu, cuda or cuda:N.")]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Compute on a Ray cluster: local starts one on this machine, auto finds the one that it belongs to, or "
+        "HOST:PORT. The machines share the folders that are named. Needs the extra 'scale'.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 EvaluatedSplitOption = Annotated[
     str | None, typer.Option("--split", help="Split to evaluate; default: the recipe's test split.")

@@ -59,12 +59,13 @@ class Collection:
         self._budget = budget
 
     @classmethod
-    def open(cls, path: Path | str, *, budget: int = ITEMS_BUDGET) -> Collection:
+    def open(cls, path: Path | str, *, budget: int = ITEMS_BUDGET, version: int | None = None) -> Collection:
         """Open the collection at `path`.
 
         Args:
             path: folder of the collection.
             budget: memory for items in bytes, see `items`.
+            version: version of the items table; default: the newest.
 
         Raises:
             CollectionError: the folder is not a collection, or its items table is damaged.
@@ -75,6 +76,8 @@ class Collection:
             raise CollectionError(f"{path}: this folder {state}; create a collection with 'limner import'")
         with damage_as(lambda reason: _damaged_table(path, reason)):
             dataset = open_table(path / ITEMS)
+            if version not in (None, dataset.version):
+                dataset = dataset.checkout_version(version)
         if absent := set(SCHEMA.names) - set(dataset.schema.names) - OPTIONAL_COLUMNS:
             raise CollectionError(f"{path / ITEMS}: no column '{min(absent)}'; remove it and import the source again")
         return cls(path, dataset, budget=budget)
@@ -121,15 +124,29 @@ class Collection:
         Raises:
             CollectionError: the split has no items, or the table is damaged.
         """
+        return (item for _, item in self.numbered_items(split, columns))
+
+    def numbered_items(
+        self, split: str | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, Item]]:
+        """Read items as `iter_items` does, each with its position in the table of this version."""
         positions = self._positions(split)
         self._check_count(len(positions), split)
         if not len(positions):
             self.require_split(split)
-        stored = self._dataset.schema.names
-        wanted = (*SCHEMA.names, CHECKSUM) if columns is None else ("id", "split", *columns)
-        names = [name for name in stored if name in wanted]
         for begin in range(0, len(positions), CHUNK_ITEMS):
-            yield from self._take(positions[begin : begin + CHUNK_ITEMS], names)
+            chunk = positions[begin : begin + CHUNK_ITEMS]
+            yield from zip(map(int, chunk), self.items_at(chunk, columns), strict=True)
+
+    def items_at(self, positions: Positions, columns: Sequence[str] | None = None) -> list[Item]:
+        """Read the items at some positions of the table; arguments and errors are those of `iter_items`."""
+        wanted = (*SCHEMA.names, CHECKSUM) if columns is None else ("id", "split", *columns)
+        return self._take(positions, [name for name in self._dataset.schema.names if name in wanted])
+
+    @property
+    def version(self) -> int:
+        """Version of the items table that was opened."""
+        return int(self._dataset.version)
 
     def require_split(self, split: str | None) -> None:
         """Check that a split has items; None stands for all splits.

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from limner.data.examples import Item
 from limner.errors import FeatureError, MediaError, counted
 from limner.features.encoders.base import Backbone, EncoderInput, encode
 from limner.features.repair import IntactRows, discard_unreadable, repair_table, stored_spec
-from limner.features.spec import FeatureSpec, require_compatible
+from limner.features.spec import FeatureArray, FeatureKind, FeatureSpec, require_compatible
 from limner.features.store import FeatureTable, TableWriter, table_path
 from limner.files import LOCK_FILE, locked
 from limner.media.modality import VIDEO
@@ -79,16 +79,31 @@ def extract(
         CollectionError: a split does not exist.
         MediaError: under `strict`, for the first file that cannot be read.
     """
-    if backbone.modality is VIDEO:
-        batch_size = 1
-    specs = [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
-    paths = [table_path(collection.path, spec.name) for spec in specs]
-    with ExitStack() as locks:
-        for spec, path in sorted(zip(specs, paths, strict=True), key=lambda pair: pair[1]):
-            lock_file = collection.path / f".features-{spec.name}{LOCK_FILE}"
-            locks.enter_context(locked(path, FeatureError, lock_file))
-        intact = [_intact_rows(path, spec, on_verified) for path, spec in zip(paths, specs, strict=True)]
+    specs = named_specs(backbone, name)
+    with locked_tables(collection, specs):
+        intact = intact_rows(collection, specs, on_verified)
         return _extract(collection, backbone, splits, specs, intact, batch_size, strict, on_progress)
+
+
+def named_specs(backbone: Backbone, name: str | None) -> list[FeatureSpec]:
+    """Return the specifications of the tables that a backbone fills, under their names; see `extract`."""
+    return [spec.model_copy(update={"name": _table_name(spec, name)}) for spec in backbone.specs]
+
+
+@contextmanager
+def locked_tables(collection: Collection, specs: Sequence[FeatureSpec]) -> Iterator[None]:
+    """Hold the locks of feature tables; FeatureError if another process holds one."""
+    with ExitStack() as locks:
+        for name in sorted(spec.name for spec in specs):
+            path = table_path(collection.path, name)
+            locks.enter_context(locked(path, FeatureError, collection.path / f".features-{name}{LOCK_FILE}"))
+        yield
+
+
+def intact_rows(collection: Collection, specs: Sequence[FeatureSpec], on_verified: Progress | None) -> list[IntactRows]:
+    """Verify and repair the tables of some specifications; return the rows that need not be computed."""
+    paths = [table_path(collection.path, spec.name) for spec in specs]
+    return [_intact_rows(path, spec, on_verified) for path, spec in zip(paths, specs, strict=True)]
 
 
 def _extract(
@@ -109,17 +124,15 @@ def _extract(
         return all(item.id in rows.ids for rows in intact)
 
     total = present = 0
-    for item in _select(collection, splits):
+    for _, item in encoded_items(collection, splits):
         total, present = total + 1, present + is_stored(item)
     done = present
-    missing = (item for item in _select(collection, splits) if not is_stored(item))
+    missing = (item for _, item in encoded_items(collection, splits) if not is_stored(item))
     writers = [TableWriter(path, spec, rows.ids) for path, spec, rows in zip(paths, specs, intact, strict=True)]
-    for batch in _read_batches(collection, missing, backbone, batch_size, None if strict else skipped):
-        names = [str(collection.media_file(item)) for item, _ in batch]
-        features = encode(backbone, _padded([values for _, values in batch], batch_size), names)
+    for ids, features in encode_items(collection, missing, backbone, batch_size, None if strict else skipped):
         for writer in writers:
-            writer.add([item.id for item, _ in batch], features[writer.spec.kind])
-        done += len(batch)
+            writer.add(ids, features[writer.spec.kind])
+        done += len(ids)
         if on_progress is not None:
             on_progress(done + len(skipped), total)
     for writer in writers:
@@ -127,17 +140,19 @@ def _extract(
         discard_unreadable(writer.path)
     if on_progress is not None:
         on_progress(total, total)
-    _check(collection, backbone, total, done, skipped)
+    check_extraction(collection, backbone, total, done, skipped)
     repaired = sum(rows.damaged for rows in intact)
     return Extraction([FeatureTable(path) for path in paths], done - present, present, skipped, repaired)
 
 
 def has_videos(collection: Collection, splits: Sequence[str] | None = None) -> bool:
     """Whether features of videos are to be computed: the items of a collection, or of some splits, have videos."""
-    return any(item.modality is VIDEO for item in _select(collection, splits))
+    return any(item.modality is VIDEO for _, item in encoded_items(collection, splits))
 
 
-def _check(collection: Collection, backbone: Backbone, total: int, done: int, skipped: dict[str, str]) -> None:
+def check_extraction(
+    collection: Collection, backbone: Backbone, total: int, done: int, skipped: dict[str, str]
+) -> None:
     """Raise an error if no features were computed, and warn of skipped items."""
     plural = backbone.modality.plural
     if not total:
@@ -151,10 +166,42 @@ def _check(collection: Collection, backbone: Backbone, total: int, done: int, sk
         logger.warning("%s skipped%s", counted(len(skipped), f"{backbone.modality.noun} was", f"{plural} were"), first)
 
 
-def _select(collection: Collection, splits: Sequence[str] | None) -> Iterator[Item]:
-    """Read the items with a file of some splits, or all; they have their files alone."""
+def encoded_items(collection: Collection, splits: Sequence[str] | None) -> Iterator[tuple[int, Item]]:
+    """Read the items with a file of some splits, or all, with their positions; they have their files alone."""
     for split in (None,) if splits is None else splits:
-        yield from (item for item in collection.iter_items(split, MEDIA_COLUMNS) if item.media_path is not None)
+        for position, item in collection.numbered_items(split, MEDIA_COLUMNS):
+            if item.media_path is not None:
+                yield position, item
+
+
+def encode_items(
+    collection: Collection,
+    items: Iterable[Item],
+    backbone: Backbone,
+    batch_size: int,
+    skipped: dict[str, str] | None,
+) -> Iterator[tuple[list[str], dict[FeatureKind, FeatureArray]]]:
+    """Compute the features of items batch by batch.
+
+    The features of an item depend neither on the other items nor on their order, as all batches have the same size.
+
+    Args:
+        collection: collection of the items.
+        items: items with a file.
+        backbone: encoder of their files.
+        batch_size: number of inputs per batch; videos are encoded one by one.
+        skipped: receives the error messages of files that cannot be read; None raises these errors.
+
+    Yields:
+        Ids of the items of a batch, and their features by kind, (batch_size, *shape), of which those beyond the ids are
+        padding.
+    """
+    if backbone.modality is VIDEO:
+        batch_size = 1
+    for batch in _read_batches(collection, items, backbone, batch_size, skipped):
+        names = [str(collection.media_file(item)) for item, _ in batch]
+        features = encode(backbone, _padded([values for _, values in batch], batch_size), names)
+        yield [item.id for item, _ in batch], features
 
 
 def _table_name(spec: FeatureSpec, name: str | None) -> str:

@@ -265,12 +265,8 @@ class TableWriter:
         if not self._ids:
             return
         import lance
-        import pyarrow as pa
 
-        rows = np.stack(self._values).astype(np.float16, copy=False)
-        values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), int(np.prod(self.spec.shape)))
-        checksums = pa.array(row_checksums(self._ids, rows, self.spec.fingerprint))
-        table = pa.Table.from_arrays([pa.array(self._ids), values, checksums], schema=_schema(self.spec))
+        table = arrow_table(self.spec, self._ids, np.stack(self._values))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lance.write_dataset(table, self.path, mode="append" if table_exists(self.path) else "create")
@@ -300,7 +296,24 @@ def chunk_rows(spec: FeatureSpec) -> int:
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // _row_bytes(spec)))
 
 
-def _schema(spec: FeatureSpec) -> pa.Schema:
+def arrow_table(spec: FeatureSpec, ids: Sequence[str], values: FeatureArray) -> pa.Table:
+    """Return the rows of a feature table, with their checksums.
+
+    Args:
+        spec: specification of the features.
+        ids: ids of N items.
+        values: their features, (N, *spec.shape).
+    """
+    import pyarrow as pa
+
+    rows = values.astype(np.float16, copy=False)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), int(np.prod(spec.shape)))
+    checksums = pa.array(row_checksums(ids, rows, spec.fingerprint))
+    return pa.Table.from_arrays([pa.array(ids), lists, checksums], schema=arrow_schema(spec))
+
+
+def arrow_schema(spec: FeatureSpec) -> pa.Schema:
+    """Return the columns of a feature table, with its specification."""
     import pyarrow as pa
 
     values = pa.list_(pa.float16(), int(np.prod(spec.shape)))

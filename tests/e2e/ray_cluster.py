@@ -1,0 +1,56 @@
+"""A Ray cluster of several nodes on this machine, and a collection to compute on it."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from limner.data.collection import Collection, write_items
+from limner.data.examples import Item
+
+WORKERS = 3
+DAMAGED = 13
+STORE_BYTES = 80 << 20
+# A node that does not answer is lost after seconds, not after half a minute.
+HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 2000, "health_check_failure_threshold": 3}
+
+
+class LocalCluster:
+    """A head without processor cores, and worker nodes with one core each that can be killed."""
+
+    def __init__(self) -> None:
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "_system_config": HEALTH}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.add_node() for _ in range(WORKERS)]
+        self.address = self.cluster.address
+
+    def add_node(self):
+        return self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+
+    def kill_node(self):
+        """Kill the processes of a worker node."""
+        self.cluster.remove_node(self.nodes.pop(0), allow_graceful=False)
+
+    def replace_nodes(self):
+        """Start nodes in place of those that were killed."""
+        while len(self.nodes) < WORKERS:
+            self.nodes.append(self.add_node())
+        self.cluster.wait_for_nodes()
+
+
+def photographs(folder: Path, count: int) -> Collection:
+    """Make a collection of small images, one of which cannot be read."""
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    items = []
+    for n in range(count):
+        pixels = random.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{n}.jpg")
+        items.append(Item(f"p{n}", "train", image=f"{n}.jpg"))
+    (folder / f"{DAMAGED}.jpg").write_bytes(b"")
+    write_items(folder, items)
+    return Collection.open(folder)

@@ -97,7 +97,7 @@ def test_an_index_of_another_model_is_refused_and_kept(retriever, run, own_tiny,
     assert other.search_images(QUERY, own_tiny).kind == "tangents"
 
 
-@pytest.mark.parametrize("name", ["terms.npy", "cells.safetensors", "rows.arrow", RECORD])
+@pytest.mark.parametrize("name", ["terms.npy", "lead.npy", "cells.safetensors", "rows.arrow", RECORD])
 @pytest.mark.parametrize("damage", ["flipped", "missing", "empty"])
 def test_a_damaged_file_is_named(retriever, run, own_tiny, name, damage):
     file = retriever.build_index(own_tiny).path / name

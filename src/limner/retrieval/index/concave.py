@@ -1,15 +1,18 @@
-"""Log-probability of a sentence as a concave function of the image term z, with its tangents.
+"""Log-probability of a sentence as a concave function of the image term z, with upper bounds.
 
 For logits W (l_t + z) + b, where l_t is the term of the prefix at position t and w_t the token there,
 
-    f(z) = log P(w | z) = sum_t [ W[w_t] (l_t + z) + b[w_t] - log sum_v exp(W[v] (l_t + z) + b[v]) ]
+    f(z) = log P(w | z) = sum_t [ W[w_t] (l_t + z) + b[w_t] - A_t(z) ],   A_t(z) = log sum_v exp(W[v] (l_t + z) + b[v])
 
-is concave, because log-sum-exp is convex. Its gradient is sum_t (W[w_t] - E_t[W]), with the expectation under the
-softmax at position t, so that for any point c
+is concave, because log-sum-exp is convex. With the softmax p_t at a point c, h = z - c and Jensen's inequality within
+groups of tokens,
 
-    f(z) <= f(c) + grad f(c) (z - c).
+    A_t(z) = A_t(c) + log sum_v p_t(v) exp(W[v] h) >= A_t(c) + log sum_G p_t(G) exp(E_t[W | G] h).
 
-All is computed in float64. Shapes: T positions, V vocabulary, D size of z, N images, C points.
+One group of all tokens gives the tangent, f(z) <= f(c) + grad f(c) h with grad f(c) = sum_t (W[w_t] - E_t[W]); groups
+of one token give f itself. `JensenBound` has a group for each of the most probable tokens and one for the others.
+
+Shapes: T positions, V vocabulary, D size of z, N images, C points, M tokens with a group of their own.
 """
 
 from __future__ import annotations
@@ -17,22 +20,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from limner.data.examples import Example, collate
 from limner.errors import RunError
-from limner.models.protocols import AffineImageModel
 
 Floats = NDArray[np.float64]
 _SMALLEST = 1e-250
 """Sum of exponentials below which it is computed again with its own maximum, as terms may have underflowed."""
+UNIT = 2.0**-22
+"""Bound of the relative error of an operation in float32, four times the unit of rounding: with it, (n + 4) operations
+have a relative error of at most (n + 4) UNIT, second-order terms included, for the n < 10^5 that occur."""
+_LARGEST_EXPONENT = 60.0
+"""Exponents above it are lowered, which keeps a bound valid and float32 from overflowing."""
 
 
 class ConcaveScore:
-    """f(z) of one sentence."""
+    """f(z) of one sentence, in float64."""
 
-    def __init__(self, weight: Floats, prefixes: Floats, bias: Floats, targets: NDArray[np.int64]) -> None:
+    def __init__(self, weight: Floats, prefixes: Floats, bias: Floats, targets: Sequence[int]) -> None:
         """Prepare a sentence.
 
         Args:
@@ -45,25 +50,8 @@ class ConcaveScore:
         self.logits = prefixes @ weight.T + bias  # (T, V): those of z = 0
         self._maximum = self.logits.max(1)
         self._exp = np.exp(self.logits - self._maximum[:, None])
-        self._linear = weight[targets].sum(0)  # (D,)
-        self._constant = float(self.logits[np.arange(len(targets)), targets].sum())
-
-    @classmethod
-    def of(cls, model: AffineImageModel, tokens: Sequence[int]) -> ConcaveScore:
-        """Prepare a sentence for a model.
-
-        Args:
-            model: model whose logits are affine in the image.
-            tokens: token ids, without special tokens.
-        """
-        batch = collate([Example("", tuple(tokens))])
-        with torch.inference_mode():
-            device = next(iter(model.state_dict().values())).device  # type: ignore[attr-defined]
-            terms = model.affine_terms(batch.target_in[0].to(device))
-        weight, prefixes, bias = (
-            part.detach().double().cpu().numpy() for part in (terms.weight, terms.prefixes, terms.bias)
-        )
-        return cls(weight, prefixes, bias, batch.target_out[0].numpy())
+        self.linear = weight[targets].sum(0)  # (D,)
+        self.constant = float(self.logits[np.arange(len(targets)), targets].sum())
 
     def scores(self, terms: NDArray[np.floating]) -> Floats:
         """Compute f at N image terms, (N, D) to (N,).
@@ -73,7 +61,7 @@ class ConcaveScore:
         """
         exact: Floats = terms.astype(np.float64, copy=False)
         _, normalisers = self._normalise(exact)
-        scores: Floats = self._constant + exact @ self._linear - normalisers.sum(1)
+        scores: Floats = self.constant + exact @ self.linear - normalisers.sum(1)
         if np.isnan(scores).any():
             raise RunError("the model computes scores that are not numbers (NaN); restore the run from a copy")
         return scores
@@ -81,12 +69,12 @@ class ConcaveScore:
     def tangents(self, points: Floats) -> tuple[Floats, Floats]:
         """Compute f and its gradient at C points, (C, D) to (C,) and (C, D)."""
         image, normalisers = self._normalise(points)
-        values: Floats = self._constant + points @ self._linear - normalisers.sum(1)
+        values: Floats = self.constant + points @ self.linear - normalisers.sum(1)
         # sum_t P_t(v) = exp(image_v) sum_t exp(logits_tv - normaliser_t)
         maximum = image.max(1)
         shares = np.exp(maximum[:, None] + self._maximum - normalisers) @ self._exp  # (C, V)
         expected = (np.exp(image - maximum[:, None]) * shares) @ self.weight
-        return values, self._linear - expected
+        return values, self.linear - expected
 
     def _normalise(self, terms: Floats) -> tuple[Floats, Floats]:
         """Compute the logits of the image, (N, V), and the log-normalisers of all positions, (N, T)."""
@@ -99,3 +87,53 @@ class ConcaveScore:
             logits = image[row] + self.logits[position]
             normalisers[row, position] = logits.max() + np.log(np.exp(logits - logits.max()).sum())
         return image, normalisers
+
+
+class JensenBound:
+    """Upper bound of f by Jensen's inequality at one point, in float32 with a margin for its rounding."""
+
+    def __init__(self, score: ConcaveScore, point: NDArray[np.float32], tokens: int) -> None:
+        """Prepare the bound.
+
+        Args:
+            score: f.
+            point: c, (D,); the bound is tight near it.
+            tokens: M, number of tokens with a group of their own.
+        """
+        self._point = point
+        centre = point.astype(np.float64)
+        logits = score.logits + score.weight @ centre  # (T, V)
+        maximum = logits.max(1, keepdims=True)
+        probs = np.exp(logits - maximum)
+        sums = probs.sum(1, keepdims=True)
+        probs /= sums
+        self._value = score.constant + centre @ score.linear - float((maximum + np.log(sums)).sum())
+        chosen = np.argsort(-probs.sum(0))[:tokens]
+        shares = probs[:, chosen]  # (T, M)
+        probs[:, chosen] = 0
+        rest = probs.sum(1)  # (T,): not 1 - sum of the shares, whose error a large exponent would amplify
+        means = (probs @ score.weight) / np.maximum(rest[:, None], 1e-300)  # (T, D)
+        self._shares, self._rest = shares.T.astype(np.float32), rest.astype(np.float32)
+        self._vectors = np.concatenate([score.weight[chosen], means, score.linear[None]]).T.astype(np.float32)
+        self._longest = float(np.linalg.norm(self._vectors[:, :-1], axis=0).max())
+
+    def __call__(self, terms: NDArray[np.float32]) -> Floats:
+        """Compute the bounds at N image terms, (N, D) to (N,)."""
+        shift = terms - self._point
+        products = shift @ self._vectors  # (N, M + T + 1)
+        exps = np.exp(np.minimum(products[:, :-1], _LARGEST_EXPONENT))
+        own, positions = len(self._shares), len(self._rest)
+        with np.errstate(divide="ignore"):
+            logs = np.log(exps[:, :own] @ self._shares + exps[:, own:] * self._rest).astype(np.float64)  # (N, T)
+        margins = self._margin(np.linalg.norm(shift.astype(np.float64), axis=1), logs, own, positions)
+        bounds: Floats = self._value + products[:, -1] - logs.sum(1) + margins
+        return bounds
+
+    def _margin(self, distances: Floats, logs: Floats, own: int, positions: int) -> Floats:
+        """Bound the error of rounding: of the exponents, of the sums of exponentials, and of the logarithms."""
+        dim = len(self._vectors)
+        linear = float(np.linalg.norm(self._vectors[:, -1]))
+        exponents = (dim + 4) * (positions * self._longest + linear) * distances
+        sums = positions * (own + 16) + np.abs(logs).sum(1)
+        margin: Floats = UNIT * (exponents + sums + abs(self._value))
+        return margin

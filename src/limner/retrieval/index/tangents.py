@@ -1,8 +1,8 @@
-"""Exact search with a certificate for models whose logits are affine in the image: tangents of a concave function.
+"""Exact search with a certificate for models whose logits are affine in the image: the files of the index.
 
-The index holds the image terms z in cells. A search computes a tangent of log P(sentence | z) at the centroid of every
-cell, which bounds the score of every image of the cell, and scores images in the order of their bounds until no bound
-of the rest exceeds the last result: these are the best images, by proof.
+The index holds the image terms z in cells. A search bounds the score of every image by the tangent of
+log P(sentence | z) at the centroid of its cell, and scores images in the order of their bounds until no bound of the
+rest exceeds the last result: these are the best images, by proof (`tangent_search`).
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from limner.data.examples import Example, collate
 from limner.models.protocols import AffineImageModel, Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.cells import blocks, fit_centroids, nearest_centroids
-from limner.retrieval.index.concave import ConcaveScore, Floats
+from limner.retrieval.index.concave import ConcaveScore
+from limner.retrieval.index.projection import Floats, balanced_coordinates
 from limner.retrieval.index.protocol import Found, IndexedImages, IndexKind, Query, SearchOptions
+from limner.retrieval.index.tangent_search import TangentCells, search_cells
 from limner.runs.trained_model import TrainedModel
 from limner.storage.tensors import read_tensors, save_tensors
 
-TERMS = "terms.npy"
-"""File of the image terms, in the order of the cells."""
+TERMS, LEAD, REST = "terms.npy", "lead.npy", "rest.npy"
+"""Files of the image terms in the order of the cells, of their first coordinates relative to the centroid, and of the
+length of the other coordinates."""
 CELLS = "cells.safetensors"
-"""File of the centroids, the first row of each cell, and the order of the images."""
-IMAGES_PER_CELL = 256
-MOST_CELLS = 256
-SCORED_TOGETHER = 32
-RESOLUTION = 9
-"""Decimal places of scores: images whose scores differ by less are ranked by their order in the collection."""
-MARGIN = 1e-8
-"""Addition to bounds for the rounding of float64, relative to 1 + |bound|."""
+"""File of the centroids, the first row of each cell, the coordinates, and the order of the images."""
+IMAGES_PER_CELL = 64
+MOST_CELLS = 128
+LEADING = 64
+"""Number of coordinates that a search reads of every image."""
+_SAMPLE = 20_000
 
 
 def supports(model: Model) -> bool:
@@ -40,95 +43,113 @@ def supports(model: Model) -> bool:
 
 
 def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress: Progress | None) -> NDArray[np.int64]:
-    """Compute the image terms, their cells, and write both; return the image of each row."""
+    """Compute the image terms and write the index; return the image of each row."""
     network = model.model
     assert isinstance(network, AffineImageModel), "the kind supports the model"
     unordered = folder / "unordered.npy"
-    terms = _compute_terms(unordered, network, images, on_progress)
-    centroids = fit_centroids(terms, max(1, min(MOST_CELLS, len(terms) // IMAGES_PER_CELL)))
-    cells = nearest_centroids(terms, centroids)
-    order = np.argsort(cells, kind="stable")
-    ordered = np.lib.format.open_memmap(folder / TERMS, "w+", np.float32, terms.shape)
-    for rows in blocks(len(order)):
-        ordered[rows] = terms[order[rows]]
-    ordered.flush()
-    unordered.unlink()
-    first = np.concatenate([[0], np.bincount(cells, minlength=len(centroids)).cumsum()])
-    arrays = {"centroids": centroids, "first": first, "order": order}
-    save_tensors(folder / CELLS, {name: torch.from_numpy(values) for name, values in arrays.items()})
-    return order
-
-
-def _compute_terms(
-    path: Path, network: AffineImageModel, images: IndexedImages, on_progress: Progress | None
-) -> NDArray[np.float32]:
-    """Write the terms of all images to a file, (N, D)."""
-    terms, begin = None, 0
+    terms: NDArray[np.float32] | None = None
+    begin = 0
     for image in images.batches(on_progress):
         with torch.inference_mode():
-            values = network.image_terms(image.to(device_of(network))).float().cpu().numpy()  # type: ignore[arg-type]
+            values = network.image_terms(image.to(device_of(model.model))).float().cpu().numpy()
         if terms is None:
-            terms = np.lib.format.open_memmap(path, "w+", np.float32, (len(images.items), values.shape[1]))
+            terms = np.lib.format.open_memmap(unordered, "w+", np.float32, (len(images.items), values.shape[1]))
         terms[begin : begin + len(values)] = values
         begin += len(values)
     assert terms is not None, "an index has images"
-    return terms
+    weight = _double(network.affine_terms(torch.zeros(1, dtype=torch.long, device=device_of(model.model))).weight)
+    order = write_cells(folder, terms, weight)
+    unordered.unlink()
+    return order
+
+
+def write_cells(
+    folder: Path, terms: NDArray[np.float32], weight: Floats, cells: int | None = None
+) -> NDArray[np.int64]:
+    """Write the files of an index.
+
+    Args:
+        folder: folder of the files.
+        terms: image terms, (N, D); may be stored in a file.
+        weight: softmax weights, (V, D).
+        cells: number of cells; None to choose it by N.
+
+    Returns:
+        Image of each row.
+    """
+    count = cells or max(1, min(MOST_CELLS, len(terms) // IMAGES_PER_CELL))
+    centroids = fit_centroids(terms, count)
+    cell = nearest_centroids(terms, centroids)
+    sample = np.random.default_rng(1).choice(len(terms), min(len(terms), _SAMPLE), replace=False)
+    centred = terms[np.sort(sample)] - centroids[cell[np.sort(sample)]]
+    coordinates = balanced_coordinates(centred.astype(np.float64), weight - weight.mean(0))
+    order = np.argsort(cell, kind="stable")
+    leading = min(LEADING, terms.shape[1])
+    shapes = {TERMS: terms.shape, LEAD: (len(terms), leading), REST: (len(terms),)}
+    files = {name: np.lib.format.open_memmap(folder / name, "w+", np.float32, shape) for name, shape in shapes.items()}
+    radii = np.zeros((count, 3))  # largest norms of z - c, of its leading coordinates, and of the others
+    for rows in blocks(len(order)):
+        values, own = terms[order[rows]], cell[order[rows]]
+        shift = values.astype(np.float64) - centroids[own]
+        turned = shift @ coordinates.primal.T
+        rest = np.linalg.norm(turned[:, leading:], axis=1)
+        files[TERMS][rows], files[LEAD][rows] = values, turned[:, :leading]
+        files[REST][rows] = np.nextafter(rest.astype(np.float32), np.float32(np.inf))
+        norms = np.stack([np.linalg.norm(shift, axis=1), np.linalg.norm(turned[:, :leading], axis=1), rest], 1)
+        np.maximum.at(radii, own, norms)
+    for file in files.values():
+        file.flush()
+    arrays = {
+        "centroids": centroids,
+        "first": np.concatenate([[0], np.bincount(cell, minlength=count).cumsum()]),
+        "order": order,
+        "dual": coordinates.dual,
+        "radii": radii,
+    }
+    save_tensors(folder / CELLS, {name: torch.from_numpy(values) for name, values in arrays.items()})
+    return order
 
 
 class TangentIndex:
     """Open index of image terms in cells."""
 
-    def __init__(
-        self,
-        model: AffineImageModel,
-        terms: NDArray[np.float32],
-        centroids: Floats,
-        first: NDArray[np.int64],
-        order: NDArray[np.int64],
-    ) -> None:
-        self._model, self._terms, self._order = model, terms, order
-        self._centroids, self._first = centroids, first
+    def __init__(self, folder: Path, model: Model) -> None:
+        """Open the files of an index for a model that is affine in the image."""
+        assert isinstance(model, AffineImageModel), "the kind supports the model"
+        stored = {name: values.numpy() for name, values in read_tensors(folder / CELLS).tensors.items()}
+        terms, lead, rest = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (TERMS, LEAD, REST))
+        centroids = stored["centroids"].astype(np.float64)
+        self.cells = TangentCells(
+            terms, lead, rest, centroids, stored["first"], stored["order"], stored["dual"], stored["radii"]
+        )
+        self._model = model
+        self._weight: Floats | None = None
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> TangentIndex:
         """Open the files of an index."""
-        network = model.model
-        assert isinstance(network, AffineImageModel), "the kind supports the model"
-        cells = read_tensors(folder / CELLS).tensors
-        terms = np.load(folder / TERMS, mmap_mode="r", allow_pickle=False)
-        return cls(network, terms, cells["centroids"].double().numpy(), cells["first"].numpy(), cells["order"].numpy())
+        return cls(folder, model.model)
 
     def __len__(self) -> int:
-        return len(self._terms)
+        return len(self.cells.terms)
+
+    def score_of(self, tokens: Sequence[int]) -> ConcaveScore:
+        """Return the log-probability of a sentence as a function of the image term."""
+        batch = collate([Example("", tuple(tokens))])
+        with torch.inference_mode():
+            terms = self._model.affine_terms(batch.target_in[0].to(device_of(self._model)))
+        if self._weight is None:
+            self._weight = _double(terms.weight)
+        return ConcaveScore(self._weight, _double(terms.prefixes), _double(terms.bias), batch.target_out[0].tolist())
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
         """Find the best images, and score as few others as their bounds allow; see `ImageIndex`."""
-        score = ConcaveScore.of(self._model, query.tokens)
-        bounds = self._bounds(score)
-        order = np.argsort(-bounds, kind="stable")
-        scores = np.full(len(self), -np.inf)
-        done, last = 0, -np.inf
-        limit = len(self) if options.max_scored is None else min(len(self), max(options.max_scored, count))
-        while done < limit and (done < count or bounds[order[done]] >= last + options.slack):
-            rows = order[done : min(done + SCORED_TOGETHER, limit)]
-            scores[rows] = score.scores(self._terms[np.sort(rows)])[np.argsort(np.argsort(rows))]
-            done += len(rows)
-            if done >= count:
-                last = float(np.partition(scores[order[:done]], -count)[-count])
-        rest = float(bounds[order[done]]) if done < len(self) else -np.inf
-        gap = max(0.0, rest - last)
-        found = order[:done]
-        best = found[np.lexsort((self._order[found], -scores[found].round(RESOLUTION)))][:count]
-        return Found(best, scores[best], done, gap == 0.0, gap)
+        return search_cells(self.cells, self.score_of(query.tokens), count, options)
 
-    def _bounds(self, score: ConcaveScore) -> Floats:
-        """Compute an upper bound of the score of each image, (N,)."""
-        values, gradients = score.tangents(self._centroids)
-        bounds = np.empty(len(self))
-        for cell in range(len(self._centroids)):
-            rows = slice(self._first[cell], self._first[cell + 1])
-            bounds[rows] = values[cell] + (self._terms[rows] - self._centroids[cell]) @ gradients[cell]
-        return bounds + MARGIN * (1 + np.abs(bounds))
+
+def _double(values: Tensor) -> Floats:
+    result: Floats = values.detach().double().cpu().numpy()
+    return result
 
 
 TANGENTS = IndexKind("tangents", supports, build, TangentIndex.open)

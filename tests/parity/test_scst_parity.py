@@ -15,6 +15,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.models.protocols import Output
 from limner.runs.training_settings import SelfCriticalSettings
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.training.context import LossModule
 from limner.training.scst import SelfCritical, policy_loss, sampled_batch
 
 LONGEST, WORDS, VOCAB = 3, (SPECIAL_TOKENS.eos, 4, 5), 6
@@ -86,7 +87,7 @@ def case():
         objective.run = SimpleNamespace(
             settings=SimpleNamespace(seed=1),
             trained=SimpleNamespace(model=model, recipe=SimpleNamespace(decoding=settings)),
-            optimization=SimpleNamespace(fabric=Fabric(accelerator="cpu", devices=1)),
+            optimization=SimpleNamespace(fabric=Fabric(accelerator="cpu", devices=1), forward=LossModule(model)),
         )
         objective.rows = {"image": 0}
         objective.reward = lambda _, hypotheses: [by_ours[one[::3]] for one in hypotheses]
@@ -111,7 +112,7 @@ def test_the_gradient_of_each_sentence_equals_the_oracle(case):
     for sentence, reward in rewards.items():
         sampled = sampled_batch(batch, [0], [hypothesis(sentence)])
         advantage = torch.tensor([reward - 0.3], dtype=torch.float64)
-        found = gradients(model, policy_loss(model(sampled).logits, sampled, advantage, settings))
+        found = gradients(model, policy_loss(model(sampled).logits, sampled, advantage, settings).value)
         expected = oracle.logit_gradients(oracle.table_policy, model.theta[0], sentence, reward, 0.3)
         for t, row in enumerate(expected):
             np.testing.assert_allclose(found[sentence[:t]], row, atol=1e-12)
@@ -124,7 +125,7 @@ def test_the_expected_gradient_equals_the_oracle(case):
     sampled = sampled_batch(collate([Example("image")]), [0] * len(rewards), [hypothesis(one) for one in rewards])
     shares = [np.exp(oracle.log_prob(oracle.table_policy, theta, sentence)) for sentence in rewards]
     weighted = torch.tensor([p * r for p, r in zip(shares, rewards.values(), strict=True)], dtype=torch.float64)
-    loss = policy_loss(model(sampled).logits, sampled, weighted * len(rewards), settings)
+    loss = policy_loss(model(sampled).logits, sampled, weighted * len(rewards), settings).value
     found = gradients(model, loss)
     expected = oracle.expected_logit_gradients(oracle.table_policy, theta, rewards)
     numerical = oracle.loss_gradient(oracle.table_policy, theta, rewards)
@@ -140,7 +141,7 @@ def test_the_mean_of_many_estimates_converges_to_the_oracle(case, baseline):
     step = training(samples=4000, baseline=baseline).loss(collate([Example("image")]), 0)
     found = gradients(model, step.loss)
     expected = oracle.expected_logit_gradients(oracle.table_policy, theta, rewards)
-    assert -step.reported == pytest.approx(oracle.expected_reward(oracle.table_policy, theta, rewards), abs=0.06)
+    assert -step.reported.value == pytest.approx(oracle.expected_reward(oracle.table_policy, theta, rewards), abs=0.06)
     for prefix in prefixes.values():
         np.testing.assert_allclose(found[prefix], expected[prefix], atol=0.04)
 

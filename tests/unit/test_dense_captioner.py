@@ -120,11 +120,11 @@ def test_learns_to_find_and_describe_a_square():
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     data = collate(examples)
     assert data.regions is not None
-    for _ in range(150):
+    for _ in range(200):  # after 150 the detections still vary from step to step
         optimizer.zero_grad()
         output = model(data)
         assert output.loss is not None
-        output.loss.backward()
+        sum(term.value for term in output.loss).backward()
         optimizer.step()
     model.eval()
     assert isinstance(model, RegionDetector)
@@ -143,9 +143,9 @@ def test_gradients_of_the_descriptions_reach_the_offsets_through_the_sampled_box
     model = build_model(settings(loss_weights=weights), ModelInputs(8, {"maps": (5, 6, 6)})).train()
     regions = [RegionTarget([0.5, 0.5, 0.4, 0.4], [4, 5])]
     data = collate([Example("a", [4, 5], None, {"maps": torch.randn(5, 6, 6).half().numpy()}, regions)])
-    loss = model(data).loss
-    assert loss is not None
-    loss.backward()
+    terms = model(data).loss
+    assert terms is not None
+    sum(term.value for term in terms).backward()
     gradient = dict(model.named_parameters())["localisation.output.weight"].grad
     assert gradient is not None
     by_anchor = gradient.view(-1, 5, gradient.shape[1])
@@ -161,9 +161,11 @@ def test_without_a_positive_region_the_loss_of_descriptions_is_zero():
     data = collate([Example("a", [4, 5], None, {"maps": torch.randn(5, 2, 2).half().numpy()}, regions)])
     assert data.regions is not None
     losses, _ = model.losses(data.image, data.regions)
-    assert losses.caption.item() == 0
-    loss = model(data).loss
-    assert loss is not None and loss.isfinite()
+    assert losses.caption.value.item() == 0
+    terms = model(data).loss
+    assert terms is not None
+    loss = sum(term.value for term in terms)
+    assert loss.isfinite()
     loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert gradients["softmax.weight"] is not None and not gradients["softmax.weight"].any()

@@ -62,7 +62,7 @@ def test_the_auxiliary_loss_is_the_mean_over_the_source_tokens():
                 state = source.recurrent.step(source.recurrent.cell.project(read), state)
                 losses.append(-source.read_out(state.state.hidden, embedded).log_softmax(1)[0, following].item())
     assert len(losses) == 4 + 2 + 1
-    assert model(data).auxiliary_loss.item() == pytest.approx(0.5 * np.mean(losses))
+    assert model(data).auxiliary_loss.value.item() == pytest.approx(0.5 * np.mean(losses))
     assert model.eval()(data).auxiliary_loss is None
 
 

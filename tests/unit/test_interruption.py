@@ -3,22 +3,21 @@ import signal
 
 import pytest
 
-from limner.training.interruption import Interruption
+from limner.training.interruption import SIGNALS, Interruption
 
 
-def test_the_first_interrupt_is_deferred_and_the_second_is_raised() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_deferred_and_ctrl_c_is_raised_then(number: int) -> None:
     with Interruption() as interruption:
-        interruption.raise_if_requested()
-        os.kill(os.getpid(), signal.SIGINT)
+        assert not interruption.requested
+        os.kill(os.getpid(), number)
         assert interruption.requested
-        with pytest.raises(KeyboardInterrupt):
-            interruption.raise_if_requested()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
 def test_the_previous_handler_is_restored() -> None:
-    before = signal.getsignal(signal.SIGINT)
+    before = [signal.getsignal(number) for number in SIGNALS]
     with Interruption():
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
+        assert all(signal.getsignal(number) not in before for number in SIGNALS)
+    assert [signal.getsignal(number) for number in SIGNALS] == before

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from limner.data.examples import Example, collate
-from limner.models.protocols import Output
+from limner.models.protocols import Mean, Output
 from limner.training import losses
 from limner.training.losses import IGNORED, word_loss
 
@@ -66,8 +66,9 @@ def test_a_model_may_define_an_auxiliary_or_its_own_loss():
     data = batch()
     logits = torch.randn(*data.target_out.shape, VOCAB)
     plain = word_loss(Output(logits), data)
-    assert float(word_loss(Output(logits, auxiliary_loss=torch.tensor(2.0)), data)) == pytest.approx(float(plain) + 2)
-    assert float(word_loss(Output(logits, loss=torch.tensor(7.0)), data)) == 7
+    auxiliary, others = Mean(torch.tensor(6.0), 3), (Mean(torch.tensor(8.0), 2), Mean(torch.tensor(6.0), 2))
+    assert float(word_loss(Output(logits, auxiliary_loss=auxiliary), data)) == pytest.approx(float(plain) + 2)
+    assert float(word_loss(Output(logits, loss=others), data)) == 7
 
 
 def test_a_loss_without_backward_computes_no_gradient(monkeypatch):

@@ -19,14 +19,14 @@ from limner.metrics.cider import CiderD
 from limner.models import build_model
 from limner.models.mrnn import MRNNSettings
 from limner.models.nmt import NMTSettings
-from limner.models.protocols import ModelInputs
+from limner.models.protocols import Mean, ModelInputs
 from limner.runs.recipe import Recipe
 from limner.runs.records import read_log
 from limner.runs.trained_model import ModelConfig, TrainedModel, load_trained_model
 from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training import scst
-from limner.training.context import Optimization
+from limner.training.context import LossModule, Optimization
 from limner.training.loop import train
 from limner.training.rewards import EOS, Reward
 
@@ -81,7 +81,7 @@ def training(translates=False, dropout=0.0, decoding=None, **settings):
     )
     config = ModelConfig(recipe=recipe.model_dump(mode="json"), provenance={"init": "run"}, vocab_size=len(tokenizer))
     trained = TrainedModel(model, tokenizer, config, recipe, None)
-    optimization = Optimization(Fabric(accelerator="cpu", devices=1), model, None, None, None)
+    optimization = Optimization(Fabric(accelerator="cpu", devices=1), LossModule(model), None, None, None)
     return SimpleNamespace(trained=trained, training_set=examples, settings=recipe.training, optimization=optimization)
 
 
@@ -156,7 +156,7 @@ def test_sampled_estimates_converge_to_the_gradient(settings):
     value = expected_reward(run, objective, batch, settings.get("temperature", 1.0))
     exact = gradient(-value, model)
     assert (estimate - exact).norm() < 0.1 * exact.norm()
-    assert -step.reported == pytest.approx(float(value.detach()), rel=0.05)
+    assert -step.reported.value == pytest.approx(float(value.detach()), rel=0.05)
     other = gradient(objective.loss(batch, 1).loss, model)
     assert not torch.equal(estimate, other), "every epoch draws its own sentences"
     torch.testing.assert_close(gradient(objective.loss(batch, 0).loss, model), estimate)
@@ -169,7 +169,7 @@ def test_the_baseline_of_a_sample_excludes_its_own_reward(monkeypatch):
     monkeypatch.setattr(objective, "reward", lambda items, _: [next(given) for _ in items])
     seen = []
     monkeypatch.setattr(
-        scst, "policy_loss", lambda logits, batch, advantages, _: seen.append(advantages) or logits.sum()
+        scst, "policy_loss", lambda logits, batch, advantages, _: seen.append(advantages) or Mean(logits.sum(), 1)
     )
     objective.loss(batch, 0)
     assert seen[0].tolist() == [1 - 4, 2 - 3.5, 6 - 1.5, -1.5, -1.5, 3]

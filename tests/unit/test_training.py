@@ -22,7 +22,7 @@ from limner.runs.trained_model import ModelConfig, load_trained_model
 from limner.storage.tensors import load_tensors
 from limner.training import context as context_module
 from limner.training import epoch as epoch_module
-from limner.training import loop, stages, state
+from limner.training import launch, stages, state
 from limner.training.loop import train
 
 
@@ -59,8 +59,8 @@ def test_training_reduces_the_perplexity(trained_on_colours):
 
 def test_training_uses_a_reproducible_device(monkeypatch, tiny, recipe_of, tmp_path):
     """Only cuda and cpu: random states of other devices are not saved."""
-    made, real = [], loop.Fabric
-    monkeypatch.setattr(loop, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
+    made, real = [], launch.Fabric
+    monkeypatch.setattr(launch, "Fabric", lambda **given: made.append(given["accelerator"]) or real(**given))
     train(recipe_of(epochs=1), tiny, tmp_path / "run")
     assert made == ["cuda" if torch.cuda.is_available() else "cpu"]
 
@@ -199,17 +199,18 @@ def test_a_complete_training_state_exists_at_all_times(monkeypatch, tiny, recipe
 
 
 def test_a_nan_loss_ends_training_and_preserves_the_state(monkeypatch, tiny, recipe_of, tmp_path):
-    recipe, run, real = recipe_of(epochs=2, save_every=3), tmp_path / "run", epoch_module.word_loss
+    recipe, run, real = recipe_of(epochs=2, save_every=3), tmp_path / "run", epoch_module.loss_terms
     calls = []
 
     def broken(*args):
         calls.append(None)
-        return real(*args) * (math.nan if len(calls) == 5 else 1)
+        (term,) = real(*args)
+        return (term._replace(total=term.total * (math.nan if len(calls) == 5 else 1)),)
 
-    monkeypatch.setattr(epoch_module, "word_loss", broken)
+    monkeypatch.setattr(epoch_module, "loss_terms", broken)
     with pytest.raises(TrainingError, match=r"the loss is nan at step 4 .*'train\d+'.*training\.optimizer\.lr"):
         train(recipe, tiny, run)
-    monkeypatch.setattr(epoch_module, "word_loss", real)
+    monkeypatch.setattr(epoch_module, "loss_terms", real)
     train(recipe, tiny, run, resume=True)
     whole = train(recipe, tiny, tmp_path / "whole")
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -225,8 +226,12 @@ def test_a_nan_gradient_does_not_change_the_weights(monkeypatch, tiny, recipe_of
         def backward(ctx, gradient):
             return gradient * math.inf
 
-    real = epoch_module.word_loss
-    monkeypatch.setattr(epoch_module, "word_loss", lambda *args: Poison.apply(real(*args)))
+    def poisoned(*args):
+        (term,) = real(*args)
+        return (term._replace(total=Poison.apply(term.total)),)
+
+    real = epoch_module.loss_terms
+    monkeypatch.setattr(epoch_module, "loss_terms", poisoned)
     with pytest.raises(TrainingError, match=r"the norm of the gradient is (nan|inf) at step 0"):
         train(recipe_of(save_every=1), tiny, tmp_path / "run")
     assert state.find_state(tmp_path / "run") is None
@@ -291,7 +296,7 @@ def test_a_failed_write_preserves_the_previous_state(monkeypatch, short_run, tmp
     learner = load_trained_model(run)
     with pytest.raises(RunError, match="cannot be written"):
         state.save_state(
-            run, learner.model, torch.optim.SGD(learner.model.parameters()), None, state.TrainState(step=999)
+            run, learner.model, torch.optim.SGD(learner.model.parameters()), None, state.TrainState(step=999), []
         )
     assert not list(run.glob(".*"))
     assert state.find_state(run) == before

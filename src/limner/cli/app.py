@@ -75,6 +75,7 @@ def main() -> None:
     allow_thread_choice()
     warnings.filterwarnings("ignore")
     os.environ.setdefault("LANCE_LOG", "error")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for some reads all installed packages
     sys.exit(flush_streams(_run(), print_error))
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from limner.bounds import Few
 from limner.cli.app import TRAIN, app, command_line
 from limner.cli.next_steps import after_train
-from limner.cli.options import ChangesArgument, CollectionOption, JsonOption
+from limner.cli.options import ChangesArgument, CollectionOption, JsonOption, Number
 from limner.cli.terminal import echo, print_json, print_next, training_bar
 from limner.errors import counted
 
 if TYPE_CHECKING:
     from limner.runs.training_settings import TrainingSettings
+
+Strategy = Literal["auto", "ddp"]
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -39,6 +42,29 @@ def train(
         str | None,
         typer.Option("--device", help="Device to train on: cpu, cuda or cuda:N; default: cuda where there is one."),
     ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices",
+            metavar="N",
+            parser=Number(Few),
+            help="Number of devices of each machine, with a process for each; of cpu the number of processes. Default: "
+            "1, or the number of torchrun.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            metavar="M",
+            parser=Number(Few),
+            help="Number of machines, each of which runs this command. Default: 1, or the number of torchrun.",
+        ),
+    ] = None,
+    strategy: Annotated[
+        Strategy,
+        typer.Option("--strategy", help="How the processes work together: ddp averages their gradients."),
+    ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Train a model.
@@ -47,6 +73,7 @@ def train(
     """
     from limner.data.collection import Collection
     from limner.runs.recipe import load_recipe
+    from limner.training.launch import Devices, is_first_process
     from limner.training.loop import train as train_model
 
     _claim(out)
@@ -59,10 +86,12 @@ def train(
             out,
             resume=resume,
             init=init,
-            device=device,
+            device=Devices(device, devices, nodes, strategy),
             command=command_line(),
             on_progress=bar,
         )
+    if not is_first_process():
+        return
     from limner.runs.records import RunConfig
 
     provenance = RunConfig.load(run / "config.json").provenance

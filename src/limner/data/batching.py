@@ -5,13 +5,48 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from limner.data.examples import Batch
 
 T = TypeVar("T")
+
+
+class Shards(Protocol):
+    """Division of the batches of a split among processes, each of which computes the results of its own."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that computes what is not divided."""
+        ...
+
+    def own(self, batches: Sequence[T]) -> Sequence[T]:
+        """Return the batches of this process."""
+        ...
+
+    def gather(self, results: Sequence[T]) -> list[T]:
+        """Return the results of all batches in their order, given those of this process; every process calls it."""
+        ...
+
+
+class OneProcess:
+    """All batches in this process."""
+
+    first = True
+
+    def own(self, batches: Sequence[T]) -> Sequence[T]:
+        """Return all batches."""
+        return batches
+
+    def gather(self, results: Sequence[T]) -> list[T]:
+        """Return the results."""
+        return list(results)
+
+
+ONE_PROCESS = OneProcess()
+
 
 MAX_TOKENS_PER_EXAMPLE = 100
 """Average number of tokens per example, padding included, that a batch may have at most; longer batches are split."""

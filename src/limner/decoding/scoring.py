@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from limner.data.batching import prefetch
+from limner.data.batching import ONE_PROCESS, Shards, prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.layers.precision import precise, require_numbers
@@ -51,6 +51,7 @@ def score_examples(
     batch_size: int = 256,
     *,
     skip_words: int = 0,
+    shards: Shards = ONE_PROCESS,
     on_progress: Progress | None = None,
 ) -> SentenceScores:
     """Compute the log-probability of every sentence given its image or source sentence.
@@ -63,7 +64,8 @@ def score_examples(
         examples: sentences with their images and source sentences.
         batch_size: maximum number of sentences a batch; it changes no result.
         skip_words: number of leading tokens that are not counted, see `counted_tokens`.
-        on_progress: called with the number of sentences done and their total.
+        shards: division of the batches among processes; each returns the scores of all sentences.
+        on_progress: called with the number of sentences done and their total, of one process.
 
     Raises:
         RunError: a log-probability is NaN.
@@ -75,16 +77,17 @@ def score_examples(
     batches = [
         rows for batch in examples.batches_by_length(batch_size) for rows in _bound_tokens(batch, examples.targets)
     ]
-    done = 0
-    for rows, batch in zip(batches, prefetch(examples.batch, batches, 4), strict=True):
+    done, own, scored = 0, shards.own(batches), []
+    for rows, batch in zip(own, prefetch(examples.batch, own, 4), strict=True):
         mask = counted_tokens(batch, skip_words, count_eos=count_eos)
         moved = batch.to(device)
         counted = replace(moved, target_mask=mask.to(device))
-        log_probs[rows] = sentence_log_probs(model(moved), counted).cpu()
-        tokens[rows] = mask.sum(1)
+        scored.append((sentence_log_probs(model(moved), counted).cpu(), mask.sum(1)))
         done += len(rows)
         if on_progress is not None:
             on_progress(done, len(examples))
+    for rows, (values, counts) in zip(batches, shards.gather(scored), strict=True):
+        log_probs[rows], tokens[rows] = values, counts
     model.train(training)
     require_numbers(log_probs, "log-probabilities")
     return SentenceScores(log_probs, tokens, skip_words, count_eos)

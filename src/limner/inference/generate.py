@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from limner.data.batching import bounded_batches, prefetch
+from limner.data.batching import Shards, bounded_batches, prefetch
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.data.examples import Batch, Example, StoredFeatures, collate
 from limner.decoding.beam_search import Trace, beam_search, encode_batch
@@ -144,12 +144,11 @@ def generate(
     """
     require_ensemble(models)
     tokenizer = models[0].tokenizer
-    sources = [_encode_source(models[0], one.source) for one in inputs]
+    sources = _encode_sources(models[0], inputs)
     starts = None if prefixes is None else [tokenizer.encode(text) for text in prefixes]
     machines = {words: compile_words(tokenizer, *words) for words in {one.constraints for one in inputs}}
     batch_size = max(1, batch_size // max((one.size for one in machines.values()), default=1))  # a beam for each state
-    lengths = [len(source or ()) for source in sources]
-    batches = list(bounded_batches(sorted(range(len(inputs)), key=lengths.__getitem__), lengths, batch_size))
+    batches = _batches(sources, batch_size)
 
     def make_batch(rows: Sequence[int]) -> Batch:
         items = [inputs[row].item for row in rows]
@@ -172,11 +171,35 @@ def generate(
     return hypotheses
 
 
-def _encode_source(model: TrainedModel, source: str | None) -> list[int] | None:
-    if source is None:
-        return None
+def generate_in_shards(
+    model: TrainedModel, inputs: Sequence[GenerationInput], features: FeatureSource | None, shards: Shards
+) -> list[list[Hypothesis]]:
+    """Decode the inputs of a split by the settings of the recipe, with the batches divided among processes.
+
+    The batches are those of `generate`, and so are the hypotheses; every process returns all of them.
+    """
+    batches, settings = _batches(_encode_sources(model, inputs), GENERATION_BATCH_SIZE), model.recipe.decoding
+    own = [generate([model], [inputs[row] for row in rows], features, settings) for rows in shards.own(batches)]
+    hypotheses: list[list[Hypothesis]] = [[] for _ in inputs]
+    for rows, decoded in zip(batches, shards.gather(own), strict=True):
+        for row, n_best in zip(rows, decoded, strict=True):
+            hypotheses[row] = n_best
+    return hypotheses
+
+
+def _encode_sources(model: TrainedModel, inputs: Sequence[GenerationInput]) -> list[list[int] | None]:
+    return [None if one.source is None else _encode_source(model, one.source) for one in inputs]
+
+
+def _encode_source(model: TrainedModel, source: str) -> list[int]:
     assert model.source_tokenizer is not None, "source sentences need a translation model"
     return model.source_tokenizer.encode(source)
+
+
+def _batches(sources: Sequence[Sequence[int] | None], batch_size: int) -> list[list[int]]:
+    """Group inputs of similar length into batches of bounded memory."""
+    lengths = [len(source or ()) for source in sources]
+    return list(bounded_batches(sorted(range(len(sources)), key=lengths.__getitem__), lengths, batch_size))
 
 
 def require_ensemble(models: Sequence[TrainedModel]) -> None:

@@ -18,7 +18,7 @@ from limner.bounds import Deviation
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output, repeat_memory
+from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output, repeat_memory
 from limner.text.vocab import SPECIAL_TOKENS
 
 EXCLUDED = -1e4
@@ -122,9 +122,9 @@ class BagOfWords(nn.Module):
         activations = precise(self.units(self.image_vector(batch.image)))  # (B, V - 2): u_v x + c_v
         logits = _add_excluded(logsigmoid(activations))  # log s_v(x)
         present = torch.zeros_like(logits).scatter_(1, batch.target_out, 1.0)[:, SPECIAL_TOKENS.eos :]
-        loss = binary_cross_entropy_with_logits(activations, present, reduction="sum") / len(batch)
+        loss = binary_cross_entropy_with_logits(activations, present, reduction="sum")
         length = batch.target_in.shape[1]
-        return Output(logits.unsqueeze(1).expand(-1, length, -1), loss=loss)
+        return Output(logits.unsqueeze(1).expand(-1, length, -1), loss=(Mean(loss, len(batch)),))
 
     def pair_scores(self, image: ImageFeatures, sentences: Batch) -> Tensor:
         """Compute the paper's score 1/N sum_n s_{w_n}(x) of every sentence given every image, (S, I), without </s>."""

@@ -21,7 +21,7 @@ from limner.layers.image_encoder import ImageEncoderSettings, MapEncoder
 from limner.layers.localisation import LocalisationNetwork, LocalisationSettings, Proposals, sample_for_training
 from limner.layers.precision import precise, require_numbers
 from limner.layers.region_sampler import sample_regions
-from limner.models.protocols import ConditionalLMSettings, DetectedRegions, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, DetectedRegions, Mean, ModelInputs, Output
 from limner.settings import Settings
 
 WHOLE_IMAGE = (0.5, 0.5, 1.0, 1.0)
@@ -93,13 +93,13 @@ class RegionMemory(NamedTuple):
 
 
 class DenseLosses(NamedTuple):
-    """The five losses of section 3.3, unweighted scalars."""
+    """The five losses of section 3.3, unweighted means over regions or tokens."""
 
-    proposal_score: Tensor
-    proposal_box: Tensor
-    final_score: Tensor
-    final_box: Tensor
-    caption: Tensor
+    proposal_score: Mean
+    proposal_box: Mean
+    final_score: Mean
+    final_box: Mean
+    caption: Mean
 
 
 class TrainingRegions(NamedTuple):
@@ -233,8 +233,8 @@ class DenseCaptioner(nn.Module):
         if self.training and batch.regions is not None:
             losses, logits = self.losses(batch.image, batch.regions)
             weights = self.settings.loss_weights.model_dump()
-            total = sum((weights[name] * loss for name, loss in losses._asdict().items()), losses.caption.new_zeros(()))
-            return Output(logits, loss=total)
+            weighted = (Mean(weights[name] * loss.total, loss.number) for name, loss in losses._asdict().items())
+            return Output(logits, loss=tuple(weighted))
         return Output(self._logits(self.encode(batch), batch.target_in))
 
     def _logits(self, memory: RegionMemory, tokens: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class DenseCaptioner(nn.Module):
             regions: all annotated regions of the images.
 
         Returns:
-            The losses, each a mean over its regions or tokens, and the logits of the P positive regions, (P, T, V).
+            The losses, and the logits of the P positive regions, (P, T, V).
         """
         maps = self.image_encoder(image)
         assert maps is not None, "dense captioning needs images to train on"
@@ -272,16 +272,12 @@ class DenseCaptioner(nn.Module):
         return DenseLosses(
             proposal_score=score_loss,
             proposal_box=box_loss,
-            final_score=binary_cross_entropy_with_logits(
-                precise(self.final_score(codes)).squeeze(1), sampled.is_region
-            ),
+            final_score=_score_loss(precise(self.final_score(codes)).squeeze(1), sampled.is_region),
             final_box=_box_loss(self.final_box(positive), sampled.boxes, targets),
             caption=_caption_loss(logits[words], expected[words]),
         ), logits
 
-    def _sample(
-        self, maps: Tensor, proposals: Proposals, regions: RegionBatch
-    ) -> tuple[TrainingRegions, Tensor, Tensor]:
+    def _sample(self, maps: Tensor, proposals: Proposals, regions: RegionBatch) -> tuple[TrainingRegions, Mean, Mean]:
         """Sample positive and negative regions of each image; compute the losses of the localisation network.
 
         Args:
@@ -314,7 +310,7 @@ class DenseCaptioner(nn.Module):
         is_region = torch.cat([torch.ones_like(logits[: len(matched)]), torch.zeros_like(logits[len(matched) :])])
         return (
             TrainingRegions(torch.cat(positives + negatives), torch.cat(boxes), matched, is_region),
-            binary_cross_entropy_with_logits(logits, is_region),
+            _score_loss(logits, is_region),
             _box_loss(torch.cat(offsets), torch.cat(anchors), regions.box[matched]),
         )
 
@@ -348,14 +344,17 @@ class DenseCaptioner(nn.Module):
         return detected
 
 
-def _caption_loss(logits: Tensor, expected: Tensor) -> Tensor:
-    """Compute the mean cross-entropy of N tokens from logits (N, V); 0 without a token."""
-    return cross_entropy(precise(logits), expected) if len(expected) else logits.sum()
+def _score_loss(logits: Tensor, is_region: Tensor) -> Mean:
+    """Compute the binary cross-entropy of the confidences of N regions, from logits (N,)."""
+    return Mean(binary_cross_entropy_with_logits(logits, is_region, reduction="sum"), len(logits))
 
 
-def _box_loss(offsets: Tensor, boxes: Tensor, targets: Tensor) -> Tensor:
+def _caption_loss(logits: Tensor, expected: Tensor) -> Mean:
+    """Compute the cross-entropy of N tokens from logits (N, V)."""
+    return Mean(cross_entropy(precise(logits), expected, reduction="sum"), len(expected))
+
+
+def _box_loss(offsets: Tensor, boxes: Tensor, targets: Tensor) -> Mean:
     """Compute the smooth L1 loss of offsets (P, 4) from boxes to targets, summed over the coordinates."""
-    if not len(offsets):
-        return offsets.sum()
     expected = offsets_to(boxes.detach(), targets.to(boxes.dtype))
-    return smooth_l1_loss(precise(offsets), expected, reduction="sum") / len(offsets)
+    return Mean(smooth_l1_loss(precise(offsets), expected, reduction="sum"), len(offsets))

@@ -18,7 +18,7 @@ from limner.layers.dropout import dropout
 from limner.layers.image_encoder import ImageEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
 from limner.layers.stack import LayerState, RecurrentLayer, RecurrentSettings
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 from limner.text.vocab import SPECIAL_TOKENS
 
 
@@ -195,13 +195,14 @@ class IndependentDescriptions(nn.Module):
         auxiliary_loss = self._source_loss(batch, states, words, mask) if self.training else None
         return Output(self.target.read_out(hidden, embedded), auxiliary_loss=auxiliary_loss)
 
-    def _source_loss(self, batch: Batch, states: Tensor, words: Tensor, mask: Tensor) -> Tensor:
+    def _source_loss(self, batch: Batch, states: Tensor, words: Tensor, mask: Tensor) -> Mean:
         """Compute the weighted mean negative log-likelihood of the source tokens and </s>, in nats per token."""
         assert batch.source is not None and batch.source_mask is not None
         ends = batch.source_mask.sum(1, keepdim=True)
         following = pad(batch.source, (0, 1), value=SPECIAL_TOKENS.pad).scatter(1, ends, SPECIAL_TOKENS.eos)
         logits = precise(self.source.read_out(states[mask], words[mask]))
-        return self.settings.source_weight * cross_entropy(logits, following[mask])
+        total = cross_entropy(logits, following[mask], reduction="sum")
+        return Mean(self.settings.source_weight * total, len(logits))
 
 
 def _initialise(layer: nn.Linear) -> None:

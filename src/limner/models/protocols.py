@@ -60,13 +60,25 @@ class ModelInputs(NamedTuple):
     """Number of tokens of the source vocabulary, special tokens included; None for a model that does not translate."""
 
 
+class Mean(NamedTuple):
+    """Mean of a batch, kept as sum and number, of which those of several batches can be added."""
+
+    total: Tensor  # scalar
+    number: Tensor | int
+
+    @property
+    def value(self) -> Tensor:
+        """The mean; 0 of nothing."""
+        return self.total / max(1, int(self.number))
+
+
 class Output(NamedTuple):
     """Result of `forward` for all positions."""
 
     logits: Tensor  # (B, T, V)
     attention: Tensor | None = None  # (B, T, L): attention weights over the image locations
-    auxiliary_loss: Tensor | None = None  # scalar, added to the loss of the tokens
-    loss: Tensor | None = None  # scalar: training loss in place of the negative log-likelihood of the tokens
+    auxiliary_loss: Mean | None = None  # added to the loss of the tokens
+    loss: tuple[Mean, ...] | None = None  # sum of means: training loss in place of the loss of the tokens
     alignment: Tensor | None = None  # (B, T, S): attention weights over the source tokens
     gate: Tensor | None = None  # (B, T): gate of the image context, 0 to 1
     selected: Tensor | None = None  # (B, T, L): one-hot locations that hard attention selects by `attention`

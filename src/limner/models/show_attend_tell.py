@@ -21,7 +21,7 @@ from limner.layers.cells import CellSettings, CellState, build_cell
 from limner.layers.dropout import dropout
 from limner.layers.image_encoder import GridEncoder, ImageEncoderSettings
 from limner.layers.precision import precise
-from limner.models.protocols import ConditionalLMSettings, ModelInputs, Output
+from limner.models.protocols import ConditionalLMSettings, Mean, ModelInputs, Output
 
 DRAWS = 256
 """Number of random numbers of an example for `test_attention: sample`; those of longer sentences repeat."""
@@ -239,7 +239,7 @@ class ShowAttendTell(nn.Module):
         if not self.training:
             return output
         if hard:
-            return output._replace(loss=self._hard_loss(output.logits, alpha, weights, batch))
+            return output._replace(loss=(self._hard_loss(output.logits, alpha, weights, batch),))
         return output._replace(auxiliary_loss=self._penalty(alpha, memory.annotations, batch))
 
     def _attend(
@@ -272,15 +272,15 @@ class ShowAttendTell(nn.Module):
         logits: Tensor = self.output(dropout(summed, self.settings.dropout, self.training))
         return logits
 
-    def _penalty(self, alpha: Tensor, annotations: Annotations, batch: Batch) -> Tensor:
+    def _penalty(self, alpha: Tensor, annotations: Annotations, batch: Batch) -> Mean:
         """Compute lambda sum_i (1 - sum_t alpha_ti)^2 of all sentences (eq. 14), per token."""
         total = (alpha * batch.target_mask[..., None]).sum(1)  # (B, L)
         missing = (1 - total).square()
         if annotations.mask is not None:
             missing = missing * annotations.mask
-        return self.settings.doubly_stochastic * missing.sum() / batch.target_mask.sum()
+        return Mean(self.settings.doubly_stochastic * missing.sum(), batch.target_mask.sum())
 
-    def _hard_loss(self, logits: Tensor, alpha: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+    def _hard_loss(self, logits: Tensor, alpha: Tensor, weights: Tensor, batch: Batch) -> Mean:
         """Compute a loss whose gradient is that of eq. 12 for one sample of each example, per token.
 
         Args:
@@ -300,7 +300,7 @@ class ShowAttendTell(nn.Module):
         with torch.no_grad():
             self.baseline.mul_(0.9).add_(0.1 * sentences.mean())
         gain = sentences + settings.reinforce * reward * locations + settings.entropy * entropy
-        return -gain.sum() / mask.sum()
+        return Mean(-gain.sum(), mask.sum())
 
 
 def location_draws(ids: Sequence[str]) -> Tensor:

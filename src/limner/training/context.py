@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightning_fabric import Fabric
+from torch import nn
 from torch.optim import Optimizer
 
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
-from limner.models import Output
+from limner.models.protocols import Mean, Model
 from limner.runs.trained_model import TrainedModel, save_trained_model
 from limner.runs.training_settings import TrainingSettings
 from limner.training.interruption import Interruption
 from limner.training.logging import RunLog
 from limner.training.optimizers import ExponentialMovingAverage
-from limner.training.state import TrainState, save_state
+from limner.training.processes import Processes
+from limner.training.state import TrainState, rng_state, save_state
 
 
 class TrainProgress(NamedTuple):
@@ -32,12 +34,28 @@ class TrainProgress(NamedTuple):
     """Number of steps of all epochs."""
 
 
+Terms = tuple[Mean, ...]
+"""Means whose sum is the loss."""
+
+
+class LossModule(nn.Module):
+    """A model and its loss, which Fabric wraps together: neither it nor DDP converts or copies the logits."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, terms: Callable[[Model, Batch], Terms], batch: Batch) -> Terms:
+        """Compute the terms of the loss of a batch."""
+        return terms(self.model, batch)
+
+
 class Optimization(NamedTuple):
     """Optimizer of a model that is trained by gradient descent, as set up by Fabric."""
 
     fabric: Fabric
-    forward: Callable[[Batch], Output]
-    """The model, wrapped by Fabric for device and precision."""
+    forward: Callable[[Callable[[Model, Batch], Terms], Batch], Terms]
+    """`LossModule`, wrapped by Fabric for device, precision and the gradients of several processes."""
     wrapped_optimizer: Optimizer
     """The optimizer, wrapped by Fabric: its `step` is called."""
     optimizer: Optimizer
@@ -74,6 +92,7 @@ class TrainingContext:
     """None for a count-based model."""
     collection: Collection
     """Collection of both sets."""
+    processes: Processes
     on_progress: Callable[[TrainProgress], None] | None
 
     @property
@@ -95,17 +114,24 @@ class TrainingContext:
 
     def save_state(self) -> None:
         """Save the state to resume from; a count-based model has none."""
-        if self.optimization is not None:
-            save_state(self.out, self.trained.model, self.optimization.optimizer, self.optimization.ema, self.state)
+        if self.optimization is None:
+            return
+        rng_states = self.processes.collect(rng_state())
+        if self.processes.first:
+            optimizer, ema = self.optimization.optimizer, self.optimization.ema
+            save_state(self.out, self.trained.model, optimizer, ema, self.state, rng_states)
 
     def save_model(self, **facts: object) -> None:
         """Save the model with its current weights, the metrics of the best validation and further facts about it."""
+        if not self.processes.first:
+            return
         values = {f"validation_{name}": round(value, 3) for name, value in self.state.best_values.items()}
         config = self.trained.config
         provenance = {
             **config.provenance,
             "epochs": self.state.epoch,
             "seconds": round(self.state.seconds, 1),
+            **({"processes": self.processes.size} if self.processes.size > 1 else {}),
             **values,
             **facts,
         }

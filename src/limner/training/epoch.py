@@ -5,32 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import torch
-from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from limner.data.batching import epoch_order, prefetch
 from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import TrainingError
+from limner.models.protocols import Mean, Model
 from limner.runs.training_settings import TrainingSettings
 from limner.training.context import TrainingContext, TrainProgress
-from limner.training.losses import word_loss
-from limner.training.optimizers import set_learning_rates, squared_norm
+from limner.training.losses import loss_terms
+from limner.training.optimizers import add_l2_gradient, set_learning_rates
+from limner.training.processes import StepLoss
 from limner.training.state import TrainState
-
-
-class StepLoss(NamedTuple):
-    """Loss of a batch."""
-
-    loss: Tensor
-    """Scalar to differentiate."""
-    reported: float
-    """Value for the log."""
-    tokens: int
-    """Number of target tokens."""
 
 
 class Objective(Protocol):
@@ -66,8 +55,11 @@ class CrossEntropy:
     def loss(self, batch: Batch, epoch: int) -> StepLoss:
         """Compute the mean loss of the tokens of a batch."""
         assert self.run.optimization is not None
-        loss = word_loss(self.run.optimization.forward(batch), batch, self.run.settings.label_smoothing)
-        return StepLoss(loss, float(loss.detach()), int(batch.target_mask.sum()))
+        terms = self.run.optimization.forward(self._terms, batch)
+        return StepLoss(terms, int(batch.target_mask.sum()))
+
+    def _terms(self, model: Model, batch: Batch) -> tuple[Mean, ...]:
+        return loss_terms(model(batch), batch, self.run.settings.label_smoothing)
 
 
 def train_epoch(run: TrainingContext, objective: Objective) -> None:
@@ -79,28 +71,33 @@ def train_epoch(run: TrainingContext, objective: Objective) -> None:
     """
     assert run.optimization is not None, "a count-based model is not trained by gradient descent"
     fabric, _, wrapped_optimizer, optimizer, ema = run.optimization
-    settings, state = run.settings, run.state
+    settings, state, processes = run.settings, run.state, run.processes
     batches = objective.epoch_batches(state.epoch)
     total_steps = settings.epochs * len(batches)
     parameters = list(run.trained.model.parameters())
     run.trained.model.train()
-    for batch in prefetch(objective.batch, batches[state.batch :], settings.prefetch):
+    remaining = batches[state.batch :]
+    shares = prefetch(objective.batch, map(processes.rows, remaining), settings.prefetch)
+    for rows, batch in zip(remaining, shares, strict=True):
         began = time.perf_counter()
         set_learning_rates(optimizer, settings, state.step, state.epoch, total_steps)
         batch = batch.to(fabric.device)
-        loss, reported, tokens = objective.loss(batch, state.epoch)
-        _require_finite("loss", loss, state, batch.ids)
+        step = processes.combine(objective.loss(batch, state.epoch), rows, run.interruption.requested)
+        _require_finite("loss", step.value, state, batch.ids)
         optimizer.zero_grad()
-        fabric.backward(loss + settings.l2 * squared_norm(parameters) if settings.l2 else loss)
+        fabric.backward(step.loss)
+        if settings.l2:
+            add_l2_gradient(parameters, settings.l2)
         norm = clip_grad_norm_(parameters, settings.clip_norm or math.inf)
-        _require_finite("norm of the gradient", norm, state, batch.ids)
+        _require_finite("norm of the gradient", float(norm), state, batch.ids)
         wrapped_optimizer.step()
         if ema is not None:
             ema.update(state.step)
-        state.add_step(reported, tokens, time.perf_counter() - began)
-        if state.step % settings.save_every == 0 or run.interruption.requested:
+        state.add_step(step.reported, step.tokens, time.perf_counter() - began)
+        if state.step % settings.save_every == 0 or step.interrupted:
             run.save_state()
-        run.interruption.raise_if_requested()
+        if step.interrupted:
+            raise KeyboardInterrupt
         if run.on_progress is not None:
             run.on_progress(TrainProgress(state, total_steps))
     run.log.epoch(state)
@@ -114,10 +111,10 @@ def epoch_batches(examples: Examples, settings: TrainingSettings, epoch: int) ->
     return [[rows[k] for k in batch] for batch in order]
 
 
-def _require_finite(name: str, value: Tensor, state: TrainState, ids: tuple[str, ...]) -> None:
-    if not torch.isfinite(value):
+def _require_finite(name: str, value: float, state: TrainState, ids: tuple[str, ...]) -> None:
+    if not math.isfinite(value):
         raise TrainingError(
-            f"the {name} is {float(value.detach())} at step {state.step} (epoch {state.epoch}, first item of the "
+            f"the {name} is {value} at step {state.step} (epoch {state.epoch}, first item of the "
             f"batch '{ids[0]}'): lower training.optimizer.lr or set training.clip_norm, then resume from the last "
             "saved state"
         )

@@ -18,7 +18,10 @@ logger = logging.getLogger(__name__)
 class RunLog:
     """Log of a training, RUN/log.jsonl; on resuming, lines that are newer than the saved state are removed."""
 
-    def __init__(self, run: Path, state: TrainState) -> None:
+    def __init__(self, run: Path, state: TrainState, enabled: bool = True) -> None:
+        self.enabled, self.board = enabled, None
+        if not enabled:  # another process writes the log
+            return
         self.path = run / "log.jsonl"
         # Lines are written at the end of an epoch, so a line of this very step is older only if its epoch is complete.
         first_removed = state.step + (state.batch == 0 and state.step > 0)
@@ -58,6 +61,8 @@ class RunLog:
             self.board.close()
 
     def _write(self, line: LogLine) -> None:
+        if not self.enabled:
+            return
         try:
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(line.model_dump_json(exclude_none=True) + "\n")

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal
-
-import torch
-from lightning_fabric import Fabric
 
 from limner.data.collection import Collection
-from limner.device import native_bf16, training_device
 from limner.errors import RunError
 from limner.files import locked
 from limner.models.protocols import CountBasedModel
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import WEIGHTS, TrainedModel
-from limner.runs.training_settings import TrainingSettings
-from limner.training.context import Optimization, TrainingContext, TrainProgress
+from limner.training.context import LossModule, Optimization, TrainingContext, TrainProgress
 from limner.training.interruption import Interruption
+from limner.training.launch import Devices, launch
 from limner.training.logging import RunLog
 from limner.training.optimizers import ExponentialMovingAverage, build_optimizer
+from limner.training.processes import Processes
 from limner.training.resume_check import claim, require_run
 from limner.training.setup import prepare
 from limner.training.stages import Stage, schedule_stages
-from limner.training.state import TrainState, find_state, load_state
+from limner.training.state import TrainState, find_state, load_rng_state, load_state
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +34,7 @@ def train(
     *,
     resume: bool = False,
     init: Path | None = None,
-    device: str | None = None,
+    device: str | Devices | None = None,
     command: str = "limner.train",
     on_progress: Callable[[TrainProgress], None] | None = None,
 ) -> Path:
@@ -52,7 +48,8 @@ def train(
             Settings that do not affect the weights may differ: `evaluation` except `skip_words`, and `decoding` if
             validation does not decode. Higher `training.epochs` or `training.patience` extend the training.
         init: run whose vocabularies are used, and its weights where names and shapes match.
-        device: device to train on: cpu, cuda or cuda:N; None for cuda where it is available, else cpu.
+        device: device to train on: cpu, cuda or cuda:N; None for cuda where it is available, else cpu. Or several, of
+            one or more machines: each has a process that runs the whole program, on its share of every batch.
         command: command line, stored with the model.
         on_progress: called after every step.
 
@@ -62,32 +59,44 @@ def train(
     Raises:
         RunError: `out` contains a run and `resume` is false, or a run of another recipe, other data or another `init`;
             `resume` is true and `out` does not exist; another process is training it; or a file cannot be written.
-        SettingsError: the device is not available.
+        SettingsError: a device is not available, or the model is not trained on several.
         TrainingError: there are no training examples, `training.metric` cannot be computed on this machine, or the
             loss is not finite.
     """
     if resume:
         require_run(out)
-    chosen = training_device(device)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it prints the precision to standard error
-    devices = 1 if chosen.index is None else [chosen.index]
-    fabric = Fabric(accelerator=chosen.type, devices=devices, precision=precision(recipe.training, chosen.type))
-    fabric.seed_everything(recipe.training.seed, verbose=False)
-    trained, training_set, validation_set = prepare(recipe, collection, command, init, device)
+    devices = device if isinstance(device, Devices) else Devices(device)
+    processes = Processes(launch(recipe, devices))
+    with processes.ending_together():
+        processes.fabric.seed_everything(recipe.training.seed, verbose=False)
+        trained, training_set, validation_set = prepare(recipe, collection, command, init, devices)
+        with _claimed(out, trained, resume, processes) as stored:
+            optimization, state = _set_up(processes, trained, stored)
+            _require_best_weights(out, state)
+            log = RunLog(out, state, processes.first)
+            records = (out, state, log, Interruption())
+            shown = on_progress if processes.first else None
+            run = TrainingContext(
+                trained, training_set, validation_set, *records, optimization, collection, processes, shown
+            )
+            run_stages(run, schedule_stages(run))
+            log.close()
+    return out
+
+
+@contextmanager
+def _claimed(out: Path, trained: TrainedModel, resume: bool, processes: Processes) -> Iterator[Path | None]:
+    """Hold the run directory in the first process; provide the state to resume from to all of them, None for none."""
+    if not processes.first:
+        yield processes.broadcast(None)
+        return
     out.mkdir(parents=True, exist_ok=True)
     with locked(out, RunError):
         claim(out, trained.config, resume)
         stored = find_state(out) if resume else None
         if stored is None:
             _log_origin(trained)
-        optimization, state = _set_up(fabric, trained, stored)
-        _require_best_weights(out, state)
-        log = RunLog(out, state)
-        records = (out, state, log, Interruption())
-        run = TrainingContext(trained, training_set, validation_set, *records, optimization, collection, on_progress)
-        run_stages(run, schedule_stages(run))
-        log.close()
-    return out
+        yield processes.broadcast(stored)
 
 
 def run_stages(run: TrainingContext, stages: Sequence[Stage]) -> None:
@@ -102,26 +111,22 @@ def run_stages(run: TrainingContext, stages: Sequence[Stage]) -> None:
             while not stage.finished(run):
                 stage.run_epoch(run)
                 run.save_state()
-                run.interruption.raise_if_requested()
+                if run.processes.any(run.interruption.requested):
+                    raise KeyboardInterrupt
 
 
-def precision(settings: TrainingSettings, device: str) -> Literal["32-true", "bf16-mixed"]:
-    """Return Fabric's name of the precision; `auto` is bf16 where the device multiplies bf16 natively."""
-    if settings.precision == "auto":
-        return "bf16-mixed" if native_bf16(torch.device(device)) else "32-true"
-    return "bf16-mixed" if settings.precision == "bf16" else "32-true"
-
-
-def _set_up(fabric: Fabric, trained: TrainedModel, stored: Path | None) -> tuple[Optimization | None, TrainState]:
+def _set_up(processes: Processes, trained: TrainedModel, stored: Path | None) -> tuple[Optimization | None, TrainState]:
     """Build the optimizer and the weight average, and load the stored state; a count-based model has none of these."""
     if isinstance(trained.model, CountBasedModel):
         return None, TrainState()
     settings = trained.recipe.training
     optimizer = build_optimizer(trained.model.named_parameters(), settings)
-    wrapped_model, wrapped_optimizer = fabric.setup(trained.model, optimizer)
+    wrapped_model, wrapped_optimizer = processes.fabric.setup(LossModule(trained.model), optimizer)
     ema = ExponentialMovingAverage(trained.model.parameters(), settings.ema_decay) if settings.ema_decay else None
     state = load_state(stored, trained.model, optimizer, ema) if stored else TrainState()
-    return Optimization(fabric, wrapped_model, wrapped_optimizer, optimizer, ema), state
+    if stored is None or not load_rng_state(stored, processes.rank):
+        processes.seed(settings.seed, state.step)
+    return Optimization(processes.fabric, wrapped_model, wrapped_optimizer, optimizer, ema), state
 
 
 def _require_best_weights(out: Path, state: TrainState) -> None:

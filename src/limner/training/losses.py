@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from limner.data.examples import Batch
 from limner.layers.precision import precise
-from limner.models.protocols import Output
+from limner.models.protocols import Mean, Output
 
 IGNORED = -100
 ELEMENTS_PER_CHUNK = 1 << 20
@@ -21,6 +21,11 @@ ELEMENTS_PER_CHUNK = 1 << 20
 
 
 def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+    """Compute the training loss of a batch, a scalar; see `loss_terms`."""
+    return torch.stack([term.value for term in loss_terms(output, batch, label_smoothing)]).sum()
+
+
+def loss_terms(output: Output, batch: Batch, label_smoothing: float = 0.0) -> tuple[Mean, ...]:
     """Compute the mean negative log-likelihood of the target tokens, end of sentence included, in nats per token.
 
     This is the data term of Mao et al. (2015), eq. 6, which is in bits there. The auxiliary loss of the model is added;
@@ -32,13 +37,13 @@ def word_loss(output: Output, batch: Batch, label_smoothing: float = 0.0) -> Ten
         label_smoothing: share of the probability spread evenly over the vocabulary.
 
     Returns:
-        Scalar.
+        Means whose sum is the loss.
     """
     if output.loss is not None:
         return output.loss
-    weights = precise(batch.target_mask.to(output.logits.dtype)) / batch.target_mask.sum()
-    loss = weighted_loss(output.logits, batch, weights, label_smoothing)
-    return loss if output.auxiliary_loss is None else loss + output.auxiliary_loss
+    weights = precise(batch.target_mask.to(output.logits.dtype))
+    loss = Mean(weighted_loss(output.logits, batch, weights, label_smoothing), batch.target_mask.sum())
+    return (loss,) if output.auxiliary_loss is None else (loss, output.auxiliary_loss)
 
 
 def weighted_loss(

@@ -19,11 +19,11 @@ from limner.data.dataset import Examples
 from limner.data.examples import Batch
 from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
-from limner.models.protocols import JointSpaceModel
+from limner.models.protocols import JointSpaceModel, Mean
 from limner.retrieval.all_pairs import pair_log_probs, uses_bf16
 from limner.runs.trained_model import TrainedModel, load_trained_model
 from limner.storage.tensors import load_tensors, save_tensors
-from limner.training.epoch import StepLoss
+from limner.training.processes import StepLoss
 
 if TYPE_CHECKING:
     from limner.training.context import TrainingContext
@@ -153,7 +153,7 @@ class Matching:
             log_probs = self.teacher[number, group.rows, : len(group.images)].to(cosines.device)
             logits = self.model.log_sharpness.exp() * cosines
             loss = loss + settings.distillation * distillation_loss(logits, log_probs, settings.temperature)
-        return StepLoss(loss, float(loss.detach()), int(batch.target_mask.sum()))
+        return StepLoss((Mean(loss, 1),), int(batch.target_mask.sum()))
 
     def _epoch_groups(self, epoch: int) -> list[Group]:
         """Return the groups of an epoch in their order."""

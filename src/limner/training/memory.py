@@ -12,6 +12,7 @@ from limner.models import Model, largest_size
 from limner.process import available_memory, require_memory
 from limner.runs.recipe import Recipe
 from limner.runs.training_settings import SGDSettings, TrainingSettings
+from limner.training.launch import ONE_DEVICE, Devices
 
 NUMBER_BYTES = 4
 """Bytes of a weight, a gradient or an activation in float32."""
@@ -28,13 +29,14 @@ class TrainingMemory(NamedTuple):
     """Logits and hidden layers of a batch, with their gradients."""
 
 
-def weight_copies(settings: TrainingSettings, device: str | None = None) -> int:
+def weight_copies(settings: TrainingSettings, devices: Devices = ONE_DEVICE) -> int:
     """Return the number of tensors of the size of the weights that the memory of the machine must hold.
 
-    Those of a training: weights, gradients, moments and moving average. On a GPU all but the initial weights are in its
-    own memory.
+    Those of a training: weights, gradients, moments and moving average of every process. On a GPU all but the initial
+    weights are in its own memory.
     """
-    return 1 + (_further_copies(settings) if training_device(device).type == "cpu" else 0)
+    on_cpu = training_device(devices.device).type == "cpu"
+    return devices.per_machine * (1 + (_further_copies(settings) if on_cpu else 0))
 
 
 def _further_copies(settings: TrainingSettings) -> int:
@@ -67,8 +69,8 @@ def estimate_memory(model: Model, settings: TrainingSettings, examples: Examples
     return TrainingMemory(weights * _further_copies(settings), batch)
 
 
-def require_training_memory(model: Model, recipe: Recipe, examples: Examples, device: str | None = None) -> None:
-    """Check that the memory of a training is available on its device; None is that of `training_device`.
+def require_training_memory(model: Model, recipe: Recipe, examples: Examples, devices: Devices = ONE_DEVICE) -> None:
+    """Check that the memory of a training is available on its devices; processes on one CPU share its memory.
 
     Raises:
         ResourceError: it is not; names the setting that needs most of it.
@@ -78,4 +80,7 @@ def require_training_memory(model: Model, recipe: Recipe, examples: Examples, de
     remedy = f"lower training.batch_size ({settings.batch_size:,})"
     if needed.states > needed.batch:
         remedy = f"lower {largest_size(recipe.model)}"
-    require_memory(sum(needed), "training", remedy, available_memory(training_device(device)))
+    device = training_device(devices.device)
+    sharing = devices.per_machine if device.type == "cpu" else 1
+    total = sharing * (needed.states + needed.batch // devices.total)
+    require_memory(total, "training", remedy, available_memory(device))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Adadelta, Adam, AdamW, Optimizer
 
 from limner.errors import SettingsError
@@ -140,6 +140,10 @@ class ExponentialMovingAverage:
                 value.copy_(own)
 
 
-def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Compute the sum of all squared weights, the regularisation of Mao et al. (2015), eq. 6."""
-    return torch.stack([parameter.square().sum() for parameter in parameters]).sum()
+@torch.no_grad()
+def add_l2_gradient(parameters: Iterable[nn.Parameter], l2: float) -> None:
+    """Add the gradient of `l2` times the sum of all squared weights, the regularisation of Mao et al. (2015), eq. 6."""
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        parameter.grad.add_(parameter, alpha=2 * l2)

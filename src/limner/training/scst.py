@@ -16,11 +16,11 @@ from limner.decoding.beam_search import beam_search
 from limner.decoding.ranking import Hypothesis, banned_tokens
 from limner.decoding.sampling import SampleRecorder
 from limner.decoding.settings import DecodingSettings, SampleSettings
-from limner.models.protocols import Model
+from limner.models.protocols import Mean, Model
 from limner.text.vocab import SPECIAL_TOKENS
 from limner.training.context import TrainingContext
-from limner.training.epoch import StepLoss
 from limner.training.losses import weighted_loss
+from limner.training.processes import StepLoss
 from limner.training.rewards import Reward
 
 logger = logging.getLogger(__name__)
@@ -91,12 +91,14 @@ class SelfCritical:
         drawn = [hypothesis for own in sentences for hypothesis in own[first:]]
         rows = [row for row, own in enumerate(sentences) for _ in own[first:]]
         sampled = sampled_batch(batch, rows, drawn)
-        # cuDNN has no gradient of recurrent layers in evaluation mode. Fabric's `forward` would convert all logits.
-        with torch.backends.cudnn.flags(enabled=False), self.run.optimization.fabric.autocast():
-            logits = model(sampled).logits
-        loss = policy_loss(logits, sampled, advantages.float(), settings)
-        reward = float(np.mean([values[first:] for values in rewards]))
-        return StepLoss(loss, -reward, int(sampled.target_mask.sum()))
+
+        def terms(model: Model, sampled: Batch) -> tuple[Mean, ...]:
+            return (policy_loss(model(sampled).logits, sampled, advantages.float(), settings),)
+
+        with torch.backends.cudnn.flags(enabled=False):  # no gradient of recurrent layers in evaluation mode
+            loss = self.run.optimization.forward(terms, sampled)
+        reward = torch.tensor([values[first:] for values in rewards], dtype=torch.float64)
+        return StepLoss(loss, int(sampled.target_mask.sum()), Mean(-reward.sum(), reward.numel()))
 
     def decoding(self, epoch: int) -> DecodingSettings:
         """Return the settings of decoding in an epoch: every epoch has its own random numbers.
@@ -149,7 +151,7 @@ def sampled_batch(batch: Batch, rows: Sequence[int], hypotheses: Sequence[Hypoth
     return sampled
 
 
-def policy_loss(logits: Tensor, batch: Batch, advantages: Tensor, settings: DecodingSettings) -> Tensor:
+def policy_loss(logits: Tensor, batch: Batch, advantages: Tensor, settings: DecodingSettings) -> Mean:
     """Compute -1/N sum_n A_n log p(w_n), the loss whose gradient is the policy gradient.
 
     Args:
@@ -159,12 +161,12 @@ def policy_loss(logits: Tensor, batch: Batch, advantages: Tensor, settings: Deco
         settings: settings by which the sentences were drawn.
 
     Returns:
-        Scalar.
+        Mean over the sentences.
     """
     if settings.min_length:
         logits = logits.clone()
         logits[:, : settings.min_length, SPECIAL_TOKENS.eos] = -math.inf
     if settings.sample is not None and settings.sample.temperature != 1:
         logits = logits / settings.sample.temperature
-    weights = advantages.to(logits.device)[:, None] * batch.target_mask / len(advantages)
-    return weighted_loss(logits, batch, weights, excluded=banned_tokens(settings))
+    weights = advantages.to(logits.device)[:, None] * batch.target_mask
+    return Mean(weighted_loss(logits, batch, weights, excluded=banned_tokens(settings)), len(advantages))

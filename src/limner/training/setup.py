@@ -37,6 +37,7 @@ from limner.storage.tensors import load_tensors
 from limner.text.embeddings import initial_embeddings
 from limner.text.tokenizer import Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
+from limner.training.launch import ONE_DEVICE, Devices
 from limner.training.memory import require_training_memory, weight_copies
 from limner.training.optimizers import build_optimizer
 
@@ -44,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(
-    recipe: Recipe, collection: Collection, command: str, init: Path | None = None, device: str | None = None
+    recipe: Recipe, collection: Collection, command: str, init: Path | None = None, devices: Devices = ONE_DEVICE
 ) -> tuple[TrainedModel, Examples, Examples]:
     """Build the vocabularies, the model with its initial weights, and the examples of both splits.
 
@@ -53,7 +54,7 @@ def prepare(
         collection: collection with the training and the validation split.
         command: command line, for the records.
         init: run whose vocabularies and matching weights are used.
-        device: device of the training, whose memory is checked; None for that of `training_device`.
+        devices: devices of the training, whose memory is checked.
 
     Returns:
         The untrained model, the training examples and the validation examples.
@@ -75,12 +76,12 @@ def prepare(
     training_set, validation_set = _both_splits(recipe, collection, tokenizer, source, features)
     source_size = None if source is None else len(source.tokenizer)
     inputs = ModelInputs(len(tokenizer), features.shapes if features else {}, source_size)
-    model = build_model(recipe.model, inputs, weight_copies(recipe.training, device))
+    model = build_model(recipe.model, inputs, weight_copies(recipe.training, devices))
     _require_objective(recipe, model)
     initialisation = {} if init is None else _initialise_from_run(init, model)
     if isinstance(model, CountBasedModel) or "perplexity" in (recipe.training.metric, *recipe.training.metrics):
         require_counted_words(validation_set, data.val, recipe.evaluation.skip_words)
-    _require_steps(recipe, model, training_set, device)
+    _require_steps(recipe, model, training_set, devices)
     if recipe.training.pretrained_embeddings:
         embedded = tokenizer if source is None else source.tokenizer
         initialisation |= _initialise_embeddings(model, embedded, recipe.training)
@@ -247,11 +248,11 @@ def _initialise_from_run(init: Path, model: Model) -> dict[str, str]:
     return {"init": f"{init}: {transferred}", "init_sha256": sha256(weights)}
 
 
-def _require_steps(recipe: Recipe, model: Model, training_set: Examples, device: str | None) -> None:
+def _require_steps(recipe: Recipe, model: Model, training_set: Examples, devices: Devices) -> None:
     """Check the patterns of parameter names and the memory of the steps of gradient descent, if there are any."""
     if not isinstance(model, CountBasedModel):
         build_optimizer(model.named_parameters(), recipe.training)
-        require_training_memory(model, recipe, training_set, device)
+        require_training_memory(model, recipe, training_set, devices)
 
 
 def _require_objective(recipe: Recipe, model: Model) -> None:

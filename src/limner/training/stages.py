@@ -111,7 +111,8 @@ class GradientStage:
         assert run.optimization is not None
         state, settings = run.state, run.settings
         with run.optimization.averaged_weights():
-            values = validate(run.trained, run.validation_set, dict.fromkeys((settings.metric, *settings.metrics)))
+            names = dict.fromkeys((settings.metric, *settings.metrics))
+            values = run.processes.broadcast(validate(run.trained, run.validation_set, names, run.processes))
             value = values.get(settings.metric, math.nan)
             if not math.isfinite(value):
                 raise TrainingError(
@@ -149,7 +150,9 @@ class TrainAndValidationStage:
         run.optimization.optimizer.state.clear()
         if run.optimization.ema is not None:
             run.optimization.ema.restart()
-        run.state.target_perplexity = score_examples(run.trained.model, run.training_set).perplexity.value
+        run.state.target_perplexity = score_examples(
+            run.trained.model, run.training_set, shards=run.processes
+        ).perplexity.value
         logger.info(
             "training on the training and validation splits until the validation perplexity is at most %.3f",
             run.state.target_perplexity,
@@ -175,7 +178,8 @@ class TrainAndValidationStage:
         state = run.state
         train_epoch(run, CrossEntropy(run, run.joint_set))
         with run.optimization.averaged_weights():
-            perplexity = score_examples(run.trained.model, run.validation_set).perplexity.value
+            scores = score_examples(run.trained.model, run.validation_set, shards=run.processes)
+            perplexity = scores.perplexity.value
             state.train_on_val_epochs += 1
             state.train_on_val_perplexity = perplexity
             run.log.validation(state, {"perplexity": perplexity})

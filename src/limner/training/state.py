@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,12 +81,17 @@ class TrainState:
 
 
 def save_state(
-    run: Path, model: Model, optimizer: Optimizer, ema: ExponentialMovingAverage | None, state: TrainState
+    run: Path,
+    model: Model,
+    optimizer: Optimizer,
+    ema: ExponentialMovingAverage | None,
+    state: TrainState,
+    rng_states: Sequence[dict[str, Tensor]],
 ) -> None:
     """Write RUN/state-STEP-EPOCH atomically, then remove the previous state.
 
     The end of an epoch may be saved twice, before and after validation; the epoch in the name keeps the two apart, so
-    that a complete state exists at every moment.
+    that a complete state exists at every moment. The random states are those of all processes (`rng_state`).
 
     Raises:
         RunError: a file cannot be written; the previous state is unchanged.
@@ -97,7 +103,7 @@ def save_state(
         partial.mkdir(parents=True)
         save_tensors(partial / "model.safetensors", model.state_dict())
         save_tensors(partial / "optimizer.safetensors", tensors)
-        save_tensors(partial / "rng_state.safetensors", _rng_state())
+        save_tensors(partial / "rng_state.safetensors", _by_process(rng_states))
         if ema is not None:
             save_tensors(partial / "ema.safetensors", {str(k): value for k, value in enumerate(ema.values)})
         write_text(partial / STATE_FILE, to_json({"state": asdict(state), "optimizer": plain}))
@@ -121,7 +127,7 @@ def find_state(run: Path) -> Path | None:
 
 
 def load_state(folder: Path, model: Model, optimizer: Optimizer, ema: ExponentialMovingAverage | None) -> TrainState:
-    """Load what `save_state` wrote into the model, the optimizer, the moving average and the random generators.
+    """Load what `save_state` wrote into the model, the optimizer and the moving average; see `load_rng_state`.
 
     Raises:
         RunError: a file is missing or damaged.
@@ -137,14 +143,31 @@ def load_state(folder: Path, model: Model, optimizer: Optimizer, ema: Exponentia
     if ema is not None:
         values = load_tensors(folder / "ema.safetensors")
         ema.values = [values[str(k)].to(value.device) for k, value in enumerate(ema.values)]
-    rng_state = load_tensors(folder / "rng_state.safetensors")
-    torch.set_rng_state(rng_state["cpu"])
-    if "cuda" in rng_state:
-        torch.cuda.set_rng_state(rng_state["cuda"])
     return state
 
 
-def _rng_state() -> dict[str, Tensor]:
+def load_rng_state(folder: Path, rank: int) -> bool:
+    """Restore the random generators of a process; false if there were fewer processes when the state was saved."""
+    stored, suffix = load_tensors(folder / "rng_state.safetensors"), f".{rank}" if rank else ""
+    if f"cpu{suffix}" not in stored:
+        return False
+    torch.set_rng_state(stored[f"cpu{suffix}"])
+    if f"cuda{suffix}" in stored:
+        torch.cuda.set_rng_state(stored[f"cuda{suffix}"])
+    return True
+
+
+def _by_process(rng_states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Name the random states of all processes: those of the first by the device, the others '<device>.<process>'."""
+    return {
+        f"{device}.{rank}" if rank else device: value
+        for rank, states in enumerate(rng_states)
+        for device, value in states.items()
+    }
+
+
+def rng_state() -> dict[str, Tensor]:
+    """Return the states of the random generators of this process by device."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()

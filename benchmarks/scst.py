@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +21,12 @@ from limner.runs.recipe import Recipe
 from limner.runs.trained_model import ModelConfig, TrainedModel
 from limner.text.tokenizer import TextSettings, Tokenizer
 from limner.text.vocab import SPECIAL_TOKENS
-from limner.training.context import Optimization, TrainingContext
+from limner.training.context import LossModule, Optimization, TrainingContext
 from limner.training.epoch import train_epoch
 from limner.training.interruption import Interruption
 from limner.training.logging import RunLog
 from limner.training.optimizers import build_optimizer
+from limner.training.processes import Processes
 from limner.training.scst import SelfCritical
 from limner.training.state import TrainState
 from measuring import CPU, median_time, report
@@ -110,10 +112,10 @@ def _training(texts: Sequence[str], samples: int, precision: str, out: Path) -> 
     model.softmax.bias.data[SPECIAL_TOKENS.eos] = -30.0  # no sentence ends before its maximum length
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed" if precision == "bf16" else "32-true")
     optimizer = build_optimizer(model.named_parameters(), recipe.training)
-    optimization = Optimization(fabric, *fabric.setup(model, optimizer), optimizer, None)
+    optimization = Optimization(fabric, *fabric.setup(LossModule(model), optimizer), optimizer, None)
     config = ModelConfig(recipe=recipe.model_dump(mode="json"), provenance={"init": "-"}, vocab_size=len(tokenizer))
     state = TrainState()
     trained = TrainedModel(model, tokenizer, config, recipe, None)
-    return TrainingContext(
-        trained, examples, examples, out, state, RunLog(out, state), Interruption(), optimization, None
-    )
+    records = (out, state, RunLog(out, state), Interruption())
+    collection: Any = None  # the objective does not read it
+    return TrainingContext(trained, examples, examples, *records, optimization, collection, Processes(fabric), None)

@@ -20,6 +20,7 @@ from limner.runs.training_settings import TrainingSettings
 from limner.synthetic.reviews import ReviewSettings, generate_reviews
 from limner.synthetic.scenes import SceneSettings, generate_scenes
 from limner.training import memory
+from limner.training.launch import Devices
 from limner.training.loop import train
 from limner.training.memory import estimate_memory, weight_copies
 
@@ -143,7 +144,8 @@ def test_a_source_embedding_counts_as_an_embedding():
 
 
 def test_on_a_gpu_only_the_initial_weights_are_in_the_memory_of_the_machine(monkeypatch):
-    assert weight_copies(TrainingSettings(), "cpu") == 4
+    assert weight_copies(TrainingSettings(), Devices("cpu")) == 4
+    assert weight_copies(TrainingSettings(), Devices("cpu", 3)) == 12, "of every process on the machine"
     monkeypatch.setattr(memory, "training_device", lambda name: torch.device("cuda"))
     assert weight_copies(TrainingSettings()) == 1
 

@@ -7,6 +7,7 @@ rest exceeds the last result: these are the best images, by proof (`tangent_sear
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np

@@ -19,11 +19,12 @@ from limner.data.examples import Item, Sentence
 from limner.data.items_table import OPTIONAL_COLUMNS, SCHEMA, SPLITS_KEY, item_of_row, row_checksum
 from limner.data.merging import Changes, file_name
 from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positions, StoredItems
-from limner.errors import CollectionError, did_you_mean
+from limner.errors import CollectionError, MediaError, did_you_mean, system_reason
 from limner.files.structured import parse_json
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM
 from limner.storage.lance_tables import damage_as, has_column, open_table
+from limner.storage.places import is_remote, place, unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +71,11 @@ class Collection:
         Raises:
             CollectionError: the folder is not a collection, or its items table is damaged.
         """
-        path = Path(path)
-        if not (path / ITEMS).is_dir():
-            state = f"is not a collection (it has no {ITEMS})" if path.exists() else "does not exist"
-            raise CollectionError(f"{path}: this folder {state}; create a collection with 'limner import'")
-        with damage_as(lambda reason: _damaged_table(path, reason)):
+        path = place(path)
+        with damage_as(lambda reason: _damaged_table(path, reason), path):
+            if not (path / ITEMS).is_dir():
+                state = f"is not a collection (it has no {ITEMS})" if path.exists() else "does not exist"
+                raise CollectionError(f"{path}: this folder {state}; create a collection with 'limner import'")
             dataset = open_table(path / ITEMS)
             if version not in (None, dataset.version):
                 dataset = dataset.checkout_version(version)
@@ -195,6 +196,23 @@ class Collection:
         """Path of the image or audio file that features are computed of; CollectionError if the item has none."""
         return self._file_path(item, item.media_path, "image and no audio file")
 
+    def media_source(self, item: Item) -> Path | bytes:
+        """Path of the file that features are computed of, or its contents if the collection is in an object store.
+
+        Raises:
+            CollectionError: the item has no file.
+            MediaError: the file cannot be read from the store.
+        """
+        path = self.media_file(item)
+        if not is_remote(path):
+            return path
+        try:
+            return path.read_bytes()
+        except Exception as error:
+            if (lost := unreachable(self.path, error)) is not None:
+                raise lost from None
+            raise MediaError(f"{path}: cannot be read ({system_reason(error)}); restore the file") from None
+
     def features(self) -> tuple[str, ...]:
         """Names of the feature tables of the collection."""
         return tuple(sorted(table.stem for table in (self.path / FEATURES).glob("*.lance")))
@@ -235,7 +253,7 @@ class Collection:
 
     def _scan(self, column: str) -> Iterator[Any]:
         """Read one column in batches of Arrow."""
-        with damage_as(lambda reason: _damaged_table(self.path, reason)):
+        with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
             for batch in self._dataset.to_batches(columns=[column], batch_size=SCANNED_ROWS, batch_readahead=1):
                 yield batch.column(0)
 
@@ -266,7 +284,7 @@ class Collection:
         """Positions of the items of a split, or of all items, in the table."""
         splits = self._splits
         if split is None and splits is None:
-            with damage_as(lambda reason: _damaged_table(self.path, reason)):
+            with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
                 return range(self._dataset.count_rows())
         parts, begin = [np.empty(0, np.int64)], 0
         for values in self._scan("split" if splits is None else "id"):
@@ -284,7 +302,7 @@ class Collection:
         Raises:
             CollectionError: a row is damaged.
         """
-        with damage_as(lambda reason: _damaged_table(self.path, reason)):
+        with damage_as(lambda reason: _damaged_table(self.path, reason), self.path):
             rows = self._dataset.take(list(map(int, positions)), columns=columns).to_pylist() if len(positions) else []
         if len(rows) != len(positions):
             raise _damaged_table(self.path, f"{len(rows):,} of {len(positions):,} rows can be read")
@@ -353,7 +371,7 @@ def _sentence_contents(sentence: Sentence) -> tuple[object, ...]:
 
 def _short_path(path: Path) -> Path:
     """Remove `..` from a path if it names the same folder without; links to folders may give `..` another meaning."""
-    if ".." not in path.parts:
+    if is_remote(path) or ".." not in path.parts:
         return path
     short = Path(os.path.normpath(path))
     try:

@@ -16,28 +16,34 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 import numpy as np
+from lance.commit import CommitConflictError
 from numpy.typing import NDArray
 
 from limner.data.collection import ITEMS, Collection
 from limner.data.examples import Item
 from limner.data.item_spool import ItemSpool
-from limner.data.items_table import STORED_SCHEMA, stored_batch
+from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, stored_batch
 from limner.data.merging import Changes, merge_all
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.table_writing import append_rows, create_table, overwrite_rows
 from limner.errors import CollectionError, system_reason
-from limner.files import LOCK_FILE, locked
+from limner.files import LOCK_FILE, locked, read_bytes
 from limner.progress import Progress
 from limner.storage.ids import RowsById
 from limner.storage.lance_tables import WRITE_ERRORS
 from limner.storage.names import require_name
 from limner.storage.outputs import require_outside
+from limner.storage.places import is_remote, place, store_errors, this_writer, unreachable
 
 logger = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""How often items are merged with a collection in an object store to which others write at the same time."""
 
 
 class CollectionWriter:
@@ -47,7 +53,8 @@ class CollectionWriter:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(os.path.abspath(path))
+        path = place(path)
+        self.path = path if is_remote(path) else Path(os.path.abspath(path))
         self._stack = ExitStack()
         self._folder = self.path
         self._spool: ItemSpool | None = None
@@ -89,12 +96,25 @@ class CollectionWriter:
             raise CollectionError(f"{self.path}: there are no items to write")
         with _explain_write_errors(self.path):
             self._spool.close()
-            if (self.path / ITEMS).is_dir():
-                return self._extend(files or {}, on_progress)
-            return self._create(files or {}, on_progress)
+            for _ in range(ATTEMPTS):
+                try:
+                    if (self.path / ITEMS).is_dir():
+                        return self._extend(files or {}, on_progress)
+                    return self._create(files or {}, on_progress)
+                except CommitConflictError:
+                    logger.info("%s: another process wrote to it; the items are merged again", self.path)
+        table = Collection.open(self.path).table
+        other = (table.schema.metadata or {}).get(WRITER_KEY, b"another process").decode(errors="replace")
+        raise CollectionError(
+            f"{self.path}: {this_writer()} could not add its items, as {other} wrote version {table.version} and "
+            "others before; nothing of these items was added: repeat the command when it has ended"
+        )
 
     def _open(self) -> ItemSpool:
-        """Lock the collection and create the spool in a temporary folder."""
+        """Lock the collection and create the spool in a temporary folder; object stores have no locks."""
+        if is_remote(self.path):
+            self._folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="limner-")))
+            return ItemSpool(self._folder / ".spool.arrow")
         if not (self.path / ITEMS).is_dir():
             require_outside(self.path, f"collection {self.path}", can_force=False, runs_only=True)
         creation_lock = self.path.with_name(f".{self.path.name}{LOCK_FILE}")
@@ -116,23 +136,24 @@ class CollectionWriter:
         """Build the table of a new collection, or of a folder without one, and rename it."""
         assert self._spool is not None
         plan = _plan(self._spool, RowsById([]))
-        target = self.path if self.path.is_dir() else self._folder / "new"
+        target = self.path if is_remote(self.path) or self.path.is_dir() else self._folder / "new"
         _copy_files(files, self._folder, target, on_progress)
-        table = self._folder / ITEMS
+        table = (self.path if is_remote(self.path) else self._folder) / ITEMS
         create_table(table, _new_batches(self._spool, plan), _splits(self._spool, plan))
         if target != self.path:
             target.mkdir(exist_ok=True)
             os.rename(table, target / ITEMS)
             os.rename(target, self.path)
-        else:
+        elif not is_remote(self.path):
             os.rename(table, self.path / ITEMS)
         return Changes(len(plan.fresh), 0, 0)
 
     def _extend(self, files: Mapping[str, Path], on_progress: Progress | None) -> Changes:
         """Add the items to the table of a collection; it is rewritten if stored items change."""
         assert self._spool is not None
-        for leftover in (self.path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
-            leftover.unlink(missing_ok=True)
+        if not is_remote(self.path):
+            for leftover in (self.path / ITEMS).glob("**/.tmp*"):  # of an interrupted write of Lance
+                leftover.unlink(missing_ok=True)
         old = Collection.open(self.path)
         plan = _plan(self._spool, RowsById(old.id_batches()))
         updated = sum(before != after for before, after in _merged(old, self._spool, plan))
@@ -209,9 +230,9 @@ def _all_batches(old: Collection, spool: ItemSpool, plan: _Plan) -> Iterator[Any
     for begin in range(0, len(old), CHUNK_ITEMS):
         rows = np.arange(begin, min(begin + CHUNK_ITEMS, len(old)))
         items = old.take(rows)
-        for place, row in enumerate(rows.tolist()):
+        for number, row in enumerate(rows.tolist()):
             if versions := plan.of(row):
-                items[place] = merge_all(items[place], spool.read(versions))
+                items[number] = merge_all(items[number], spool.read(versions))
         yield stored_batch(items)
     yield from _new_batches(spool, plan)
 
@@ -220,7 +241,12 @@ def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_pro
     """Copy files to the folder `temporary`, then rename each to its path in `target`; existing files are kept."""
     for done, (name, source) in enumerate(files.items(), start=1):
         path = target / name
-        if not path.exists():
+        if is_remote(target):
+            if not path.exists():
+                path.write_bytes(read_bytes(source))
+            elif path.read_bytes() != read_bytes(source):
+                raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
+        elif not path.exists():
             copy = temporary / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy)
@@ -254,7 +280,9 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 def _explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except WRITE_ERRORS as error:
+    except store_errors(path, WRITE_ERRORS) as error:
+        if (lost := unreachable(path, error)) is not None:
+            raise lost from None
         raise CollectionError(
             f"{path}: cannot be written and is unchanged ({system_reason(error)}); check the place, its permissions "
             "and the free disk space"

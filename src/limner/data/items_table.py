@@ -49,6 +49,10 @@ SPLITS_KEY = b"limner.splits"
 """Entry of the table's metadata with the number of items of each split, as JSON."""
 
 
+WRITER_KEY = b"limner.writer"
+"""Entry of the table's metadata with the process that wrote the version, in an object store."""
+
+
 def arrow_table(items: list[Item]) -> Any:  # noqa: ANN401
     """Convert items to a table of Arrow with the columns of the items table."""
     return pa.Table.from_pylist(

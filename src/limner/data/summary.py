@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass
 
 from limner.data.collection import Collection
 from limner.data.examples import Item
+from limner.files import is_file
 from limner.media.modality import MODALITIES
 
 
@@ -58,9 +58,9 @@ def summarise(collection: Collection, *, examples: int = 3) -> CollectionSummary
         phrases += sum(len(sentence.phrases) for sentence in item.sentences)
         for name, path in _media_files(item):
             media[name][item.split] += 1
-            if not os.path.isfile(file := str(collection.path / path)):
+            if not is_file(file := collection.path / path):
                 missing += 1
-                missing_examples += [file] if missing <= examples else []
+                missing_examples += [str(file)] if missing <= examples else []
     return CollectionSummary(
         items=splits.total(),
         splits=dict(sorted(splits.items(), key=lambda entry: _rank(entry[0]))),

@@ -9,9 +9,11 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.commit import CommitConflictError
 from lance.fragment import write_fragments
 
-from limner.data.items_table import STORED_SCHEMA, table_schema
+from limner.data.items_table import STORED_SCHEMA, WRITER_KEY, table_schema
+from limner.storage.places import is_remote, place, storage_options, this_writer
 
 
 def create_table(path: Path, batches: Iterator[Any], splits: Mapping[str, int]) -> None:
@@ -21,9 +23,21 @@ def create_table(path: Path, batches: Iterator[Any], splits: Mapping[str, int]) 
         path: folder of the table.
         batches: rows in batches of Arrow.
         splits: number of rows of each split.
+
+    Raises:
+        CommitConflictError: another process has created the table in an object store.
     """
-    fragments = write_fragments(_reader(batches), str(path), schema=STORED_SCHEMA, mode="create")
-    lance.LanceDataset.commit(str(path), lance.LanceOperation.Overwrite(table_schema(splits), fragments))
+    options = storage_options(path)
+    try:
+        fragments = write_fragments(
+            _reader(batches), str(path), schema=STORED_SCHEMA, mode="create", storage_options=options
+        )
+    except OSError as error:
+        if is_remote(path) and "already exists" in str(error):
+            raise CommitConflictError(str(error)) from None
+        raise
+    operation = lance.LanceOperation.Overwrite(_schema(splits, path), fragments)
+    lance.LanceDataset.commit(str(path), operation, storage_options=options, max_retries=0)
 
 
 def append_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -> None:  # noqa: ANN401
@@ -36,22 +50,30 @@ def append_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -
     """
     old = [fragment.metadata for fragment in table.get_fragments()]
     with _uncommitted(table):
-        new = write_fragments(_reader(batches), table.uri, mode="append")
+        new = write_fragments(_reader(batches), table, mode="append")
         for number, fragment in enumerate(new, start=1 + max((one.id for one in old), default=-1)):
             fragment.id = number
-        schema = lance.schema.LanceSchema.from_pyarrow(table.schema.with_metadata(table_schema(splits).metadata))
+        schema = lance.schema.LanceSchema.from_pyarrow(
+            table.schema.with_metadata(_schema(splits, place(table.uri)).metadata)
+        )
         _commit(table, lance.LanceOperation.Merge([*old, *new], schema))
 
 
 def overwrite_rows(table: Any, batches: Iterator[Any], splits: Mapping[str, int]) -> None:  # noqa: ANN401
     """Replace all rows of a table in one commit; arguments are those of `append_rows`."""
     with _uncommitted(table):
-        new = write_fragments(_reader(batches), table.uri, schema=STORED_SCHEMA, mode="overwrite")
-        _commit(table, lance.LanceOperation.Overwrite(table_schema(splits), new))
+        new = write_fragments(_reader(batches), table, schema=STORED_SCHEMA, mode="overwrite")
+        _commit(table, lance.LanceOperation.Overwrite(_schema(splits, place(table.uri)), new))
 
 
 def _commit(table: Any, operation: Any) -> None:  # noqa: ANN401
-    lance.LanceDataset.commit(table.uri, operation, read_version=table.version, max_retries=0)
+    lance.LanceDataset.commit(table, operation, read_version=table.version, max_retries=0)
+
+
+def _schema(splits: Mapping[str, int], path: Path) -> Any:  # noqa: ANN401
+    """Schema with the number of items of each split and, in a store that others write to, the name of the writer."""
+    schema = table_schema(splits)
+    return schema.with_metadata({**schema.metadata, WRITER_KEY: this_writer()}) if is_remote(path) else schema
 
 
 def _reader(batches: Iterator[Any]) -> Any:  # noqa: ANN401
@@ -61,6 +83,9 @@ def _reader(batches: Iterator[Any]) -> Any:  # noqa: ANN401
 @contextmanager
 def _uncommitted(table: Any) -> Iterator[None]:  # noqa: ANN401
     """Remove the files that a block wrote to a table if it fails; nothing else writes to the table."""
+    if is_remote(place(table.uri)):  # where others write as well; `limner compact` removes what no version names
+        yield
+        return
     data = Path(table.uri) / "data"
     before = set(data.glob("*"))
     try:

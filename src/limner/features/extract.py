@@ -253,7 +253,7 @@ def _read_batches(
     """
 
     def read(item: Item) -> EncoderInput:
-        return backbone.read(collection.media_file(item))
+        return backbone.read(collection.media_source(item))
 
     pending: deque[tuple[Item, Future[EncoderInput]]] = deque()
     batch: list[tuple[Item, EncoderInput]] = []

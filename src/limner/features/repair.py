@@ -32,6 +32,7 @@ from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM, row_checksums
 from limner.storage.ids import IdSet
 from limner.storage.lance_tables import damage_as
+from limner.storage.places import is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -72,13 +73,15 @@ def repair_table(path: Path, spec: FeatureSpec, on_progress: Progress | None = N
     """
     if not table_exists(path):
         return IntactRows(_salvage(path, spec, IdSet()), 0)
-    for file in path.rglob("*"):
+    for file in () if is_remote(path) else path.rglob("*"):
         if not os.access(file, os.R_OK):
             raise FeatureError(f"{file}: cannot be read; check its permissions")
     try:
         dataset = open_features_table(path)
         stored = read_spec(path, dataset.schema)
     except DamagedTableError as error:
+        if is_remote(path):
+            raise
         logger.warning("%s; its rows are computed anew", str(error).partition("; ")[0])
         _discard(path)
         os.rename(path, _unreadable(path))
@@ -114,7 +117,7 @@ def _remove_damaged(
 
     for fragment in dataset.get_fragments():
         try:
-            with damage_as(lambda reason: damaged_table(path, reason)):
+            with damage_as(lambda reason: damaged_table(path, reason), path):
                 intact, bad = _check_fragment(fragment, spec, ids, on_rows)
         except DamagedTableError:
             bad_fragments.append(fragment.fragment_id)
@@ -124,7 +127,7 @@ def _remove_damaged(
         bad_rows.extend(bad)
     if bad_fragments:
         operation = lance.LanceOperation.Delete([], bad_fragments, "damaged")
-        dataset = lance.LanceDataset.commit(str(path), operation, read_version=dataset.version)
+        dataset = lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
     for start in range(0, len(bad_rows), _MAX_DELETED):
         dataset.delete(f"_rowid in ({', '.join(map(str, bad_rows[start : start + _MAX_DELETED]))})")
     damaged += len(bad_rows)
@@ -207,7 +210,7 @@ def _readable_batches(folder: Path, spec: FeatureSpec) -> Iterator[Any]:
     """Read the data files of a table without its versions, except files that cannot be read or have no checksums."""
     from lance.file import LanceFileReader
 
-    for file in sorted(folder.glob("data/*.lance")):
+    for file in [] if is_remote(folder) else sorted(folder.glob("data/*.lance")):
         try:
             with damage_as(lambda reason: damaged_table(folder, reason)):
                 for batch in LanceFileReader(str(file)).read_all(batch_size=chunk_rows(spec)).to_batches():
@@ -222,4 +225,6 @@ def _unreadable(path: Path) -> Path:
 
 
 def _discard(path: Path) -> None:
+    if is_remote(path):
+        return
     shutil.rmtree(_unreadable(path), ignore_errors=True)

@@ -19,6 +19,7 @@ from limner.storage.checksums import CHECKSUM, infinite_rows, row_checksums
 from limner.storage.ids import IdSet, RowsById
 from limner.storage.lance_tables import WRITE_ERRORS, damage_as, open_table
 from limner.storage.names import require_name
+from limner.storage.places import is_remote, storage_options, unreachable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +56,7 @@ class FeatureTable:
         self.path = path
         self._dataset = open_features_table(path)
         self.spec = read_spec(path, self._dataset.schema)
-        with damage_as(self._damaged):
+        with damage_as(self._damaged, self.path):
             self._rows = RowsById(self._id_batches())
         self._cache: FeatureArray | None = None
         self._cacheable = len(self._rows) * _row_bytes(self.spec) <= cache_bytes
@@ -85,7 +86,7 @@ class FeatureTable:
 
     def ids(self) -> list[str]:
         """Read the ids of the items in stored order."""
-        with damage_as(self._damaged):
+        with damage_as(self._damaged, self.path):
             return [item_id for batch in self._id_batches() for item_id in batch]
 
     def take(self, ids: Sequence[str]) -> FeatureArray:
@@ -131,7 +132,7 @@ class FeatureTable:
 
     def _read_rows(self, rows: NDArray[np.int64]) -> FeatureArray:
         unique, inverse = np.unique(rows, return_inverse=True)
-        with damage_as(self._damaged):
+        with damage_as(self._damaged, self.path):
             table = self._dataset.take(unique.tolist(), columns=self._columns)
             values = self._verified(table)
         return values[inverse]
@@ -140,7 +141,7 @@ class FeatureTable:
         count = len(self._rows)
         values = np.empty((count, *self.spec.shape), dtype=np.float16)
         row = 0
-        with damage_as(self._damaged):
+        with damage_as(self._damaged, self.path):
             for batch in self._dataset.to_batches(columns=self._columns, batch_size=chunk_rows(self.spec)):
                 if len(batch):
                     values[row : row + len(batch)] = self._verified(batch)
@@ -268,9 +269,13 @@ class TableWriter:
 
         table = arrow_table(self.spec, self._ids, np.stack(self._values))
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lance.write_dataset(table, self.path, mode="append" if table_exists(self.path) else "create")
+            if not is_remote(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            mode = "append" if table_exists(self.path) else "create"
+            lance.write_dataset(table, str(self.path), mode=mode, storage_options=storage_options(self.path))
         except WRITE_ERRORS as error:
+            if (lost := unreachable(self.path, error)) is not None:
+                raise lost from None
             raise FeatureError(
                 f"{self.path}: cannot be written ({system_reason(error)}); features stored before are intact: free "
                 "disk space and run the same command again"
@@ -338,7 +343,7 @@ def open_features_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
     Raises:
         DamagedTableError: it cannot be opened.
     """
-    with damage_as(lambda reason: damaged_table(path, reason)):
+    with damage_as(lambda reason: damaged_table(path, reason), path):
         return open_table(path)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from limner.errors import CollectionError, LimnerError
 from limner.files.structured import read_json_file
 from limner.storage.native_messages import without_panics
+from limner.storage.places import is_remote, storage_options, unreachable
 
 WRITE_ERRORS = (OSError, ValueError, RuntimeError)
 """Exceptions of Lance and Arrow for tables that cannot be written."""
@@ -19,11 +20,12 @@ _HINT = "_versions/latest_version_hint.json"
 
 
 @contextmanager
-def damage_as(error_of: Callable[[str], LimnerError]) -> Iterator[None]:
+def damage_as(error_of: Callable[[str], LimnerError], path: Path | None = None) -> Iterator[None]:
     """Convert what Lance and Arrow raise for damaged files, panics of Lance included.
 
     Args:
         error_of: function that returns the error for a reason.
+        path: place of the tables; a store that cannot be reached is no damage.
 
     Raises:
         LimnerError: the result of `error_of`.
@@ -34,6 +36,8 @@ def damage_as(error_of: Callable[[str], LimnerError]) -> Iterator[None]:
     except (LimnerError, MemoryError):
         raise
     except Exception as error:
+        if path is not None and (lost := unreachable(path, error)) is not None:
+            raise lost from None
         raise error_of(_first_line(error)) from None
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # of PyO3, which has no importable class
@@ -49,9 +53,9 @@ def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
     """
     import lance
 
-    dataset = lance.dataset(str(path))
+    dataset = lance.dataset(str(path), storage_options=storage_options(path))
     _ = dataset.schema  # Lance reads it now, so that damage is found here
-    newest = _newest_version(path)
+    newest = 0 if is_remote(path) else _newest_version(path)
     if newest > dataset.version:
         raise ValueError(f"version {newest} is missing, the newest that is left is {dataset.version}")
     return dataset

@@ -29,6 +29,7 @@ from limner.media.image import missing_support
 from limner.media.modality import AUDIO, IMAGE, VIDEO, Modality, find_modality
 from limner.progress import Progress
 from limner.storage.names import require_name
+from limner.storage.places import is_remote, place
 
 __all__ = ["READERS", "ImportReport", "Reader", "ReaderOptions", "ReaderResult", "import_collection", "read_source"]
 
@@ -245,7 +246,7 @@ def import_collection(
     Raises:
         CollectionError: see `read_source` and `write_items`; the collection is unchanged.
     """
-    importer = _Importer(kind, Path(source), Path(target), copy=copy, strict=strict)
+    importer = _Importer(kind, Path(source), place(target), copy=copy, strict=strict)
     with CollectionWriter(importer.target) as writer:
         importer.read(options or ReaderOptions(), writer, budget)
         changes = writer.finish(importer.files, on_progress)
@@ -298,7 +299,11 @@ class _Importer:
         if self.copy:
             items, self.files = with_copied_files(own, self.tally, strict=self.strict)
         else:
-            items = with_relative_paths(own, self.target)
+            if is_remote(self.target) and (file := next((item.media_path for item in own if item.media_path), None)):
+                raise CollectionError(
+                    f"{self.target}: cannot refer to '{file}' of this machine; add --copy, which copies the files"
+                )
+            items = own if is_remote(self.target) else with_relative_paths(own, self.target)
         sentences = [sentence for item in items for sentence in item.sentences]
         self.counts["items"] += len(items)
         self.counts["sentences"] += len(sentences)

@@ -9,6 +9,7 @@ from limner.data.collection import ITEMS, Collection
 from limner.data.examples import Item
 from limner.data.tally import Tally
 from limner.errors import CollectionError
+from limner.storage.places import is_remote
 
 NO_MEDIA = "items whose file is no image, video or audio file, which is not copied"
 OWN_FILES = "files that belong to an item of the collection already"
@@ -19,6 +20,8 @@ def without_own_files(items: list[Item], source: Path, target: Path, tally: Tall
 
     Otherwise each import of a folder into itself would add the copies of the previous one.
     """
+    if is_remote(target):
+        return items
     real_source, real_target = os.path.realpath(source), os.path.realpath(target)
     if os.path.commonpath([real_source, real_target]) not in (real_source, real_target):
         return items

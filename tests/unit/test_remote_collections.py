@@ -1,0 +1,205 @@
+"""Collections in an object store, with a server of the S3 API on this machine."""
+
+import os
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from PIL import Image
+from s3fs import S3FileSystem
+from typer.testing import CliRunner
+
+from limner.cli import app
+from limner.data import collection_writer
+from limner.data.collection import ITEMS, Collection, write_items
+from limner.data.examples import Item, Sentence
+from limner.data.merging import Changes
+from limner.data.readers import import_collection
+from limner.data.summary import summarise
+from limner.errors import CollectionError, SettingsError
+from limner.features.encoders.load import load_backbone
+from limner.features.extract import extract
+from limner.storage.places import place
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the server and its clients
+DOG = Item("dog", "train", sentences=(Sentence("en", "a dog"),))
+CAT = Item("cat", "val", sentences=(Sentence("en", "a cat"),))
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, request):
+    for name, value in (("ACCESS_KEY_ID", "id"), ("SECRET_ACCESS_KEY", "key"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    S3FileSystem.clear_instance_cache()
+    name = f"bucket-{abs(hash(request.node.name))}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    return name
+
+
+def objects(bucket):
+    return [one["Key"] for one in boto3.client("s3").list_objects_v2(Bucket=bucket).get("Contents", [])]
+
+
+def test_items_are_added_and_read(bucket):
+    path = f"s3://{bucket}/a/c"
+    assert write_items(path, [DOG]) == Changes(1, 0, 0)
+    assert write_items(path, [CAT, DOG]) == Changes(1, 0, 1)
+    german = Item("dog", "train", sentences=(Sentence("de", "ein Hund"),))
+    assert write_items(path, [german]) == Changes(0, 1, 0)
+    collection = Collection.open(path)
+    assert [(item.id, item.texts("de")) for item in collection.items()] == [("dog", ["ein Hund"]), ("cat", [])]
+    assert summarise(collection).splits == {"train": 1, "val": 1}
+    assert str(collection.path) == path == str(place(f"s3:/{bucket}/a/c"))
+
+
+def test_images_are_copied_and_their_features_stored(bucket, tmp_path):
+    for name, colour in (("red", "red"), ("blue", "blue")):
+        Image.new("RGB", (20, 20), colour).save(tmp_path / f"{name}.png")
+    path = f"s3://{bucket}/c"
+    with pytest.raises(CollectionError, match=r"red\.png|blue\.png.*--copy"):
+        import_collection("folder", tmp_path, path)
+    import_collection("folder", tmp_path, path, copy=True)
+    assert {"c/images/red.png", "c/images/blue.png"} <= set(objects(bucket))
+    collection = Collection.open(path)
+    assert (collection.features(), summarise(collection).missing) == ((), 0)
+    extract(collection, load_backbone("pixels:4"))
+    assert extract(collection, load_backbone("pixels:4")).present == 2
+    assert Collection.open(path).features() == ("pixels4",)
+    assert Collection.open(path).unverified() == ()
+
+
+def test_the_command_line_accepts_uris(bucket, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "split": "train", "image": null, "lang": "en", "text": "a dog"}')
+    done = CliRunner().invoke(app, ["import", "jsonl", str(tmp_path / "a.jsonl"), f"s3://{bucket}/c", "--json"])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["show", f"s3://{bucket}/c", "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"items": 1' in done.output
+
+
+def one_line(error, *parts):
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(part in message for part in parts), message
+
+
+def test_lost_credentials_are_one_line_of_error(bucket, monkeypatch, tmp_path):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    opened = Collection.open(path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    S3FileSystem.clear_instance_cache()
+    with pytest.raises(CollectionError) as error:
+        Collection.open(path)
+    one_line(error, path, "there are no valid credentials", "AWS_ACCESS_KEY_ID")
+    with pytest.raises(CollectionError) as error:
+        write_items(path, [CAT])
+    one_line(error, path, "there are no valid credentials", "nothing was changed")
+    monkeypatch.undo()
+    assert len(opened) == 1
+
+
+def test_a_bucket_that_disappears_is_one_line_of_error(bucket):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    opened = Collection.open(path)
+    client = boto3.client("s3")
+    for key in objects(bucket):
+        client.delete_object(Bucket=bucket, Key=key)
+    client.delete_bucket(Bucket=bucket)
+    with pytest.raises(CollectionError, match="does not exist"):
+        Collection.open(path)
+    with pytest.raises(CollectionError) as error:
+        opened.items()
+    one_line(error, path)
+    with pytest.raises(CollectionError) as error:
+        write_items(path, [CAT])
+    one_line(error, path, "the bucket does not exist")
+
+
+def test_a_server_that_is_gone_is_one_line_of_error(bucket, monkeypatch):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    S3FileSystem.clear_instance_cache()
+    with pytest.raises(CollectionError) as error:
+        Collection.open(path)
+    one_line(error, path, "no answer", "AWS_ENDPOINT_URL")
+
+
+def test_two_writers_lose_nothing(bucket, monkeypatch):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    append, other = collection_writer.append_rows, Item("other", "train")
+
+    def late(table, batches, splits):
+        monkeypatch.setattr(collection_writer, "append_rows", append)
+        write_items(path, [other])
+        append(table, batches, splits)
+
+    monkeypatch.setattr(collection_writer, "append_rows", late)
+    assert write_items(path, [CAT]) == Changes(1, 0, 0)
+    collection = Collection.open(path)
+    assert [item.id for item in collection.items()] == ["dog", "other", "cat"]
+    assert collection.splits() == {"train": 2, "val": 1}
+
+
+def test_two_writers_that_create_a_collection_lose_nothing(bucket, monkeypatch):
+    path, create = f"s3://{bucket}/c", collection_writer.create_table
+
+    def late(table, batches, splits):
+        monkeypatch.setattr(collection_writer, "create_table", create)
+        write_items(path, [DOG])
+        create(table, batches, splits)
+
+    monkeypatch.setattr(collection_writer, "create_table", late)
+    write_items(path, [CAT])
+    assert [item.id for item in Collection.open(path).items()] == ["dog", "cat"]
+
+
+def test_a_writer_that_never_wins_names_both(bucket, monkeypatch):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    append, numbers = collection_writer.append_rows, iter(range(100))
+
+    def late(table, batches, splits):
+        monkeypatch.setattr(collection_writer, "append_rows", append)
+        write_items(path, [Item(f"other{next(numbers)}", "train")])
+        monkeypatch.setattr(collection_writer, "append_rows", late)
+        append(table, batches, splits)
+
+    monkeypatch.setattr(collection_writer, "append_rows", late)
+    with pytest.raises(CollectionError) as error:
+        write_items(path, [CAT])
+    one_line(error, path, "could not add its items", f"process {os.getpid()} on ", "wrote version 6")
+    assert len(Collection.open(path)) == 1 + collection_writer.ATTEMPTS
+
+
+def test_a_corrupt_fragment_is_damage_of_that_table(bucket):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    (key,) = [key for key in objects(bucket) if "/data/" in key]
+    body = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=b"\0" * len(body))
+    with pytest.raises(CollectionError) as error:
+        Collection.open(path).items()
+    one_line(error, f"{path}/{ITEMS}", "damaged")
+
+
+def test_unknown_stores_are_refused():
+    with pytest.raises(SettingsError, match=r"ftp://host/c: expected a folder or a URI of s3, gs, az, found 'ftp'"):
+        Collection.open("ftp://host/c")

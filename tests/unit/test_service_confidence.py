@@ -4,6 +4,7 @@ import asyncio
 import base64
 import copy
 import json
+from functools import partial
 from io import BytesIO
 
 import httpx
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from running_engine import run_with_engine
 
 from limner.features.class_probabilities import pooled_vector
 from limner.inference.captioner import Captioner
@@ -26,7 +28,6 @@ from limner.runs.calibration import (
 )
 from limner.runs.trained_model import load_trained_model
 from limner.server.app import create_app
-from limner.server.engine import Engine
 from limner.server.events import FinalEvent, TokenEvent
 from limner.server.jobs import RequestRules
 from limner.server.models import Models, ServedModel
@@ -97,18 +98,8 @@ def models(captioner, trained):
 
 @pytest.fixture
 def run(models):
-    def run(use):
-        async def with_engine():
-            engine = Engine(models, ServerSettings())
-            engine.start()
-            try:
-                return await asyncio.wait_for(use(engine), 60)
-            finally:
-                await asyncio.wait_for(engine.stop(), 60)
-
-        return asyncio.run(with_engine())
-
-    return run
+    """Run a coroutine function of an engine with some settings."""
+    return partial(run_with_engine, models)
 
 
 @pytest.fixture
@@ -177,14 +168,8 @@ def test_scores_are_those_of_the_trained_model_without_the_nouns_of_tags(trained
     served = Models([ServedModel("tiny", "describe", {"en": captioner})])
     sentences = ["a blue wall", "a unicorn"]
 
-    async def score():
-        engine = Engine(served, ServerSettings())
-        engine.start()
-        found = await engine.score(BLUE, sentences)
-        await engine.stop()
-        return found
-
-    assert asyncio.run(score()) == Scorer(trained, backbone_of()).score([BLUE] * 2, sentences)
+    found = run_with_engine(served, lambda engine: engine.score(BLUE, sentences))
+    assert found == Scorer(trained, backbone_of()).score([BLUE] * 2, sentences)
 
 
 def test_the_own_interface_says_whether_the_model_abstains(post, captioner):
@@ -230,15 +215,11 @@ def test_a_request_whose_tags_fail_fails_alone(trained, backbone_of, caplog):
     captioner = calibrated(trained, backbone_of())
     vars(captioner.rules).update(tagger=SeesNoWhite())
 
-    async def together():
-        engine = Engine(Models([ServedModel("tiny", "describe", {"en": captioner})]), ServerSettings())
-        engine.start()
-        try:
-            requests = (engine.describe_all(image) for image in (BLUE, WHITE, RED))
-            return await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), 60)
-        finally:
-            await asyncio.wait_for(engine.stop(), 60)
+    async def together(engine):
+        requests = (engine.describe_all(image) for image in (BLUE, WHITE, RED))
+        return await asyncio.gather(*requests, return_exceptions=True)
 
-    blue, white, red = asyncio.run(together())
+    served = Models([ServedModel("tiny", "describe", {"en": captioner})])
+    blue, white, red = run_with_engine(served, together)
     assert isinstance(blue, FinalEvent) and isinstance(red, FinalEvent)
     assert str(white) == "white" and "a request failed" in caplog.text

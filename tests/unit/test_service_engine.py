@@ -3,12 +3,14 @@
 import asyncio
 import threading
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from running_engine import run_with_engine
 from toy_translation import learn, text_collection
 
 from limner.data.examples import Example, collate
@@ -18,7 +20,6 @@ from limner.inference.translator import Translator
 from limner.models.protocols import device_of
 from limner.server import batching
 from limner.server.batching import common_prefix, concatenate, split
-from limner.server.engine import Engine
 from limner.server.errors import (
     InvalidRequestError,
     NotFoundError,
@@ -78,19 +79,7 @@ def models(captioner, translator):
 @pytest.fixture
 def run(models):
     """Run a coroutine function of an engine with some settings."""
-
-    def run(use, **settings):
-        async def with_engine():
-            engine = Engine(models, ServerSettings.parse(settings))
-            engine.start()
-            try:
-                return await asyncio.wait_for(use(engine), 60)
-            finally:
-                await asyncio.wait_for(engine.stop(), 60)
-
-        return asyncio.run(with_engine())
-
-    return run
+    return partial(run_with_engine, models)
 
 
 def assert_same(final, expected):

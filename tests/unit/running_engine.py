@@ -1,0 +1,22 @@
+"""An engine of the service that runs while a coroutine uses it."""
+
+import asyncio
+
+from limner.server.engine import Engine
+from limner.server.settings import ServerSettings
+
+MAX_SECONDS = 60
+
+
+def run_with_engine(models, use, **settings):
+    """Run a coroutine function of an engine with some settings, and stop the engine."""
+
+    async def with_engine():
+        engine = Engine(models, ServerSettings.parse(settings))
+        engine.start()
+        try:
+            return await asyncio.wait_for(use(engine), MAX_SECONDS)
+        finally:
+            await asyncio.wait_for(engine.stop(), MAX_SECONDS)
+
+    return asyncio.run(with_engine())

@@ -43,6 +43,7 @@ from limner.cli.options import (
     TopPOption,
     given,
     models_or_pretrained,
+    names_given,
     refuse,
 )
 from limner.cli.preflight import check_runs
@@ -146,25 +147,20 @@ def describe(
     lengths = {"length_penalty": length_penalty, "min_length": min_length, "max_length": max_length}
     decoding = given(beam_size=beam_size, n_best=n_best, **lengths, sample=sampling)
     plots = attention_options(attention, compare, force)
+    needs_run: dict[str, Any] = {"--attention": plots, "--write": write, "--embed": embed, "--tags": tags}
+    needs_run |= {"--no-tags-in-captions": no_tags_in_captions, "--min-confidence": min_confidence}
     if explain_beam is not None:
-        others = {"--attention": plots, "--format": format_, "--output": output, "--write": write, "--embed": embed}
-        confidence = min_confidence is not None
-        others |= {"--tags": tags, "--no-tags-in-captions": no_tags_in_captions, "--min-confidence": confidence}
+        others = needs_run | {"--format": format_, "--output": output}
         _claim_beam(explain_beam, images, force, as_json, recursive, others)
         runs = models_or_pretrained(model, lang)
         return explain_caption(images[0], runs, prefix, must_include, decoding, backbone, device, explain_beam)
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
     if is_exported(runs[0]):
-        of_runs: dict[str, Any] = {"--must-include": must_include, "--tags": tags, "--attention": plots}
-        of_runs |= {
-            "--sample": sample,
-            "--no-tags-in-captions": no_tags_in_captions,
-            "--min-confidence": min_confidence,
-        }
-        require_exported_options(runs, {**of_runs, "--write": write, "--embed": embed, "--backbone": backbone}, device)
-        given_files, chosen = _find_images(images, recursive), {"batch_size": batch_size, **decoding}
-        return _describe_exported(runs[0], given_files, prefix, chosen, output, kind)
+        needs_run |= {"--must-include": must_include, "--sample": sample, "--backbone": backbone}
+        require_exported_options(runs, needs_run, device)
+        found = _find_images(images, recursive)
+        return _describe_exported(runs[0], found, prefix, {"batch_size": batch_size, **decoding}, output, kind)
     stored = StoredCaptions(write, embed, replace, sidecar)
     files = stored.select(_find_files(images, runs, decoding, backbone, device, recursive), images)
     if stored.complete(files):
@@ -216,12 +212,6 @@ def _sampling(sample: bool, options: dict[str, Any], must_include: list[str] | N
     if sample:
         refuse({"--must-include": must_include}, "needs beam search; leave out --sample")
     return options if sample else None
-
-
-def _require_alone(option: str, others: dict[str, Any]) -> None:
-    """Raise SettingsError if one of the other options was given, which have no effect beside the first."""
-    for name in (name for name, value in others.items() if value):
-        raise SettingsError(f"{name} and {option}: give one or the other")
 
 
 def _find_files(
@@ -313,7 +303,8 @@ def _claim_beam(
     out: Path, images: Sequence[Path], force: bool, as_json: bool, recursive: bool, others: dict[str, Any]
 ) -> None:
     """Check the options of --explain-beam before the model is loaded."""
-    _require_alone("--explain-beam", others)
+    if names := names_given(others):
+        raise SettingsError(f"{names[0]} and --explain-beam: give one or the other")
     refuse({"--recursive": recursive}, "--explain-beam explains the search of one file; leave one of them out")
     if as_json:
         raise SettingsError("--json has no effect on --explain-beam; name a file that ends in .json")

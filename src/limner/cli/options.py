@@ -330,14 +330,19 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
     """Refuse options that would have no effect, so that none is ignored in silence.
 
     Args:
-        options: values by the name of the option; None, False and empty values were not given.
+        options: values by the name of the option.
         reason: why they have no effect, and what to do.
 
     Raises:
         SettingsError: one of them was given.
     """
-    if names := [name for name, value in options.items() if value or (value == 0 and value is not False)]:
+    if names := names_given(options):
         raise SettingsError(f"{', '.join(names)}: {reason}")
+
+
+def names_given(options: Mapping[str, object]) -> list[str]:
+    """Return the names of the options that were given: those with values other than None, False and empty ones."""
+    return [name for name, value in options.items() if value or (value == 0 and value is not False)]
 
 
 def require_models(runs: list[Path] | None) -> list[Path]:

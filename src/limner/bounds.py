@@ -163,6 +163,8 @@ Rate = Annotated[float, Bounds(0, 1, whole=False, high_excluded=True)]
 """Dropout, momentum or share, below 1."""
 
 # Weights of sums, and other factors.
+Alpha = Annotated[float, Bounds(0, 10, whole=False)]
+"""Weight of the marginal log-probability of a sentence."""
 Weight = Annotated[float, Bounds(0, 1e6, whole=False)]
 """Weight in a sum, coefficient, tolerance or pseudo-count."""
 PositiveWeight = Annotated[float, Bounds(0, 1e6, whole=False, low_excluded=True)]

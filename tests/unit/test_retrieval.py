@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import limner
 from limner.data.dataset import Examples
 from limner.data.examples import Item
 from limner.errors import CollectionError
@@ -200,3 +201,16 @@ def test_the_precision_is_part_of_the_signature(model, examples, tiny, monkeypat
 def test_an_item_without_an_image_is_an_error(model, examples):
     with pytest.raises(CollectionError, match="item 'blind' has no image"):
         normalised_log_probs(model, [[4]], [Item("blind", "test")], examples.features, [])
+
+
+def test_alpha_weighs_the_marginal(trained_on_colours, tiny, backbone_of):
+    retriever = limner.Retriever(load_trained_model(trained_on_colours), backbone_of())
+    image = tiny.media_file(next(iter(tiny.items("test"))))
+
+    def scores(alpha):
+        found = retriever.retrieve_sentences(image, tiny, split="test", count=100, alpha=alpha)
+        return {one.text: one.score for one in found}
+
+    plain, half, full = scores(0.0), scores(0.5), scores(1.0)
+    assert plain and all(half[text] == pytest.approx((plain[text] + full[text]) / 2, abs=1e-4) for text in plain)
+    assert any(abs(plain[text] - full[text]) > 0.1 for text in plain)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from limner.bounds import Count, Weight
+from limner.bounds import Alpha, Count, Weight
 from limner.cli.app import USE, app
 from limner.cli.options import (
     MIN_CONFIDENCE,
@@ -74,6 +74,14 @@ def search(
     exact: ExactOption = False,
     max_scored: MaxScoredOption = None,
     slack: SlackOption = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            "--alpha",
+            help="For an image in a collection: weight of log P(sentence), which is subtracted; default: 1.",
+            parser=Number(Alpha),
+        ),
+    ] = None,
     sheet: SheetOption = None,
     force: ForceOption = False,
     backbone: BackboneOption = None,
@@ -98,6 +106,7 @@ def search(
                 "--min-confidence": min_confidence,
                 "--max-scored": max_scored,
                 "--slack": slack,
+                "--alpha": alpha,
             },
             "has an effect only in a collection; leave it out, or leave out --in",
         )
@@ -118,6 +127,8 @@ def search(
     index_options = {"--index": index, "--max-scored": max_scored, "--slack": slack}
     if regions or by_file:
         refuse(index_options | {"--exact": exact}, "has an effect only on images for a sentence; leave it out")
+    if regions or not by_file:
+        refuse({"--alpha": alpha}, "has an effect only on an image file as the query; leave it out")
     if exact:
         refuse(index_options, "has no effect with --exact, which scores all images; leave it out")
     if regions:
@@ -128,7 +139,9 @@ def search(
         raise SettingsError("--min-confidence has an effect only with --regions")
     from limner.cli.search_collection import CollectionSearch, search_collection
 
-    chosen = CollectionSearch(collection, run, split, count, by_file, index, exact, max_scored, slack or 0.0)
+    limits = (index, exact, max_scored, slack or 0.0)
+    weight = 1.0 if alpha is None else alpha
+    chosen = CollectionSearch(collection, run, split, count, by_file, *limits, weight)
     search_collection(query, chosen, device, backbone, as_json)
 
 

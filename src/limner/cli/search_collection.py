@@ -28,6 +28,8 @@ class CollectionSearch(NamedTuple):
     """Whether all images are scored."""
     max_scored: int | None
     slack: float
+    alpha: float = 1.0
+    """Weight of log P(w) in a search by an image."""
 
 
 def search_collection(query: str, search: CollectionSearch, device: str, backbone: str | None, as_json: bool) -> None:
@@ -44,7 +46,7 @@ def search_collection(query: str, search: CollectionSearch, device: str, backbon
     if search.by_file:
         with progress_bar("computing P(w), once for this model and collection") as progress:
             results = retriever.retrieve_sentences(
-                query, opened, split=search.split, count=search.results, on_progress=progress
+                query, opened, split=search.split, count=search.results, alpha=search.alpha, on_progress=progress
             )
     else:
         found = _search_images(retriever, query, opened, search)

@@ -53,7 +53,7 @@ class RetrievalResult(NamedTuple):
     """First sentence of the item in the model's language in text-to-image retrieval, empty if there is none; the
     retrieved sentence in image-to-text retrieval."""
     score: float
-    """log P(w|I) in text-to-image retrieval, log P(w|I) - log P(w) otherwise."""
+    """log P(w|I) in text-to-image retrieval, log P(w|I) - alpha log P(w) otherwise; the cosine of a two-tower model."""
 
 
 class ImageSearch(NamedTuple):
@@ -221,6 +221,30 @@ class Retriever:
         """Rank the images of a collection for a sentence; arguments and errors are those of `search_images`."""
         return self.search_images(sentence, collection, split=split, count=count, on_progress=on_progress).results
 
+    def score_images(self, sentence: str, collection: Collection, ids: Sequence[str]) -> list[float]:
+        """Compute log P(w|I) of a sentence for images of a collection, such as the results of another search.
+
+        Args:
+            sentence: query.
+            collection: collection with the features of the images.
+            ids: ids of the items, in the order of the result.
+
+        Raises:
+            FeatureError: the collection lacks the features that the model was trained on.
+            CollectionError: an item has no features.
+            SettingsError: the sentence has no words, or none of the vocabulary.
+        """
+        features, tokens = self._open(collection), self._query(sentence)
+        items = [Item(id_, "", image=id_) for id_ in ids]
+        missing = next((item.id for item in items if not features.covers(item)), None)
+        if missing is not None:
+            raise CollectionError(
+                f"{collection.path}: no features of item '{missing}'; run 'limner features', or search the same "
+                "collection"
+            )
+        scores: list[float] = pair_log_probs(self.model.model, [tokens], items, features)[0].tolist() if ids else []
+        return scores
+
     def _search_all(
         self,
         sentence: str,
@@ -270,18 +294,21 @@ class Retriever:
         *,
         split: str | None = None,
         count: int = 5,
+        alpha: float = 1.0,
         on_progress: Progress | None = None,
     ) -> list[RetrievalResult]:
-        """Rank the sentences of a collection for an image by Mao et al. (2015), eq. 7; each text occurs once.
+        """Rank the sentences of a collection for an image by log P(w|I) - alpha log P(w); each text occurs once.
 
-        The marginal P(w) is the mean over at most `MARGINAL_IMAGES` images of the collection. It is computed by the
-        first query of a collection and kept in the run directory.
+        Alpha 1 is eq. 7 of Mao et al. (2015), other values are those of VisualGPTScore (Lin et al., 2024), and 0 ranks by
+        the probability alone. The order of images for one sentence does not depend on it. P(w) is the mean over at most
+        `MARGINAL_IMAGES` images of the collection, computed by the first query and kept in the run directory.
 
         Args:
             image: query; a path, encoded bytes, a PIL image or an array (H, W, 3).
             collection: sentences to search, and images with features for the marginal.
             split: split to search; None for all.
             count: number of results.
+            alpha: weight of the marginal; without effect for a model that only ranks.
             on_progress: called while P(w) is computed, with the number of pairs done and their total.
 
         Raises:
@@ -306,8 +333,8 @@ class Retriever:
         targets = list(dict.fromkeys(map(tuple, examples.targets)))
         rows = {target: row for row, target in enumerate(targets)}
         unique = pair_log_probs(self.model.model, targets, [new_item(image)], query)[:, 0]
-        if not isinstance(self.model.model, JointSpaceModel):
-            unique = unique - self._log_marginal(targets, others, features, marginal_file, on_progress)
+        if alpha and not isinstance(self.model.model, JointSpaceModel):
+            unique = unique - alpha * self._log_marginal(targets, others, features, marginal_file, on_progress)
         scores = unique[torch.tensor([rows[tuple(target)] for target in examples.targets])]
         best: dict[str, RetrievalResult] = {}
         for row in scores.argsort(descending=True, stable=True).tolist():

@@ -299,9 +299,9 @@ class Retriever:
     ) -> list[RetrievalResult]:
         """Rank the sentences of a collection for an image by log P(w|I) - alpha log P(w); each text occurs once.
 
-        Alpha 1 is eq. 7 of Mao et al. (2015), other values are those of VisualGPTScore (Lin et al., 2024), and 0 ranks by
-        the probability alone. The order of images for one sentence does not depend on it. P(w) is the mean over at most
-        `MARGINAL_IMAGES` images of the collection, computed by the first query and kept in the run directory.
+        Alpha 1 is eq. 7 of Mao et al. (2015), other values are those of VisualGPTScore (Lin et al., 2024), and 0 ranks
+        by the probability alone. The order of images for one sentence does not depend on it. P(w) is the mean over at
+        most `MARGINAL_IMAGES` images of the collection, computed by the first query and kept in the run directory.
 
         Args:
             image: query; a path, encoded bytes, a PIL image or an array (H, W, 3).

@@ -21,6 +21,7 @@ import torch
 from backbone import built_in_backbone
 from caption_stages import caption_stages
 from constrained import constrained_captions
+from ddp import ddp
 from folders import folders
 from limner.data.examples import Batch, Example, collate, collate_features
 from limner.decoding.beam_search import beam_search
@@ -406,6 +407,7 @@ BENCHMARKS = {
     "kmeans": kmeans,
     "memory": memory,
     "training": training,
+    "ddp": ddp,
     "cells": cells,
     "soft_attention": soft_attention,
     "dense_captions": dense_captions,

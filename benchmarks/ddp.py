@@ -1,0 +1,47 @@
+"""Speed of training with one and with two processes of one thread each, on generated scenes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import limner
+from limner.runs.records import read_log
+from measuring import report
+
+RECIPES = {
+    "mrnn": "{name: mrnn}",
+    "attention": "{name: show_attend_tell}",
+}
+"""Models with the sizes of their settings' defaults; both train a convnet on pixels."""
+RECIPE = """
+model: MODEL
+features: {tables: [pixels64]}
+training: {epochs: 3, validate_every: 3, batch_size: 128, precision: fp32, metrics: [], schedule: {warmup_steps: 5}}
+"""
+
+
+def ddp() -> None:
+    """Measure tokens per second of whole steps, gradients and their average included, without validation."""
+    with TemporaryDirectory() as folder:
+        settings = limner.SceneSettings(seed=1, train=250, val=4, test=1, size=64)
+        scenes = limner.generate_scenes(Path(folder) / "scenes", settings)
+        limner.extract(scenes, limner.load_backbone("pixels:64"))
+        for name, model in RECIPES.items():
+            recipe = Path(folder) / f"{name}.yaml"
+            recipe.write_text(RECIPE.replace("MODEL", model))
+            one, two = (_tokens_per_second(recipe, scenes.path, processes) for processes in (1, 2))
+            report(f"ddp_{name}", two / one, "times the tokens/s of one process", ">= 1.7", one=one, two=two)
+
+
+def _tokens_per_second(recipe: Path, scenes: Path, processes: int) -> float:
+    """Train with a number of processes; return the speed of the fastest epoch after the first."""
+    run = recipe.with_suffix(f".{processes}")
+    arguments = ["train", str(recipe), "--collection", str(scenes), "--out", str(run), "--device", "cpu"]
+    command = [sys.executable, "-m", "limner", *arguments, "--devices", str(processes)]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
+    lines = [line for line in read_log(run / "log.jsonl") if line.kind == "train"]
+    return max(line.tokens_per_second or 0.0 for line in lines[1:])

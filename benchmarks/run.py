@@ -47,6 +47,7 @@ from memory import memory
 from recurrent import cells, soft_attention
 from runtime import runtime
 from scst import self_critical
+from search import search
 from serve import serve
 from translation import translation
 
@@ -416,6 +417,7 @@ BENCHMARKS = {
     "serve": serve,
     "runtime": runtime,
     "folders": lambda: folders(random_jpegs),
+    "search": search,
 }
 
 

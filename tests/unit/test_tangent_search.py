@@ -7,7 +7,7 @@ import torch
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.index import tangent_search
-from limner.retrieval.index.concave import ConcaveScore, JensenBound
+from limner.retrieval.index.concave import ConcaveScore, JensenBound, Points
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.tangent_search import jensen_bounds, leading_bounds, search_cells, tangent_bounds
 from limner.retrieval.index.tangents import TangentIndex, supports, write_cells
@@ -43,6 +43,12 @@ class Oracle:
             total += logits[target] - largest - np.log(np.exp(logits - largest).sum())
         return total
 
+    def model(self):
+        vocabulary, size = self.weight.shape
+        model = LBL(LBLSettings(word_dim=size), ModelInputs(vocabulary, {"pooled": (4,)})).double()
+        model.words.data = torch.from_numpy(self.weight)
+        return model
+
     def score(self):
         return ConcaveScore(self.weight, self.prefixes, self.bias, self.targets)
 
@@ -58,8 +64,7 @@ def case(request, tmp_path):
         terms[images // 2 :] = terms[: images - images // 2]
     order = write_cells(tmp_path, terms, oracle.weight, cells)
     assert sorted(order.tolist()) == list(range(images))
-    model = LBL(LBLSettings(word_dim=size), ModelInputs(vocabulary, {"pooled": (4,)}))
-    opened = TangentIndex(tmp_path, model)
+    opened = TangentIndex(tmp_path, oracle.model())
     assert np.array_equal(opened.cells.terms, terms[order])
     return opened.cells, oracle.score(), np.array([oracle(term) for term in terms])
 
@@ -68,7 +73,7 @@ def test_no_bound_is_violated(case):
     cells, score, exhaustive = case
     scores = exhaustive[cells.order]
     assert score.scores(cells.terms) == pytest.approx(scores, abs=1e-9)
-    values, gradients = score.tangents(cells.centroids)
+    values, gradients = score.tangents(cells.points)
     all_rows = np.arange(len(scores))
     lead = leading_bounds(cells, values, gradients)
     full = tangent_bounds(cells, all_rows, values, gradients)
@@ -82,8 +87,8 @@ def test_no_bound_is_violated(case):
 
 def test_gradients_are_those_of_finite_differences(case):
     cells, score, _ = case
-    point = cells.centroids[0]
-    value, (gradient,) = score.tangents(point[None])
+    point = cells.points.terms[0]
+    value, (gradient,) = score.tangents(Points.of(point[None], score.weight))
     step = 1e-5
     moved = point + step * np.eye(len(point))
     numeric = (score.scores(moved) - score.scores(2 * point - moved)) / (2 * step)
@@ -128,7 +133,7 @@ def test_few_images_are_scored_where_terms_have_few_directions(tmp_path):
     random = np.random.default_rng(0)
     terms = (random.normal(size=(20_000, 5)) @ random.normal(size=(5, 20)) * 0.5).astype(np.float32)
     write_cells(tmp_path, terms, oracle.weight)
-    cells = TangentIndex(tmp_path, LBL(LBLSettings(word_dim=20), ModelInputs(60, {"pooled": (4,)}))).cells
+    cells = TangentIndex(tmp_path, oracle.model()).cells
     found = search_cells(cells, oracle.score(), 10, SearchOptions())
     assert found.exact
     assert found.scored < 200

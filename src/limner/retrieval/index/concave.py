@@ -18,6 +18,7 @@ Shapes: T positions, V vocabulary, D size of z, N images, C points, M tokens wit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,22 @@ UNIT = 2.0**-22
 have a relative error of at most (n + 4) UNIT, second-order terms included, for the n < 10^5 that occur."""
 _LARGEST_EXPONENT = 60.0
 """Exponents above it are lowered, which keeps a bound valid and float32 from overflowing."""
+
+
+class Points(NamedTuple):
+    """Image terms with their part of the softmax, which does not depend on the sentence."""
+
+    terms: Floats  # (N, D)
+    maximum: Floats  # (N,): largest logit of the image term
+    exps: Floats  # (N, V): exponentials of the logits less the largest
+
+    @classmethod
+    def of(cls, terms: NDArray[np.floating], weight: Floats) -> Points:
+        """Compute the logits W z of N image terms, (N, D)."""
+        exact = terms.astype(np.float64, copy=False)
+        logits = exact @ weight.T
+        maximum = logits.max(1)
+        return cls(exact, maximum, np.exp(logits - maximum[:, None]))
 
 
 class ConcaveScore:
@@ -59,34 +76,29 @@ class ConcaveScore:
         Raises:
             RunError: a score is not a number.
         """
-        exact: Floats = terms.astype(np.float64, copy=False)
-        _, normalisers = self._normalise(exact)
-        scores: Floats = self.constant + exact @ self.linear - normalisers.sum(1)
+        points = Points.of(terms, self.weight)
+        scores: Floats = self.constant + points.terms @ self.linear - self._normalise(points).sum(1)
         if np.isnan(scores).any():
             raise RunError("the model computes scores that are not numbers (NaN); restore the run from a copy")
         return scores
 
-    def tangents(self, points: Floats) -> tuple[Floats, Floats]:
-        """Compute f and its gradient at C points, (C, D) to (C,) and (C, D)."""
-        image, normalisers = self._normalise(points)
-        values: Floats = self.constant + points @ self.linear - normalisers.sum(1)
+    def tangents(self, points: Points) -> tuple[Floats, Floats]:
+        """Compute f and its gradient at C points, (C,) and (C, D)."""
+        normalisers = self._normalise(points)
+        values: Floats = self.constant + points.terms @ self.linear - normalisers.sum(1)
         # sum_t P_t(v) = exp(image_v) sum_t exp(logits_tv - normaliser_t)
-        maximum = image.max(1)
-        shares = np.exp(maximum[:, None] + self._maximum - normalisers) @ self._exp  # (C, V)
-        expected = (np.exp(image - maximum[:, None]) * shares) @ self.weight
-        return values, self.linear - expected
+        shares = np.exp(points.maximum[:, None] + self._maximum - normalisers) @ self._exp  # (C, V)
+        return values, self.linear - (points.exps * shares) @ self.weight
 
-    def _normalise(self, terms: Floats) -> tuple[Floats, Floats]:
-        """Compute the logits of the image, (N, V), and the log-normalisers of all positions, (N, T)."""
-        image = terms @ self.weight.T
-        maximum = image.max(1)
-        sums = np.exp(image - maximum[:, None]) @ self._exp.T
+    def _normalise(self, points: Points) -> Floats:
+        """Compute the log-normalisers of all positions at N points, (N, T)."""
+        sums = points.exps @ self._exp.T
         with np.errstate(divide="ignore"):
-            normalisers = np.log(sums) + maximum[:, None] + self._maximum
+            normalisers: Floats = np.log(sums) + points.maximum[:, None] + self._maximum
         for row, position in np.argwhere(sums < _SMALLEST):
-            logits = image[row] + self.logits[position]
+            logits = self.weight @ points.terms[row] + self.logits[position]
             normalisers[row, position] = logits.max() + np.log(np.exp(logits - logits.max()).sum())
-        return image, normalisers
+        return normalisers
 
 
 class JensenBound:

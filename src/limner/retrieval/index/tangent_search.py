@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from limner.retrieval.index.concave import UNIT, ConcaveScore, Floats, JensenBound
+from limner.retrieval.index.concave import UNIT, ConcaveScore, Floats, JensenBound, Points
 from limner.retrieval.index.protocol import Found, SearchOptions
 
 Rows = NDArray[np.int64]
@@ -43,7 +43,7 @@ class TangentCells(NamedTuple):
     terms: NDArray[np.float32]  # (N, D)
     lead: NDArray[np.float32]  # (N, L): leading coordinates of z - c
     rest: NDArray[np.float32]  # (N,): length of the other coordinates
-    centroids: Floats  # (C, D)
+    points: Points  # C centroids
     first: Rows  # (C + 1,): cell k has the rows first[k] ... first[k + 1] - 1
     order: Rows  # (N,): position of the image of each row in the collection
     dual: Floats  # (D, D): coordinates of gradients
@@ -104,7 +104,7 @@ def search_cells(cells: TangentCells, score: ConcaveScore, count: int, options: 
         options: limits of the search.
     """
     search = _Search(cells, score, count, options)
-    values, gradients = score.tangents(cells.centroids)
+    values, gradients = score.tangents(cells.points)
     bounds = leading_bounds(cells, values, gradients)
     pool = np.sort(torch.from_numpy(bounds).topk(min(len(bounds), POOL)).indices.numpy())
     highest = np.argsort(-tangent_bounds(cells, pool, values, gradients), kind="stable")
@@ -153,9 +153,9 @@ def leading_bounds(cells: TangentCells, values: Floats, gradients: Floats) -> ND
 
 def tangent_bounds(cells: TangentCells, rows: Rows, values: Floats, gradients: Floats) -> Floats:
     """Bound the scores of some images, in ascending order, by the tangents of their cells, (R,)."""
-    sizes = np.linalg.norm(cells.centroids, axis=1) + cells.radii[:, 0]  # no z of a cell is longer
+    sizes = np.linalg.norm(cells.points.terms, axis=1) + cells.radii[:, 0]  # no z of a cell is longer
     steepness = np.linalg.norm(gradients, axis=1)
-    constants = values - (gradients * cells.centroids).sum(1)
+    constants = values - (gradients * cells.points.terms).sum(1)
     rounding = (gradients.shape[1] + 4) * steepness * sizes
     constants += UNIT * rounding + MARGIN * (1 + np.abs(values) + steepness * sizes)
     slopes = gradients.astype(np.float32)

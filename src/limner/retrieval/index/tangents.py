@@ -19,7 +19,7 @@ from limner.data.examples import Example, collate
 from limner.models.protocols import AffineImageModel, Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.cells import blocks, fit_centroids, nearest_centroids
-from limner.retrieval.index.concave import ConcaveScore
+from limner.retrieval.index.concave import ConcaveScore, Points
 from limner.retrieval.index.projection import Floats, balanced_coordinates
 from limner.retrieval.index.protocol import Found, IndexedImages, IndexKind, Query, SearchOptions
 from limner.retrieval.index.tangent_search import TangentCells, search_cells
@@ -117,14 +117,15 @@ class TangentIndex:
     def __init__(self, folder: Path, model: Model) -> None:
         """Open the files of an index for a model that is affine in the image."""
         assert isinstance(model, AffineImageModel), "the kind supports the model"
+        self._model = model
+        blank = torch.zeros(1, dtype=torch.long, device=device_of(model))
+        self._weight = _double(model.affine_terms(blank).weight)
         stored = {name: values.numpy() for name, values in read_tensors(folder / CELLS).tensors.items()}
         terms, lead, rest = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (TERMS, LEAD, REST))
-        centroids = stored["centroids"].astype(np.float64)
+        points = Points.of(stored["centroids"], self._weight)
         self.cells = TangentCells(
-            terms, lead, rest, centroids, stored["first"], stored["order"], stored["dual"], stored["radii"]
+            terms, lead, rest, points, stored["first"], stored["order"], stored["dual"], stored["radii"]
         )
-        self._model = model
-        self._weight: Floats | None = None
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> TangentIndex:
@@ -139,8 +140,6 @@ class TangentIndex:
         batch = collate([Example("", tuple(tokens))])
         with torch.inference_mode():
             terms = self._model.affine_terms(batch.target_in[0].to(device_of(self._model)))
-        if self._weight is None:
-            self._weight = _double(terms.weight)
         return ConcaveScore(self._weight, _double(terms.prefixes), _double(terms.bias), batch.target_out[0].tolist())
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:

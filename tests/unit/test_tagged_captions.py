@@ -344,12 +344,12 @@ def test_a_confidence_that_needs_tags_is_refused_for_a_model_without_them(traine
     calibration = calibration_of(tmp_path)
     save_calibration(tmp_path, calibration)
     own = [trained._replace(folder=tmp_path)]
-    rules = CaptionRules(own, reads_images=True)
+    rules = CaptionRules(own)
     assert rules.has_confidence and rules.tagger is None
     confidence = calibration.settings.confidence.model_copy(update={"caption": {"subject": 1.0, "constant": 0.0}})
     save_calibration(tmp_path, calibration_of(tmp_path, confidence=confidence))
     with pytest.raises(RunError, match=r"calibration.json: coefficient 'subject' of the confidence needs tags"):
-        CaptionRules(own, reads_images=True)
+        CaptionRules(own)
 
 
 def test_features_outside_of_the_main_directions_lower_the_confidence():

@@ -23,12 +23,11 @@ from limner.runs.trained_model import TrainedModel
 class CaptionRules:
     """Rules of the captions of one captioning model or an ensemble; without a calibration they change nothing."""
 
-    def __init__(self, models: Sequence[TrainedModel], *, reads_images: bool) -> None:
+    def __init__(self, models: Sequence[TrainedModel]) -> None:
         """Read the rules from the run directory of a model.
 
         Args:
             models: one model, or several as an ensemble, which has no calibration.
-            reads_images: false where no image is captioned; tags need the classifier of the backbone.
 
         Raises:
             RunError: the calibration is damaged, or needs tags that the features of the model do not have.
@@ -36,7 +35,7 @@ class CaptionRules:
         self.trained, folder = models[0], models[0].folder
         """The first model as it was trained, without nouns that it has never seen."""
         self.calibration: StoredCalibration | None = (
-            load_calibration(folder) if folder is not None and reads_images and len(models) == 1 else None
+            load_calibration(folder) if folder is not None and len(models) == 1 else None
         )
         """Tags in captions and confidence, as fitted on validation; None for none."""
         confidence = None if self.calibration is None else self.calibration.settings.confidence

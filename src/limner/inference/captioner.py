@@ -76,7 +76,7 @@ class Captioner(TextGenerator):
         """
         super().__init__(models, backbone)
         require_captioning(models[0])
-        self.rules = CaptionRules(self.models, reads_images=backbone is not None)
+        self.rules = CaptionRules(self.models)
         """Tags in captions, and confidence."""
         self.models = self.rules.models
 

@@ -54,7 +54,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Caption, translate, search and score with language models conditioned on images.\n\n"
-    "Start with `limner demo`, which generates a collection, trains two models on it and writes reports.\n\n"
+    "Start with `limner describe photo.jpg`, which captions a photograph with the built-in captioner, or with "
+    "`limner demo`, which generates a collection, trains two models on it and writes reports.\n\n"
     "Every command also takes `--verbose`, before or after its name.",
 )
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])

@@ -9,11 +9,22 @@ from PIL import Image
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item
 
-WORKERS = 3
+WORKERS = 2
 DAMAGED = 13
 STORE_BYTES = 80 << 20
 # A node that does not answer is lost after seconds, not after half a minute.
 HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 2000, "health_check_failure_threshold": 3}
+
+
+def again(start, attempts=4):
+    """Start a node: Ray waits half a minute for it, which a busy machine may need."""
+    for _ in range(attempts - 1):
+        try:
+            return start()
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
 
 
 class LocalCluster:
@@ -23,13 +34,13 @@ class LocalCluster:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "_system_config": HEALTH}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES, "_system_config": HEALTH}
+        self.cluster = again(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.nodes = [self.add_node() for _ in range(WORKERS)]
         self.address = self.cluster.address
 
     def add_node(self):
-        return self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+        return again(lambda: self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES))
 
     def kill_node(self):
         """Kill the processes of a worker node."""

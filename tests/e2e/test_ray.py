@@ -1,13 +1,26 @@
 """Work on a Ray cluster of several nodes gives what one process gives, and survives the loss of a node."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
-from ray_cluster import LocalCluster, photographs
+from ray_cluster import DAMAGED, LocalCluster, photographs
 
+from limner import cli
+from limner.data.collection import Collection
+from limner.data.dataset import Examples
 from limner.distributed.features import ExtractionOptions, extract_distributed
+from limner.distributed.generation import generator_on
+from limner.errors import MediaError
 from limner.features.backbone_choice import BackboneChoice
 from limner.features.extract import extract
 from limner.features.store import FeatureTable
+from limner.inference.collection_features import open_features
+from limner.inference.generate import generate
+from limner.runs.trained_model import load_trained_model
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'limner[scale]'")
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
@@ -66,3 +79,88 @@ def survive_kill(cluster, collection, whole, after):
     data = {file.name for file in (found.tables[0].path / "data").iterdir()}
     assert data == set(found.tables[0].data_files())  # no file of a unit that was lost
     assert not list(collection.path.glob(".features-*"))
+
+
+def test_a_damaged_image_is_named_as_without_ray(cluster, collection, monkeypatch):
+    monkeypatch.chdir(collection.path.parent)
+    relative = Collection.open(Path("collection"))
+    with pytest.raises(MediaError) as without:
+        extract(relative, PIXELS.load(relative), name="without", strict=True)
+    with pytest.raises(MediaError) as with_ray:
+        extract_distributed(relative, PIXELS, cluster.address, OPTIONS._replace(strict=True))
+    assert str(with_ray.value) == str(without.value)
+    assert f"collection/{DAMAGED}.jpg" in str(without.value)
+
+    skipped = extract_distributed(relative, PIXELS, cluster.address, OPTIONS).skipped
+    assert skipped == extract(relative, PIXELS.load(relative), name="without").skipped
+
+
+DRIVER = """
+import os, sys
+from limner import cli
+from limner.data.collection import Collection
+from limner.data.dataset import Examples
+from limner import cli
+from limner.data.collection import Collection
+from limner.data.dataset import Examples
+from limner.distributed.features import ExtractionOptions, extract_distributed
+from limner.errors import MediaError
+from limner.features.backbone_choice import BackboneChoice
+
+def kill(done, total):
+    if done >= 20:
+        os._exit(9)
+options = ExtractionOptions(name="ray", batch_size=4, unit_rows=4)
+extract_distributed(Collection.open(sys.argv[1]), BackboneChoice("pixels:8"), sys.argv[2], options, on_progress=kill)
+"""
+
+
+def test_an_extraction_whose_driver_is_killed_is_continued(cluster, collection):
+    whole = extract(collection, PIXELS.load(collection), name="whole", batch_size=4)
+    ended = subprocess.run([sys.executable, "-c", DRIVER, str(collection.path), cluster.address], capture_output=True)
+    assert ended.returncode == 9, ended.stderr.decode()
+    finished = len(list(collection.path.glob(".features-ray.units/[0-9]*.json")))
+    assert finished >= 5
+    assert not (collection.path / "features" / "ray.lance" / "_versions").exists()  # nothing is committed
+    found = extract_distributed(collection, PIXELS, cluster.address, OPTIONS)
+    assert found.present >= 4 * 5  # the finished units are not computed again
+    (table,) = found.tables
+    ids = whole.tables[0].ids()
+    assert sorted(table.ids()) == sorted(ids)
+    np.testing.assert_array_equal(table.take(ids), whole.tables[0].take(ids))
+    assert {file.name for file in (table.path / "data").iterdir()} == set(table.data_files())
+
+
+@pytest.mark.parametrize("kind", ["captioner", "translator"])
+def test_sentences_decoded_on_a_cluster_are_those_of_one_process(cluster, runs, tmp_path, kind):
+    model = load_trained_model(getattr(runs, kind))
+    scenes = Collection.open(runs.captioner.parent / "scenes")
+    features = open_features(model, scenes)
+    examples = Examples.of_split(scenes, "train", model.target, features, source=model.source)
+    inputs = examples.generation_inputs()[:14]
+    settings = model.recipe.decoding
+    expected = generate([model], inputs, features, settings, batch_size=4)
+    with generator_on(cluster.address, [getattr(runs, kind)], scenes.path, tmp_path / "units", "cpu") as on_cluster:
+        assert on_cluster([model], inputs, features, settings, batch_size=4) == expected
+    assert not (tmp_path / "units").exists()
+
+
+def test_captions_of_a_cluster_are_those_of_one_process(cluster, runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    written = []
+    for name, options in (("alone", []), ("ray", ["--ray", cluster.address])):
+        Path(name).mkdir()
+        for number, image in enumerate(runs.images):
+            shutil.copy(image, Path(name, f"{number}.png"))
+        Path(name, "broken.png").write_bytes(b"")
+        command = ["describe", name, "--model", str(runs.captioner), "--write", "csv", "--batch-size", "2", *options]
+        monkeypatch.setattr(sys, "argv", ["limner", *command])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 1  # one image cannot be read
+        written.append((Path(name, "captions.csv").read_text(), capsys.readouterr().err.replace(name, "NAME")))
+    (captions, errors), (of_cluster, errors_of_cluster) = written
+    assert of_cluster == captions.replace("alone", "ray")
+    named = [line for line in errors.splitlines() if "broken.png" in line]
+    assert named
+    assert [line for line in errors_of_cluster.splitlines() if "broken.png" in line] == named

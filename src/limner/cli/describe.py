@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +35,7 @@ from limner.cli.options import (
     MustIncludeOption,
     NBestOption,
     NoTagsInCaptionsOption,
+    RayOption,
     SampleOption,
     SamplingSeedOption,
     TagsOption,
@@ -53,6 +54,7 @@ from limner.errors import LimnerError, MediaError, SettingsError
 
 if TYPE_CHECKING:
     from limner.inference.captioner import Captioner
+    from limner.inference.sentences import Caption
     from limner.runtime.generators import ExportedCaptioner
 
 CompareOption = Annotated[
@@ -131,6 +133,7 @@ def describe(
     embed: EmbedOption = False,
     sidecar: SidecarOption = None,
     replace: ReplaceOption = False,
+    ray: RayOption = None,
     explain_beam: ExplainBeamOption = None,
     attention: AttentionOption = None,
     compare: CompareOption = None,
@@ -149,6 +152,7 @@ def describe(
     plots = attention_options(attention, compare, force)
     needs_run: dict[str, Any] = {"--attention": plots, "--write": write, "--embed": embed, "--tags": tags}
     needs_run |= {"--no-tags-in-captions": no_tags_in_captions, "--min-confidence": min_confidence}
+    _require_stored(ray, bool(write or embed) and plots is None and explain_beam is None)
     if explain_beam is not None:
         others = needs_run | {"--format": format_, "--output": output}
         _claim_beam(explain_beam, images, force, as_json, recursive, others)
@@ -157,7 +161,7 @@ def describe(
     kind = choose_format(format_, as_json, output, force)
     runs = models_or_pretrained(model, lang)
     if is_exported(runs[0]):
-        needs_run |= {"--must-include": must_include, "--sample": sample, "--backbone": backbone}
+        needs_run |= {"--must-include": must_include, "--sample": sample, "--backbone": backbone, "--ray": ray}
         require_exported_options(runs, needs_run, device)
         found = _find_images(images, recursive)
         return _describe_exported(runs[0], found, prefix, {"batch_size": batch_size, **decoding}, output, kind)
@@ -168,7 +172,32 @@ def describe(
     captioner, strips = _load(runs, backbone, device, plots)
     options = _selection(captioner, tags, no_tags_in_captions, min_confidence)
     options |= {"must_include": must_include, "batch_size": batch_size, **decoding}
-    _describe_with_runs(captioner, files, prefix, options, (output, kind), stored, strips)
+    cluster = None if ray is None else _cluster(ray, runs, files, prefix, options, backbone, device)
+    _describe_with_runs(captioner, files, prefix, options, (output, kind), stored, strips, cluster)
+
+
+def _require_stored(ray: str | None, stored: bool) -> None:
+    """Refuse a cluster unless the captions are only stored with the images."""
+    if not stored:
+        refuse({"--ray": ray}, "has an effect only with --write or --embed, and without plots; leave it out")
+
+
+def _cluster(
+    address: str,
+    runs: Sequence[Path],
+    files: Sequence[Path],
+    prefix: str | None,
+    options: dict[str, Any],
+    backbone: str | None,
+    device: str,
+) -> Iterator[tuple[Path, list[Caption] | MediaError]]:
+    """Return the captions of files that a Ray cluster computes."""
+    from limner.distributed.captions import describe_distributed
+
+    journal = files[0].parent / ".captions.units"
+    return describe_distributed(
+        runs, files, address, journal, prefix=prefix, options=options, backbone=backbone, device=device
+    )
 
 
 def _selection(captioner: Captioner, tags: bool, no_tags: bool, min_confidence: float | None) -> dict[str, Any]:
@@ -252,12 +281,13 @@ def _describe_with_runs(
     printed: tuple[Path | None, CaptionFormat],
     stored: StoredCaptions,
     strips: StripPlotter | None,
+    cluster: Iterator[tuple[Path, list[Caption] | MediaError]] | None = None,
 ) -> None:
     """Write captions of trained models, then report unreadable files."""
     columns = (*(["confidence"] if captioner.rules.has_confidence else []), *(["tags"] if options["with_tags"] else []))
     opened = stored.opened(captioner.models[0].recipe.data.lang)
     with caption_output(*printed, columns) as write_caption, opened as store:
-        unreadable = _describe(captioner, files, prefix, options, (write_caption, store), strips)
+        unreadable = _describe(captioner, files, prefix, options, (write_caption, store), strips, cluster)
     if strips is not None:
         strips.save()
     stored.report()
@@ -271,11 +301,12 @@ def _describe(
     options: dict[str, Any],
     writers: Sequence[WriteCaptions],
     strips: StripPlotter | None,
+    cluster: Iterator[tuple[Path, list[Caption] | MediaError]] | None = None,
 ) -> list[MediaError]:
     """Write the captions of each file as soon as they are decided; return the errors of unreadable files."""
     unreadable: list[MediaError] = []
     prefixes = [prefix] * len(files) if prefix else None
-    results = captioner.describe_each(files, prefixes=prefixes, **options)
+    results = cluster or captioner.describe_each(files, prefixes=prefixes, **options)
     with progress_bar("describing", prints=True) as bar:
         for done, (file, (_, result)) in enumerate(zip(files, results, strict=True), 1):
             for write in writers:

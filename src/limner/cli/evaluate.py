@@ -21,6 +21,7 @@ from limner.cli.options import (
     MetricsOption,
     ModelsOption,
     Number,
+    RayOption,
     SkipMissingOption,
     given,
     refuse,
@@ -90,6 +91,7 @@ def evaluate(
     region_captioner: RegionCaptionerOption = None,
     skip_missing: SkipMissingOption = False,
     device: DeviceOption = "cpu",
+    ray: RayOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model or an ensemble on a split: caption or translation metrics, perplexity, retrieval.
@@ -100,6 +102,7 @@ def evaluate(
     """
     runs = require_models(model)
     from limner.data.collection import Collection
+    from limner.distributed.generation import generator_on
     from limner.evaluation.evaluate import evaluate as evaluate_models
     from limner.evaluation.options import EvaluationOptions
     from limner.runs.trained_model import load_trained_model
@@ -112,7 +115,10 @@ def evaluate(
     opened.require_split(name_or_default(split, recipe.data.test, "--split"))
     with activity("loading the model"):
         models = [load_trained_model(run, device) for run in runs]
-    with progress_bars() as progress:
+    if models[0].recipe.model.describes_regions or image_control != "right":
+        refuse({"--ray": ray}, "captions and translations of the right images only; leave it out")
+    decoded_on = generator_on(ray, runs, collection, runs[0] / ".evaluation.units", device)
+    with progress_bars() as progress, decoded_on as generate:
         evaluation = evaluate_models(
             models,
             opened,
@@ -128,6 +134,7 @@ def evaluate(
                 regions=_region_options(region_baseline, region_captioner),
             ),
             command=command_line(),
+            generate=generate,
             on_progress=progress,
         )
     saved = _save(evaluation, runs[0])

@@ -30,6 +30,7 @@ from limner.cli.options import (
     MustIncludeOption,
     NBestOption,
     Number,
+    RayOption,
     TranslationBatchSizeOption,
     given,
     refuse,
@@ -142,6 +143,7 @@ def translate(
     target_lang: TargetLangOption = None,
     split: SplitOption = None,
     limit: LimitOption = None,
+    ray: RayOption = None,
     backbone: BackboneOption = None,
     device: DeviceOption = "cpu",
     explain_beam: ExplainBeamOption = None,
@@ -156,7 +158,7 @@ def translate(
     """
     runs = require_models(model)
     decoding = given(beam_size=beam_size, n_best=n_best, length_penalty=length_penalty, max_length=max_length)
-    selection = SelectionOptions(write, source_lang, target_lang, split, limit)
+    selection = SelectionOptions(write, source_lang, target_lang, split, limit, ray)
     output = OutputOptions(out, attention, scores, tokenised, n_best, must_include)
     inputs = {"SENTENCE": sentences, "--input": input_file, "--image": image, "--image-list": image_list}
     if collection is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limner.cli.options import refuse
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, print_json, progress_bar, tab_separated
 from limner.errors import SettingsError, counted
@@ -22,6 +23,7 @@ class SelectionOptions(NamedTuple):
     target_lang: str | None
     split: str | None
     limit: int | None
+    ray: str | None
 
 
 def translate_collection(
@@ -36,6 +38,7 @@ def translate_collection(
     """Print, or add to the collection, a translation of every sentence that has none."""
     from limner.data.collection import Collection
     from limner.decoding.settings import change_decoding
+    from limner.distributed.generation import generator_on
     from limner.inference.back_translation import BackTranslationSettings, back_translate, run_name
     from limner.inference.back_translation import translate_untranslated as translate_all
     from limner.runs.trained_model import load_trained_model
@@ -53,13 +56,20 @@ def translate_collection(
         decoding=change_decoding(models[0].recipe.decoding, decoding),
     )
     if not selection.write:
+        refuse({"--ray": selection.ray}, "has an effect only with --write; add it, or leave it out")
         with progress_bar("translating") as bar:
             translations = translate_all(models, collection, settings=settings, on_progress=bar)
         _print_pairs([(one.sentence.text, one.text) for some in translations for one in some], source, target, as_json)
         return
     generated_by = "+".join(run_name(run) for run in runs)
-    with progress_bar("translating") as bar:
-        outcome = back_translate(models, collection, generated_by=generated_by, settings=settings, on_progress=bar)
+    journal = folder / ".translations.units"
+    with (
+        progress_bar("translating") as bar,
+        generator_on(selection.ray, runs, folder, journal, device) as generate,
+    ):
+        outcome = back_translate(
+            models, collection, generated_by=generated_by, settings=settings, generate=generate, on_progress=bar
+        )
     if as_json:
         print_json({"collection": str(folder), "generated_by": generated_by, **outcome._asdict()})
         return

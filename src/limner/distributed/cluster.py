@@ -181,7 +181,7 @@ def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 (a module)
             ray.init(address=address, **quiet)
     except ValueError as error:
         raise SettingsError(f"--ray {address}: {error}; expected local, auto or HOST:PORT") from None
-    except (ConnectionError, RuntimeError, TimeoutError) as error:
+    except Exception as error:  # of many types, Exception itself among them
         raise ResourceError(
             f"--ray {address}: no Ray cluster answers ({system_reason(error)}); start one with 'ray start --head', or "
             f"write --ray {LOCAL}"

@@ -31,7 +31,7 @@ from limner.evaluation.retrieval import RetrievalEvaluation, RetrievalSettings, 
 from limner.evaluation.sampled_bleu import sampled_scores
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import control_features, mean_training_features, open_features
-from limner.inference.generate import generate, require_ensemble
+from limner.inference.generate import Generate, generate, require_ensemble
 from limner.metrics import (
     Score,
     default_metrics,
@@ -68,6 +68,7 @@ class _Task(NamedTuple):
     split: str
     decoding: DecodingSettings
     measures: EvaluationSettings
+    generate: Generate
     on_progress: Callable[[str, int, int], None]
 
     @property
@@ -93,6 +94,7 @@ def evaluate(
     *,
     options: EvaluationOptions | None = None,
     command: str = "limner.evaluate",
+    generate: Generate = generate,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
     """Evaluate models on a split: sentence metrics of decoded hypotheses, perplexity and retrieval.
@@ -102,12 +104,12 @@ def evaluate(
         collection: collection with the split and the features of the models.
         options: options of the evaluation.
         command: command line, for the record.
+        generate: decodes the hypotheses, with the features of the right images.
         on_progress: called with the name of a part of the work, the number of units done and their total.
 
     Raises:
         RunError: the models cannot be combined.
-        CollectionError: there is no such split.
-        FeatureError: an image has no features and `skip_missing` is false.
+        CollectionError, FeatureError: there is no such split, or an image has no features and `skip_missing` is false.
         SettingsError: an unknown metric, a shortlist larger than the number of images, or an image control for a model
             that uses no images; a baseline of regions for a model without regions or with an image control.
     """
@@ -116,7 +118,7 @@ def evaluate(
     require_metrics(sentence_metrics(options) or ())
     require_ensemble(models)
     require_regions(models[0], options)
-    task = _open(models, collection, options, on_progress or (lambda part, done, total: None))
+    task = _open(models, collection, options, generate, on_progress or (lambda part, done, total: None))
     retrieval_features = task.features if options.retrieval and _supports_retrieval(task) else None
     if retrieval_features is not None:
         require_shortlist(task.measures.shortlist, task.examples.items)
@@ -126,8 +128,7 @@ def evaluate(
     scores = [] if decoded is None else _sentence_scores(task, decoded)
     gates = None if decoded is None else _gates(task, decoded)
     scores += [] if gates is None else gate_scores(gates)
-    nothing = RetrievalEvaluation((), None)
-    retrieval = nothing if retrieval_features is None else _evaluate_retrieval(task, retrieval_features)
+    retrieval = _evaluate_retrieval(task, retrieval_features)
     regions, recipe = _evaluate_regions(task), task.first.recipe
     return Evaluation(
         split=task.split,
@@ -152,6 +153,7 @@ def _open(
     models: Sequence[TrainedModel],
     collection: Collection,
     options: EvaluationOptions,
+    generate: Generate,
     on_progress: Callable[[str, int, int], None],
 ) -> _Task:
     """Open the features and the examples, and take the settings that are not given from the recipe."""
@@ -164,7 +166,7 @@ def _open(
     if examples.source is not None and measures.samples:
         raise SettingsError("evaluation.samples: not supported for translation models; set it to 0")
     decoding = options.decoding or first.recipe.decoding
-    return _Task(models, collection, examples, features, options, split, decoding, measures, on_progress)
+    return _Task(models, collection, examples, features, options, split, decoding, measures, generate, on_progress)
 
 
 def _with_image_control(task: _Task) -> _Task:
@@ -219,7 +221,7 @@ def _decode(task: _Task) -> _Decoded | None:
         return None
     inputs, features = task.examples.generation_inputs(), task.examples.features
     on_progress = partial(task.on_progress, "decoding")
-    best = [one[0] for one in generate(task.models, inputs, features, task.decoding, on_progress=on_progress)]
+    best = [one[0] for one in task.generate(task.models, inputs, features, task.decoding, on_progress=on_progress)]
     return _Decoded(inputs, best, label_texts(task.models, inputs, best, features))
 
 
@@ -261,8 +263,10 @@ def _gates(task: _Task, decoded: _Decoded) -> GateStatistics | None:
     return measure_gates(task.first, decoded.inputs, decoded.best, task.examples.features, on_progress=on_progress)
 
 
-def _evaluate_retrieval(task: _Task, features: FeatureStore) -> RetrievalEvaluation:
-    """Evaluate retrieval in both directions, normalised with images sampled from the training split."""
+def _evaluate_retrieval(task: _Task, features: FeatureStore | None) -> RetrievalEvaluation:
+    """Evaluate retrieval both ways, normalised with images sampled from the training split; nothing without features."""
+    if features is None:
+        return RetrievalEvaluation((), None)
     options, train = task.options, task.first.recipe.data.train
     return evaluate_retrieval(
         task.first,

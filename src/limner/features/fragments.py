@@ -109,8 +109,8 @@ def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment
 
 
 def data_files(path: Path) -> list[str]:
-    """Names of all data files in the folder of a table, those of no version included."""
-    return sorted(file.name for file in path.glob("data/*.lance"))
+    """Names of all data files in the folder of a table, those of no version and incomplete ones included."""
+    return sorted(file.name for file in path.glob("data/*"))
 
 
 def remove_uncommitted(path: Path, earlier: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from limner.decoding.settings import DecodingSettings
 from limner.errors import FeatureError, counted
 from limner.features.store import FeatureStore
 from limner.inference.collection_features import open_features
-from limner.inference.generate import generate
+from limner.inference.generate import Generate, generate
 from limner.inference.sentences import MAX_SOURCE_TOKENS
 from limner.inference.translator import languages
 from limner.progress import Progress, offset_progress
@@ -84,6 +84,7 @@ def back_translate(
     *,
     generated_by: str,
     settings: BackTranslationSettings = DEFAULT_SETTINGS,
+    generate: Generate = generate,
     on_progress: Progress | None = None,
 ) -> BackTranslationCounts:
     """Add machine translations to a collection, in the groups of the sentences they translate.
@@ -95,6 +96,7 @@ def back_translate(
         collection: sentences to translate; the translations are written to it.
         generated_by: name that the translations are marked with, see `run_name`.
         settings: selection and decoding.
+        generate: decodes the sentences.
         on_progress: called with the number of sentences done and their total.
 
     Raises:
@@ -104,7 +106,9 @@ def back_translate(
     """
     lang = languages(models[0])[1]
     translated = left_out = 0
-    for batch in translate_untranslated(models, collection, settings=settings, on_progress=on_progress):
+    for batch in translate_untranslated(
+        models, collection, settings=settings, generate=generate, on_progress=on_progress
+    ):
         complete = [one for one in batch if one.text]
         if complete:
             write_items(collection.path, _items(complete, lang, generated_by))
@@ -117,6 +121,7 @@ def translate_untranslated(
     collection: Collection,
     *,
     settings: BackTranslationSettings = DEFAULT_SETTINGS,
+    generate: Generate = generate,
     on_progress: Progress | None = None,
 ) -> Iterator[list[BackTranslation]]:
     """Translate the sentences of a split that people wrote and whose group has no translation.
@@ -125,6 +130,7 @@ def translate_untranslated(
         models: one translation model, or an ensemble; the languages are those of its recipe.
         collection: sentences to translate, and the features of models that use images.
         settings: selection and decoding.
+        generate: decodes the sentences.
         on_progress: called with the number of sentences done and their total.
 
     Yields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -169,6 +169,28 @@ def generate(
         if on_progress is not None:
             on_progress(done, len(inputs))
     return hypotheses
+
+
+class Generate(Protocol):
+    """`generate` in this process, or elsewhere with the same results."""
+
+    def __call__(
+        self,
+        models: Sequence[TrainedModel],
+        inputs: Sequence[GenerationInput],
+        features: FeatureSource | None,
+        settings: DecodingSettings,
+        *,
+        batch_size: int = ...,
+        on_progress: Progress | None = ...,
+    ) -> list[list[Hypothesis]]:
+        """Decode inputs; see `generate`."""
+        ...
+
+
+def batches_of(model: TrainedModel, inputs: Sequence[GenerationInput], batch_size: int) -> list[list[int]]:
+    """Return the rows of each batch of `generate` for inputs without words that must be included."""
+    return _batches(_encode_sources(model, inputs), batch_size)
 
 
 def generate_in_shards(

@@ -264,7 +264,7 @@ def _gates(task: _Task, decoded: _Decoded) -> GateStatistics | None:
 
 
 def _evaluate_retrieval(task: _Task, features: FeatureStore | None) -> RetrievalEvaluation:
-    """Evaluate retrieval both ways, normalised with images sampled from the training split; nothing without features."""
+    """Evaluate retrieval both ways, normalised with images of the training split; nothing without features."""
     if features is None:
         return RetrievalEvaluation((), None)
     options, train = task.options, task.first.recipe.data.train

@@ -19,7 +19,7 @@ RECIPES = {
 """Models with the sizes of their settings' defaults; both train a convnet on pixels."""
 RECIPE = """
 model: MODEL
-features: {tables: [pixels64]}
+features: {tables: [pixels32]}
 training: {epochs: 3, validate_every: 3, batch_size: 128, precision: fp32, metrics: [], schedule: {warmup_steps: 5}}
 """
 
@@ -27,9 +27,9 @@ training: {epochs: 3, validate_every: 3, batch_size: 128, precision: fp32, metri
 def ddp() -> None:
     """Measure tokens per second of whole steps, gradients and their average included, without validation."""
     with TemporaryDirectory() as folder:
-        settings = limner.SceneSettings(seed=1, train=250, val=4, test=1, size=64)
+        settings = limner.SceneSettings(seed=1, train=200, val=4, test=1, size=32, max_objects=1)
         scenes = limner.generate_scenes(Path(folder) / "scenes", settings)
-        limner.extract(scenes, limner.load_backbone("pixels:64"))
+        limner.extract(scenes, limner.load_backbone("pixels:32"))
         for name, model in RECIPES.items():
             recipe = Path(folder) / f"{name}.yaml"
             recipe.write_text(RECIPE.replace("MODEL", model))

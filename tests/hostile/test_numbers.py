@@ -42,6 +42,10 @@ OPTIONS = {
         "--frames": ("0", "-1", "1e9"),
         "--every": ("0", "-1"),
     },
+    "train scenes/mrnn --collection c --out new": {
+        "--devices": ("0", "-1", "1.5", "1e20", "x"),
+        "--nodes": ("0", "-1", "x", "9" * 23),
+    },
     "generate scenes new": {
         "--train": ("-1", "x", "1" + "0" * 12),
         "--val": ("-1", "x"),

@@ -52,8 +52,14 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status in (400, 401, 404, 408, 413, 415, 421, 422, 429, 500, 501, 503, 504)
 }
 """Responses of every route in the OpenAPI description."""
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+    "required": ["event", "data"],
+}
+"""Schema of one server-sent event; before OpenAPI 3.2, the schema of `text/event-stream` is that of an event."""
 EVENT_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}}}
+    200: {"content": {"application/json": {}, "text/event-stream": {"schema": EVENT}}}
 }
 IMAGE_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {}, "image/png": {"schema": {"type": "string", "format": "binary"}}}}

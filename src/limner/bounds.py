@@ -239,6 +239,8 @@ Bands = Annotated[int, Bounds(4, 128)]
 """Number of bands of a spectrum."""
 Frequency = Annotated[float, Bounds(0, 24_000, whole=False)]
 """Frequency in hertz."""
+Days = Annotated[float, Bounds(0, 36_500, whole=False)]
+"""Age in days."""
 Resampling = Annotated[int, Bounds(0, 5)]
 """Number of a resampling filter of Pillow."""
 PixelCount = Annotated[int, Bounds(1, 89_478_485)]

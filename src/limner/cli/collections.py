@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from limner.bounds import CountOrNone, Probability, Seed
+from limner.bounds import CountOrNone, Days, Mebibytes, Probability, Seed
 from limner.cli.app import DATA, app
 from limner.cli.next_steps import after_generate, after_import
 from limner.cli.options import ForceOption, JsonOption, Number, given, refuse
 from limner.cli.terminal import activity, echo, err, print_json, print_next, print_summary, progress_bar
-from limner.errors import SettingsError, did_you_mean
+from limner.errors import SettingsError, counted, did_you_mean
 from limner.storage.outputs import claim_file, save_output
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ SOURCES = (
     "flickr30k-entities",
     "jsonl",
     "csv",
+    "webdataset",
+    "parquet",
+    "datasets",
     "folder",
     "audio",
     "imdb",
@@ -65,6 +68,15 @@ def import_(
     copy: Annotated[
         bool, typer.Option("--copy", help="Copy the images into the collection instead of referring to them.")
     ] = False,
+    memory: Annotated[
+        int,
+        typer.Option(
+            "--memory",
+            metavar="MIB",
+            help="Memory in MiB of the items that are held while JSONL, CSV, Parquet, WebDataset or datasets are read.",
+            parser=Number(Mebibytes),
+        ),
+    ] = 256,
     as_json: JsonOption = False,
 ) -> None:
     """Create a collection of images (or audio files) and sentences, or extend one.
@@ -76,7 +88,9 @@ def import_(
 
     options = ReaderOptions(images=images, splits=splits, lang=lang, split=split)
     with progress_bar("copying images" if copy else "importing") as bar:
-        report = import_collection(kind, source, collection, options, strict=strict, copy=copy, on_progress=bar)
+        report = import_collection(
+            kind, source, collection, options, strict=strict, copy=copy, budget=memory << 20, on_progress=bar
+        )
     next_command = after_import(Collection.open(report.collection))
     if as_json:
         print_json(
@@ -239,3 +253,39 @@ def show(
         print_summary(contents)
     if saved is not None:
         saved.require()
+
+
+@app.command(rich_help_panel=DATA)
+def compact(
+    collection: Annotated[Path, typer.Argument(help="Collection to compact; a folder or a URI such as s3://bucket/c.")],
+    older_than: Annotated[
+        float,
+        typer.Option(
+            "--older-than",
+            metavar="DAYS",
+            help="Age in days of the old versions of tables that are removed; 0 removes all, also those that a running "
+            "process reads.",
+            parser=Number(Days),
+        ),
+    ] = 7.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Rewrite the many small files of a collection as few large ones, index its ids, and remove old versions.
+
+    Example: `limner compact collections/flickr8k`
+    """
+    from datetime import timedelta
+
+    from limner.features.compaction import compact as compact_tables
+
+    with activity("compacting"):
+        tables = list(compact_tables(collection, timedelta(days=older_than)))
+    if as_json:
+        print_json({"collection": str(collection), "tables": [table._asdict() for table in tables]})
+        return
+    for table in tables:
+        echo(
+            f"{table.name}: {table.fragments_before:,} -> {table.fragments_after:,} fragments, "
+            f"{table.bytes_before:,} -> {table.bytes_after:,} bytes, {counted(table.versions_removed, 'old version')} "
+            "removed"
+        )

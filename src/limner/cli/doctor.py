@@ -32,6 +32,8 @@ PURPOSES = {
     "export": "models as ONNX graphs: limner export",
     "runtime": "exported models, which need no torch",
     "scale": "work on several machines: --ray",
+    "remote": "collections in object stores: s3://bucket/collection",
+    "datasets": "data sets of Hugging Face: limner import datasets",
     "backbones": "the smaller built-in backbones efficientnet-lite0 and efficientnet-lite1",
 }
 

@@ -31,9 +31,10 @@ def after_generate(kind: str, generated: Collection) -> str:
 
 def after_import(collection: Collection) -> str:
     """Return the command after `limner import`: features of the files, or the list of recipes for texts."""
+    from limner.data.collection import MEDIA_COLUMNS
     from limner.media.modality import IMAGE, VIDEO
 
-    modality = next((item.modality for item in collection.items() if item.modality), None)
+    modality = next((item.modality for item in collection.iter_items(columns=MEDIA_COLUMNS) if item.modality), None)
     if modality is None:
         return "limner recipes"
     if modality is IMAGE:

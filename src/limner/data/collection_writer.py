@@ -82,6 +82,21 @@ class CollectionWriter:
                     self._spool = self._open()
                 self._spool.add(items)
 
+    def write_file(self, name: str, data: bytes) -> None:
+        """Write a file that becomes part of the collection with its items, at a path relative to its folder.
+
+        Raises:
+            CollectionError: the path leaves the folder, or the disk cannot be written.
+        """
+        if os.path.isabs(name) or ".." in Path(name).parts:
+            raise CollectionError(f"{self.path}: '{name}': expected a path inside of the collection for a file")
+        with _explain_write_errors(self.path):
+            if self._spool is None:
+                self._spool = self._open()
+            file = self._folder / "written" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
     def finish(self, files: Mapping[str, Path] | None = None, on_progress: Progress | None = None) -> Changes:
         """Copy files, merge the items into the collection and commit them; arguments are those of `write_items`.
 
@@ -138,6 +153,7 @@ class CollectionWriter:
         plan = _plan(self._spool, RowsById([]))
         target = self.path if is_remote(self.path) or self.path.is_dir() else self._folder / "new"
         _copy_files(files, self._folder, target, on_progress)
+        _move_files(self._folder / "written", target)
         table = (self.path if is_remote(self.path) else self._folder) / ITEMS
         create_table(table, _new_batches(self._spool, plan), _splits(self._spool, plan))
         if target != self.path:
@@ -158,6 +174,7 @@ class CollectionWriter:
         plan = _plan(self._spool, RowsById(old.id_batches()))
         updated = sum(before != after for before, after in _merged(old, self._spool, plan))
         _copy_files(files, self._folder, self.path, on_progress)
+        _move_files(self._folder / "written", self.path)
         splits = Counter(old.splits()) + _splits(self._spool, plan)
         new = _new_batches(self._spool, plan)
         if updated or (len(plan.fresh) and not old.stored_schema.equals(STORED_SCHEMA)):
@@ -256,6 +273,22 @@ def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_pro
             raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
         if on_progress:
             on_progress(done, len(files))
+
+
+def _move_files(folder: Path, target: Path) -> None:
+    """Move the files below a folder to their paths in `target`; existing files must have the same contents."""
+    for file in folder.rglob("*"):
+        if not file.is_file():
+            continue
+        path = target / file.relative_to(folder).as_posix()
+        if path.exists():
+            if path.read_bytes() != file.read_bytes():
+                raise CollectionError(f"{path}: exists and differs from the file of the source; use another collection")
+        elif is_remote(target):
+            path.write_bytes(file.read_bytes())
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file, path)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from limner.data.collection import Collection
 from limner.data.collection_writer import CollectionWriter
 from limner.data.examples import Item
 from limner.data.merging import Changes
+from limner.data.readers.arrow_tables import read_datasets, read_parquet
 from limner.data.readers.coco import read_coco, read_karpathy
 from limner.data.readers.corpus_files import ReaderOptions
 from limner.data.readers.flickr import read_flickr
@@ -23,6 +24,7 @@ from limner.data.readers.media_files import with_copied_files, with_relative_pat
 from limner.data.readers.multi30k import read_multi30k
 from limner.data.readers.tables import read_csv, read_jsonl
 from limner.data.readers.visual_genome import read_visual_genome
+from limner.data.readers.webdataset import read_webdataset
 from limner.data.tally import Tally
 from limner.errors import CollectionError, counted, did_you_mean
 from limner.media.image import missing_support
@@ -88,6 +90,24 @@ READERS: dict[str, Reader] = {
     "csv": Reader(
         "one row per sentence: id,split,image,lang,text, or text,label",
         read_csv,
+        frozenset({"images", "split", "lang"}),
+        streams=True,
+    ),
+    "webdataset": Reader(
+        "WebDataset shards: *.tar with KEY.jpg and KEY.txt or KEY.json, as img2dataset writes them",
+        read_webdataset,
+        frozenset({"split", "lang"}),
+        streams=True,
+    ),
+    "parquet": Reader(
+        "Parquet: columns image (a path or bytes) and text or caption, one row an item",
+        read_parquet,
+        frozenset({"images", "split", "lang"}),
+        streams=True,
+    ),
+    "datasets": Reader(
+        "Hugging Face datasets: a folder that save_to_disk wrote, with the columns of Parquet",
+        read_datasets,
         frozenset({"images", "split", "lang"}),
         streams=True,
     ),
@@ -283,6 +303,7 @@ class _Importer:
         # The folder that all files have in common is known when all are read.
         streams = self.kind in READERS and READERS[self.kind].streams and not self.copy
         builder = ItemBuilder(self.strict, add if streams else None, budget)
+        builder.store, self.written = writer.write_file, builder.written
         self.tally = builder.tally
         _read(self.kind, self.source, options, builder)
         rest = builder.result().items
@@ -295,7 +316,9 @@ class _Importer:
             _require_items([], self.kind, self.source, self.tally)
 
     def _add(self, items: list[Item], writer: CollectionWriter) -> None:
-        own = without_own_files(items, self.source, self.target, self.tally)
+        held = [item for item in items if item.image is not None and item.image in self.written]
+        own = [item for item in items if item.image is None or item.image not in self.written]
+        own = without_own_files(own, self.source, self.target, self.tally)
         if self.copy:
             items, self.files = with_copied_files(own, self.tally, strict=self.strict)
         else:
@@ -304,6 +327,7 @@ class _Importer:
                     f"{self.target}: cannot refer to '{file}' of this machine; add --copy, which copies the files"
                 )
             items = own if is_remote(self.target) else with_relative_paths(own, self.target)
+        items = [*held, *items]
         sentences = [sentence for item in items for sentence in item.sentences]
         self.counts["items"] += len(items)
         self.counts["sentences"] += len(sentences)

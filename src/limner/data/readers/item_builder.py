@@ -72,6 +72,10 @@ class ItemBuilder:
         self, strict: bool, sink: Callable[[list[Item]], None] | None = None, budget: int = READ_BUDGET
     ) -> None:
         self._strict, self._sink, self._budget = strict, sink, budget
+        self.store: Callable[[str, bytes], None] | None = None
+        """Function that writes a media file into the collection, by its path there; None while there is none."""
+        self.written = IdSet()
+        """Paths of the files that were written into the collection."""
         self._bytes = 0
         self._passed_on = IdSet()
         self.passed = 0
@@ -196,6 +200,13 @@ class ItemBuilder:
         if self._strict:
             raise CollectionError(f"{location}: '{name}': {reason}; correct the source, or read it without 'strict'")
         self.tally.skip(reason, name)
+
+    def write_file(self, name: str, data: bytes) -> None:
+        """Write a media file that the source holds into the collection, at a path relative to its folder."""
+        self._bytes += len(name)
+        self.written.add(name)
+        if self.store is not None:
+            self.store(name, data)
 
     def offer_files(self, paths: Iterable[Path]) -> None:
         """Register media files of the source; those that no item has at the end are noted."""

@@ -1,0 +1,147 @@
+"""Import of WebDataset shards, Parquet files and data sets of Hugging Face."""
+
+import io
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from PIL import Image
+
+from limner.data.collection import Collection
+from limner.data.readers import ReaderOptions, import_collection
+from limner.errors import CollectionError
+
+
+def jpeg(colour="red"):
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), colour).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def shard(path, members):
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            entry = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            entry.size = entry.size or len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def import_(kind, source, target, **options):
+    report = import_collection(kind, source, target, ReaderOptions(**options), budget=1 << 20)
+    return report, Collection.open(target)
+
+
+def test_shards_of_img2dataset(tmp_path):
+    caption = json.dumps({"caption": "a blue wall", "url": "http://host/x", "key": "000000001"}).encode()
+    members = [("000000000.jpg", jpeg()), ("000000000.txt", b"a red wall\nred"), ("000000000.json", caption)]
+    shard(tmp_path / "00000.tar", [*members, ("000000001.jpg", jpeg("blue")), ("000000001.json", caption)])
+    shard(tmp_path / "00001.tar", [("000000002.jpg", b"no image"), ("000000003.txt", b"text"), ("a.cls", b"7")])
+    report, collection = import_("webdataset", tmp_path, tmp_path / "c", split="auto")
+    found = {item.id: (item.image, item.texts("en")) for item in collection.items()}
+    assert found == {
+        "000000000": ("images/00000/000000000.jpg", ["a red wall", "red"]),
+        "000000001": ("images/00000/000000001.jpg", ["a blue wall"]),
+    }
+    assert (tmp_path / "c" / found["000000001"][0]).read_bytes() == jpeg("blue")
+    assert report.skipped == {"images that cannot be read": 1, "samples without an image": 1}
+    again, _ = import_("webdataset", tmp_path, tmp_path / "c", split="auto")
+    assert again.changes == (0, 0, 2)
+
+
+def link(name, kind):
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, "/etc/passwd"
+    return entry
+
+
+def large(name):
+    entry = tarfile.TarInfo(name)
+    entry.size = 1 << 40
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        ("../a.jpg", "a path outside of the shard"),
+        ("/a.jpg", "a path outside of the shard"),
+        (link("a.jpg", tarfile.SYMTYPE), "a link, a device"),
+        (link("a.jpg", tarfile.LNKTYPE), "a link, a device"),
+        (link("a.jpg", tarfile.FIFOTYPE), "a link, a device"),
+        (large("a.jpg"), "has 1,099,511,627,776 bytes"),
+        (large("a.txt"), "expected at most 1,048,576"),
+        ("a\x1b/b.jpg", "cannot be printed"),
+    ],
+)
+def test_hostile_shards_are_refused(tmp_path, member, message):
+    path = tmp_path / "s.tar"
+    with path.open("wb") as file:
+        entry = member if isinstance(member, tarfile.TarInfo) else tarfile.TarInfo(member)
+        file.write(entry.tobuf() + b"\0" * 1024)
+    with pytest.raises(CollectionError, match=message) as error:
+        import_("webdataset", path, tmp_path / "c")
+    assert "s.tar" in str(error.value) and "\n" not in str(error.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s.tar"]
+
+
+def test_a_truncated_shard_is_refused(tmp_path):
+    path = shard(tmp_path / "s.tar", [("a.jpg", jpeg()), ("b.jpg", jpeg())])
+    path.write_bytes(path.read_bytes()[:1200])
+    with pytest.raises(CollectionError, match=r"s\.tar: damaged or no tar file"):
+        import_("webdataset", path, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_parquet_with_images_as_hugging_face_stores_them(tmp_path):
+    rows = [
+        {"image": {"bytes": jpeg(), "path": None}, "caption": ["a red wall", "red"], "split": "train"},
+        {"image": {"bytes": jpeg("blue"), "path": "x.jpg"}, "caption": ["blue"], "split": "test"},
+        {"image": {"bytes": b"none", "path": None}, "caption": ["broken"], "split": "test"},
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "part.parquet")
+    report, collection = import_("parquet", tmp_path / "part.parquet", tmp_path / "c")
+    assert collection.splits() == {"train": 1, "test": 1}
+    (item,) = collection.items("train")
+    assert (item.id, item.image) == ("part-000000000", "images/part/000000000.jpg")
+    assert item.texts("en") == ["a red wall", "red"]
+    assert (tmp_path / "c" / item.image).read_bytes() == jpeg()
+    assert report.skipped == {"images that cannot be read": 1}
+
+
+def test_parquet_with_paths_and_labels(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(jpeg())
+    rows = [{"key": "1", "image_path": "a.jpg", "text": "rot", "lang": "de", "label": 3}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    _, collection = import_("parquet", tmp_path, tmp_path / "c")
+    (item,) = collection.items()
+    assert (item.id, item.image, item.texts("de"), item.label) == ("1", "../a.jpg", ["rot"], "3")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [([{"a": 1}], r"p\.parquet:row 0: expected a column image"), (None, r"p\.parquet: damaged or no Parquet file")],
+)
+def test_other_parquet_files_are_refused(tmp_path, rows, message):
+    if rows:
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    else:
+        (tmp_path / "p.parquet").write_bytes(b"PAR1 no table")
+    with pytest.raises(CollectionError, match=message):
+        import_("parquet", tmp_path / "p.parquet", tmp_path / "c")
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library
+def test_data_sets_with_splits(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = {"image": [{"bytes": jpeg(), "path": None}], "text": ["a red wall"]}
+    features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
+    parts = {name: datasets.Dataset.from_dict(data, features) for name in ("train", "validation")}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "d"))
+    _, collection = import_("datasets", tmp_path / "d", tmp_path / "c")
+    assert collection.splits() == {"train": 1, "val": 1}
+    assert [item.texts("en") for item in collection.items()] == [["a red wall"]] * 2
+    with pytest.raises(CollectionError, match="no data set that save_to_disk wrote"):
+        import_("datasets", tmp_path / "c", tmp_path / "e")

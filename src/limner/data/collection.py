@@ -20,6 +20,7 @@ from limner.data.items_table import OPTIONAL_COLUMNS, SCHEMA, SPLITS_KEY, item_o
 from limner.data.merging import Changes, file_name
 from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positions, StoredItems
 from limner.errors import CollectionError, MediaError, did_you_mean, system_reason
+from limner.files import read_bytes
 from limner.files.structured import parse_json
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM
@@ -207,7 +208,7 @@ class Collection:
         if not is_remote(path):
             return path
         try:
-            return path.read_bytes()
+            return read_bytes(path)
         except Exception as error:
             if (lost := unreachable(self.path, error)) is not None:
                 raise lost from None

@@ -261,7 +261,7 @@ def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_pro
         if is_remote(target):
             if not path.exists():
                 path.write_bytes(read_bytes(source))
-            elif path.read_bytes() != read_bytes(source):
+            elif read_bytes(path) != read_bytes(source):
                 raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
         elif not path.exists():
             copy = temporary / name
@@ -282,10 +282,10 @@ def _move_files(folder: Path, target: Path) -> None:
             continue
         path = target / file.relative_to(folder).as_posix()
         if path.exists():
-            if path.read_bytes() != file.read_bytes():
+            if read_bytes(path) != read_bytes(file):
                 raise CollectionError(f"{path}: exists and differs from the file of the source; use another collection")
         elif is_remote(target):
-            path.write_bytes(file.read_bytes())
+            path.write_bytes(read_bytes(file))
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, path)

@@ -84,7 +84,9 @@ def require_regular(path: Path | str, mode: int | None = None) -> None:
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """Read a regular file; see `open_file`."""
+    """Read a regular file; see `open_file`. A path in an object store has no special files."""
+    if not isinstance(path, Path | str):
+        return path.read_bytes()
     with open_file(path) as stream:
         return stream.read()
 

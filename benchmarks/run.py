@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from backbone import built_in_backbone
+from candidates import candidates, expansion_search
 from caption_stages import caption_stages
 from constrained import constrained_captions
 from ddp import ddp
@@ -404,6 +405,8 @@ BENCHMARKS = {
     "constrained_captions": constrained_captions,
     "all_pairs": all_pairs,
     "additive_all_pairs": additive_all_pairs,
+    "candidates": candidates,
+    "expansion_search": expansion_search,
     "features": features,
     "backbone": lambda: built_in_backbone(random_jpegs),
     "kmeans": kmeans,

@@ -41,11 +41,11 @@ VECTORS = "vectors.lance"
 RETRIEVER = "retriever"
 """Folder of an index with the two-tower model."""
 RUN_FILES = ("config.json", "tokenizer.json", WEIGHTS)
-COMPARED = 20_000
+COMPARED = 100_000
 """Number of images up to which all vectors are compared; larger tables get the vector index of Lance."""
 VALUES_PER_CODE = 8
 """Number of values of a vector that one byte of its product quantisation stands for."""
-PROBED_SHARE = 0.1
+PROBED_SHARE = 0.3
 """Share of the partitions that a search reads."""
 REFINED = 4
 """Number of vectors, relative to the candidates, whose distances are computed from the vectors themselves."""
@@ -167,5 +167,5 @@ class EmbeddingIndex:
         if len(self) > COMPARED:
             nearest |= {"nprobes": max(1, round(PROBED_SHARE * len(self) ** 0.5)), "refine_factor": REFINED}
         with damage_as(lambda reason: SearchIndexError(f"{self._place}: damaged vectors ({reason}); {REBUILD}")):
-            found = self._table.to_table(columns=["row"], nearest=nearest)
+            found = self._table.to_table(columns=["row", "_distance"], nearest=nearest)
         return np.sort(found["row"].to_numpy())

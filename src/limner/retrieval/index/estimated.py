@@ -35,7 +35,7 @@ CODES = "codes.npy"
 CELLS = "cells.safetensors"
 """File of the centroids, the first row of each cell, and the order of the images."""
 IMAGES_PER_CELL = 64
-MOST_CELLS = 32
+MOST_CELLS = 16
 LARGEST_CODE = 8192
 """Number of values of a code above which an index would be larger than most features."""
 
@@ -82,7 +82,9 @@ class ExpansionIndex:
     """Open index of image codes in cells."""
 
     def __init__(self, coder: ImageCodes, codes: Vectors, centroids: torch.Tensor, first: NDArray[np.int64]) -> None:
-        self._coder, self._codes, self._centroids, self._first = coder, codes, centroids, first
+        self.codes = codes
+        """Codes of the images, (N, D)."""
+        self._coder, self._centroids, self._first = coder, centroids, first
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> ExpansionIndex:
@@ -94,7 +96,7 @@ class ExpansionIndex:
         return cls(ImageCodes.of(model), codes, centroids, cells["first"].numpy())
 
     def __len__(self) -> int:
-        return len(self._codes)
+        return len(self.codes)
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
         """Score the images with the highest estimates, 200 by default; see `ImageIndex`."""
@@ -116,7 +118,7 @@ class ExpansionIndex:
         estimates = np.empty(len(self), np.float32)
         for cell in range(len(gradients)):
             rows = slice(self._first[cell], self._first[cell + 1])
-            estimates[rows] = self._codes[rows] @ gradients[cell] + constants[cell]
+            estimates[rows] = self.codes[rows] @ gradients[cell] + constants[cell]
         return estimates
 
 

@@ -90,6 +90,7 @@ def _measure_cells(searched: Searched, scratch: Path) -> None:
     """Report how many real images are scored, by the tangents alone and in the search, for several numbers of cells."""
     terms = np.concatenate(list(_terms(searched.model, [searched.features])))
     violated, pairs = 0, 0
+    all_scores: list[NDArray[np.float64]] = []
     for cells in CELLS:
         folder = scratch / f"cells{cells}"
         folder.mkdir()
@@ -97,9 +98,11 @@ def _measure_cells(searched: Searched, scratch: Path) -> None:
         index = TangentIndex(folder, searched.model)
         rows = np.arange(len(terms))
         by_tangents, scored, same = [], [], 0
-        for tokens in searched.sentences:
+        for number, tokens in enumerate(searched.sentences):
             score = index.score_of(tokens)
-            scores = score.scores(index.cells.terms)
+            if number == len(all_scores):
+                all_scores.append(score.scores(terms))
+            scores = all_scores[number][index.cells.order]
             bounds = tangent_bounds(index.cells, rows, *score.tangents(index.cells.points))
             violated, pairs = violated + int((bounds < scores).sum()), pairs + len(scores)
             by_tangents.append(int((bounds >= np.partition(scores, -RESULTS)[-RESULTS]).sum()))

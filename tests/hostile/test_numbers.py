@@ -65,7 +65,11 @@ OPTIONS = {
         "--patches": ("0", "-1", "1" + "0" * 13),
         "--seed": ("-1", "9" * 23),
     },
-    "search 'a red ball' --model captioner --collection c": {"--count": ("0", "-1", "x")},
+    "search 'a red ball' --model captioner --collection c": {
+        "--count": ("0", "-1", "x"),
+        "--max-scored": ("0", "-1", "1e20", "x"),
+        "--slack": ("-1", "nan", "inf", "x"),
+    },
     "regions photos/0.jpg --model dense": {
         "--count": ("0", "-1", "x"),
         "--min-confidence": ("-0.1", "1.1", "nan", "x"),

@@ -44,6 +44,7 @@ SEE_ALSO = {
     "evaluate": "[Evaluating](evaluate.md)",
     "features": "[Data and features](data.md#features)",
     "generate": "[Data and features](data.md#generated-scenes)",
+    "index": "[Folders of images](folders.md), [searching large collections](search-at-scale.md)",
     "import": "[Data and features](data.md)",
     "kmeans": "[Data and features](data.md#k-means-feature-maps)",
     "recipes": "[Training](train.md#recipes)",

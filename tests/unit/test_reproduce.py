@@ -32,7 +32,7 @@ from limner.reproduce.render import to_markdown
 from limner.reproduce.significance import TableComparison
 from limner.reproduce.tables import TableColumn
 from limner.runs.recipe import load_recipe
-from limner.training.loop import precision
+from limner.training.launch import precision
 
 TABLE = PublishedTable(
     name="test/table",

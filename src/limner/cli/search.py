@@ -58,7 +58,10 @@ SheetOption = Annotated[
 @app.command(rich_help_panel=USE)
 def search(
     query: Annotated[
-        str, typer.Argument(help="A sentence to retrieve images, or an image or audio file to retrieve sentences.")
+        str,
+        typer.Argument(
+            help="A sentence, for images; an image, for similar ones with --in, for sentences with --collection."
+        ),
     ],
     model: ModelOption = None,
     *,

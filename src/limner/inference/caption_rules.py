@@ -120,7 +120,7 @@ class CaptionRules:
             return 0.0
         raise SettingsError(
             f"min_confidence {min_confidence}: this model has no calibration of its confidence; leave it out "
-            "(--min-confidence), or use the built-in captioner"
+            "(--min-confidence), or use the built-in English captioner"
         )
 
     def confidences(

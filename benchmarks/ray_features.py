@@ -25,7 +25,7 @@ COMMAND = "from limner.cli import main; main()"
 
 
 def ray_features(draw: Callable[[Path, int], Sequence[Path]]) -> None:
-    """Measure `limner features` as a command, with Ray on this machine and without, in alternation by LIMNER_ROUNDS.
+    """Measure `limner features` as a command, with Ray on this machine and without, LIMNER_ROUNDS times (default 1).
 
     Args:
         draw: makes a number of images in a folder, for machines without photographs.
@@ -63,7 +63,8 @@ def _run(collection: Path, name: str, options: Sequence[str]) -> float:
     """Run the command with the threads that it chooses itself; return its seconds, with the start of Ray."""
     start = time.perf_counter()
     command = [sys.executable, "-c", COMMAND, "features", str(collection), *OPTIONS, "--name", name, *options]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return time.perf_counter() - start
 
 

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import math
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,12 @@ from limner.errors import LimnerError, MissingExtraError, ResourceError, Setting
 
 LOCAL = "local"
 """Address that starts Ray on this machine, for the time of one command."""
+
+_ANSWER_SECONDS = 10
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to others
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # errors reach the user as exceptions
+}
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +78,9 @@ def connected(address: str) -> Iterator[Cluster]:
         ResourceError: there is no cluster at the address.
     """
     require_ray()
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to others
+    _require_answer(address)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     import ray
 
     own = not ray.is_initialized()
@@ -110,6 +119,7 @@ def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
     import ray.data
     from ray.data import ActorPoolStrategy
 
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     size = min(cluster.actors(job.device), count)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -166,6 +176,31 @@ def _error(kind: str, message: str) -> LimnerError:
     return known.get(kind, LimnerError)(message)
 
 
+def _require_answer(address: str) -> None:
+    """Check that HOST:PORT answers, for which Ray waits for minutes.
+
+    Raises:
+        SettingsError: the address has another form.
+        ResourceError: nothing answers.
+    """
+    if address in (LOCAL, "auto"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16:
+        raise SettingsError(f"--ray {address}: expected local, auto or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise _no_cluster(address, error) from None
+
+
+def _no_cluster(address: str, error: Exception) -> ResourceError:
+    return ResourceError(
+        f"--ray {address}: no Ray cluster answers ({system_reason(error)}); start one with 'ray start --head', or "
+        f"write --ray {LOCAL}"
+    )
+
+
 def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 (a module)
     """Start or join a cluster.
 
@@ -173,7 +208,7 @@ def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 (a module)
         ResourceError: there is none at the address.
         SettingsError: the address has another form.
     """
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address == LOCAL:
             ray.init(address=LOCAL, include_dashboard=False, **quiet)
@@ -182,7 +217,4 @@ def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 (a module)
     except ValueError as error:
         raise SettingsError(f"--ray {address}: {error}; expected local, auto or HOST:PORT") from None
     except Exception as error:  # of many types, Exception itself among them
-        raise ResourceError(
-            f"--ray {address}: no Ray cluster answers ({system_reason(error)}); start one with 'ray start --head', or "
-            f"write --ray {LOCAL}"
-        ) from None
+        raise _no_cluster(address, error) from None

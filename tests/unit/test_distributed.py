@@ -1,0 +1,110 @@
+"""Parts of the work on a cluster that need none: the journal, fragments and their commit, addresses."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+from limner import cli
+from limner.distributed.cluster import connected
+from limner.distributed.journal import Journal
+from limner.errors import MissingExtraError, ResourceError, SettingsError
+from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
+from limner.features.spec import FeatureSpec
+from limner.features.store import FeatureTable
+
+SPEC = FeatureSpec(name="t", kind="pooled", shape=(4,), backbone="none", preprocessing={}, weights_sha256="")
+
+
+def fragment(path, *ids):
+    writer = FragmentWriter(path, SPEC)
+    writer.add(ids, np.full((len(ids), 4), len(ids), np.float16))
+    writer.flush()
+    return writer.fragments
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "t.lance"
+
+
+def test_fragments_are_no_rows_before_their_commit_and_committed_once(path):
+    first, second = fragment(path, "a", "b"), fragment(path, "c")
+    assert not (path / "_versions").exists()
+    assert commit_fragments(path, SPEC, first) == 0
+    assert FeatureTable(path).ids() == ["a", "b"]
+    assert commit_fragments(path, SPEC, [*first, *second]) == 0  # after an interruption
+    assert FeatureTable(path).ids() == ["a", "b", "c"]
+    later = fragment(path, "d")  # written to a table that exists
+    commit_fragments(path, SPEC, later)
+    np.testing.assert_array_equal(FeatureTable(path).take(["d", "a"]), [[1] * 4, [2] * 4])
+
+
+def test_a_fragment_whose_file_is_missing_is_counted_and_left_out(path):
+    lost, kept = fragment(path, "a", "b"), fragment(path, "c")
+    (path / "data" / lost[0]["files"][0]["path"]).unlink()
+    assert commit_fragments(path, SPEC, [*lost, *kept]) == 2
+    assert FeatureTable(path).ids() == ["c"]
+
+
+def test_files_of_unfinished_units_are_removed_and_earlier_ones_kept(path):
+    fragment(path, "earlier")
+    before = data_files(path)
+    finished = fragment(path, "a")
+    fragment(path, "b")
+    (path / "data" / ".tmp-of-a-killed-writer").touch()
+    commit_fragments(path, SPEC, finished)
+    remove_uncommitted(path, before)
+    assert set(data_files(path)) == {*before, finished[0]["files"][0]["path"]}
+
+
+def test_a_journal_continues_the_same_plan_only(tmp_path):
+    folder = tmp_path / "units"
+    journal = Journal.begin(folder, {"inputs": 1})
+    journal.write(3, {"value": 0.1 + 0.2})
+    journal.write(0, {"value": 1})
+    again = Journal.begin(folder, {"inputs": 1})
+    assert list(again.results()) == [{"value": 1}, {"value": 0.1 + 0.2}]
+    assert again.read(1) is None
+    other = Journal.begin(folder, {"inputs": 2})
+    assert list(other.results()) == []
+    journal.write(5, {"value": 5})  # of a machine that was believed lost, and belongs to the first computation
+    assert other.read(5) is None
+    with pytest.raises(ResourceError, match="share"):
+        other.require(5)
+
+
+def test_a_damaged_result_is_computed_again(tmp_path):
+    journal = Journal.begin(tmp_path / "units", {})
+    journal.write(0, {"value": 1})
+    (tmp_path / "units" / "0.json").write_bytes(b"{")
+    assert journal.read(0) is None
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:port", ":1", "host:99999"])
+def test_addresses_of_another_form_are_refused(address, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(SettingsError, match="HOST:PORT"), connected(address):
+        pass
+
+
+def test_an_address_where_nothing_answers_is_one_line(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(ResourceError, match=r"127\.0\.0\.1:1: no Ray cluster answers"), connected("127.0.0.1:1"):
+        pass
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="scale"), connected("local"):
+        pass
+
+
+def test_a_cluster_is_refused_where_it_has_no_effect(monkeypatch, capsys, tmp_path):
+    (tmp_path / "photo.jpg").touch()
+    monkeypatch.setattr(sys, "argv", ["limner", "describe", str(tmp_path / "photo.jpg"), "--ray", "local"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert "--ray" in capsys.readouterr().err

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 from PIL import Image, ImageDraw
 
 ENTITY = """<annotation><filename>77.jpg</filename><size><width>20</width><height>10</height><depth>3</depth></size>
@@ -126,6 +129,41 @@ def _rt_polarity(folder: Path) -> None:
     write(folder / "rt-polarity.neg", "a dull film\nno fun\n")
 
 
+def _webdataset(folder: Path) -> None:
+    draw(folder, "a.jpg", "b.jpg")
+    with tarfile.open(folder / "0.tar", "w") as archive:
+        for name in "ab":
+            archive.add(folder / f"{name}.jpg", f"{name}.jpg")
+            write(folder / "t", f"{name} ball" if name == "a" else {"caption": "b ball"})
+            archive.add(folder / "t", f"{name}.txt" if name == "a" else f"{name}.json")
+    for name in ("a.jpg", "b.jpg", "t"):
+        (folder / name).unlink()
+
+
+def _table_rows(folder: Path) -> list[dict[str, object]]:
+    draw(folder, "a.jpg")
+    data = (folder / "a.jpg").read_bytes()
+    (folder / "a.jpg").unlink()
+    return [{"id": name, "image": {"bytes": data, "path": None}, "text": f"{name} ball"} for name in "ab"]
+
+
+def _parquet(folder: Path) -> None:
+    parquet.write_table(pa.Table.from_pylist(_table_rows(folder)), folder / "x.parquet")
+
+
+def _datasets(folder: Path) -> None:
+    image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    schema = pa.schema({"id": pa.string(), "image": image, "text": pa.string()})
+    table = pa.Table.from_pylist(_table_rows(folder), schema)
+    with pa.OSFile(str(folder / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    string = {"dtype": "string", "_type": "Value"}
+    write(folder / "dataset_info.json", {"features": {"id": string, "image": {"_type": "Image"}, "text": string}})
+    state = {"_data_files": [{"filename": "data.arrow"}], "_fingerprint": "0", "_split": None}
+    more = {"_format_columns": None, "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False}
+    write(folder / "state.json", {**state, **more})
+
+
 SOURCES: dict[str, Callable[[Path], None]] = {
     "flickr": _flickr,
     "multi30k": _multi30k,
@@ -136,6 +174,9 @@ SOURCES: dict[str, Callable[[Path], None]] = {
     "flickr30k-entities": _entities,
     "jsonl": _jsonl,
     "csv": _csv,
+    "webdataset": _webdataset,
+    "parquet": _parquet,
+    "datasets": _datasets,
     "folder": _folder,
     "audio": _audio,
     "imdb": _imdb,

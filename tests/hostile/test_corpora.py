@@ -8,6 +8,7 @@ from damage import each, folder, jpeg, nested, remove
 KINDS = (
     *("flickr", "multi30k", "coco", "karpathy", "iapr", "visual-genome", "flickr30k-entities"),
     *("jsonl", "csv", "folder", "audio", "imdb", "rt-polarity"),
+    *("webdataset", "parquet", "datasets"),
 )
 CSV = "id,split,image,lang,text\n"
 ROW = "1,train,photos/0.jpg,en,a red square\n"

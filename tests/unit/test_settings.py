@@ -242,7 +242,7 @@ def test_every_documented_recipe_exists():
     known = {*recipe_names(), *TABLES, *PROPERTY_TABLES}
     known |= {name.rsplit("/", depth)[0] for name in known for depth in (1, 2)}  # and the folders
     folders = "|".join(sorted({name.split("/")[0] for name in recipe_names()}))
-    named = re.compile(rf"(?<![\w/.-])((?:{folders})/[a-z][\w/-]*\w)(?![\w.-]*\.(?:yaml|jpg|png|md|csv|tsv|py))")
+    named = re.compile(rf"(?<![\w/.-])((?:{folders})/[a-z][\w/-]*\w)(?![\w./-]*\.(?:yaml|jpg|png|md|csv|tsv|py))")
     missing = {
         (page.name, name)
         for page in (root / "README.md", *root.glob("docs/*.md"))

@@ -5,7 +5,6 @@ A fragment that is not committed belongs to no version of its table: readers do 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from limner.errors import FeatureError, system_reason
 from limner.features.spec import FeatureArray, FeatureSpec
 from limner.features.store import arrow_schema, arrow_table, chunk_rows, open_features_table, table_exists
+from limner.storage.json_text import to_json
 from limner.storage.lance_tables import WRITE_ERRORS
 
 Fragment = dict[str, Any]
@@ -92,7 +92,7 @@ def commit_fragments(path: Path, spec: FeatureSpec, fragments: Iterable[Fragment
         if not all((path / "data" / file).is_file() for file in files):
             lost += fragment["physical_rows"]
         elif committed.isdisjoint(files):
-            new.append(FragmentMetadata.from_json(json.dumps(fragment)))
+            new.append(FragmentMetadata.from_json(to_json(fragment)))
     if not new:
         return lost
     try:

@@ -183,6 +183,8 @@ def test_recipes(case, work):
     case("compare captioner dense --split ''", "split", "empty"),
     case("search 'a red ball' --model captioner --collection c --split ''", "''"),
     case("features c --backbone pixels:8 --split ''", "''"),
+    case("features c --backbone pixels:8 --ray ''", "--ray", "HOST:PORT"),
+    case("features c --backbone pixels:8 --ray 127.0.0.1:1", "127.0.0.1:1", "ray start"),
     case("kmeans c --out f.safetensors --split ''", "''"),
     case("show c --split '' --sheet new.png", "''"),
     case("reproduce evil --collection c --out new", "evil"),

@@ -83,10 +83,10 @@ def describe_distributed(
     names, folders = tuple(map(str, files)), tuple(run.absolute() for run in runs)
     inputs = hashlib.sha256(to_json([names, str(Path.cwd()), dict(options), prefix, backbone, device]).encode())
     weights = [sha256(run / "model.safetensors") for run in folders]
-    journal = Journal.begin(journal_folder.absolute(), {"models": weights, "inputs": inputs.hexdigest()})
-    job = CaptionJob(folders, backbone, names, Path.cwd(), dict(options), prefix, journal, device)
     size = options["batch_size"]
     with connected(address) as cluster:
+        journal = Journal.begin(journal_folder.absolute(), {"models": weights, "inputs": inputs.hexdigest()})
+        job = CaptionJob(folders, backbone, names, Path.cwd(), dict(options), prefix, journal, device)
         for unit in run_units(cluster, job, -(-len(files) // size)):
             batch = files[unit * size : (unit + 1) * size]
             for file, fields in zip(batch, journal.require(unit)["results"], strict=True):

@@ -145,8 +145,8 @@ def extract_distributed(
         present = total - len(positions)
         skipped: dict[str, str] = {}
         if len(positions):
-            journal = _begin(collection, specs, folder, positions, absent)
             with connected(address) as cluster:
+                journal = _begin(collection, specs, folder, positions, absent)
                 job = _job(collection, backbone, specs, options, journal, cluster)
                 for result in _results(cluster, job, len(positions), collection.path):
                     skipped |= result["skipped"]

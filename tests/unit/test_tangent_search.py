@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from limner.errors import RunError
 from limner.models.log_bilinear import LBL, LBLSettings
 from limner.models.protocols import ModelInputs
 from limner.retrieval.index import tangent_search
@@ -96,7 +97,7 @@ def test_gradients_are_those_of_finite_differences(case):
     assert gradient == pytest.approx(numeric, abs=1e-4)
 
 
-@pytest.mark.parametrize("count", [1, 2, 10])
+@pytest.mark.parametrize("count", [1, 2, 10, 150])  # 150: more than the pool
 @pytest.mark.parametrize("seeds", [0, 6])
 def test_results_are_those_of_the_exhaustive_ranking(case, count, seeds, monkeypatch):
     cells, score, exhaustive = case
@@ -126,6 +127,22 @@ def test_what_a_limited_search_reports_is_true(case, options):
         assert not len(left) or left.max() <= found.scores[-1] + 1e-9
     elif options.max_scored is None:
         assert found.gap <= options.slack + 1e-4
+
+
+def test_gradients_where_the_image_and_the_prefix_prefer_different_tokens_strongly():
+    """The product of the exponentials underflows at one position: its softmax is computed by itself."""
+    weight = np.array([[900.0], [-900.0], [0.0]])
+    score = ConcaveScore(weight, np.array([[-1.0], [0.1]]), np.zeros(3), [2, 0])
+    value, gradient = score.tangents(Points.of(np.array([[1.0]]), weight))
+    # Logits are 0, 0, 0 at the first position, and 990, -990, 0 at the second one.
+    assert value == pytest.approx([-np.log(3.0) - 990])
+    assert gradient == pytest.approx(np.array([[-900.0]]))
+
+
+def test_scores_that_are_not_numbers_are_no_proof():
+    oracle = Oracle(0, 4, 12, 1.0)
+    with pytest.raises(RunError, match="not numbers"):
+        oracle.score().tangents(Points.of(np.full((1, 4), np.nan), oracle.weight))
 
 
 def test_few_images_are_scored_where_terms_have_few_directions(tmp_path):

@@ -77,28 +77,48 @@ class ConcaveScore:
             RunError: a score is not a number.
         """
         points = Points.of(terms, self.weight)
-        scores: Floats = self.constant + points.terms @ self.linear - self._normalise(points).sum(1)
-        if np.isnan(scores).any():
-            raise RunError("the model computes scores that are not numbers (NaN); restore the run from a copy")
+        scores: Floats = self.constant + points.terms @ self.linear - self._normalise(points)[0].sum(1)
+        _require_numbers(scores)
         return scores
 
     def tangents(self, points: Points) -> tuple[Floats, Floats]:
-        """Compute f and its gradient at C points, (C,) and (C, D)."""
-        normalisers = self._normalise(points)
+        """Compute f and its gradient at C points, (C,) and (C, D).
+
+        Raises:
+            RunError: one of them is not a number.
+        """
+        normalisers, underflows = self._normalise(points)
         values: Floats = self.constant + points.terms @ self.linear - normalisers.sum(1)
         # sum_t P_t(v) = exp(image_v) sum_t exp(logits_tv - normaliser_t)
-        shares = np.exp(points.maximum[:, None] + self._maximum - normalisers) @ self._exp  # (C, V)
-        return values, self.linear - (points.exps * shares) @ self.weight
+        scales = points.maximum[:, None] + self._maximum - normalisers
+        scales[tuple(underflows.T)] = -np.inf  # these follow one by one
+        expected = (points.exps * (np.exp(scales) @ self._exp)) @ self.weight  # (C, D)
+        for row, position in underflows:
+            logits = self.weight @ points.terms[row] + self.logits[position]
+            expected[row] += np.exp(logits - normalisers[row, position]) @ self.weight
+        gradients: Floats = self.linear - expected
+        _require_numbers(values, gradients)
+        return values, gradients
 
-    def _normalise(self, points: Points) -> Floats:
-        """Compute the log-normalisers of all positions at N points, (N, T)."""
+    def _normalise(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
+        """Compute the log-normalisers of all positions at N points, (N, T).
+
+        Returns:
+            Log-normalisers, and the (point, position) of those whose sum underflows in the product, (U, 2).
+        """
         sums = points.exps @ self._exp.T
         with np.errstate(divide="ignore"):
             normalisers: Floats = np.log(sums) + points.maximum[:, None] + self._maximum
-        for row, position in np.argwhere(sums < _SMALLEST):
+        underflows = np.argwhere(sums < _SMALLEST)
+        for row, position in underflows:
             logits = self.weight @ points.terms[row] + self.logits[position]
             normalisers[row, position] = logits.max() + np.log(np.exp(logits - logits.max()).sum())
-        return normalisers
+        return normalisers, underflows
+
+
+def _require_numbers(*values: Floats) -> None:
+    if any(np.isnan(one).any() for one in values):
+        raise RunError("the model computes scores that are not numbers (NaN); restore the run from a copy")
 
 
 class JensenBound:

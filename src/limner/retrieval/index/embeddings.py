@@ -17,9 +17,9 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from limner.data.dataset import FeatureSource
 from limner.data.examples import Example, collate
 from limner.errors import SearchIndexError, SettingsError
+from limner.features.store import FeatureStore
 from limner.models.protocols import JointSpaceModel, Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.protocol import (
@@ -31,7 +31,8 @@ from limner.retrieval.index.protocol import (
     SearchOptions,
     ranked_candidates,
 )
-from limner.retrieval.index.record import REBUILD
+from limner.retrieval.index.record import REBUILD, features_digest
+from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import WEIGHTS, TrainedModel, load_trained_model
 from limner.storage.lance_tables import damage_as, open_table
 
@@ -51,7 +52,7 @@ REFINED = 4
 """Number of vectors, relative to the candidates, whose distances are computed from the vectors themselves."""
 
 
-def embeddings_of(retriever: TrainedModel | None, features: FeatureSource | None) -> IndexKind:
+def embeddings_of(retriever: TrainedModel | None, features: FeatureStore | None) -> IndexKind:
     """Return the kind of index with the vectors of a two-tower model.
 
     Args:
@@ -65,7 +66,10 @@ def embeddings_of(retriever: TrainedModel | None, features: FeatureSource | None
         assert retriever is not None and features is not None, "an index is built with a two-tower model"
         return _build(folder, retriever, images._replace(features=features), on_progress)
 
-    return IndexKind(NAME, _supports, build, EmbeddingIndex.open)
+    ingredients = ""
+    if retriever is not None and features is not None:
+        ingredients = f"{model_fingerprint([retriever])} {features_digest(features)}"
+    return IndexKind(NAME, _supports, build, EmbeddingIndex.open, ingredients)
 
 
 def require_retriever(retriever: TrainedModel) -> None:

@@ -116,3 +116,5 @@ class IndexKind(NamedTuple):
     """Function that writes the files of an index to an empty folder, and returns which image each row is of."""
     open: Callable[[Path, TrainedModel], ImageIndex]
     """Function that opens the files of an index, whose checksums were verified."""
+    ingredients: str = ""
+    """Digest of what an index is built of besides the model and its features, such as another model."""

@@ -44,6 +44,8 @@ class CollectionIndexRecord(Settings):
     """Features of the images."""
     features_digest: str
     """Digest of the files of the feature tables; new features make new files."""
+    ingredients: str = ""
+    """Digest of what the index is built of besides, such as a two-tower model and its features."""
     images: Total
     """Number of images."""
     checksums: dict[str, str]

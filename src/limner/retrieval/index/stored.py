@@ -102,7 +102,7 @@ def build_index(
             try:
                 order = kind.build(beside, source.model, images, on_progress)
                 _write_rows(beside / ROWS, [images.items[row] for row in order], np.array(positions)[order])
-                record = _record(kind.name, source, len(positions), beside)
+                record = _record(kind, source, len(positions), beside)
                 record.save(beside)
                 _replace(place, beside)
             finally:
@@ -118,11 +118,13 @@ def _up_to_date(place: Path, kind: IndexKind, source: IndexSource) -> Collection
     """Return the record of an index if it is of this kind and made of these features, else None.
 
     Raises:
-        SearchIndexError: there is an index of another model, or a damaged one.
+        SearchIndexError: there is an index of another model or split, or a damaged one.
     """
     record = CollectionIndexRecord.load(place)
     _require_model(place, record, source)
-    if record.kind != kind.name or record.features_digest != features_digest(source.features):
+    _require_split(place, record, source)
+    made_of = record.kind, record.ingredients, record.features_digest
+    if made_of != (kind.name, kind.ingredients, features_digest(source.features)):
         return None
     record.require_files(place)
     return record
@@ -148,10 +150,7 @@ def open_index(place: Path, source: IndexSource) -> OpenIndex:
     if record.kind not in kinds:
         raise SearchIndexError(f"{place}: expected an index of {', '.join(kinds)}, found '{record.kind}'; {REBUILD}")
     _require_model(place, record, source)
-    if record.split != source.split:
-        found = "all splits" if record.split is None else f"split '{record.split}'"
-        expected = "all splits" if source.split is None else f"split '{source.split}'"
-        raise SearchIndexError(f"{place}: expected an index of {expected}, found one of {found}; {REBUILD}")
+    _require_split(place, record, source)
     _require_features(place, record, source)
     record.require_files(place)
     rows = _read_rows(place / ROWS)
@@ -167,6 +166,13 @@ def _require_model(place: Path, record: CollectionIndexRecord, source: IndexSour
         )
 
 
+def _require_split(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
+    if record.split != source.split:
+        found = "all splits" if record.split is None else f"split '{record.split}'"
+        expected = "all splits" if source.split is None else f"split '{source.split}'"
+        raise SearchIndexError(f"{place}: expected an index of {expected}, found one of {found}; {REBUILD}")
+
+
 def _require_features(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.features_digest == features_digest(source.features):
         return
@@ -178,10 +184,11 @@ def _require_features(place: Path, record: CollectionIndexRecord, source: IndexS
     )
 
 
-def _record(kind: str, source: IndexSource, images: int, folder: Path) -> CollectionIndexRecord:
+def _record(kind: IndexKind, source: IndexSource, images: int, folder: Path) -> CollectionIndexRecord:
     run = source.model.folder
     return CollectionIndexRecord(
-        kind=kind,
+        kind=kind.name,
+        ingredients=kind.ingredients,
         model="" if run is None else str(run.resolve()),
         fingerprint=model_fingerprint([source.model]),
         collection=str(source.collection.resolve()),
@@ -203,7 +210,12 @@ def _replace(place: Path, beside: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
     if place.exists():
         place.rename(old)
-    beside.rename(place)
+    try:
+        beside.rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise
     sync(place.parent)
     shutil.rmtree(old, ignore_errors=True)
 

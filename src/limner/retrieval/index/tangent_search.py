@@ -1,4 +1,4 @@
-"""Search of the best images by bounds that become tighter and dearer, each for the images that the last one left.
+"""Search of the best images by bounds that become tighter and costlier, each for the images that the last one left.
 
 1. The tangent at the centroid c of the cell, f(z) <= f(c) + q (z - c). Its inner product is computed of the leading
    coordinates of every image; the others add at most the product of their lengths (Cauchy-Schwarz).
@@ -83,7 +83,7 @@ class _Search:
 
     def keep(self, bounds: NDArray[np.floating]) -> Rows:
         """Return the indices of the bounds that reach the threshold."""
-        reaching = bounds >= _below(self.threshold)
+        reaching = (bounds >= _below(self.threshold)) & (bounds > -np.inf)  # -inf: scored already
         if self._slack and not reaching.all():  # else all that are left out are below the last result
             self.left = max(self.left, float(bounds[~reaching].max()))
         return np.flatnonzero(reaching)
@@ -106,7 +106,7 @@ def search_cells(cells: TangentCells, score: ConcaveScore, count: int, options: 
     search = _Search(cells, score, count, options)
     values, gradients = score.tangents(cells.points)
     bounds = leading_bounds(cells, values, gradients)
-    pool = np.sort(torch.from_numpy(bounds).topk(min(len(bounds), POOL)).indices.numpy())
+    pool = np.sort(torch.from_numpy(bounds).topk(min(len(bounds), max(POOL, count + SEEDS))).indices.numpy())
     highest = np.argsort(-tangent_bounds(cells, pool, values, gradients), kind="stable")
     seeds = pool[highest[: min(search.room, count + SEEDS)]]
     search.add(seeds)

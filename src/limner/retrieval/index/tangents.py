@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.examples import Example, collate
+from limner.layers.precision import require_numbers
 from limner.models.protocols import AffineImageModel, Model, device_of
 from limner.progress import Progress
 from limner.retrieval.index.cells import blocks, fit_centroids, nearest_centroids
@@ -52,7 +53,9 @@ def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress:
     begin = 0
     for image in images.batches(on_progress):
         with torch.inference_mode():
-            values = network.image_terms(image.to(device_of(model.model))).float().cpu().numpy()
+            computed = network.image_terms(image.to(device_of(model.model))).float().cpu()
+        require_numbers(computed, "vectors of images")
+        values = computed.numpy()
         if terms is None:
             terms = np.lib.format.open_memmap(unordered, "w+", np.float32, (len(images.items), values.shape[1]))
         terms[begin : begin + len(values)] = values

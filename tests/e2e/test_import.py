@@ -25,7 +25,7 @@ import lance
 from limner.data import readers
 
 source, target, function, moment, count = sys.argv[1:]
-module, name = (lance, "write_dataset") if function == "write" else (os, function)
+module, name = (lance.LanceDataset, "commit") if function == "commit" else (os, function)
 original, calls = getattr(module, name), 0
 
 def deadly(*args, **kwargs):
@@ -33,9 +33,10 @@ def deadly(*args, **kwargs):
     calls += 1
     if calls == int(count) and moment == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    original(*args, **kwargs)
+    result = original(*args, **kwargs)
     if calls == int(count):
         os.kill(os.getpid(), signal.SIGKILL)
+    return result
 
 setattr(module, name, deadly)
 readers.import_collection("csv", source, target, copy=True)
@@ -69,12 +70,12 @@ def hidden(folder):
     ("exists", "function", "moment", "count", "arrived"),
     [
         (False, "replace", "after", 2, False),
-        (False, "write", "before", 1, False),
-        (False, "rename", "before", 1, False),
-        (False, "rename", "after", 1, True),
+        (False, "commit", "before", 1, False),
+        (False, "rename", "before", 2, False),
+        (False, "rename", "after", 2, True),
         (True, "replace", "before", 2, False),
-        (True, "write", "before", 1, False),
-        (True, "write", "after", 1, True),
+        (True, "commit", "before", 1, False),
+        (True, "commit", "after", 1, True),
     ],
 )
 def test_kill_at_any_step_leaves_the_old_or_the_new_collection(tmp_path, exists, function, moment, count, arrived):

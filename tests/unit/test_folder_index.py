@@ -157,7 +157,7 @@ def test_a_calibration_that_was_added_is_named(folder, captioner):
 def test_sentences_are_searched_with_the_calibration_though_no_image_is_encoded(folder, captioner, monkeypatch):
     statistics = FeatureStatistics(*(np.ones(4, np.float32) for _ in FeatureStatistics._fields))
     stored = StoredCalibration(Calibration(weights_sha256=""), statistics)
-    captioner.rules.calibration = stored
+    monkeypatch.setattr(captioner.rules, "calibration", stored)
     FolderIndex(folder).update(captioner)
     monkeypatch.setattr("limner.inference.caption_rules.load_calibration", lambda _: stored)
     assert FolderIndex(folder).search("a blue wall", 1)[0].path == folder / "inside" / "blue.png"

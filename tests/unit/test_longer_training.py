@@ -72,7 +72,7 @@ def test_an_unknown_device_is_an_error_before_the_run_is_created(tiny, recipe_of
 
 def test_the_command_trains_on_the_device(tiny, monkeypatch, capsys, tmp_path):
     def trains(*_, device, **__):
-        raise SettingsError(f"trains on {device}")
+        raise SettingsError(f"trains on {device.device}")
 
     monkeypatch.setattr("limner.training.loop.train", trains)
     monkeypatch.setattr(cli.err, "_file", sys.stderr)

@@ -53,6 +53,10 @@ def _read_csv_lines(source: Path, lines: Iterator[str], options: ReaderOptions, 
     delimiter = _delimiter(source, first)
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header = [name.strip() for name in next(reader)]
+    if not any(header):
+        raise CollectionError(
+            f"{SourceLocation(source, 1)}: empty line; expected a header with the names of the columns"
+        )
     _check_columns(header, SourceLocation(source, 1), options)
 
     def rows() -> Iterable[Row]:

@@ -137,6 +137,7 @@ class CollectionWriter:
             if exists := self.path.is_dir():
                 self._stack.enter_context(locked(self.path, CollectionError))
                 creation_lock.unlink(missing_ok=True)  # of a process killed after the new folder was renamed
+                _remove_leftovers(self.path)
                 break
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._stack.enter_context(locked(self.path, CollectionError, creation_lock))
@@ -297,16 +298,24 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
 
     Temporary folders of interrupted writes are removed first: the caller holds the lock of `path`.
     """
-    prefix = f".{path.name}.partial-"
-    for leftover in path.parent.glob(f"{glob.escape(prefix)}*"):
-        logger.info("%s: removing the temporary folder of an interrupted write", leftover)
-        shutil.rmtree(leftover)
-    folder = path.parent / f"{prefix}{uuid4().hex[:8]}"
+    _remove_leftovers(path)
+    folder = path.parent / f"{_prefix(path)}{uuid4().hex[:8]}"
     folder.mkdir()
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.partial-"
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary folders of interrupted writes next to `path`, whose lock the caller holds."""
+    for leftover in path.parent.glob(f"{glob.escape(_prefix(path))}*"):
+        logger.info("%s: removing the temporary folder of an interrupted write", leftover)
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 @contextmanager

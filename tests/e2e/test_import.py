@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -44,6 +45,7 @@ readers.import_collection("csv", source, target, copy=True)
 # Imports one source after the other until it is killed from outside.
 ENDLESS = """
 import sys
+import time
 from limner.data import readers
 
 print("ready", flush=True)

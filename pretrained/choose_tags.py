@@ -49,7 +49,7 @@ class Effect(NamedTuple):
 def choose_tags(data: CalibrationData) -> TagCalibration:
     """Choose the background, the rules, the nouns, and the thresholds of tags in captions."""
     data.tagger.background = choose_background(data)
-    left_out = nouns_nobody_uses(data)
+    left_out = unused_nouns(data)
     rules = choose_rules(data)
     plain = TagCalibration(threshold=1, max_loss=0, certain=1, left_out=left_out, **rules.as_settings())
     setting = choose_setting(data, rules, left_out)
@@ -71,7 +71,7 @@ def choose_background(data: CalibrationData) -> float:
     return min(losses, key=losses.__getitem__)
 
 
-def nouns_nobody_uses(data: CalibrationData) -> tuple[str, ...]:
+def unused_nouns(data: CalibrationData) -> tuple[str, ...]:
     """Return the nouns that the captions of training images with a probable tag seldom have."""
     top = data.noun_probabilities(data.train)
     best, peak = top.argmax(1), top.max(1)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +37,18 @@ PARAMETERS_FOR_THREADS = 4_000_000
 
 _choose_threads = False
 _available_threads: int | None = None
+
+
+@contextmanager
+def without_cycle_collection() -> Iterator[None]:
+    """Pause the collection of cyclic garbage while many objects without cycles are created, which it visits in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def keep_freed_memory() -> bool:

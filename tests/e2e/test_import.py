@@ -45,7 +45,6 @@ readers.import_collection("csv", source, target, copy=True)
 # Imports one source after the other until it is killed from outside.
 ENDLESS = """
 import sys
-import time
 from limner.data import readers
 
 print("ready", flush=True)
@@ -152,6 +151,17 @@ def test_flickr8k(real_data, tmp_path):
     with pytest.raises(CollectionError, match=r"Flickr8k\.token\.txt:81: '1022454332"):
         import_collection("flickr", real_data / "flickr8k", tmp_path / "d", strict=True)
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.real
+def test_reading_is_fast(real_data, tmp_path):
+    import_collection("flickr", real_data / "flickr8k", tmp_path / "c")
+    took = []
+    for _ in range(5):
+        start = time.process_time()
+        Collection.open(tmp_path / "c").items()
+        took.append(time.process_time() - start)
+    assert min(took) < 0.5
 
 
 @pytest.mark.real

@@ -22,6 +22,7 @@ from limner.data.stored_items import CHUNK_ITEMS, ITEM_BYTES, ItemCache, Positio
 from limner.errors import CollectionError, MediaError, did_you_mean, system_reason
 from limner.files import read_bytes
 from limner.files.structured import parse_json
+from limner.process import without_cycle_collection
 from limner.progress import Progress
 from limner.storage.checksums import CHECKSUM
 from limner.storage.lance_tables import damage_as, has_column, open_table
@@ -275,7 +276,8 @@ class Collection:
 
     def take(self, positions: Positions) -> list[Item]:
         """Read the items at some positions of the table, which ascend; verify their checksums."""
-        return self._take(positions, self._columns)
+        with without_cycle_collection():
+            return self._take(positions, self._columns)
 
     @property
     def _columns(self) -> list[str]:

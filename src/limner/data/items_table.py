@@ -149,11 +149,12 @@ def _frame_size_of_row(row: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _sentence_of_row(row: dict[str, Any]) -> Sentence:
-    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", _phrases_of_row(row))
+    phrases = _phrases_of_row(row) if row.get("phrases") else ()
+    return Sentence(row["lang"], row["text"], row["group"], row.get("generated_by") or "", phrases)
 
 
 def _phrases_of_row(row: dict[str, Any]) -> tuple[Phrase, ...]:
-    return tuple([Phrase(p["first"], p["text"], p["entity"], tuple(p["types"])) for p in row.get("phrases") or ()])
+    return tuple([Phrase(p["first"], p["text"], p["entity"], tuple(p["types"])) for p in row["phrases"]])
 
 
 def _region_of_row(row: dict[str, Any]) -> Region:

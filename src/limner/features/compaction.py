@@ -1,4 +1,4 @@
-"""Compaction of a collection: few large files in place of many small ones, without the versions that nobody reads.
+"""Compaction of a collection: few large files in place of many small ones, without old versions.
 
 Each table is compacted in one commit of Lance, before which nothing changes for its readers; a process that is killed
 leaves files that the next compaction removes.
@@ -40,7 +40,7 @@ def compact(path: Path | str, older_than: timedelta) -> Iterator[CompactedTable]
 
     Args:
         path: folder or URI of the collection.
-        older_than: age of the versions that are removed; whoever opened a younger one can still read it.
+        older_than: age of the versions that are removed; a process that opened a younger one can still read it.
 
     Yields:
         The sizes of each table, when it is compacted.

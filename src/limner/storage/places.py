@@ -46,7 +46,7 @@ def place(path: Path | str) -> Path:
         raise SettingsError(
             f"{scheme}://{rest}: object stores need the extra 'remote'; run 'pip install limner[remote]'"
         ) from None
-    # Others may write to the store: what a folder has is asked each time.
+    # Others may write to the store: the entries of a folder are listed each time.
     return cast("Path", UPath(f"{scheme}://{rest.rstrip('/')}", use_listings_cache=False))
 
 

@@ -30,6 +30,9 @@ REASON = "limner/reason"
 """Key of the error that ended the first process that failed, in the store of the processes."""
 LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "timed out", "connection refused")
 """Parts of the messages of gloo and of NCCL after another process ended or stopped answering."""
+_ended: list[object] = []
+"""Process groups of ended trainings, kept until the program ends. The last reference must not be that of PyTorch's
+reducer: it would wait for the threads of gloo while it holds Python's global lock, which these threads may wait for."""
 
 
 class StepLoss(NamedTuple):
@@ -165,6 +168,7 @@ class Processes:
             raise SystemExit(int(is_torchrun())) from None
         finally:
             if self.size > 1:
+                _ended.append(distributed.group.WORLD)
                 distributed.destroy_process_group()
 
     @property

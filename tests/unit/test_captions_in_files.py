@@ -392,11 +392,12 @@ def test_a_caption_of_which_the_model_is_not_sure_is_not_written(tmp_path, capsy
     before = image.read_bytes()
     stored = StoredCaptions(kind, embed, False, None)
     assert stored.select([image], [tmp_path]) == [image]
-    with stored.opened("en") as write:
+    with stored.opened("en", ["confidence"]) as write:
         write(image, [Caption("a dog runs", -1.0, -1.0, confidence=0.1, is_sure=False)])
     stored.report()
     assert image.read_bytes() == before
     others = [path for path in tmp_path.iterdir() if path != image]
     assert [path.name for path in others] == (["captions.csv"] if kind == "csv" else [])
     assert not any("not sure" in path.read_text() or "dog" in path.read_text() for path in others)
+    assert all("photo.png,1,,-1.0000,0.1000,model" in path.read_text() for path in others)
     assert "0 written, 1 not sure and not written" in capsys.readouterr().err

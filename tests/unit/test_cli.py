@@ -198,6 +198,11 @@ def test_user_errors_are_one_line(arguments, named, capsys, monkeypatch, tmp_pat
         (["describe", "image.jpg", "--beam-size", "many"], "invalid value for '--beam-size': ", "limner describe"),
         (["describe", "image.jpg", "--batch-size", "0"], "invalid value for '--batch-size': ", "limner describe"),
         (["translate", "--missing", "none"], "invalid value for '--missing': ", "limner translate"),
+        (
+            ["describe", "image.jpg", "--write", "xml"],
+            "invalid value for '--write': 'xml' is not one of 'csv', ",
+            "limner describe",
+        ),
         (["doctor", "now"], "got unexpected extra argument", "limner doctor"),
         (["trian"], "no such command 'trian'; did you mean 'train'?", "limner"),
         (["--loud"], "no such option: --loud", "limner"),

@@ -81,8 +81,8 @@ def test_characters_of_scripts_without_spaces_are_words():
     ("must_include", "message"),
     [
         ("dog", r"expected a list of strings, got the string 'dog'"),
-        (["umbrela"], r"'umbrela': 'umbrela' is not in the vocabulary of the model; similar words: umbrella"),
-        (["xylophone|new xqzw"], r"'xylophone\|new xqzw': 'xylophone' is not in the vocabulary.*training sentences"),
+        (["umbrela"], r"must_include 'umbrela': not in the vocabulary of the model; similar words: umbrella"),
+        (["xylophone|new xqzw"], r"'xylophone\|new xqzw', word 'xylophone': not in the vocabulary.*training sentences"),
         (["dog|"], r"'dog\|': expected words, separated by \|.*got ''"),
         (["!"], r"got '!'"),
         (["dog", ["cat"]], r"one for each of 2 inputs"),
@@ -163,7 +163,7 @@ def test_the_option_is_repeatable_and_its_errors_name_it(trained, photos, tmp_pa
     for others, message in (
         (["--sample"], "--must-include: needs beam search; leave out --sample"),
         (["--max-length", "1"], "at least 2 tokens, got max_length 1; raise max_length"),
-        (["--must-include", "gren"], "'gren' is not in the vocabulary of the model; similar words: green"),
+        (["--must-include", "gren"], "'gren': not in the vocabulary of the model; similar words: green"),
     ):
         status, printed, errors = run(*given, *others)
         assert (status, printed) == (1, "") and message in " ".join(errors.split())

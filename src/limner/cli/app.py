@@ -128,7 +128,7 @@ def _usage_message(error: Any) -> str:  # noqa: ANN401  (typer does not export i
     """Return the message of an error in the command line, with the most similar option for an unknown one."""
     possibilities = getattr(error, "possibilities", None)
     if possibilities is None:
-        return str(error.format_message())
+        return str(error.format_message()).replace(": Value error, ", ": ")
     return f"No such option: {error.option_name}{did_you_mean(error.option_name, possibilities)}"
 
 

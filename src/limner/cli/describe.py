@@ -285,7 +285,7 @@ def _describe_with_runs(
 ) -> None:
     """Write captions of trained models, then report unreadable files."""
     columns = (*(["confidence"] if captioner.rules.has_confidence else []), *(["tags"] if options["with_tags"] else []))
-    opened = stored.opened(captioner.models[0].recipe.data.lang)
+    opened = stored.opened(captioner.models[0].recipe.data.lang, columns)
     with caption_output(*printed, columns) as write_caption, opened as store:
         unreadable = _describe(captioner, files, prefix, options, (write_caption, store), strips, cluster)
     if strips is not None:

@@ -113,19 +113,20 @@ class StoredCaptions:
         return True
 
     @contextmanager
-    def opened(self, lang: str) -> Iterator[WriteCaptions]:
+    def opened(self, lang: str, columns: Sequence[str] = ()) -> Iterator[WriteCaptions]:
         """Yield a function that stores the captions of one image.
 
         Args:
             lang: language code of the captions.
+            columns: what tables have besides captions; see `caption_output`.
         """
         with ExitStack() as tables:
 
             def list_in_table(file: Path, result: list[Caption] | KeptCaption | LimnerError) -> None:
                 table = self._table_of(file)
                 if table not in self._tables:
-                    columns = ("origin",) if self._embed else ()
-                    self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind or ""], columns))
+                    shown = (*columns, *(["origin"] if self._embed else []))
+                    self._tables[table] = tables.enter_context(caption_output(table, TABLES[self._kind or ""], shown))
                 self._tables[table](file.relative_to(table.parent), result)
 
             def list_until(file: Path | None) -> None:

@@ -93,7 +93,8 @@ def _known(tokenizer: Tokenizer, text: str) -> list[str]:
     vocabulary = [tokenizer.spelling(token) for token in range(len(tokenizer)) if tokenizer.starts_word(token)]
     similar = get_close_matches(word, vocabulary[SPECIAL_TOKENS.unk + 1 :], 3)
     remedy = f"similar words: {', '.join(similar)}" if similar else "give a word of the training sentences"
-    raise SettingsError(f"must_include '{text}': '{word}' is not in the vocabulary of the model; {remedy}")
+    place = f"must_include '{text}'" + (f", word '{word}'" if word != text else "")
+    raise SettingsError(f"{place}: not in the vocabulary of the model; {remedy}")
 
 
 def _split(text: str) -> list[str]:

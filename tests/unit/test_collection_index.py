@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from datetime import timedelta
 
 import pytest
 
@@ -10,11 +11,14 @@ import limner
 from limner import cli
 from limner.data.collection import Collection
 from limner.errors import SearchIndexError, SettingsError
+from limner.features.compaction import compact
+from limner.features.store import FeatureTable, TableWriter
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings
 from limner.retrieval.index.kinds import kind_for
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.record import INDEXES, RECORD
+from limner.storage.ids import IdSet
 from limner.training.loop import train
 
 QUERY = "a red wall"
@@ -57,28 +61,50 @@ def test_an_index_of_a_split_is_used_for_that_split_only(retriever, own_tiny):
         retriever.search_images(QUERY, own_tiny, split="val", index=own_tiny.path / INDEXES / "bilinear.test")
 
 
-def test_an_index_is_built_once_and_again_for_new_features(retriever, own_tiny, tiny, backbone_of):
-    from limner.features.extract import extract
+def reverse_features(collection, name="colour"):
+    """Store the features of each item for another one."""
+    table = FeatureTable.open(collection, name)
+    ids = table.ids()
+    values = table.take(ids)[::-1]
+    shutil.rmtree(table.path)
+    writer = TableWriter(table.path, table.spec, IdSet())
+    writer.add(ids, values)
+    writer.commit()
 
+
+def test_an_index_is_built_once_and_again_for_new_features(retriever, own_tiny):
     assert retriever.build_index(own_tiny).is_new
     assert not retriever.build_index(own_tiny).is_new
-    shutil.rmtree(own_tiny.path / "features" / "colour.lance")
-    extract(own_tiny, backbone_of())
+    reverse_features(own_tiny)
     with pytest.raises(SearchIndexError, match=r"older features.*run 'limner index' again"):
         retriever.search_images(QUERY, own_tiny)
     assert retriever.build_index(own_tiny).is_new
     assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
 
 
-def test_an_index_of_another_collection_is_refused(retriever, own_tiny, tiny, tmp_path, backbone_of):
-    from limner.features.extract import extract
-
+def test_an_index_of_another_collection_is_refused(retriever, own_tiny, tmp_path):
     other = Collection.open(shutil.copytree(own_tiny.path, tmp_path / "other"))
-    shutil.rmtree(other.path / "features" / "colour.lance")
-    extract(other, backbone_of())
+    reverse_features(other)
     retriever.build_index(other, path=own_tiny.path / INDEXES / "bilinear")
     with pytest.raises(SearchIndexError, match=r"features of another collection, .*other"):
         retriever.search_images(QUERY, own_tiny)
+
+
+def test_compaction_and_equal_features_keep_an_index(retriever, own_tiny):
+    table = FeatureTable.open(own_tiny, "colour")
+    ids = table.ids()
+    values, files, digest = table.take(ids), table.data_files(), table.digest
+    shutil.rmtree(table.path)
+    writer = TableWriter(table.path, table.spec, IdSet())
+    for rows in (slice(20, None), slice(20)):  # in another order, in two fragments
+        writer.add(ids[rows], values[rows])
+        writer.commit()
+    assert FeatureTable.open(own_tiny, "colour").digest == digest
+    assert retriever.build_index(own_tiny).is_new
+    list(compact(own_tiny.path, timedelta(0)))
+    assert FeatureTable.open(own_tiny, "colour").data_files() != files
+    assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
+    assert not retriever.build_index(own_tiny).is_new
 
 
 def test_an_index_of_another_model_is_refused_and_kept(retriever, run, own_tiny, tmp_path):

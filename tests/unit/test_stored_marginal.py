@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 from PIL import Image
+from test_collection_index import reverse_features
 
 import limner
 from limner.data.collection import Collection, write_items
-from limner.features.encoders.load import load_backbone
-from limner.features.extract import extract
 from limner.inference import retriever as module
 from limner.retrieval.stored_marginal import FOLDER
 from limner.storage.tensors import load_tensors, save_tensors
@@ -85,8 +84,7 @@ def change_images(run, collection):
 
 
 def change_features(run, collection):
-    shutil.rmtree(collection.path / "features" / "pixels16.lance")
-    extract(Collection.open(collection.path), load_backbone("pixels:16"))
+    reverse_features(collection, "pixels16")
 
 
 @pytest.mark.parametrize(

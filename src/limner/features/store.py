@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from limner.data.collection import FEATURES, MEDIA_COLUMNS
@@ -114,8 +116,24 @@ class FeatureTable:
         return self._cache[rows]
 
     def data_files(self) -> list[str]:
-        """Names of the files that hold the stored features; a file never changes, new features make new ones."""
+        """Names of the files that hold the stored features."""
         return [file.path for fragment in self._dataset.get_fragments() for file in fragment.data_files()]
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the rows by their checksums, whatever their order and the files that hold them.
+
+        Compaction therefore does not change it. Of a table without checksums, it is that of the names of the files.
+        """
+        if not self.has_checksums:
+            return xxhash.xxh3_128_hexdigest("\n".join(self.data_files()))
+        count, total, parity = 0, np.uint64(0), np.uint64(0)
+        with damage_as(self._damaged, self.path), np.errstate(over="ignore"):
+            for batch in self._dataset.to_batches(columns=[CHECKSUM], batch_size=_SCANNED_IDS, batch_readahead=1):
+                checksums = np.asarray(batch.column(0).fill_null(0), np.uint64)
+                count, total = count + len(checksums), total + checksums.sum(dtype=np.uint64)
+                parity ^= np.bitwise_xor.reduce(checksums, initial=np.uint64(0))
+        return f"{count:x}-{int(total):016x}-{int(parity):016x}"
 
     @property
     def has_checksums(self) -> bool:

@@ -56,7 +56,7 @@ def marginal_origin(
         content = value.detach().cpu().contiguous()
         weights.update(f"{name} {content.dtype} {tuple(content.shape)} ".encode())
         weights.update(content.view(-1).view(torch.uint8).numpy().data)
-    tables = [part for table in features.tables for part in (table.spec.fingerprint, *table.data_files())]
+    tables = [part for table in features.tables for part in (table.spec.fingerprint, table.digest)]
     return {
         "weights": weights.hexdigest(),
         "sentences": _digest(" ".join(map(str, target)) for target in targets),

@@ -43,7 +43,7 @@ class CollectionIndexRecord(Settings):
     features: tuple[FeatureSpec, ...]
     """Features of the images."""
     features_digest: str
-    """Digest of the files of the feature tables; new features make new files."""
+    """Digest of the rows of the feature tables."""
     ingredients: str = ""
     """Digest of what the index is built of besides, such as a two-tower model and its features."""
     images: Total
@@ -92,11 +92,10 @@ class CollectionIndexRecord(Settings):
 
 
 def features_digest(features: FeatureStore) -> str:
-    """Compute a digest of the names of the files that hold the features; new features make new files."""
+    """Compute a digest of the stored features of all items, whatever the files that hold them."""
     digest = xxhash.xxh3_128()
     for table in features.tables:
-        for part in (table.spec.fingerprint, *table.data_files()):
-            digest.update(part.encode() + b"\n")
+        digest.update(f"{table.spec.fingerprint}\n{table.digest}\n".encode())
     return digest.hexdigest()
 
 

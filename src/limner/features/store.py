@@ -126,7 +126,7 @@ class FeatureTable:
         Compaction therefore does not change it. Of a table without checksums, it is that of the names of the files.
         """
         if not self.has_checksums:
-            return xxhash.xxh3_128_hexdigest("\n".join(self.data_files()))
+            return xxhash.xxh3_128_hexdigest("\n".join(self.data_files()).encode())
         count, total, parity = 0, np.uint64(0), np.uint64(0)
         with damage_as(self._damaged, self.path), np.errstate(over="ignore"):
             for batch in self._dataset.to_batches(columns=[CHECKSUM], batch_size=_SCANNED_IDS, batch_readahead=1):

@@ -19,6 +19,8 @@ OUT ?= demo
 ONLY ?=
 ARGS ?=
 FUZZ_MINUTES ?= 5
+# The tests of a file run in one process, which prepares what they share, in the order of the files.
+SHARED := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
@@ -30,7 +32,7 @@ demo: $(VENV)/.limner
 	$(BIN)/limner demo --out $(OUT)
 
 test: lint chromium
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n auto $(SHARED) $(ARGS)
 
 # The tests of the page need Debian's chromium; without the right to install it they are skipped.
 chromium:
@@ -39,7 +41,7 @@ chromium:
 	>/dev/null 2>&1; } || echo "chromium cannot be installed here: the tests of the page will be skipped"
 
 hostile: $(VENV)/.limner-dev
-	$(BIN)/python -m pytest -n auto --dist loadgroup tests/hostile $(ARGS)
+	$(BIN)/python -m pytest -n auto $(SHARED) tests/hostile $(ARGS)
 
 kill: $(VENV)/.limner-dev
 	$(BIN)/python -m pytest -m kill tests/hostile $(ARGS)
@@ -58,7 +60,7 @@ lint: $(VENV)/.limner-dev
 	$(BIN)/codespell src tests docs recipes README.md CONTRIBUTING.md CHANGELOG.md
 
 check: lint
-	$(BIN)/python -m pytest -n auto --dist loadgroup tests/unit tests/contract tests/parity $(ARGS)
+	$(BIN)/python -m pytest -n auto $(SHARED) tests/unit tests/contract tests/parity $(ARGS)
 
 bench: $(VENV)/.limner-dev
 	$(BIN)/python benchmarks/run.py $(ONLY)

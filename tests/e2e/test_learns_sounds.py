@@ -14,7 +14,6 @@ from limner.data.collection import Collection
 from limner.errors import MediaError
 from limner.synthetic.sounds import QUALITIES, SoundSettings, generate_sounds
 
-pytestmark = pytest.mark.xdist_group("sounds")  # one process prepares what the tests share
 SETTINGS = SoundSettings(seed=5, train=300, val=20, test=60)
 METRIC = ["--metric", "bleu4", "--no-retrieval"]
 

@@ -33,7 +33,7 @@ def test_the_image_is_used(tmp_path):
     limner("features", scenes.path, "--backbone", "pixels:32")
     run = tmp_path / "run"
     changes = ["features.tables=[pixels32]", "model.image_encoder.convnet_width=12"]
-    changes += ["training.epochs=8", "training.validate_every=8", "training.batch_size=32"]
+    changes += ["training.epochs=5", "training.validate_every=5", "training.batch_size=32"]
     limner("train", "scenes/translate-src-img", "--collection", scenes.path, "--out", run, *changes)
     scores = by_condition(diagnosed(run, scenes.path)["image_controls"])
     assert scores["right"]["bleu4"] > scores["shuffled"]["bleu4"] + 5

@@ -22,7 +22,6 @@ CHROMIUM = next((path for path in map(Path, ("/usr/bin/chromium", "/usr/bin/chro
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no /usr/bin/chromium; install it with: apt-get install chromium"),
-    pytest.mark.xdist_group("page"),  # one browser
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the web server's own dependencies
 ]
 

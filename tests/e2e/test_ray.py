@@ -23,7 +23,7 @@ from limner.inference.generate import generate
 from limner.runs.trained_model import load_trained_model
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'limner[scale]'")
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 COUNT, UNIT_ROWS = 120, 4
 OPTIONS = ExtractionOptions(name="ray", batch_size=4, unit_rows=UNIT_ROWS)
@@ -97,12 +97,7 @@ def test_a_damaged_image_is_named_as_without_ray(cluster, collection, monkeypatc
 
 DRIVER = """
 import os, sys
-from limner import cli
 from limner.data.collection import Collection
-from limner.data.dataset import Examples
-from limner import cli
-from limner.data.collection import Collection
-from limner.data.dataset import Examples
 from limner.distributed.features import ExtractionOptions, extract_distributed
 from limner.errors import MediaError
 from limner.features.backbone_choice import BackboneChoice

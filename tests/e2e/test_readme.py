@@ -13,7 +13,6 @@ import limner
 from limner.cli import app
 from limner.features.store import FeatureTable
 
-pytestmark = pytest.mark.xdist_group("readme")  # one process prepares what the tests share
 README = Path(__file__).parents[2] / "README.md"
 BLOCK = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```", re.DOTALL)
 BLOCKS = BLOCK.findall(README.read_text(encoding="utf-8"))

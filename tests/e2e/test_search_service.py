@@ -62,7 +62,6 @@ def test_search_finds_what_the_index_finds(searched, index, runs):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no /usr/bin/chromium; install it with: apt-get install chromium")
-@pytest.mark.xdist_group("page")  # one browser
 def test_the_page_searches_by_sentence_and_by_image(searched, index, runs):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     expect, problems = playwright.expect, []

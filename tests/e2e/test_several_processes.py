@@ -94,7 +94,7 @@ def test_two_processes_train_the_model_of_one(scenes, tmp_path):
 
 def test_an_interrupted_training_is_resumed_bit_for_bit(scenes, tmp_path):
     """With dropout, whose random numbers every process has for itself; the signal reaches the first process alone."""
-    path, run = recipe(tmp_path, 20, 0.3), tmp_path / "run"
+    path, run = recipe(tmp_path, 12, 0.3), tmp_path / "run"
     whole = start(command(path, scenes, tmp_path / "whole", "--devices", "2"))
     program = start(command(path, scenes, run, "--devices", "2"))
     wait_for_epoch(program, run)
@@ -109,7 +109,7 @@ def test_an_interrupted_training_is_resumed_bit_for_bit(scenes, tmp_path):
 
 
 def test_the_death_of_a_process_ends_all_with_one_message_and_one_process_continues(scenes, tmp_path):
-    path, run = recipe(tmp_path, 40), tmp_path / "run"
+    path, run = recipe(tmp_path, 12), tmp_path / "run"
     program = start(command(path, scenes, run, "--devices", "2"))
     wait_for_epoch(program, run)
     (child,) = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()

@@ -28,7 +28,6 @@ from limner.reproduce.tables import TableColumn
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 from limner.training.loop import train
 
-pytestmark = pytest.mark.xdist_group("tables")  # one process prepares what the tests share
 WORDS = {"eins": "one", "zwei": "two", "drei": "three"}
 COLUMNS = (TableColumn("ter", "TER ↓", 1), TableColumn("chrf3", "chrF3 ↑", 1), TableColumn("perplexity", "PPL ↓", 2))
 BASELINES = ("Idle", "NMT")

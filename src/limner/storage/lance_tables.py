@@ -53,9 +53,9 @@ def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
     """
     import lance
 
+    newest = 0 if is_remote(path) else _newest_version(path)  # first: another process may add versions meanwhile
     dataset = lance.dataset(str(path), storage_options=storage_options(path))
     _ = dataset.schema  # Lance reads it now, so that damage is found here
-    newest = 0 if is_remote(path) else _newest_version(path)
     if newest > dataset.version:
         raise ValueError(f"version {newest} is missing, the newest that is left is {dataset.version}")
     return dataset

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 from limner.data.batching import ONE_PROCESS
 from limner.data.examples import Example, collate
@@ -31,6 +32,22 @@ MODELS = {
     "independent": IndependentSettings(embedding_dim=4, hidden_dim=5, input_dropout=0),
     "bag_of_words": BagOfWordsSettings(),
 }
+
+
+def test_a_reason_is_that_of_the_same_start_of_the_processes(monkeypatch):
+    """Torchrun keeps the store of the processes when it starts them again."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    starts = []
+    for attempt in range(2):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
+        starts.append(Processes(SimpleNamespace(world_size=2, global_rank=1, local_rank=1)))
+    starts[0]._store_reason(SettingsError("first"))
+    assert "first" in starts[0]._stored_reason()
+    assert "does not answer" in starts[1]._stored_reason()
+    starts[1]._store_reason(SettingsError("second"))
+    assert "second" in starts[1]._stored_reason()
 
 
 class Threads:

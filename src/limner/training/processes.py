@@ -26,8 +26,9 @@ T = TypeVar("T")
 
 STORE_TIMEOUT = timedelta(seconds=10)
 """Time after which the reason of another process is not waited for any longer."""
-REASON = "limner/reason"
-"""Key of the error that ended the first process that failed, in the store of the processes."""
+REASON = "limner/reason/{attempt}"
+"""Key of the error that ended the first process that failed, in the store of the processes, which torchrun keeps when
+it starts them again."""
 LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "timed out", "connection refused")
 """Parts of the messages of gloo and of NCCL after another process ended or stopped answering."""
 _ended: list[object] = []
@@ -72,6 +73,7 @@ class Processes:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.size, self.rank = fabric, fabric.world_size, fabric.global_rank
         self._store: TCPStore | None = None
+        self._reason = REASON.format(attempt=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         if self.size > 1:
             address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             self._store = TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
@@ -180,13 +182,13 @@ class Processes:
         reason = str(error) if isinstance(error, LimnerError) else f"{type(error).__name__}: {error}"
         with suppress(RuntimeError):  # the first process, which has the store, is gone
             assert self._store is not None
-            self._store.compare_set(REASON, "", f"process {self.rank + 1} of {self.size}: {reason}")
+            self._store.compare_set(self._reason, "", f"process {self.rank + 1} of {self.size}: {reason}")
 
     def _stored_reason(self) -> str:
         with suppress(RuntimeError):
             assert self._store is not None
-            if self._store.check([REASON]):
-                return self._store.get(REASON).decode()
+            if self._store.check([self._reason]):
+                return self._store.get(self._reason).decode()
         return (
             f"one of the {self.size} processes has ended or does not answer (it was killed, its memory was not enough, "
             "or its machine is gone); the last saved state is complete: continue with --resume"

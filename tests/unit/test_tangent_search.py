@@ -139,6 +139,20 @@ def test_gradients_where_the_image_and_the_prefix_prefer_different_tokens_strong
     assert gradient == pytest.approx(np.array([[0.0]]), abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("weight", "bias"),
+    [
+        ([-80.0, 59.0], [0.0, -103.84]),  # the probability of a token is 0.8e-45, which float32 rounds to 1.4e-45
+        ([-103.84, -103.84], [0.0, 0.0]),  # the exponentials are
+    ],
+)
+def test_bounds_hold_where_float32_has_absolute_errors(weight, bias):
+    score = ConcaveScore(np.array(weight)[:, None], np.zeros((1, 1)), np.array(bias), [0])
+    terms = np.array([[0.5], [1.0], [1.01], [2.0]], np.float32)
+    bounds = JensenBound(score, np.zeros(1, np.float32), 2)(terms)
+    assert (bounds >= score.scores(terms)).all()
+
+
 def test_scores_that_are_not_numbers_are_no_proof():
     oracle = Oracle(0, 4, 12, 1.0)
     with pytest.raises(RunError, match="not numbers"):

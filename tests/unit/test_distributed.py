@@ -2,12 +2,13 @@
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from limner import cli
-from limner.distributed.cluster import connected
+from limner.distributed.cluster import connected, require_folder
 from limner.distributed.journal import Journal
 from limner.errors import MissingExtraError, ResourceError, SettingsError
 from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
@@ -15,6 +16,12 @@ from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable
 
 SPEC = FeatureSpec(name="t", kind="pooled", shape=(4,), backbone="none", preprocessing={}, weights_sha256="")
+
+
+@pytest.mark.parametrize("collection", ["s3://bucket/c", Path("s3:/bucket/c")])
+def test_a_collection_in_an_object_store_is_refused(collection):
+    with pytest.raises(SettingsError, match=r"s3://bucket/c: --ray needs a collection in a folder .*leave out --ray"):
+        require_folder(collection)
 
 
 def fragment(path, *ids):

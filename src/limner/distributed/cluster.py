@@ -13,10 +13,12 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from limner import errors
 from limner.errors import LimnerError, MissingExtraError, ResourceError, SettingsError, system_reason
+from limner.storage.places import is_remote, place
 
 LOCAL = "local"
 """Address that starts Ray on this machine, for the time of one command."""
@@ -98,6 +100,19 @@ def require_ray() -> None:
     """Check that Ray is installed; MissingExtraError without it."""
     if importlib.util.find_spec("ray") is None:
         raise MissingExtraError("--ray", "scale")
+
+
+def require_folder(collection: Path) -> None:
+    """Check that a collection is in a folder: the machines share it, and the journal of finished units is beside it.
+
+    Raises:
+        SettingsError: it is in an object store.
+    """
+    if is_remote(place(collection)):
+        raise SettingsError(
+            f"{place(collection)}: --ray needs a collection in a folder that all machines share, not in an object "
+            "store; leave out --ray, or import the collection into such a folder"
+        )
 
 
 def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limner.data.collection import MEDIA_COLUMNS, Collection
-from limner.distributed.cluster import Cluster, connected, require_ray, run_units
+from limner.distributed.cluster import Cluster, connected, require_folder, require_ray, run_units
 from limner.distributed.journal import Journal
 from limner.errors import LimnerError, ResourceError, counted
 from limner.features.backbone_choice import BackboneChoice
@@ -131,9 +131,11 @@ def extract_distributed(
     Raises:
         MissingExtraError: Ray is not installed.
         ResourceError: there is no cluster at the address, or the machines do not share the folder.
+        SettingsError: the collection is in an object store.
         LimnerError: as `extract`.
     """
     require_ray()
+    require_folder(collection.path)
     options = options or ExtractionOptions()
     loaded = backbone.load(collection, options.splits, strict=options.strict)
     specs = tuple(named_specs(loaded, options.name))

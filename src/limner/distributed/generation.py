@@ -13,7 +13,7 @@ from limner.data.collection import Collection
 from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
-from limner.distributed.cluster import Cluster, connected, run_units
+from limner.distributed.cluster import Cluster, connected, require_folder, run_units
 from limner.distributed.journal import Journal
 from limner.inference.collection_features import open_features
 from limner.inference.generate import GENERATION_BATCH_SIZE, Generate, batches_of, generate
@@ -125,9 +125,13 @@ def generator_on(
         collection: see `ClusterGenerator`.
         journal: see `ClusterGenerator`.
         device: see `ClusterGenerator`.
+
+    Raises:
+        SettingsError: the collection of a cluster is in an object store.
     """
     if address is None:
         yield generate
         return
+    require_folder(collection)
     with connected(address) as cluster:
         yield ClusterGenerator(cluster, runs, collection, journal, device)

@@ -1,6 +1,7 @@
 """Fragments of feature tables that several processes write, and the one commit that adds them to the table.
 
-A fragment that is not committed belongs to no version of its table: readers do not see it.
+A fragment that is not committed belongs to no version of its table: readers do not see it. The table is in a folder
+that all processes share, not in an object store.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def file_size_limit(size):
 @pytest.mark.parametrize("exists", [False, True])
 def test_a_failed_write_leaves_the_collection_unchanged(path, tmp_path, exists):
     target = path if exists else tmp_path / "new"
-    with file_size_limit(200), pytest.raises(CollectionError, match="is unchanged"):
+    with file_size_limit(200), pytest.raises(CollectionError, match=r"cannot be written .*repeat the command"):
         write_items(target, [Item(str(number), "train") for number in range(1000)])
     assert hidden(tmp_path) == [] == hidden(path)
     assert (len(Collection.open(path)) == 3) if exists else not target.exists()
@@ -207,6 +207,30 @@ def test_temporary_folders_of_an_interrupted_write_are_removed(tmp_path):
     (tmp_path / ".c.lock").touch()
     write_items(tmp_path / "c", [TEXT])
     assert hidden(tmp_path) == []
+
+
+def test_a_different_file_of_the_same_size_and_time_is_not_overwritten(path, tmp_path):
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(name.encode())
+        os.utime(tmp_path / name, (1, 1))
+    write_items(path, [DOG], files={"p.png": tmp_path / "a.png"})
+    with pytest.raises(CollectionError, match=r"p\.png: exists and differs from .*b\.png"):
+        write_items(path, [DOG], files={"p.png": tmp_path / "b.png"})
+
+
+def test_another_process_that_adds_a_version_meanwhile_is_no_damage(path, monkeypatch):
+    dataset = lance.dataset
+
+    def late(uri, **options):
+        monkeypatch.setattr(lance, "dataset", dataset)
+        opened = dataset(uri, **options)
+        assert opened.schema
+        write_items(path, [Item("meanwhile", "train")])
+        return opened
+
+    monkeypatch.setattr(lance, "dataset", late)
+    assert len(Collection.open(path)) == 3
+    assert len(Collection.open(path)) == 4
 
 
 def test_a_different_file_is_not_overwritten(path, tmp_path):

@@ -4,6 +4,7 @@ import os
 
 import boto3
 import pytest
+from lance.commit import CommitConflictError
 from moto.server import ThreadedMotoServer
 from PIL import Image
 from s3fs import S3FileSystem
@@ -107,7 +108,7 @@ def test_lost_credentials_are_one_line_of_error(bucket, monkeypatch, tmp_path):
     one_line(error, path, "there are no valid credentials", "AWS_ACCESS_KEY_ID")
     with pytest.raises(CollectionError) as error:
         write_items(path, [CAT])
-    one_line(error, path, "there are no valid credentials", "nothing was changed")
+    one_line(error, path, "there are no valid credentials", "repeat the command")
     monkeypatch.undo()
     assert len(opened) == 1
 
@@ -156,6 +157,57 @@ def test_two_writers_lose_nothing(bucket, monkeypatch):
     collection = Collection.open(path)
     assert [item.id for item in collection.items()] == ["dog", "other", "cat"]
     assert collection.splits() == {"train": 2, "val": 1}
+
+
+def test_two_writers_of_one_id_conflict_and_are_merged(bucket, monkeypatch):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    append, conflicts = collection_writer.append_rows, []
+    german = Item("cat", "val", sentences=(Sentence("de", "eine Katze"),))
+
+    def late(table, batches, splits):
+        monkeypatch.setattr(collection_writer, "append_rows", append)
+        write_items(path, [german])
+        try:
+            append(table, batches, splits)
+        except CommitConflictError as error:
+            conflicts.append(error)
+            raise
+
+    monkeypatch.setattr(collection_writer, "append_rows", late)
+    assert write_items(path, [CAT]) == Changes(0, 1, 0)
+    assert len(conflicts) == 1
+    items = {item.id: item for item in Collection.open(path).items()}
+    assert [*items] == ["dog", "cat"]
+    assert (items["cat"].texts("en"), items["cat"].texts("de")) == (["a cat"], ["eine Katze"])
+
+
+def test_two_writers_of_one_id_that_contradict_each_other_lose_nothing(bucket, monkeypatch):
+    path = f"s3://{bucket}/c"
+    write_items(path, [DOG])
+    append = collection_writer.append_rows
+
+    def late(table, batches, splits):
+        monkeypatch.setattr(collection_writer, "append_rows", append)
+        write_items(path, [Item("cat", "train")])
+        append(table, batches, splits)
+
+    monkeypatch.setattr(collection_writer, "append_rows", late)
+    with pytest.raises(CollectionError) as error:
+        write_items(path, [CAT])
+    one_line(error, "'cat'", "'train'", "'val'")
+    assert [(item.id, item.split) for item in Collection.open(path).items()] == [("dog", "train"), ("cat", "train")]
+
+
+def test_a_file_that_differs_from_a_stored_one_of_the_same_size_is_refused(bucket, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"0" * 100_000 + name.encode())
+    path = f"s3://{bucket}/c"
+    for _ in range(2):
+        write_items(path, [DOG], files={"files/one": tmp_path / "a"})
+    assert place(f"{path}/files/one").read_bytes() == (tmp_path / "a").read_bytes()
+    with pytest.raises(CollectionError, match="files/one: exists and differs"):
+        write_items(path, [DOG], files={"files/one": tmp_path / "b"})
 
 
 def test_two_writers_that_create_a_collection_lose_nothing(bucket, monkeypatch):

@@ -7,7 +7,6 @@ data files that no version names, which `limner compact` removes.
 
 from __future__ import annotations
 
-import filecmp
 import glob
 import logging
 import os
@@ -32,7 +31,7 @@ from limner.data.merging import Changes, merge_all
 from limner.data.stored_items import CHUNK_ITEMS
 from limner.data.table_writing import append_rows, create_table, overwrite_rows
 from limner.errors import CollectionError, system_reason
-from limner.files import LOCK_FILE, locked, read_bytes
+from limner.files import LOCK_FILE, locked, open_file
 from limner.progress import Progress
 from limner.storage.ids import RowsById
 from limner.storage.lance_tables import WRITE_ERRORS
@@ -42,6 +41,8 @@ from limner.storage.places import is_remote, place, store_errors, this_writer, u
 
 logger = logging.getLogger(__name__)
 
+PART = 8 << 20
+"""Bytes of a file that are in memory while it is copied."""
 ATTEMPTS = 5
 """How often items are merged with a collection in an object store to which others write at the same time."""
 
@@ -261,8 +262,8 @@ def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_pro
         path = target / name
         if is_remote(target):
             if not path.exists():
-                path.write_bytes(read_bytes(source))
-            elif read_bytes(path) != read_bytes(source):
+                _upload(source, path)
+            elif not _same_contents(source, path):
                 raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
         elif not path.exists():
             copy = temporary / name
@@ -270,10 +271,27 @@ def _copy_files(files: Mapping[str, Path], temporary: Path, target: Path, on_pro
             shutil.copy2(source, copy)
             path.parent.mkdir(parents=True, exist_ok=True)
             os.replace(copy, path)
-        elif not filecmp.cmp(source, path):
+        elif not _same_contents(source, path):
             raise CollectionError(f"{path}: exists and differs from {source}; import without copying")
         if on_progress:
             on_progress(done, len(files))
+
+
+def _upload(file: Path, path: Path) -> None:
+    """Copy a file to an object store in parts."""
+    with open_file(file) as source, path.open("wb") as target:
+        shutil.copyfileobj(source, target, PART)
+
+
+def _same_contents(file: Path, path: Path) -> bool:
+    """Whether a file has the contents of another one, which may be in an object store; both are read in parts."""
+    if file.stat().st_size != path.stat().st_size:
+        return False
+    with open_file(file) as one, path.open("rb") as other:
+        while part := one.read(PART):
+            if part != other.read(len(part)):
+                return False
+    return True
 
 
 def _move_files(folder: Path, target: Path) -> None:
@@ -283,10 +301,10 @@ def _move_files(folder: Path, target: Path) -> None:
             continue
         path = target / file.relative_to(folder).as_posix()
         if path.exists():
-            if read_bytes(path) != read_bytes(file):
+            if not _same_contents(file, path):
                 raise CollectionError(f"{path}: exists and differs from the file of the source; use another collection")
         elif is_remote(target):
-            path.write_bytes(read_bytes(file))
+            _upload(file, path)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.replace(file, path)
@@ -326,6 +344,6 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
         if (lost := unreachable(path, error)) is not None:
             raise lost from None
         raise CollectionError(
-            f"{path}: cannot be written and is unchanged ({system_reason(error)}); check the place, its permissions "
-            "and the free disk space"
+            f"{path}: cannot be written ({system_reason(error)}); check the place, its permissions and the free disk "
+            "space, then repeat the command, which adds what is missing"
         ) from error

@@ -79,8 +79,8 @@ def _compact(name: str, path: Path, older_than: timedelta) -> CompactedTable:
         if (lost := unreachable(path, error)) is not None:
             raise lost from None
         raise CollectionError(
-            f"{path}: cannot be compacted ({system_reason(error)}); its contents are unchanged: check the permissions "
-            "and the free disk space"
+            f"{path}: cannot be compacted ({system_reason(error)}); check the permissions and the free disk space, "
+            "then repeat the command"
         ) from None
     return CompactedTable(name, before, len(table.get_fragments()), size, _size(path), removed.old_versions)
 

@@ -72,7 +72,7 @@ def unreachable(path: Path, error: BaseException) -> CollectionError | None:
     if cause is None:
         return None
     return CollectionError(
-        f"{path}: cannot be reached ({cause}), and nothing was changed; check the name, the credentials "
+        f"{path}: cannot be reached ({cause}); check the name, the credentials "
         "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and the endpoint (AWS_ENDPOINT_URL), then repeat the command"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,10 +18,12 @@ RECIPES = {
     "attention": "{name: show_attend_tell}",
 }
 """Models with the sizes of their settings' defaults; both train a convnet on pixels."""
+BATCHES = (128, 256)
+"""Sentences of a batch of all processes together."""
 RECIPE = """
 model: MODEL
 features: {tables: [pixels32]}
-training: {epochs: 3, validate_every: 3, batch_size: 128, precision: fp32, metrics: [], schedule: {warmup_steps: 5}}
+training: {epochs: 3, validate_every: 3, batch_size: BATCH, precision: fp32, metrics: [], schedule: {warmup_steps: 5}}
 """
 
 
@@ -30,11 +33,12 @@ def ddp() -> None:
         settings = limner.SceneSettings(seed=1, train=200, val=4, test=1, size=32, max_objects=1)
         scenes = limner.generate_scenes(Path(folder) / "scenes", settings)
         limner.extract(scenes, limner.load_backbone("pixels:32"))
-        for name, model in RECIPES.items():
-            recipe = Path(folder) / f"{name}.yaml"
-            recipe.write_text(RECIPE.replace("MODEL", model))
+        for (name, model), batch in product(RECIPES.items(), BATCHES):
+            recipe = Path(folder) / f"{name}-{batch}.yaml"
+            recipe.write_text(RECIPE.replace("MODEL", model).replace("BATCH", str(batch)))
             one, two = (_tokens_per_second(recipe, scenes.path, processes) for processes in (1, 2))
-            report(f"ddp_{name}", two / one, "times the tokens/s of one process", ">= 1.7", one=one, two=two)
+            unit, details = "times the tokens/s of one process", {"batch_size": batch, "one": one, "two": two}
+            report(f"ddp_{name}", two / one, unit, ">= 1.7", **details)
 
 
 def _tokens_per_second(recipe: Path, scenes: Path, processes: int) -> float:

@@ -124,7 +124,8 @@ class TangentIndex:
         blank = torch.zeros(1, dtype=torch.long, device=device_of(model))
         self._weight = _double(model.affine_terms(blank).weight)
         stored = {name: values.numpy() for name, values in read_tensors(folder / CELLS).tensors.items()}
-        terms, lead, rest = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (TERMS, LEAD, REST))
+        mapped = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (TERMS, LEAD, REST))
+        terms, lead, rest = map(np.asarray, mapped)  # slices of a numpy.memmap take a tenth of a query
         points = Points.of(stored["centroids"], self._weight)
         self.cells = TangentCells(
             terms, lead, rest, points, stored["first"], stored["order"], stored["dual"], stored["radii"]

@@ -7,16 +7,16 @@ from pathlib import Path
 import xxhash
 
 from limner.bounds import Count, Few
-from limner.errors import FolderError, SettingsError
+from limner.errors import FolderError
 from limner.features.spec import FeatureSpec
 from limner.files import read_bytes, write_text
-from limner.files.structured import read_json_file
 from limner.folders.annotations import AnnotationCodec
 from limner.inference.captioner import Captioner
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.pretrained import is_pretrained, pretrained_run
 from limner.settings import Settings
 from limner.storage.json_text import to_json
+from limner.storage.records import load_record
 
 RECORD = "index.json"
 """File in an index with the settings it was made with; it is written first."""
@@ -84,17 +84,7 @@ class IndexRecord(Settings):
         Raises:
             FolderError: it is missing, damaged, or of another version of Limner.
         """
-        file = index / RECORD
-        try:
-            values = read_json_file(file)
-            if isinstance(values, dict) and values.get("version") != VERSION:
-                raise FolderError(
-                    f"{file}: expected an index of version {VERSION}, found {values.get('version')}; {REBUILD}"
-                )
-            return cls.parse(values)
-        except (OSError, ValueError, TypeError, SettingsError) as error:
-            reason = str(error).partition("\n")[0]
-            raise FolderError(f"{file}: damaged record of an index ({reason}); {REBUILD}") from None
+        return load_record(cls, index / RECORD, VERSION, FolderError, REBUILD)
 
     def save(self, index: Path) -> None:
         """Write the record; WriteError if it cannot be written."""

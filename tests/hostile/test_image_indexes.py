@@ -8,7 +8,7 @@ from cases import Case, case, check, for_all
 
 INDEX = "index c --model captioner"
 SEARCH = "search 'a red ball' --model captioner --collection c"
-RECORD = "c/indexes/captioner/index.json"
+RECORD = "c/indexes/captioner/all/index.json"
 
 
 def _folder(path: Path) -> None:
@@ -30,7 +30,7 @@ def _folder(path: Path) -> None:
     case(SEARCH, "index.json", "--rebuild", files={RECORD: "{"}),
     case(SEARCH, "index.json", "version", "--rebuild", files={RECORD: '{"version": 7}'}),
     case(SEARCH, "index.json", "--rebuild", files={RECORD: b"\xff\x00"}),
-    case(SEARCH, "captioner", "--rebuild", files={"c/indexes/captioner": _folder}),
+    case(SEARCH, "captioner", "--rebuild", files={"c/indexes/captioner/all": _folder}),
     case(f"{SEARCH} --index nowhere", "nowhere", "limner index"),
     case(f"{SEARCH} --exact --slack 1", "--slack"),
     case("search photos/0.jpg --model captioner --collection c --exact", "--exact"),

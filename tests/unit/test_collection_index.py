@@ -15,10 +15,14 @@ from limner.features.compaction import compact
 from limner.features.store import FeatureTable, TableWriter
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings
+from limner.retrieval.index import protocol, stored
 from limner.retrieval.index.kinds import kind_for
 from limner.retrieval.index.protocol import SearchOptions
-from limner.retrieval.index.record import INDEXES, RECORD
+from limner.retrieval.index.record import INDEXES, RECORD, index_path
+from limner.storage import block_checksums
+from limner.storage.block_checksums import FileBlocks
 from limner.storage.ids import IdSet
+from limner.storage.places import place
 from limner.training.loop import train
 
 QUERY = "a red wall"
@@ -53,12 +57,12 @@ def test_results_with_an_index_are_those_of_a_search_of_all(retriever, own_tiny)
 
 def test_an_index_of_a_split_is_used_for_that_split_only(retriever, own_tiny):
     retriever.build_index(own_tiny, split="test")
-    assert (own_tiny.path / INDEXES / "bilinear.test" / RECORD).is_file()
+    assert (own_tiny.path / INDEXES / "bilinear" / "split-test" / RECORD).is_file()
     found = retriever.search_images(QUERY, own_tiny, split="test", count=100)
     assert (found.kind, len(found.results)) == ("tangents", 8)
     assert retriever.search_images(QUERY, own_tiny, split="val").kind is None
     with pytest.raises(SearchIndexError, match="expected an index of split 'val', found one of split 'test'"):
-        retriever.search_images(QUERY, own_tiny, split="val", index=own_tiny.path / INDEXES / "bilinear.test")
+        retriever.search_images(QUERY, own_tiny, split="val", index=own_tiny.path / INDEXES / "bilinear" / "split-test")
 
 
 def reverse_features(collection, name="colour"):
@@ -85,7 +89,7 @@ def test_an_index_is_built_once_and_again_for_new_features(retriever, own_tiny):
 def test_an_index_of_another_collection_is_refused(retriever, own_tiny, tmp_path):
     other = Collection.open(shutil.copytree(own_tiny.path, tmp_path / "other"))
     reverse_features(other)
-    retriever.build_index(other, path=own_tiny.path / INDEXES / "bilinear")
+    retriever.build_index(other, path=own_tiny.path / INDEXES / "bilinear" / "all")
     with pytest.raises(SearchIndexError, match=r"features of another collection, .*other"):
         retriever.search_images(QUERY, own_tiny)
 
@@ -141,6 +145,61 @@ def test_a_damaged_file_is_named(retriever, run, own_tiny, name, damage):
     assert fresh.search_images(QUERY, own_tiny).kind == "tangents"
 
 
+def test_items_are_read_in_parts_and_without_their_sentences(retriever, own_tiny, monkeypatch):
+    expected = retriever.search_images(QUERY, own_tiny, count=9).results
+    large = Collection.open(own_tiny.path, budget=1)
+
+    def take(positions):
+        raise AssertionError("whole items are read")
+
+    monkeypatch.setattr(protocol, "IMAGES_READ_PER_BATCH", 7)
+    monkeypatch.setattr(stored, "IMAGES_READ_PER_BATCH", 7)
+    monkeypatch.setattr(large, "take", take)
+    assert retriever.build_index(large).images == 48
+    found = retriever.search_images(QUERY, Collection.open(own_tiny.path), count=9).results
+    assert [one.id for one in found] == [one.id for one in expected]
+
+
+def test_indexes_of_different_runs_and_splits_have_different_folders(tmp_path):
+    named = [("a", None), ("a", "b"), ("a", "all"), ("a.b", None), ("all", None), ("split-b", None)]
+    assert len({index_path(tmp_path, tmp_path / run, split) for run, split in named}) == len(named)
+
+
+def test_an_index_of_another_collection_is_not_replaced(retriever, own_tiny, tmp_path):
+    other = Collection.open(shutil.copytree(own_tiny.path, tmp_path / "other"))
+    retriever.build_index(own_tiny, path=tmp_path / "index")
+    assert not retriever.build_index(other, path=tmp_path / "index").is_new  # a copy
+    reverse_features(other)
+    with pytest.raises(SearchIndexError, match=r"found one of .*collection; name another place with --index"):
+        retriever.build_index(other, path=tmp_path / "index")
+    assert retriever.search_images(QUERY, own_tiny, index=tmp_path / "index").kind == "tangents"
+    assert retriever.build_index(other, path=tmp_path / "index", rebuild=True).is_new
+
+
+def test_an_index_in_an_object_store_is_refused(retriever, own_tiny):
+    with pytest.raises(SettingsError, match=r"s3://bucket/c/indexes/bilinear/all: .*name a folder with --index"):
+        retriever.build_index(own_tiny, path=place("s3://bucket/c/indexes/bilinear/all"))
+
+
+def test_files_are_verified_by_a_sample_or_as_a_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_checksums, "BLOCK", 8)
+    file, contents = tmp_path / "f", bytearray(range(250)) * 4
+    file.write_bytes(contents)
+    blocks, read = FileBlocks.of(file), []
+    digest = block_checksums.xxhash.xxh3_64_hexdigest
+    monkeypatch.setattr(block_checksums.xxhash, "xxh3_64_hexdigest", lambda block: read.append(block) or digest(block))
+    assert blocks.holds(file, every=False)
+    assert len(read) == block_checksums.SAMPLE
+    assert blocks.holds(file, every=True)
+    assert len(read) == block_checksums.SAMPLE + 125
+    for damaged in (contents[:-1], contents + b"0", b"", b"\0" * 1000, contents[:-1] + b"0", b"1" + contents[1:]):
+        file.write_bytes(damaged)
+        assert not blocks.holds(file, every=False)
+    contents[500] ^= 1
+    file.write_bytes(contents)
+    assert not blocks.holds(file, every=True)
+
+
 def test_an_interrupted_build_keeps_the_index(retriever, own_tiny):
     retriever.build_index(own_tiny)
 
@@ -149,7 +208,7 @@ def test_an_interrupted_build_keeps_the_index(retriever, own_tiny):
 
     with pytest.raises(KeyboardInterrupt):
         retriever.build_index(own_tiny, rebuild=True, on_progress=stop)
-    assert [path.name for path in (own_tiny.path / INDEXES).iterdir()] == ["bilinear"]
+    assert [path.name for path in (own_tiny.path / INDEXES / "bilinear").iterdir()] == ["all"]
     assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from s3fs import S3FileSystem
 from typer.testing import CliRunner
 
+import limner
 from limner.cli import app
 from limner.data import collection_writer
 from limner.data.collection import ITEMS, Collection, write_items
@@ -250,6 +251,25 @@ def test_a_corrupt_fragment_is_damage_of_that_table(bucket):
     with pytest.raises(CollectionError) as error:
         Collection.open(path).items()
     one_line(error, f"{path}/{ITEMS}", "damaged")
+
+
+def test_the_index_of_a_collection_is_in_a_folder(bucket, tiny, trained, tmp_path):
+    stored = place(f"s3://{bucket}/c")
+    for file in tiny.path.rglob("*"):
+        if file.is_file():
+            (stored / file.relative_to(tiny.path).as_posix()).write_bytes(file.read_bytes())
+    collection, retriever = Collection.open(f"s3://{bucket}/c"), limner.Retriever.load(trained, encode_images=False)
+    with pytest.raises(SettingsError, match=rf"s3://{bucket}/c/indexes/run/all: .*name a folder with --index"):
+        retriever.build_index(collection)
+    assert not any("/indexes/" in key for key in objects(bucket))
+    expected = retriever.search_images("a red wall", tiny, count=5).results
+    assert retriever.build_index(collection, path=tmp_path / "index").images == len(tiny)
+    found = retriever.search_images("a red wall", collection, count=5, index=tmp_path / "index")
+    assert found.kind is not None
+    assert [one.id for one in found.results] == [one.id for one in expected]
+    command = ["index", f"s3://{bucket}/c", "--model", str(trained), "--index", str(tmp_path / "index")]
+    done = CliRunner().invoke(app, command)
+    assert (done.exit_code, "is up to date" in done.output) == (0, True), done.output
 
 
 def test_unknown_stores_are_refused():

@@ -12,8 +12,10 @@ ITEMS = "items.lance"
 
 
 def is_collection(folder: Path) -> bool:
-    """Whether a folder is a collection."""
-    return (folder / ITEMS).is_dir()
+    """Whether a folder, or a URI of an object store, is a collection."""
+    from limner.storage.places import is_remote, place
+
+    return is_remote(place(folder)) or (folder / ITEMS).is_dir()
 
 
 def index_collection(

@@ -107,14 +107,14 @@ def _build(
     reader = pa.RecordBatchReader.from_batches(first.schema, _chain(first, batches))
     with damage_as(lambda reason: SearchIndexError(f"{folder}: the vectors cannot be written ({reason})")):
         table = lance.write_dataset(reader, str(folder / VECTORS))
-        count = len(images.items)
+        count = images.size
         if count > COMPARED:
             size = first.schema.field("vector").type.list_size
             codes = max(1, size // VALUES_PER_CODE)
             table.create_index(
                 "vector", "IVF_PQ", metric="cosine", num_partitions=round(count**0.5), num_sub_vectors=codes
             )
-    return np.arange(len(images.items))
+    return np.arange(images.size)
 
 
 def _chain(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -71,7 +71,7 @@ def _compute_codes(path: Path, network: Model, images: IndexedImages, on_progres
         coder = coder or ImageCodes(network, image)
         values = coder.encode(image).cpu().numpy()
         if codes is None:
-            codes = np.lib.format.open_memmap(path, "w+", np.float32, (len(images.items), values.shape[1]))
+            codes = np.lib.format.open_memmap(path, "w+", np.float32, (images.size, values.shape[1]))
         codes[begin : begin + len(values)] = values
         begin += len(values)
     assert codes is not None, "an index has images"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from limner.data.dataset import FeatureSource
 from limner.data.examples import ImageFeatures, Item, collate_features
+from limner.data.stored_items import StoredItems
 from limner.models.protocols import Model
 from limner.progress import Progress
 from limner.runs.trained_model import TrainedModel
@@ -91,19 +92,32 @@ def ranked_candidates(rows: NDArray[np.int64], count: int, images: int, exact_sc
     return Found(rows[best], scores[best], len(rows), complete, 0.0 if complete else None)
 
 
+def media_of(items: Sequence[Item], rows: Sequence[int]) -> Sequence[Item]:
+    """Return the items at some indices, of stored items without their sentences, which an index does not need."""
+    return items.media(rows) if isinstance(items, StoredItems) else [items[row] for row in rows]
+
+
 class IndexedImages(NamedTuple):
-    """Images of a new index, in the order of its rows."""
+    """Images of a new index, in the order of its rows; their items are read as they are needed."""
 
     items: Sequence[Item]
+    """Items of the split."""
+    positions: NDArray[np.int64]
+    """Positions of the images among the items."""
     features: FeatureSource
+
+    @property
+    def size(self) -> int:
+        """Number of images."""
+        return len(self.positions)
 
     def batches(self, on_progress: Progress | None = None) -> Iterator[ImageFeatures]:
         """Read the features of all images, `IMAGES_READ_PER_BATCH` at a time."""
-        for begin in range(0, len(self.items), IMAGES_READ_PER_BATCH):
-            batch = self.items[begin : begin + IMAGES_READ_PER_BATCH]
+        for begin in range(0, self.size, IMAGES_READ_PER_BATCH):
+            batch = media_of(self.items, self.positions[begin : begin + IMAGES_READ_PER_BATCH].tolist())
             yield collate_features(self.features.take(batch))
             if on_progress is not None:
-                on_progress(begin + len(batch), len(self.items))
+                on_progress(begin + len(batch), self.size)
 
 
 class IndexKind(NamedTuple):

@@ -7,22 +7,24 @@ from pathlib import Path
 import xxhash
 
 from limner.bounds import Few, Total
-from limner.errors import SearchIndexError, SettingsError
+from limner.errors import SearchIndexError
 from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureStore
-from limner.files import open_file, write_text
-from limner.files.structured import read_json_file
+from limner.files import write_text
 from limner.settings import Settings
+from limner.storage.block_checksums import FileBlocks
 from limner.storage.json_text import to_json
+from limner.storage.records import load_record
 
 RECORD = "index.json"
 """File in an index that says what it was made with; it is written last."""
 INDEXES = "indexes"
 """Folder of the indexes in a collection."""
-VERSION = 1
+ALL, SPLIT = "all", "split-"
+"""Name of the folder of an index of all splits, and the beginning of that of one split, in the folder of a model."""
+VERSION = 2
 """Version of the layout of an index."""
 REBUILD = "to replace it, run 'limner index' with --rebuild; to search without it, add --exact"
-_BLOCK = 1 << 24
 
 
 class CollectionIndexRecord(Settings):
@@ -48,8 +50,8 @@ class CollectionIndexRecord(Settings):
     """Digest of what the index is built of besides, such as a two-tower model and its features."""
     images: Total
     """Number of images."""
-    checksums: dict[str, str]
-    """Checksum of each file of the index."""
+    files: dict[str, FileBlocks]
+    """Size and checksums of each file of the index."""
 
     @classmethod
     def load(cls, index: Path) -> CollectionIndexRecord:
@@ -58,36 +60,24 @@ class CollectionIndexRecord(Settings):
         Raises:
             SearchIndexError: it is missing, damaged, or of another version of Limner.
         """
-        file = index / RECORD
-        try:
-            values = read_json_file(file)
-            if isinstance(values, dict) and values.get("version") != VERSION:
-                raise SearchIndexError(
-                    f"{file}: expected an index of version {VERSION}, found {values.get('version')}; {REBUILD}"
-                )
-            return cls.parse(values)
-        except FileNotFoundError:
-            raise SearchIndexError(f"{index}: expected an index, found no {RECORD}; {REBUILD}") from None
-        except (OSError, ValueError, TypeError, SettingsError) as error:
-            reason = str(error).partition("\n")[0]
-            raise SearchIndexError(f"{file}: damaged record of an index ({reason}); {REBUILD}") from None
+        return load_record(cls, index / RECORD, VERSION, SearchIndexError, REBUILD)
 
     def save(self, index: Path) -> None:
         """Write the record; WriteError if it cannot be written."""
         write_text(index / RECORD, to_json(self.model_dump(mode="json"), indent=1) + "\n")
 
-    def require_files(self, index: Path) -> None:
-        """Verify the checksums of all files.
+    def require_files(self, index: Path, *, every: bool) -> None:
+        """Verify the files of the index: all of each, or its size and a sample of its blocks (`FileBlocks`).
 
         Raises:
             SearchIndexError: a file is missing or damaged.
         """
-        for name, expected in self.checksums.items():
+        for name, blocks in self.files.items():
             try:
-                found = file_checksum(index / name)
+                intact = blocks.holds(index / name, every)
             except OSError as error:
                 raise SearchIndexError(f"{index / name}: cannot be read ({error.strerror}); {REBUILD}") from None
-            if found != expected:
+            if not intact:
                 raise SearchIndexError(f"{index / name}: damaged: it does not have its checksum; {REBUILD}")
 
 
@@ -99,16 +89,9 @@ def features_digest(features: FeatureStore) -> str:
     return digest.hexdigest()
 
 
-def file_checksum(path: Path) -> str:
-    """Compute the checksum of a file; OSError if it cannot be read."""
-    digest = xxhash.xxh3_128()
-    with open_file(path) as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def index_path(collection: Path, run: Path, split: str | None) -> Path:
-    """Return the folder of the index of a model in a collection, named by the run directory and the split."""
-    name = run.resolve().name
-    return collection / INDEXES / (name if split is None else f"{name}.{split}")
+    """Return the folder of the index of a model in a collection, named by the run directory and the split.
+
+    Models of equal names have the same folder; the record says of which of them the index is.
+    """
+    return collection / INDEXES / run.resolve().name / (ALL if split is None else f"{SPLIT}{split}")

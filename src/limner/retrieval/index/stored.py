@@ -16,11 +16,23 @@ from limner.errors import SearchIndexError, SettingsError, WriteError, system_re
 from limner.features.store import FeatureStore
 from limner.files import locked, sync
 from limner.progress import Progress
+from limner.retrieval.index.cells import blocks
 from limner.retrieval.index.kinds import KINDS, kind_for
-from limner.retrieval.index.protocol import Found, ImageIndex, IndexedImages, IndexKind, Query, SearchOptions
-from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest, file_checksum
+from limner.retrieval.index.protocol import (
+    IMAGES_READ_PER_BATCH,
+    Found,
+    ImageIndex,
+    IndexedImages,
+    IndexKind,
+    Query,
+    SearchOptions,
+    media_of,
+)
+from limner.retrieval.index.record import REBUILD, RECORD, CollectionIndexRecord, features_digest
 from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import TrainedModel
+from limner.storage.block_checksums import FileBlocks
+from limner.storage.places import is_remote
 
 ROWS = "rows.arrow"
 """File of an index with the id of the item of each row, and its position among the items."""
@@ -79,20 +91,25 @@ def build_index(
         Record of the index, and whether it was built now.
 
     Raises:
-        SettingsError: the model supports no index, or the folder is something else.
-        SearchIndexError: there is an index of another model, or a damaged one, and `rebuild` is false; another process
-            writes to it.
+        SettingsError: the model supports no index, or the folder is something else, or in an object store.
+        SearchIndexError: there is an index of another model or collection, or a damaged one, and `rebuild` is false;
+            another process writes to it.
         WriteError: the folder cannot be written; an index that was there is unchanged.
     """
     kind = kind or kind_for(source.model)
+    if is_remote(place):
+        raise SettingsError(
+            f"{place}: an index is in a folder, which a search maps into memory, not in an object store; name a folder "
+            "with --index"
+        )
     if _is_index(place) and not rebuild and (record := _up_to_date(place, kind, source)) is not None:
         return record, False
-    positions = [row for row, item in enumerate(items) if item.media_path is not None and source.features.covers(item)]
-    if not positions:
+    positions, ids = _searchable(items, source.features)
+    if not len(positions):
         raise SearchIndexError(
             f"{source.collection}: no image with features for an index; name another split, or run 'limner features'"
         )
-    images = IndexedImages([items[row] for row in positions], source.features)
+    images = IndexedImages(items, positions, source.features)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with locked(place.parent, SearchIndexError, place.parent / f".{place.name}.lock"):
@@ -101,7 +118,7 @@ def build_index(
             beside.mkdir()
             try:
                 order = kind.build(beside, source.model, images, on_progress)
-                _write_rows(beside / ROWS, [images.items[row] for row in order], np.array(positions)[order])
+                _write_rows(beside / ROWS, ids.take(pa.array(order)), positions[order])
                 record = _record(kind, source, len(positions), beside)
                 record.save(beside)
                 _replace(place, beside)
@@ -123,11 +140,27 @@ def _up_to_date(place: Path, kind: IndexKind, source: IndexSource) -> Collection
     record = CollectionIndexRecord.load(place)
     _require_model(place, record, source)
     _require_split(place, record, source)
+    if record.features_digest != (digest := features_digest(source.features)) and _is_of_another(record, source):
+        raise SearchIndexError(
+            f"{place}: expected an index of {source.collection}, found one of {record.collection}; name another place "
+            "with --index, or replace it with --rebuild"
+        )
     made_of = record.kind, record.ingredients, record.features_digest
-    if made_of != (kind.name, kind.ingredients, features_digest(source.features)):
+    if made_of != (kind.name, kind.ingredients, digest):
         return None
-    record.require_files(place)
+    record.require_files(place, every=True)
     return record
+
+
+def _searchable(items: Sequence[Item], features: FeatureStore) -> tuple[NDArray[np.int64], pa.ChunkedArray]:
+    """Return the positions of the items with an image and features, and their ids."""
+    positions, ids = [np.empty(0, np.int64)], []
+    for rows in blocks(len(items), IMAGES_READ_PER_BATCH):
+        batch = media_of(items, range(rows.start, rows.stop))
+        found = [row for row, item in enumerate(batch) if item.media_path is not None and features.covers(item)]
+        positions.append(rows.start + np.array(found, np.int64))
+        ids.append(pa.array([batch[row].id for row in found], pa.string()))
+    return np.concatenate(positions), pa.chunked_array(ids, pa.string())
 
 
 def _is_index(place: Path) -> bool:
@@ -142,6 +175,8 @@ def _is_index(place: Path) -> bool:
 def open_index(place: Path, source: IndexSource) -> OpenIndex:
     """Open an index and check that it belongs to a model, a collection and its features.
 
+    Of its large files the size and a sample are verified, so that the time does not depend on the number of images.
+
     Raises:
         SearchIndexError: it is missing or damaged, or was made with something else.
     """
@@ -152,7 +187,7 @@ def open_index(place: Path, source: IndexSource) -> OpenIndex:
     _require_model(place, record, source)
     _require_split(place, record, source)
     _require_features(place, record, source)
-    record.require_files(place)
+    record.require_files(place, every=False)
     rows = _read_rows(place / ROWS)
     return OpenIndex(record, kinds[record.kind].open(place, source.model), rows["id"], rows["position"].to_numpy())
 
@@ -162,7 +197,7 @@ def _require_model(place: Path, record: CollectionIndexRecord, source: IndexSour
         found = record.model or "a model without a folder"
         raise SearchIndexError(
             f"{place}: expected an index of this model, found one of another, {found}, or of its weights before they "
-            f"changed; {REBUILD}"
+            f"changed; {REBUILD}; to keep both, name another place with --index"
         )
 
 
@@ -176,12 +211,17 @@ def _require_split(place: Path, record: CollectionIndexRecord, source: IndexSour
 def _require_features(place: Path, record: CollectionIndexRecord, source: IndexSource) -> None:
     if record.features_digest == features_digest(source.features):
         return
-    moved = Path(record.collection) != source.collection.resolve()
-    made_of = f"the features of another collection, {record.collection}" if moved else "older features"
+    other = _is_of_another(record, source)
+    made_of = f"the features of another collection, {record.collection}" if other else "older features"
     raise SearchIndexError(
         f"{place}: made of {made_of}, not those of {source.collection} now; run 'limner index' again, or "
         "add --exact to search without it"
     )
+
+
+def _is_of_another(record: CollectionIndexRecord, source: IndexSource) -> bool:
+    """Whether an index was made of a collection in another place, which may be the same before it was moved."""
+    return record.collection != str(source.collection.resolve())
 
 
 def _record(kind: IndexKind, source: IndexSource, images: int, folder: Path) -> CollectionIndexRecord:
@@ -196,8 +236,8 @@ def _record(kind: IndexKind, source: IndexSource, images: int, folder: Path) -> 
         features=source.model.config.features,
         features_digest=features_digest(source.features),
         images=images,
-        checksums={
-            str(file.relative_to(folder)): file_checksum(file) for file in sorted(folder.rglob("*")) if file.is_file()
+        files={
+            str(file.relative_to(folder)): FileBlocks.of(file) for file in sorted(folder.rglob("*")) if file.is_file()
         },
     )
 
@@ -220,8 +260,8 @@ def _replace(place: Path, beside: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _write_rows(path: Path, items: Sequence[Item], positions: NDArray[np.int64]) -> None:
-    table = pa.table({"id": pa.array([item.id for item in items]), "position": pa.array(positions, pa.int64())})
+def _write_rows(path: Path, ids: pa.ChunkedArray, positions: NDArray[np.int64]) -> None:
+    table = pa.table({"id": ids, "position": pa.array(positions, pa.int64())})
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
 

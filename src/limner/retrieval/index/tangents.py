@@ -57,7 +57,7 @@ def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress:
         require_numbers(computed, "vectors of images")
         values = computed.numpy()
         if terms is None:
-            terms = np.lib.format.open_memmap(unordered, "w+", np.float32, (len(images.items), values.shape[1]))
+            terms = np.lib.format.open_memmap(unordered, "w+", np.float32, (images.size, values.shape[1]))
         terms[begin : begin + len(values)] = values
         begin += len(values)
     assert terms is not None, "an index has images"

@@ -9,7 +9,7 @@ import pytest
 
 import limner
 from limner import cli
-from limner.data.collection import Collection
+from limner.data.collection import ITEMS, Collection, write_items
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.compaction import compact
 from limner.features.store import FeatureTable, TableWriter
@@ -158,6 +158,27 @@ def test_items_are_read_in_parts_and_without_their_sentences(retriever, own_tiny
     assert retriever.build_index(large).images == 48
     found = retriever.search_images(QUERY, Collection.open(own_tiny.path), count=9).results
     assert [one.id for one in found] == [one.id for one in expected]
+
+
+def test_items_in_another_order_are_not_confused(retriever, own_tiny):
+    retriever.build_index(own_tiny)
+    items = list(own_tiny.items())
+    assert retriever.search_images(QUERY, own_tiny).results
+    shutil.rmtree(own_tiny.path / ITEMS)
+    write_items(own_tiny.path, items[::-1])
+    moved = Collection.open(own_tiny.path)
+    with pytest.raises(SearchIndexError, match=r"not in the order .*--rebuild"):
+        retriever.search_images(QUERY, moved)
+    retriever.build_index(moved, rebuild=True)
+    assert retriever.search_images(QUERY, moved).results
+
+
+def test_a_retriever_sees_features_that_change_between_its_searches(retriever, own_tiny):
+    retriever.build_index(own_tiny)
+    assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
+    reverse_features(own_tiny)
+    with pytest.raises(SearchIndexError, match="older features"):
+        retriever.search_images(QUERY, own_tiny)
 
 
 def test_indexes_of_different_runs_and_splits_have_different_folders(tmp_path):

@@ -105,7 +105,7 @@ class Collection:
         Raises:
             CollectionError: the split has no items, or the table is damaged.
         """
-        positions = self._positions(split)
+        positions = self.positions(split)
         self._check_count(len(positions), split)
         if not len(positions):
             self.require_split(split)
@@ -133,7 +133,7 @@ class Collection:
         self, split: str | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Item]]:
         """Read items as `iter_items` does, each with its position in the table of this version."""
-        positions = self._positions(split)
+        positions = self.positions(split)
         self._check_count(len(positions), split)
         if not len(positions):
             self.require_split(split)
@@ -283,7 +283,7 @@ class Collection:
     def _columns(self) -> list[str]:
         return [name for name in self._dataset.schema.names if name in (*SCHEMA.names, CHECKSUM)]
 
-    def _positions(self, split: str | None) -> Positions:
+    def positions(self, split: str | None) -> Positions:
         """Positions of the items of a split, or of all items, in the table."""
         splits = self._splits
         if split is None and splits is None:

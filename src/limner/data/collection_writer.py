@@ -287,7 +287,7 @@ def _same_contents(file: Path, path: Path) -> bool:
     """Whether a file has the contents of another one, which may be in an object store; both are read in parts."""
     if file.stat().st_size != path.stat().st_size:
         return False
-    with open_file(file) as one, path.open("rb") as other:
+    with open_file(file) as one, open_file(path) as other:
         while part := one.read(PART):
             if part != other.read(len(part)):
                 return False

@@ -53,9 +53,13 @@ def kind_of_file(mode: int) -> str:
 def open_file(path: Path | str) -> io.BufferedReader:
     """Open a regular file for reading; nothing is read from named pipes, sockets and devices, which may never end.
 
+    A path in an object store has no special files.
+
     Raises:
         OSError: the file is missing, cannot be read, or is not a regular file; `strerror` is a reason for messages.
     """
+    if not isinstance(path, Path | str):
+        return path.open("rb")
     # Without O_NONBLOCK, opening a named pipe waits for a writer.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -84,9 +88,7 @@ def require_regular(path: Path | str, mode: int | None = None) -> None:
 
 
 def read_bytes(path: Path | str) -> bytes:
-    """Read a regular file; see `open_file`. A path in an object store has no special files."""
-    if not isinstance(path, Path | str):
-        return path.read_bytes()
+    """Read a regular file; see `open_file`."""
     with open_file(path) as stream:
         return stream.read()
 

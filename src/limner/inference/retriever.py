@@ -8,9 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from limner.data.dataset import Examples
@@ -21,6 +19,7 @@ from limner.features.encoders.base import Backbone
 from limner.features.store import FeatureStore
 from limner.inference.base import load_models, require_ranking
 from limner.inference.collection_features import open_features
+from limner.inference.indexed_search import IndexedCollection
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.scorer import require_words
 from limner.media.image import ImageInput
@@ -28,9 +27,9 @@ from limner.models.protocols import JointSpaceModel
 from limner.progress import Progress
 from limner.retrieval.all_pairs import pair_log_probs
 from limner.retrieval.index.embeddings import embeddings_of, require_retriever
-from limner.retrieval.index.protocol import Query, SearchOptions
-from limner.retrieval.index.record import CollectionIndexRecord, index_path
-from limner.retrieval.index.stored import IndexSource, OpenIndex, build_index, open_index
+from limner.retrieval.index.protocol import SearchOptions
+from limner.retrieval.index.record import index_path
+from limner.retrieval.index.stored import IndexSource, build_index
 from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
 from limner.retrieval.stored_marginal import marginal_origin, marginal_path, stored_log_marginal
 from limner.runs.trained_model import TrainedModel
@@ -106,7 +105,7 @@ class Retriever:
         """
         require_ranking(model)
         self.model, self.backbone, self.run = model, backbone, run
-        self._indexes: dict[tuple[Path, str | None], OpenIndex] = {}
+        self._indexes: dict[tuple[str, str | None], IndexedCollection] = {}
 
     @classmethod
     def load(
@@ -145,13 +144,13 @@ class Retriever:
         place = path or self._index_path(collection, split)
         if place is None:
             raise SettingsError("the model was not loaded from a run: name the folder of the index")
-        source = IndexSource(self.model, collection.path, split, self._open(collection))
+        source = IndexSource(self.model, collection.path, split, self._open(collection, cache_mib=0))
         kind = None
         if retriever is None and isinstance(self.model.model, JointSpaceModel):
             retriever = self.model
         if retriever is not None:
             require_retriever(retriever)
-            kind = embeddings_of(retriever, open_features(retriever, collection))
+            kind = embeddings_of(retriever, open_features(retriever, collection, cache_mib=0))
         items = collection.items(split)
         record, is_new = build_index(place, source, items, kind=kind, rebuild=rebuild, on_progress=on_progress)
         return BuiltIndex(place, record.kind, record.images, is_new)
@@ -186,28 +185,19 @@ class Retriever:
             SearchIndexError: the index is damaged, or was made with another model or other features.
             SettingsError: the sentence has no words, or none of the vocabulary.
         """
-        features = self._open(collection)
         place = None if options.exact else index or self._existing_index(collection, split)
         if place is None:
+            features = self._open(collection)
             return self._search_all(sentence, collection, split, features, count, on_progress)
-        tokens = self._query(sentence)
-        key = (place.resolve(), split)
+        tokens, key = self._query(sentence), (str(place.resolve()), split)
         opened = self._indexes.get(key)
-        source = IndexSource(self.model, collection.path, split, features)
-        if opened is None or opened.record != CollectionIndexRecord.load(place):
-            opened = open_index(place, source)
-            self._indexes[key] = opened
-        opened.require_features(place, source)
-        items = collection.items(split)
-
-        def exact_scores(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-            candidates = [items[position] for position in opened.positions[rows].tolist()]
-            return pair_log_probs(self.model.model, [tokens], candidates, features)[0].double().numpy()
-
-        found = opened.search(Query(sentence, tokens, exact_scores), count, options)
-        chosen = [items[position] for position in opened.positions[found.rows].tolist()]
-        results = self._results(chosen, found.scores.tolist(), collection)
-        return ImageSearch(results, opened.record.kind, opened.record.images, found.scored, found.exact, found.gap)
+        if opened is None or not opened.is_current(collection, place):
+            source = IndexSource(self.model, collection.path, split, self._open(collection, cache_mib=0))
+            opened = self._indexes[key] = IndexedCollection.open(collection, source, place)
+        found, items = opened.search(sentence, tokens, count, options)
+        results = self._results(items, found.scores.tolist(), collection)
+        record = opened.index.record
+        return ImageSearch(results, record.kind, record.images, found.scored, found.exact, found.gap)
 
     def retrieve_images(
         self,
@@ -363,8 +353,8 @@ class Retriever:
         origin = marginal_origin(self.model.model, settings, targets, others, features)
         return stored_log_marginal(stored, origin, len(targets), compute)
 
-    def _open(self, collection: Collection) -> FeatureStore:
-        features = open_features(self.model, collection)
+    def _open(self, collection: Collection, cache_mib: int | None = None) -> FeatureStore:
+        features = open_features(self.model, collection, cache_mib)
         if features is None:
             raise CollectionError(
                 f"model '{self.model.recipe.model.name}' was trained without images; retrieval needs one that uses them"

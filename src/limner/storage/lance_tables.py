@@ -61,6 +61,19 @@ def open_table(path: Path) -> Any:  # noqa: ANN401 (Lance has no types)
     return dataset
 
 
+def state_of(path: Path) -> str:
+    """Return a text that changes with every commit to a table, and when it is written anew."""
+    files = path.glob("_versions/*")
+    return " ".join(sorted(file.name if is_remote(path) else f"{file.name} {_time(file)}" for file in files))
+
+
+def _time(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # a version that is removed at this moment
+        return 0
+
+
 def has_column(path: Path, name: str) -> bool:
     """Whether a table can be opened and has a column."""
     try:

@@ -61,10 +61,6 @@ class OpenIndex(NamedTuple):
         """Find the best images for a sentence; see `ImageIndex`."""
         return self.searcher.search(query, min(count, self.record.images), options)
 
-    def require_features(self, place: Path, source: IndexSource) -> None:
-        """Check that the features are still those that the index was made of; SearchIndexError if they are not."""
-        _require_features(place, self.record, source)
-
 
 def build_index(
     place: Path,
@@ -97,11 +93,6 @@ def build_index(
         WriteError: the folder cannot be written; an index that was there is unchanged.
     """
     kind = kind or kind_for(source.model)
-    if is_remote(place):
-        raise SettingsError(
-            f"{place}: an index is in a folder, which a search maps into memory, not in an object store; name a folder "
-            "with --index"
-        )
     if _is_index(place) and not rebuild and (record := _up_to_date(place, kind, source)) is not None:
         return record, False
     positions, ids = _searchable(items, source.features)
@@ -164,7 +155,12 @@ def _searchable(items: Sequence[Item], features: FeatureStore) -> tuple[NDArray[
 
 
 def _is_index(place: Path) -> bool:
-    """Whether there is an index in a folder; SettingsError if there is something else."""
+    """Whether there is an index in a folder; SettingsError if there is something else, or no folder can be."""
+    if is_remote(place):
+        raise SettingsError(
+            f"{place}: an index is in a folder, which a search maps into memory, not in an object store; name a folder "
+            "with --index"
+        )
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return False
     if (place / RECORD).is_file() or (place / ROWS).is_file():

@@ -123,6 +123,8 @@ BatchSize = Annotated[int, Bounds(1, 100_000)]
 """Number of examples computed together."""
 Batches = Annotated[int, Bounds(1, 10_000)]
 """Number of batches prepared or sorted together."""
+BootstrapSamples = Annotated[int, Bounds(100, 1_000_000)]
+"""Number of bootstrap samples."""
 Trials = Annotated[int, Bounds(1, 10_000_000)]
 """Number of trials of a significance test."""
 Mebibytes = Annotated[int, Bounds(1, 2**24)]

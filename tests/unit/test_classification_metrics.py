@@ -93,7 +93,7 @@ def test_statistics_of_labels_are_tested_for_significance():
     good, poor = ["a"] * 40, ["a"] * 30 + ["b"] * 10
     metric = METRICS["accuracy"]
     rows = [metric.statistics(one, references) for one in (good, poor)]
-    result = approximate_randomisation(rows[:1], rows[1:], metric.value, trials=500)
+    result = approximate_randomisation(*rows, metric.value, trials=500)
     assert result.difference == pytest.approx(25) and result.p < 0.01
 
 

@@ -10,9 +10,10 @@ import pytest
 import limner.cli.compare  # noqa: F401  (adds the command)
 from limner import cli
 from limner.errors import RunError, SettingsError
-from limner.evaluation.compare import ComparisonSettings, compare, compare_evaluations
+from limner.evaluation.compare import compare, compare_evaluations
+from limner.evaluation.comparison import ComparisonSettings
 from limner.metrics import METRICS, Score, score_sentences
-from limner.metrics.significance import approximate_randomisation
+from limner.metrics.significance import approximate_randomisation, holm
 from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 
 SENTENCES = [f"ein Haus mit {number} Fenstern steht am See ." for number in range(40)]
@@ -95,7 +96,7 @@ def test_a_baseline_is_marked_where_it_is_better_than_the_other(three):
 
 
 def test_insignificant_differences_are_not_marked(three):
-    strict = QUICK.model_copy(update={"level": 1 / 201})  # no p is below the smallest there can be
+    strict = QUICK.model_copy(update={"level": 3 / 201})  # no p is below the smallest there can be
     assert not any(one.marks for one in compare(three, settings=strict).scores)
     systems = {name: {name: evaluation(written(3))} for name in "ab"}
     alike = compare_evaluations(systems, "de", settings=QUICK)
@@ -110,11 +111,11 @@ def test_scores_and_p_values_equal_the_metrics_and_the_test(three):
             assert result.score(system, score.name).value == score.value
             assert score.signature in {one.signature for one in result.metrics}
     bleu = METRICS["bleu4"]
-    good, poor = ([bleu.statistics(written(wrong), references)] for wrong in (1, 9))
+    good, poor = (bleu.statistics(written(wrong), references) for wrong in (1, 9))
     expected = approximate_randomisation(good, poor, bleu.value, trials=200)
     contrast = result.contrast("good", "poor", "bleu4")
     assert (contrast.difference, contrast.p) == (expected.difference, expected.p)
-    assert "ar:200" in result.signature and "seed:1" in result.signature
+    assert contrast.interval[0] < contrast.difference < contrast.interval[1] and contrast.interval[0] > 0
 
 
 def test_every_system_is_compared_with_both_baselines(run_of):
@@ -127,15 +128,47 @@ def test_every_system_is_compared_with_both_baselines(run_of):
 def test_seeds_of_a_system_are_averaged(run_of):
     first = [run_of(f"nmt-{seed}", evaluation(written(8, seed))) for seed in (1, 2, 3)]
     second = [run_of(f"img-{seed}", evaluation(written(4 + seed))) for seed in (1, 2)]
-    result = compare([first, second], settings=QUICK.model_copy(update={"exchange": "outputs"}))
+    result = compare([first, second], settings=QUICK)
     assert [one.name for one in result.systems] == ["nmt (3 runs)", "img (2 runs)"]
     score = result.score("img (2 runs)", "ter")
     assert score.values == (pytest.approx(100 * 5 / 90), pytest.approx(100 * 6 / 90))  # one of nine words
     assert score.value == pytest.approx(100 * 5.5 / 90)
     assert score.spread == pytest.approx((100 / 90) / 2**0.5)
-    assert score.marks == "†" and "exchange:outputs" in result.signature
-    with pytest.raises(SettingsError, match="same number of runs"):
-        compare([first, second], settings=QUICK)
+    low, high = score.interval
+    assert low < score.value < high
+
+
+def test_the_difference_between_seeds_is_not_one_between_systems(run_of):
+    """Each run of one system differs from one run of the other, but the runs of a system differ just as much."""
+    first = [run_of(f"a-{wrong}", evaluation(written(wrong))) for wrong in (9, 1, 5)]
+    second = [run_of(f"b-{wrong}", evaluation(written(wrong))) for wrong in (2, 6, 8)]
+    alone = compare([first[:1], second[:1]], settings=QUICK).contrasts
+    several = compare([first, second], settings=QUICK).contrasts
+    assert all(one.p < 0.05 for one in alone) and all(one.p > 0.5 for one in several)
+
+
+def test_the_test_the_samples_and_the_correction_are_named(run_of):
+    runs = [run_of(name, evaluation(written(wrong))) for name, wrong in (("a", 9), ("b", 5), ("c", 1), ("d", 2))]
+    one, three, seeds = (
+        compare(systems, settings=QUICK)
+        for systems in ([runs[:1], runs[1:2]], [[run] for run in runs[:3]], [runs[:2], runs[2:]])
+    )
+    assert one.signature == "ar:200|samples:1000|seed:1|segments:40|correction:none"
+    assert three.signature == "ar:200|samples:1000|seed:1|segments:40|holm:3"
+    assert seeds.signature == "hierarchical-t:cochran-cox|runs:2+2|samples:1000|seed:1|segments:40|correction:none"
+    text = "\n".join(three.explanation)
+    assert "approximate randomisation, 200 trials over 40 segments" in text and "seeds were not sampled" in text
+    assert "bootstrap of the segments with 1,000 samples" in text and "Holm, 3 pairs" in text
+    text = "\n".join(seeds.explanation)
+    assert "hierarchical t-test over runs (2, 2) and 40 segments" in text and "not sampled" not in text
+
+
+def test_p_values_of_several_pairs_are_adjusted_by_metric(three):
+    result = compare(three, settings=QUICK)
+    for metric in QUICK.metrics:
+        contrasts = [one for one in result.contrasts if one.metric == metric]
+        assert [one.adjusted_p for one in contrasts] == holm([one.p for one in contrasts])
+    assert max(one.adjusted_p / one.p for one in result.contrasts) == 3
 
 
 def test_systems_of_one_name_are_distinguished_by_their_folders(run_of):
@@ -253,6 +286,7 @@ def test_progress_is_reported_in_parts(three):
     progress = []
     compare(three, settings=QUICK, on_progress=lambda *news: progress.append(news))
     assert progress[0][0] == "metrics" and ("metrics", 3, 3) in progress
+    assert ("resampling", 6, 6) in progress
     assert progress[-1] == ("testing", 3 * 2 * 200, 3 * 2 * 200)
     done = [done for part, done, _ in progress if part == "testing"]
     assert done == sorted(done)
@@ -264,32 +298,34 @@ def test_the_printed_table(three, capsys, monkeypatch):
     assert status == 0
     lines = [line.split() for line in stdout.splitlines()]
     assert ["good", "1.11", "†‡"] in lines and ["poor", "10.00"] in lines
-    assert any(line[:3] == ["good", "-", "poor"] and line[3] == "-8.89" for line in lines)
+    assert any(line[:5] == ["good", "-", "poor", "ter", "-8.89"] and line[-1] == "0.0149" for line in lines)
     assert "† better than poor, ‡ better than middling: p < 0.05" in stdout
+    assert "test: approximate randomisation, 200 trials" in stdout and "correction: Holm, 3 pairs" in stdout
     assert "ter ↓" in stdout and "case:mixed|tok:given" in stdout
 
 
 def test_markdown_and_json(three, capsys, monkeypatch):
     runs = [run for system in three for run in system]
-    options = ("--metric", "bleu4", "--metric", "ter", "--trials", 200, "--level", 0.01)
+    options = ("--metric", "bleu4", "--metric", "ter", "--trials", 400, "--level", 0.01)
     _, stdout, _ = call(capsys, monkeypatch, *runs, *options, "--markdown")
     tables = [line for line in stdout.splitlines() if line.startswith("|")]
-    assert len(tables) == 2 * (2 + 3) and {line.count("|") for line in tables} == {4}
+    assert len(tables) == (2 + 3) + (2 + 6)
+    assert {line.count("|") for line in tables[:5]} == {4} and {line.count("|") for line in tables[5:]} == {7}
     assert any(line.startswith("| good |") and line.endswith("1.11 †‡ |") for line in tables)
     _, stdout, _ = call(capsys, monkeypatch, *runs, *options, "--json")
     result = json.loads(stdout)
-    assert result["level"] == 0.01
+    assert result["settings"]["level"] == 0.01
     assert [one["marks"] for one in result["scores"]] == ["", "", "†", "†", "†‡", "†‡"]
     assert [one["name"] for one in result["systems"]] == ["poor", "middling", "good"]
 
 
 def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
     runs = [run_of(name, evaluation(written(wrong))) for name, wrong in (("a1", 7), ("a2", 8), ("b1", 2), ("b2", 1))]
-    arguments = [f"{runs[0]},{runs[1]}", f"{runs[2]},{runs[3]}", "--exchange", "systems"]
+    arguments = [f"{runs[0]},{runs[1]}", f"{runs[2]},{runs[3]}", "--samples", 200]
     _, stdout, _ = call(capsys, monkeypatch, *arguments, "--metric", "ter", "--trials", 100, "--json")
     result = json.loads(stdout)
     assert [len(one["runs"]) for one in result["systems"]] == [2, 2]
-    assert "exchange:systems" in result["signature"]
+    assert "runs:2+2|samples:200" in result["signature"]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +336,6 @@ def test_seeds_are_joined_by_commas(run_of, capsys, monkeypatch):
         (["a", "a"], ": given twice; give each run once"),
         (["a,a", "b"], ": given twice; give each run once"),
         (["a", "b", "--metric", "bleu9"], "no metric 'bleu9'"),
-        (["a,a2", "b", "--exchange", "words"], "exchange: Input should be 'outputs' or 'systems'"),
     ],
 )
 def test_comparison_errors_are_one_line(arguments, says, run_of, tmp_path, capsys, monkeypatch):

@@ -7,7 +7,8 @@ from PIL import Image
 
 import limner.cli.compare  # noqa: F401  (adds the command)
 from limner import cli
-from limner.evaluation.compare import ComparisonSettings, compare
+from limner.evaluation.compare import compare
+from limner.evaluation.comparison import ComparisonSettings
 from limner.report.comparison_page import differing_rows, write_comparison
 from limner.runs.records import EvaluatedItem, Evaluation, LogLine, RunConfig
 

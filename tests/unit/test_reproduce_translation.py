@@ -11,8 +11,9 @@ import pytest
 from limner.data.collection import Collection, write_items
 from limner.data.examples import Item, Sentence
 from limner.errors import RunError, SettingsError
-from limner.evaluation.compare import ComparisonSettings
+from limner.evaluation.comparison import ComparisonSettings
 from limner.metrics import score_sentences
+from limner.metrics.significance import holm
 from limner.reproduce import (
     PublishedRow,
     PublishedTable,
@@ -80,7 +81,7 @@ def _toy(tmp_path_factory):
         (folder / "toy" / f"{name}.yaml").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("limner.runs.recipe.recipe_folder", lambda: folder)
-        patch.setattr(significance, "ComparisonSettings", partial(ComparisonSettings, trials=200))
+        patch.setattr(significance, "ComparisonSettings", partial(ComparisonSettings, trials=400))
         yield
 
 
@@ -345,7 +346,7 @@ def test_the_legend_explains_the_marks(tmp_path):
     assert compared == TableComparison.load(tmp_path / "significance.json")
     rendered = to_markdown(TABLE, results, compared)
     assert "- marks of NMT: † significantly better than Idle, p < 0.01\n" in rendered
-    assert "- test: `ar:200|seed:1|runs:1`\n" in rendered
+    assert "- test: `ar:400|samples:1000|seed:1|segments:40|correction:none`\n" in rendered
     (pair,) = compared.pairs
     here, there = pair.contrasts_of("NMT"), pair.contrasts_of("Idle")
     assert [(one.system, one.baseline, one.metric) for one in here] == [
@@ -353,7 +354,7 @@ def test_the_legend_explains_the_marks(tmp_path):
         ("NMT", "Idle", "chrf3"),
     ]
     assert [one.difference for one in there] == [-one.difference for one in here]
-    assert [one.p for one in there] == [one.p for one in here] == [1 / 201, 1 / 201]
+    assert [one.p for one in there] == [one.p for one in here] == [1 / 401, 1 / 401]
 
 
 def test_unchanged_pairs_are_not_compared_again(tmp_path, done):
@@ -368,10 +369,19 @@ def test_unchanged_pairs_are_not_compared_again(tmp_path, done):
     assert done["compare_evaluations"] == 5
 
 
-def test_rows_are_compared_by_their_common_number_of_seeds(tmp_path):
+def test_p_values_are_adjusted_for_the_pairs_of_the_table(tmp_path):
+    results = [result_of("Idle", WRONG), result_of("NMT", SENTENCES), result_of("The same", SENTENCES)]
+    for _ in ("computed", "read from the cache"):
+        compared = compare_rows(TABLE, results, tmp_path, lambda part, done, total: None)
+        ter = [one for pair in compared.pairs for one in pair.contrasts if one.metric == "ter"]
+        assert [one.adjusted_p for one in ter] == holm([one.p for one in ter]) and len(ter) == 3
+    assert "|holm:3`" in to_markdown(TABLE, results, compared)
+
+
+def test_rows_are_compared_by_all_their_seeds(tmp_path):
     idle = [result_of("Idle", WRONG, seed) for seed in (1, 2)]
     compared = compare_rows(TABLE, [*idle, result_of("NMT", SENTENCES)], tmp_path, lambda part, done, total: None)
-    assert compared.pairs[0].signature.endswith("|runs:1")
+    assert compared.pairs[0].signature.startswith("hierarchical-t:cochran-cox|runs:2+1|")
     both = [*idle, *(result_of("NMT", SENTENCES, seed) for seed in (1, 2))]
     assert marked(both, tmp_path)["NMT"] == ["0.0 ± 0.0 †", "100.0 ± 0.0 †"]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from limner.bounds import Level, Seed, Trials
+from limner.bounds import BootstrapSamples, Level, Seed, Trials
 from limner.cli.app import MEASURE, app
 from limner.cli.options import ForceOption, JsonOption, Number, given, refuse
 from limner.cli.terminal import activity, echo, out, print_json, progress_bars
 from limner.storage.outputs import SavedOutput, claim_file, save_output
 
 if TYPE_CHECKING:
-    from limner.evaluation.compare import Comparison, SystemScore
+    from limner.evaluation.comparison import Comparison, SystemScore
 
 
 # Arguments and options of this command.
@@ -38,18 +38,21 @@ LangOption = Annotated[
 TrialsOption = Annotated[
     int | None,
     typer.Option(
-        "--trials", help="Number of trials of approximate randomisation; default: 10000.", parser=Number(Trials)
+        "--trials",
+        help="Number of trials of approximate randomisation, the test of systems with one seed; default: 10000.",
+        parser=Number(Trials),
     ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option("--seed", help="Random seed of the trials; default: 1.", parser=Number(Seed))
+    int | None, typer.Option("--seed", help="Random seed of trials and samples; default: 1.", parser=Number(Seed))
 ]
-ExchangeOption = Annotated[
-    str | None,
+SamplesOption = Annotated[
+    int | None,
     typer.Option(
-        "--exchange",
-        help="With several seeds, the unit a trial exchanges: systems (all outputs of a sentence together) or "
-        "outputs (one by one, as MultEval does, which treats seeds as independent); default: systems.",
+        "--samples",
+        help="Number of bootstrap samples of the sentences, for intervals and for tests of systems with several seeds; "
+        "default: 1000.",
+        parser=Number(BootstrapSamples),
     ),
 ]
 LevelOption = Annotated[
@@ -72,7 +75,7 @@ def compare(
     lang: LangOption = None,
     trials: TrialsOption = None,
     seed: SeedOption = None,
-    exchange: ExchangeOption = None,
+    samples: SamplesOption = None,
     level: LevelOption = None,
     markdown: MarkdownOption = False,
     out_file: OutOption = None,
@@ -81,20 +84,19 @@ def compare(
 ) -> None:
     """Compare systems on the same sentences: scores, differences and their significance.
 
-    The first system is the baseline. † marks systems significantly better than the first, ‡ than the second.
+    The first system is the baseline. † marks systems significantly better than the first, ‡ than the second. Systems
+    with several seeds are compared over seeds and sentences, others over sentences alone.
 
     Example: `limner compare runs/nmt1,runs/nmt2 runs/src-img1,runs/src-img2 --metric bleu4 --metric ter --level 0.01`
     """
-    from limner.evaluation.compare import ComparisonSettings
     from limner.evaluation.compare import compare as compare_systems
+    from limner.evaluation.comparison import ComparisonSettings
 
     refuse({"--markdown": markdown and as_json}, "--json prints JSON instead; leave one of them out")
-    if not any("," in system for system in runs):
-        refuse({"--exchange": exchange}, "has an effect only on systems of several runs (RUN1,RUN2); leave it out")
     refuse({"--force": force and out_file is None}, "has an effect only with --out; leave it out")
     if out_file is not None:
         claim_file(out_file, "--out", force=force)
-    options = given(metrics=metric, trials=trials, seed=seed, exchange=exchange, level=level)
+    options = given(metrics=metric, trials=trials, samples=samples, seed=seed, level=level)
     with progress_bars() as progress:
         comparison = compare_systems(
             [[Path(run) for run in system.split(",") if run] for system in runs],
@@ -106,7 +108,7 @@ def compare(
     saved = None if out_file is None else _save_page(comparison, out_file)
     if as_json:
         page = {} if saved is None else {"page": str(saved.path)}
-        print_json({**comparison.model_dump(mode="json"), **page})
+        print_json({**comparison.model_dump(mode="json"), "signature": comparison.signature, **page})
     elif markdown:
         echo(_markdown(comparison), nl=False)
     else:
@@ -128,7 +130,8 @@ def _print_comparison(comparison: Comparison) -> None:
     for table in (_scores(comparison), _differences(comparison)):
         _print_table(table)
         echo()
-    echo(_legend(comparison))
+    for line in comparison.explanation:
+        echo(line)
     for one in comparison.metrics:
         echo(f"{one.name}: {one.signature}")
 
@@ -149,32 +152,26 @@ def _format(score: SystemScore) -> str:
 
 
 def _differences(comparison: Comparison) -> list[list[str]]:
-    """Return the table of differences, header first: one row per pair of systems, one column per metric."""
-    metrics = [metric.name for metric in comparison.metrics]
-    pairs = dict.fromkeys((one.system, one.baseline) for one in comparison.contrasts)
-    rows = [["difference (p)", *metrics]]
-    for system, baseline in pairs:
-        tests = [comparison.contrast(system, baseline, metric) for metric in metrics]
-        rows.append([f"{system} - {baseline}", *(f"{one.difference:+.2f} ({one.p:.3g})" for one in tests)])
+    """Return the table of differences, header first: one row per pair of systems and metric."""
+    percent = f"{100 * (1 - comparison.settings.level):g} %"
+    rows = [
+        ["difference", "metric", "value", f"{percent} interval", "p", *(["p (Holm)"] if comparison.pairs > 1 else [])]
+    ]
+    for one in comparison.contrasts:
+        interval = f"[{one.interval[0]:+.2f}, {one.interval[1]:+.2f}]"
+        adjusted = [f"{one.adjusted_p:.3g}"] if comparison.pairs > 1 else []
+        pair = f"{one.system} - {one.baseline}"
+        rows.append([pair, one.metric, f"{one.difference:+.2f}", interval, f"{one.p:.3g}", *adjusted])
     return rows
 
 
-def _legend(comparison: Comparison) -> str:
-    """Explain the marks in one line."""
-    from limner.evaluation.compare import DAGGERS
-
-    better = (f"{dagger} better than {one.name}" for dagger, one in zip(DAGGERS, comparison.systems, strict=False))
-    test = f"p < {comparison.level:g} by approximate randomisation ({comparison.signature})"
-    return f"{', '.join(better)}: {test}"
-
-
 def _markdown(comparison: Comparison) -> str:
-    """Return both tables, the legend and the signatures as Markdown."""
+    """Return both tables, the explanation and the signatures as Markdown."""
     lines = []
     for head, *rows in (_scores(comparison), _differences(comparison)):
         cells = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells] + [""]
-    lines += [f"{_legend(comparison).replace('|', ', ')}.", ""]
+    lines += [f"- {line.replace('|', ', ')}" for line in comparison.explanation]
     lines += [f"- {metric.name}: `{metric.signature}`" for metric in comparison.metrics]
     return "\n".join([*lines, ""])
 

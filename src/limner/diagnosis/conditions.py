@@ -132,8 +132,8 @@ class ConditionComparison:
             scores = []
             for metric in tested[other.name]:
                 test = approximate_randomisation(
-                    [metric.statistics],
-                    [baseline[metric.metric].statistics],
+                    metric.statistics,
+                    baseline[metric.metric].statistics,
                     metric.value,
                     trials=self.trials,
                     seed=self.seed,

@@ -211,7 +211,7 @@ class _Measured:
             scores[name] = _percentage(own.sum(0))
             if attention != "model":
                 test = approximate_randomisation(
-                    [own], [model], _percentage, trials=self._settings.trials, seed=self._settings.seed
+                    own, model, _percentage, trials=self._settings.trials, seed=self._settings.seed
                 )
                 scores[f"{name}_p"] = test.p
         return GroundingScore.model_validate({"attention": attention, **scores})

@@ -12,137 +12,38 @@ from functools import partial
 from itertools import combinations, product
 from os.path import commonprefix
 from pathlib import Path
-from typing import Self
 
-import numpy as np
-from pydantic import Field, model_validator
-
-from limner.bounds import Level, Seed, Trials
 from limner.errors import RunError, SettingsError, counted
+from limner.evaluation.comparison import (
+    DAGGERS,
+    ComparedMetric,
+    ComparedSystem,
+    Comparison,
+    ComparisonSettings,
+    Contrast,
+    SystemScore,
+)
 from limner.metrics import METRICS, Metric, MetricStatistics, require_metrics, sentence_statistics
 from limner.metrics.classification import METRICS_OF_LABELS
-from limner.metrics.significance import (
-    EXCHANGE,
-    LEVEL,
-    SEED,
-    TRIALS,
-    Exchange,
-    Significance,
-    approximate_randomisation,
-    check_trials,
-)
+from limner.metrics.hierarchical import HierarchicalDifference, RunScores
+from limner.metrics.significance import approximate_randomisation, holm
 from limner.progress import offset_progress
-from limner.runs.records import EvaluatedItem, Evaluation, Record, RunConfig
-from limner.settings import Settings
+from limner.runs.records import EvaluatedItem, Evaluation, RunConfig
 from limner.storage.names import require_name
 
 SENTENCE_METRICS = ("bleu4", "meteor", "ter", "chrf3")
 """Default metrics of sentences, those of Calixto et al. (2017)."""
-DAGGERS = ("†", "‡")
-"""Marks of scores that are significantly better than those of the first and of the second system."""
 
 Systems = Mapping[str, Mapping[str, Evaluation]]
 """Evaluations by system and run."""
 StatisticsBySystem = dict[str, dict[str, list[MetricStatistics]]]
 """Metric statistics of each run, by system and metric."""
-Tests = dict[tuple[str, str, str], Significance]
-"""Test results by system, baseline and metric."""
+ScoresBySystem = dict[tuple[str, str], RunScores]
+"""Scores of the runs, and their bootstrap samples, by system and metric."""
 PartProgress = Callable[[str, int, int], None]
 """Called with the name of a part of the work, the number of units done and their total."""
 
 logger = logging.getLogger(__name__)
-
-
-class ComparisonSettings(Settings):
-    """Metrics of a comparison and settings of the significance test."""
-
-    metrics: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Names of metrics; None for those of Calixto et al. (2017), or for labels all metrics of their kind."""
-    trials: Trials = TRIALS
-    """Number of trials of approximate randomisation."""
-    seed: Seed = SEED
-    """Seed of the trials."""
-    exchange: Exchange = EXCHANGE
-    """Unit that a trial exchanges if systems have several runs, see `approximate_randomisation`."""
-    level: Level = LEVEL
-    """Significance level: a difference is significant if p is below it."""
-
-    @model_validator(mode="after")
-    def _enough_trials(self) -> Self:
-        check_trials(self.trials, self.level)
-        return self
-
-
-class ComparedSystem(Record):
-    """A system with one or several runs."""
-
-    name: str
-    runs: tuple[str, ...]
-    """Paths of the run directories."""
-
-
-class ComparedMetric(Record):
-    """A metric of a comparison."""
-
-    name: str
-    signature: str
-    """Settings of the metric."""
-    higher_is_better: bool
-
-
-class SystemScore(Record):
-    """Score of a system by a metric."""
-
-    system: str
-    metric: str
-    value: float
-    """Mean score over the runs."""
-    values: tuple[float, ...]
-    """Score of each run."""
-    marks: str
-    """† if significantly better than the first system, ‡ if significantly better than the second."""
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation over the runs; None for a single run."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
-
-
-class Contrast(Record):
-    """Difference between a system and a baseline by a metric."""
-
-    system: str
-    baseline: str
-    metric: str
-    difference: float
-    """Mean score of the system minus that of the baseline."""
-    p: float
-    """Two-sided p-value."""
-
-
-class Comparison(Record):
-    """Scores of several systems and the significance of their differences."""
-
-    split: str
-    """Name of the evaluations."""
-    systems: tuple[ComparedSystem, ...]
-    metrics: tuple[ComparedMetric, ...]
-    scores: tuple[SystemScore, ...]
-    """Score of every system by every metric."""
-    contrasts: tuple[Contrast, ...]
-    """Differences of every other system to the first, and of every further one to the second."""
-    level: float
-    """Significance level."""
-    signature: str
-    """Settings of the significance test."""
-
-    def score(self, system: str, metric: str) -> SystemScore:
-        """Return the score of a system by a metric; KeyError if there is none."""
-        return {(one.system, one.metric): one for one in self.scores}[system, metric]
-
-    def contrast(self, system: str, baseline: str, metric: str) -> Contrast:
-        """Return the difference of two systems by a metric; KeyError if it was not tested."""
-        return {(one.system, one.baseline, one.metric): one for one in self.contrasts}[system, baseline, metric]
 
 
 def compare(
@@ -240,27 +141,78 @@ def compare_evaluations(
     _require_same_tokens(systems, metrics)
     on_progress = on_progress or (lambda part, done, total: None)
     statistics = _statistics(systems, lang, metrics, on_progress)
-    return _comparison(systems, statistics, _test(statistics, settings, on_progress), settings)
+    scores = _resample(statistics, settings, on_progress)
+    contrasts = _contrasts(statistics, scores, settings, on_progress)
+    columns = [runs[0] for runs in next(iter(statistics.values())).values()]
+    return _comparison(systems, columns, scores, contrasts, settings)
 
 
-def _test(statistics: StatisticsBySystem, settings: ComparisonSettings, on_progress: PartProgress) -> Tests:
-    """Test the difference of every system to each baseline before it, by every metric."""
+def _resample(
+    statistics: StatisticsBySystem, settings: ComparisonSettings, on_progress: PartProgress
+) -> ScoresBySystem:
+    """Score all runs on the same bootstrap samples of the segments."""
+    scores: ScoresBySystem = {}
+    total = sum(map(len, statistics.values()))
+    for system, by_metric in statistics.items():
+        for metric, runs in by_metric.items():
+            on_progress("resampling", len(scores), total)
+            scores[system, metric] = RunScores.of(
+                [run.statistics for run in runs],
+                runs[0].metric.value,
+                samples=settings.samples,
+                seed=settings.seed,
+            )
+    on_progress("resampling", total, total)
+    return scores
+
+
+def _contrasts(
+    statistics: StatisticsBySystem, scores: ScoresBySystem, settings: ComparisonSettings, on_progress: PartProgress
+) -> tuple[Contrast, ...]:
+    """Test the difference of every system to each baseline before it, by every metric, and adjust the p-values."""
     baselines = list(statistics)[: len(DAGGERS)]
+    metrics = list(statistics[baselines[0]])
     pairs = [(system, baseline) for baseline, system in combinations(statistics, 2) if baseline in baselines]
-    total = len(pairs) * len(statistics[baselines[0]]) * settings.trials
-    tests: Tests = {}
-    for (system, baseline), metric in product(pairs, statistics[baselines[0]]):
-        runs, baseline_runs = statistics[system][metric], statistics[baseline][metric]
-        tests[system, baseline, metric] = approximate_randomisation(
-            [run.statistics for run in runs],
-            [run.statistics for run in baseline_runs],
-            runs[0].metric.value,
-            trials=settings.trials,
-            seed=settings.seed,
-            exchange=settings.exchange,
-            on_progress=offset_progress(partial(on_progress, "testing"), len(tests) * settings.trials, total),
+    total = len(pairs) * len(metrics) * settings.trials
+    contrasts: list[Contrast] = []
+    for (system, baseline), metric in product(pairs, metrics):
+        progress = offset_progress(partial(on_progress, "testing"), len(contrasts) * settings.trials, total)
+        difference = HierarchicalDifference.of(scores[system, metric], scores[baseline, metric])
+        (run, *_), (baseline_run, *_) = statistics[system][metric], statistics[baseline][metric]
+        if difference.freedom:
+            p = difference.p
+            progress(settings.trials, settings.trials)
+        else:
+            p = approximate_randomisation(
+                run.statistics,
+                baseline_run.statistics,
+                run.metric.value,
+                trials=settings.trials,
+                seed=settings.seed,
+                on_progress=progress,
+            ).p
+        contrasts.append(
+            Contrast(
+                system=system,
+                baseline=baseline,
+                metric=metric,
+                difference=difference.difference,
+                p=p,
+                adjusted_p=p,
+                interval=difference.interval(settings.level),
+            )
         )
-    return tests
+    return adjust(contrasts)
+
+
+def adjust(contrasts: Sequence[Contrast]) -> tuple[Contrast, ...]:
+    """Adjust the p-values of all contrasts by one metric, which are a family of tests, by Holm's method."""
+    adjusted = list(contrasts)
+    for metric in {one.metric for one in contrasts}:
+        rows = [row for row, one in enumerate(contrasts) if one.metric == metric]
+        for row, p in zip(rows, holm([contrasts[row].p for row in rows]), strict=True):
+            adjusted[row] = contrasts[row].model_copy(update={"adjusted_p": p})
+    return tuple(adjusted)
 
 
 def _runs(systems: Systems) -> list[tuple[str, Evaluation]]:
@@ -354,17 +306,27 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
 
 
 def _comparison(
-    systems: Systems, statistics: StatisticsBySystem, tests: Tests, settings: ComparisonSettings
+    systems: Systems,
+    columns: Sequence[MetricStatistics],
+    run_scores: ScoresBySystem,
+    contrasts: tuple[Contrast, ...],
+    settings: ComparisonSettings,
 ) -> Comparison:
-    columns = [runs[0] for runs in next(iter(statistics.values())).values()]
     scores = []
-    for system, metric in product(systems, (column.metric for column in columns)):
-        values = tuple(run.score.value for run in statistics[system][metric.name])
-        better = [_is_better(system, baseline, metric, tests, settings.level) for baseline in systems]
+    for system, column in product(systems, columns):
+        metric, runs = column.metric, run_scores[system, column.metric.name]
+        better = [_is_better(system, baseline, metric, contrasts, settings.level) for baseline in systems]
         marks = "".join(dagger for dagger, is_better in zip(DAGGERS, better, strict=False) if is_better)
-        mean = float(np.mean(values))
-        scores.append(SystemScore(system=system, metric=metric.name, value=mean, values=values, marks=marks))
-    several = any(len(runs) > 1 for runs in systems.values())
+        scores.append(
+            SystemScore(
+                system=system,
+                metric=metric.name,
+                value=runs.mean,
+                values=tuple(runs.values.tolist()),
+                interval=runs.interval(settings.level),
+                marks=marks,
+            )
+        )
     return Comparison(
         split=next(iter(next(iter(systems.values())).values())).name,
         systems=tuple(ComparedSystem(name=name, runs=tuple(runs)) for name, runs in systems.items()),
@@ -375,19 +337,19 @@ def _comparison(
             for column in columns
         ),
         scores=tuple(scores),
-        contrasts=tuple(
-            Contrast(system=system, baseline=baseline, metric=metric, difference=test.difference, p=test.p)
-            for (system, baseline, metric), test in tests.items()
-        ),
-        level=settings.level,
-        signature=f"ar:{settings.trials}|seed:{settings.seed}" + (f"|exchange:{settings.exchange}" if several else ""),
+        contrasts=contrasts,
+        segments=len(columns[0].statistics),
+        settings=settings,
     )
 
 
-def _is_better(system: str, baseline: str, metric: Metric, tests: Tests, level: float) -> bool:
+def _is_better(system: str, baseline: str, metric: Metric, contrasts: Sequence[Contrast], level: float) -> bool:
     """Whether a system is significantly better than a baseline; each pair is tested in one order only."""
     sign = 1 if metric.higher_is_better else -1
-    test = tests.get((system, baseline, metric.name))
-    if test is None:
-        sign, test = -sign, tests.get((baseline, system, metric.name))
-    return test is not None and test.p < level and sign * test.difference > 0
+    signs = {(system, baseline): sign, (baseline, system): -sign}
+    return any(
+        one.metric == metric.name
+        and one.adjusted_p < level
+        and signs.get((one.system, one.baseline), 0) * one.difference > 0
+        for one in contrasts
+    )

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from limner.evaluation.compare import DAGGERS, Comparison, load_evaluation
+from limner.evaluation.compare import load_evaluation
+from limner.evaluation.comparison import Comparison
 from limner.files import write_text
 from limner.report import plots
 from limner.report.headlines import Bar
@@ -78,7 +79,7 @@ def write_comparison(comparison: Comparison, out: Path, *, seed: int = 0, today:
         "comparison.html",
         day=long_date(today or date.today()),
         comparison=comparison,
-        legend=_legend(comparison),
+        legend=comparison.explanation,
         cards=_cards(comparison),
         columns=[_heading(one.name, one.higher_is_better) for one in comparison.metrics],
         scores=_score_rows(comparison),
@@ -129,29 +130,32 @@ def _cards(comparison: Comparison) -> list[dict[str, Any]]:
     return cards
 
 
-def _score_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
+def _score_rows(comparison: Comparison) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Rows of systems: the score and its interval by each metric."""
     rows = []
     for system in comparison.systems:
         scores = [comparison.score(system.name, metric.name) for metric in comparison.metrics]
         cells = [f"{one.value:.2f}{'' if one.spread is None else f' ± {one.spread:.2f}'} {one.marks}" for one in scores]
-        rows.append((system.name, [cell.strip() for cell in cells]))
+        intervals = [f"{one.interval[0]:.2f} to {one.interval[1]:.2f}" for one in scores]
+        rows.append((system.name, [(cell.strip(), text) for cell, text in zip(cells, intervals, strict=True)]))
     return rows
 
 
 def _difference_rows(comparison: Comparison) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """Rows of pairs of systems: the difference, its p-value, and whether it is significant, for each metric."""
+    """Rows of pairs of systems: the difference, its interval and p-value, and whether it is significant."""
     rows = []
     for system, baseline in dict.fromkeys((one.system, one.baseline) for one in comparison.contrasts):
         tests = [comparison.contrast(system, baseline, metric.name) for metric in comparison.metrics]
-        cells = [(f"{one.difference:+.2f}", f"p = {one.p:.3g}", one.p < comparison.level) for one in tests]
+        cells = [
+            (
+                f"{one.difference:+.2f}",
+                f"{one.interval[0]:+.2f} to {one.interval[1]:+.2f}, p = {one.adjusted_p:.3g}",
+                one.adjusted_p < comparison.settings.level,
+            )
+            for one in tests
+        ]
         rows.append((f"{system} − {baseline}", cells))
     return rows
-
-
-def _legend(comparison: Comparison) -> str:
-    better = [f"{dagger} better than {one.name}" for dagger, one in zip(DAGGERS, comparison.systems, strict=False)]
-    test = f"p < {comparison.level:g} by approximate randomisation ({comparison.signature})"
-    return f"{', '.join(better)}: {test}."
 
 
 def _images(comparison: Comparison, thumbnails: Thumbnails, seed: int) -> list[ComparedImage]:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from limner.evaluation.compare import DAGGERS
+from limner.evaluation.comparison import DAGGERS
 from limner.files import atomic_write, write_text
 from limner.metrics.base import format_value
 from limner.progress import StageProgress
@@ -116,7 +116,9 @@ def _legend(table: PublishedTable, comparison: TableComparison) -> list[str]:
         ]
         if meanings:
             rows_by_meaning.setdefault(f"{', '.join(meanings)}, p < {row.level:g}", []).append(row.name)
-    tests = dict.fromkeys(f"- test: `{pair.signature}`" for pair in comparison.pairs)
+    signatures = dict.fromkeys(pair.signature.removesuffix("|correction:none") for pair in comparison.pairs)
+    correction = f"holm:{len(comparison.pairs)}" if len(comparison.pairs) > 1 else "correction:none"
+    tests = [f"- test: `{signature}|{correction}`" for signature in signatures]
     return [*(f"- marks of {' / '.join(rows)}: {meaning}" for meaning, rows in rows_by_meaning.items()), *tests]
 
 

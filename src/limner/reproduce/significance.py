@@ -1,4 +1,4 @@
-"""Significance of the differences between the rows of a table: approximate randomisation, cached on disk."""
+"""Significance of the differences between the rows of a table, adjusted for their number and cached on disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from limner.errors import RunError
-from limner.evaluation.compare import DAGGERS, ComparisonSettings, Contrast, compare_evaluations
+from limner.evaluation.compare import adjust, compare_evaluations
+from limner.evaluation.comparison import DAGGERS, ComparisonSettings, Contrast
 from limner.metrics import higher_is_better
 from limner.progress import StageProgress
 from limner.reproduce.tables import PublishedRow, PublishedTable, RowResult, by_row
@@ -37,7 +38,12 @@ class RowSignificance(Record):
         if row == second:
             return self.contrasts
         systems = {"system": first, "baseline": second}
-        return tuple(one.model_copy(update={**systems, "difference": -one.difference}) for one in self.contrasts)
+        return tuple(
+            one.model_copy(
+                update={**systems, "difference": -one.difference, "interval": (-one.interval[1], -one.interval[0])}
+            )
+            for one in self.contrasts
+        )
 
 
 class TableComparison(Record):
@@ -61,13 +67,13 @@ def compare_rows(
         on_progress: called with the stage, the units done and their total.
     """
     path, rows = out / FILE, by_row(results)
-    cache = {pair.digest: pair for pair in TableComparison.load(path).pairs} if path.exists() else {}
+    cache = {pair.digest: pair for pair in TableComparison.load(path).pairs} if TableComparison.is_in(path) else {}
     pairs = [
         _compare_pair(rows[first], rows[second], table.metrics, cache, on_progress)
         for first, second in _compared_pairs(table)
         if first in rows and second in rows
     ]
-    comparison = TableComparison(pairs=tuple(pair for pair in pairs if pair is not None))
+    comparison = TableComparison(pairs=_adjusted([pair for pair in pairs if pair is not None]))
     if {pair.digest for pair in comparison.pairs} != set(cache):
         comparison.save(path)
     return comparison
@@ -87,7 +93,7 @@ def significance_marks(row: PublishedRow, score: str, comparison: TableCompariso
         contrast.baseline
         for of_baseline in contrasts(row, comparison).values()
         for contrast in of_baseline
-        if contrast.metric == score and contrast.p < row.level and sign * contrast.difference > 0
+        if contrast.metric == score and contrast.adjusted_p < row.level and sign * contrast.difference > 0
     }
     return "".join(
         dagger for dagger, baseline in zip(DAGGERS, row.baselines, strict=False) if baseline in worse_baselines
@@ -106,6 +112,14 @@ def _compared_pairs(table: PublishedTable) -> list[tuple[str, str]]:
     return [(table.rows[first].name, table.rows[second].name) for first, second in sorted(pairs)]
 
 
+def _adjusted(pairs: Sequence[RowSignificance]) -> tuple[RowSignificance, ...]:
+    """Adjust the p-values of all pairs of the table by Holm's method, for each metric by itself."""
+    contrasts = iter(adjust([one for pair in pairs for one in pair.contrasts]))
+    return tuple(
+        pair.model_copy(update={"contrasts": tuple(next(contrasts) for _ in pair.contrasts)}) for pair in pairs
+    )
+
+
 def _compare_pair(
     baseline: Sequence[RowResult],
     row: Sequence[RowResult],
@@ -113,12 +127,7 @@ def _compare_pair(
     cache: Mapping[str, RowSignificance],
     on_progress: StageProgress,
 ) -> RowSignificance | None:
-    """Compare two rows by their common metrics; None if they cannot be compared.
-
-    A trial exchanges the outputs of all seeds together, so only the seeds that both rows have are compared.
-    """
-    seeds = min(len(baseline), len(row))
-    baseline, row = baseline[:seeds], row[:seeds]
+    """Compare two rows by their common metrics; None if they cannot be compared."""
     results, names = [*baseline, *row], (baseline[0].row, row[0].row)
     measured = tuple(metric for metric in metrics if all(metric in result.scores for result in results))
     if not measured:
@@ -141,8 +150,7 @@ def _compare_pair(
     except RunError as error:
         logger.warning("'%s' is not compared with '%s': %s", *reversed(names), error)
         return None
-    signature = f"{comparison.signature}|runs:{seeds}"
-    return RowSignificance(rows=names, digest=digest, contrasts=comparison.contrasts, signature=signature)
+    return RowSignificance(rows=names, digest=digest, contrasts=comparison.contrasts, signature=comparison.signature)
 
 
 def _digest(results: Sequence[RowResult], settings: ComparisonSettings) -> str:

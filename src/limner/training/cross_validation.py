@@ -191,5 +191,5 @@ def _baselines(
     for name, labels_by_fold in predictions.items():
         statistics = [accuracy_statistics(*pair) for pair in zip(labels_by_fold, references, strict=True)]
         values = [ACCURACY.value(rows.sum(axis=0)) for rows in statistics]
-        test = approximate_randomisation([model], [np.concatenate(statistics)], ACCURACY.value)
+        test = approximate_randomisation(model, np.concatenate(statistics), ACCURACY.value)
         yield BaselineScore(name=name, accuracy=fold_scores(name, values), p=test.p)

@@ -1,0 +1,191 @@
+"""Intervals and tests over two levels of sampling: training runs of a system, and segments of a test set.
+
+Runs that differ in the seed share their segments, and the segments share their runs, so that neither all outputs nor
+all segments are independent. The variance of a mean score has two parts:
+
+- between runs: the variance of the scores of the runs of a system, of which there are few: Student's t;
+- between segments: the covariance of the scores of different runs when the segments are resampled by the bootstrap (the
+  same samples for all runs), of which there are many: the normal distribution.
+
+This is the analysis of several readers who judge the same cases (Obuchowski and Rockette, 1995), with runs as readers
+within systems and segments as cases. The quantile of the sum of both is that of Cochran and Cox (1950): the mean of the
+quantiles of the two parts, weighted by their variances. It keeps the level with two runs, where the approximation of
+Satterthwaite does not. A system with one run has no variance between runs that could be estimated: its interval is that
+of the bootstrap over segments, for this run alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from limner.errors import SettingsError
+from limner.metrics.base import Statistics
+from limner.metrics.significance import BLOCK_BYTES, LEVEL, SEED
+
+SAMPLES = 1000
+"""Number of bootstrap samples of the segments."""
+SMALLEST_P = 1e-16
+"""Smallest p-value that is computed."""
+Interval = tuple[float, float]
+
+
+class RunScores(NamedTuple):
+    """Scores of the runs of a system, on the test set and on bootstrap samples of its segments."""
+
+    values: NDArray[np.float64]
+    """(R,)."""
+    samples: NDArray[np.float64]
+    """(R, B); the samples of all systems are paired if their number, their seed and the segments are the same."""
+
+    @classmethod
+    def of(
+        cls,
+        runs: Sequence[Statistics],
+        value: Callable[[Statistics], float],
+        *,
+        samples: int = SAMPLES,
+        seed: int = SEED,
+    ) -> Self:
+        """Score runs on bootstrap samples of their segments.
+
+        Args:
+            runs: statistics of every segment, (N, k), of each run.
+            value: metric of summed statistics, (k,).
+            samples: number of bootstrap samples B.
+            seed: seed of the samples.
+
+        Raises:
+            SettingsError: there is no run, the runs have different segments, or there are fewer than two samples.
+        """
+        shapes = sorted({run.shape for run in runs})
+        if len(shapes) != 1 or samples < 2:
+            raise SettingsError(
+                "expected one or more runs with the same segments and two or more bootstrap samples, found runs with "
+                f"statistics of shapes {shapes} and {samples} samples"
+            )
+        segments = shapes[0][0]
+        stacked = np.concatenate(runs, axis=1)  # (N, R * k), so that all runs share a sample
+        random = np.random.default_rng(seed)
+        height = max(1, BLOCK_BYTES // (8 * max(1, segments)))
+        totals = np.concatenate(
+            [
+                random.multinomial(segments, np.full(segments, 1 / segments), min(height, samples - start)) @ stacked
+                for start in range(0, samples, height)
+            ]
+        ).reshape(samples, len(runs), -1)
+        return cls(
+            np.array([value(run.sum(axis=0)) for run in runs]),
+            np.array([[value(row) for row in totals[:, run]] for run in range(len(runs))]),
+        )
+
+    @property
+    def mean(self) -> float:
+        """Mean score of the runs."""
+        return float(self.values.mean())
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the interval of the mean score with a confidence of 1 - level."""
+        runs = len(self.values)
+        if runs == 1:
+            return _percentiles(self.samples[0], level)
+        between_runs = float(self.values.var(ddof=1)) / runs
+        between_segments = max(0.0, _covariance_of_runs(self.samples))
+        half = _quantile(between_runs, runs - 1, between_segments, level)
+        return self.mean - half, self.mean + half
+
+
+class HierarchicalDifference(NamedTuple):
+    """Difference between the mean scores of two systems over runs and segments."""
+
+    difference: float
+    """Mean score of the first system minus that of the second."""
+    between_runs: float
+    """Variance of the difference by the choice of runs; 0 if both systems have one run."""
+    freedom: int
+    """Degrees of freedom of the variance between runs: the number of runs of both systems minus two."""
+    between_segments: float
+    """Variance of the difference by the choice of segments."""
+    samples: NDArray[np.float64]
+    """Differences on the bootstrap samples, (B,)."""
+
+    @classmethod
+    def of(cls, a: RunScores, b: RunScores) -> Self:
+        """Compare two systems scored on the same bootstrap samples.
+
+        The variance between runs is taken to be the same for both systems and is pooled: with two runs each, a variance
+        of each system would have one degree of freedom.
+        """
+        runs = len(a.values), len(b.values)
+        freedom = sum(runs) - 2
+        squares = sum(float(((one.values - one.mean) ** 2).sum()) for one in (a, b))
+        pooled = squares / freedom if freedom else 0.0
+        samples = a.samples.mean(axis=0) - b.samples.mean(axis=0)
+        if freedom:
+            several = [_covariance_of_runs(one.samples) for one in (a, b) if len(one.values) > 1]
+            across = float(_centred(a.samples).mean(axis=0) @ _centred(b.samples).mean(axis=0)) / (len(samples) - 1)
+            between_segments = max(0.0, 2 * (float(np.mean(several)) - across))
+        else:
+            between_segments = float(samples.var(ddof=1))
+        between_runs = pooled * (1 / runs[0] + 1 / runs[1])
+        return cls(a.mean - b.mean, between_runs, freedom, between_segments, samples)
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the interval of the difference with a confidence of 1 - level."""
+        if not self.freedom:
+            return _percentiles(self.samples, level)
+        half = _quantile(self.between_runs, self.freedom, self.between_segments, level)
+        return self.difference - half, self.difference + half
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value: the level at which the interval ends at 0.
+
+        Raises:
+            SettingsError: both systems have one run, whose outputs `approximate_randomisation` compares.
+        """
+        if not self.freedom:
+            raise SettingsError("expected two or more runs of a system, found one run of each")
+        distance = float(abs(self.difference))
+        variances = self.between_runs, self.freedom, self.between_segments
+        if distance == 0:
+            return 1.0
+        low, high = float(np.log(SMALLEST_P)), 0.0  # of log(p)
+        if _quantile(*variances, SMALLEST_P) <= distance:
+            return SMALLEST_P
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if _quantile(*variances, np.exp(middle)) > distance else (low, middle)
+        return float(np.exp((low + high) / 2))
+
+
+def _percentiles(samples: NDArray[np.float64], level: float) -> Interval:
+    low, high = np.quantile(samples, [level / 2, 1 - level / 2])
+    return float(low), float(high)
+
+
+def _centred(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred: NDArray[np.float64] = samples - samples.mean(axis=1, keepdims=True)
+    return centred
+
+
+def _covariance_of_runs(samples: NDArray[np.float64]) -> float:
+    """Return the mean covariance of two different runs over the bootstrap samples, (R, B), R > 1."""
+    runs = len(samples)
+    covariances = np.cov(samples)
+    different: float = (covariances.sum() - np.trace(covariances)) / (runs * (runs - 1))
+    return different
+
+
+def _quantile(between_runs: float, freedom: int, between_segments: float, level: float) -> float:
+    """Return the two-sided quantile of a sum of two errors after Cochran and Cox (1950), in units of the score."""
+    from scipy.special import ndtri, stdtrit
+
+    total = between_runs + between_segments
+    if total == 0:
+        return 0.0
+    tails = between_runs * stdtrit(freedom, level / 2) + between_segments * ndtri(level / 2)
+    return float(-tails / np.sqrt(total))

@@ -11,9 +11,13 @@ from io import BytesIO
 import httpx
 import pytest
 from PIL import Image
+from test_collection_index import reverse_features
 
+from limner.data.collection import write_items
+from limner.data.examples import Item
 from limner.errors import SettingsError
 from limner.inference.captioner import Captioner
+from limner.inference.retriever import Retriever
 from limner.inference.scorer import Scorer
 from limner.server import protection
 from limner.server.app import create_app
@@ -408,3 +412,69 @@ def test_urls_of_other_hosts_and_private_addresses_are_not_fetched(url, hosts, f
 
     with pytest.raises(InvalidRequestError):
         asyncio.run(fetch())
+
+
+def search_of(ask, collection, **body):
+    """Return the service's answers about a collection: the search, its first thumbnail, and the list of indexes."""
+
+    async def use(client):
+        answer = await client.post("/v1/search", json={"query": "a red wall", "limit": 5, **body})
+        assert answer.status_code == 200, answer.text
+        thumbnail = await client.get(f"/{answer.json()['hits'][0]['thumbnail']}")
+        return answer.json(), thumbnail, (await client.get("/v1/models")).json()["indexes"]
+
+    return ask(use, indexes=[str(collection.path)])
+
+
+def test_a_collection_is_searched_by_the_index_of_a_served_model(ask, trained, own_tiny):
+    retriever = Retriever.load(trained, encode_images=False)
+    answer, thumbnail, indexes = search_of(ask, own_tiny)
+    expected = retriever.search_images("a red wall", own_tiny, count=5)
+    assert answer["search"] == {
+        "index": None, "images": 48, "scored": 48, "share": 1.0, "exact": True, "gap": 0.0
+    }  # fmt: skip
+    assert [hit["name"] for hit in answer["hits"]] == [one.id for one in expected.results]
+    assert indexes == [{"name": own_tiny.path.name, "images": 48}]
+    assert thumbnail.headers["content-type"] == "image/jpeg"
+    assert Image.open(BytesIO(thumbnail.content)).size == (16, 16)
+    built = retriever.build_index(own_tiny)
+    answer, *_ = search_of(ask, own_tiny, index=own_tiny.path.name)
+    assert (answer["search"]["index"], answer["search"]["images"]) == (built.kind, 48)
+    assert set(answer["search"]) == {"index", "images", "scored", "share", "exact", "gap"}
+    assert [hit["name"] for hit in answer["hits"]] == [one.id for one in expected.results]
+    assert [hit["caption"] for hit in answer["hits"]] == [one.text for one in expected.results]
+
+
+def test_a_served_collection_is_searched_by_sentences_and_names_no_other_files(ask, own_tiny):
+    async def use(client):
+        by_image = await client.post("/v1/search", json={"image": BASE64})
+        assert by_image.status_code == 400
+        assert "is a collection, which is searched by a query" in by_image.text
+        for name in ("train0.png", "../items.lance", "none"):
+            assert (await client.get("/v1/thumbnail", params={"name": name})).status_code == 404
+        assert (await client.get("/v1/thumbnail", params={"name": "train0"})).status_code == 200
+
+    ask(use, indexes=[str(own_tiny.path)])
+
+
+def test_an_index_of_older_features_is_an_error_that_the_log_explains(ask, trained, own_tiny, caplog):
+    Retriever.load(trained, encode_images=False).build_index(own_tiny)
+    reverse_features(own_tiny, "pixels16")
+
+    async def use(client):
+        answer = await client.post("/v1/search", json={"query": "a red wall"})
+        assert answer.status_code == 500
+        assert str(own_tiny.path) not in answer.text
+        assert "older features" in caplog.text
+
+    ask(use, indexes=[str(own_tiny.path)])
+
+
+def test_new_items_are_found_while_the_service_runs(ask, own_tiny):
+    async def use(client):
+        assert (await client.get("/v1/models")).json()["indexes"][0]["images"] == 48
+        write_items(own_tiny.path, [Item("new", "train")])
+        assert (await client.get("/v1/models")).json()["indexes"][0]["images"] == 49
+        assert (await client.post("/v1/search", json={"query": "a red wall"})).json()["search"]["images"] == 48
+
+    ask(use, indexes=[str(own_tiny.path)])

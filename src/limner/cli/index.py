@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from limner.cli.app import USE, app
-from limner.cli.index_collection import index_collection, is_collection
+from limner.cli.index_collection import index_collection
 from limner.cli.options import (
     BackboneOption,
     CaptionBatchSizeOption,
@@ -25,6 +25,7 @@ from limner.cli.options import (
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, err, print_error, print_json, printable, progress_bar
 from limner.errors import FolderError, SettingsError
+from limner.storage.places import is_collection
 
 if TYPE_CHECKING:
     from limner.folders.index import FolderIndex

@@ -7,16 +7,6 @@ from pathlib import Path
 from limner.cli.preflight import check_runs
 from limner.cli.terminal import activity, echo, print_json, printable, progress_bar
 
-ITEMS = "items.lance"
-"""Table by which a folder is a collection."""
-
-
-def is_collection(folder: Path) -> bool:
-    """Whether a folder, or a URI of an object store, is a collection."""
-    from limner.storage.places import is_remote, place
-
-    return is_remote(place(folder)) or (folder / ITEMS).is_dir()
-
 
 def index_collection(
     collection: Path,

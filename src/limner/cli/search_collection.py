@@ -50,7 +50,7 @@ def search_collection(query: str, search: CollectionSearch, device: str, backbon
             )
     else:
         found = _search_images(retriever, query, opened, search)
-        results, facts = found.results, {"search": _facts(found)}
+        results, facts = found.results, {"search": found.facts()}
         if not as_json and found.kind is not None:
             err.print(_summary(found), soft_wrap=True, highlight=False)
     if as_json:
@@ -73,18 +73,6 @@ def _search_images(retriever: Retriever, query: str, collection: Collection, sea
             options=SearchOptions(search.exact, search.max_scored, search.slack),
             on_progress=progress,
         )
-
-
-def _facts(found: ImageSearch) -> dict[str, object]:
-    """Return how the images were found, for JSON."""
-    return {
-        "index": found.kind,
-        "images": found.images,
-        "scored": found.scored,
-        "share": found.share,
-        "exact": found.exact,
-        "gap": found.gap,
-    }
 
 
 def _summary(found: ImageSearch) -> str:

@@ -26,7 +26,9 @@ ServedModelsOption = Annotated[
 ]
 IndexOption = Annotated[
     list[Path] | None,
-    typer.Option("--index", metavar="FOLDER", help="Folder indexed by 'limner index' to search. Repeatable."),
+    typer.Option(
+        "--index", metavar="FOLDER", help="Folder indexed by 'limner index', or collection, to search. Repeatable."
+    ),
 ]
 HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to listen at; default: 127.0.0.1, for this machine only.")

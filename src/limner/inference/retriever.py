@@ -77,6 +77,11 @@ class ImageSearch(NamedTuple):
         """Share of the images whose score was computed."""
         return self.scored / self.images
 
+    def facts(self) -> dict[str, object]:
+        """Return how the images were found, for JSON."""
+        names = {"index": self.kind, "images": self.images, "scored": self.scored, "share": self.share}
+        return {**names, "exact": self.exact, "gap": self.gap}
+
 
 class BuiltIndex(NamedTuple):
     """Result of `Retriever.build_index`."""
@@ -185,7 +190,7 @@ class Retriever:
             SearchIndexError: the index is damaged, or was made with another model or other features.
             SettingsError: the sentence has no words, or none of the vocabulary.
         """
-        place = None if options.exact else index or self._existing_index(collection, split)
+        place = None if options.exact else index or self.existing_index(collection, split)
         if place is None:
             features = self._open(collection)
             return self._search_all(sentence, collection, split, features, count, on_progress)
@@ -273,9 +278,14 @@ class Retriever:
     def _index_path(self, collection: Collection, split: str | None) -> Path | None:
         return None if self.run is None else index_path(collection.path, self.run, split)
 
-    def _existing_index(self, collection: Collection, split: str | None) -> Path | None:
+    def existing_index(self, collection: Collection, split: str | None = None) -> Path | None:
+        """Return the folder of the index that `search_images` uses; None if there is none."""
         place = self._index_path(collection, split)
         return place if place is not None and place.exists() else None
+
+    def require_features(self, collection: Collection) -> None:
+        """Check that a collection has the features of the model; FeatureError or CollectionError without."""
+        self._open(collection, cache_mib=0)
 
     def retrieve_sentences(
         self,

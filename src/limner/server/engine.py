@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from limner.server.errors import (
@@ -30,7 +29,7 @@ from limner.server.events import Event, FinalEvent, GeneratedSentence
 from limner.server.explanations import SentenceExplanation, explain_sentence
 from limner.server.features import FeatureCache
 from limner.server.images import require_size
-from limner.server.indexes import open_indexes
+from limner.server.indexes import FoundImages, open_indexes
 from limner.server.jobs import GenerationRequest, Job, RequestRules, make_job
 from limner.server.metrics import Metrics
 from limner.server.models import Models, ServedModel
@@ -38,7 +37,6 @@ from limner.server.settings import ServerSettings
 from limner.server.worker import Worker
 
 if TYPE_CHECKING:
-    from limner.folders.index import FolderMatch
     from limner.inference.scorer import SentenceScore
 
 Result = TypeVar("Result")
@@ -281,24 +279,17 @@ class Engine:
             raise failed[0]
         return job
 
-    async def search(self, name: str | None, query: str | bytes, count: int) -> tuple[str, Path, Sequence[FolderMatch]]:
-        """Search an indexed folder by a sentence, or by the encoded bytes of an image.
-
-        Returns:
-            Name of the index, its folder, and the best matches.
+    async def search(self, name: str | None, query: str | bytes, count: int) -> FoundImages:
+        """Search an indexed folder or a collection; see `ServedIndexes.search`.
 
         Raises:
             NotFoundError: there is no such index.
-            SettingsError: the query has no word that the model knows.
-            MediaError: the image cannot be decoded.
+            LimnerError: that of the search.
         """
-        name, index = self.indexes.get(name)
+        name, _ = self.indexes.get(name)
         if isinstance(query, bytes):
             require_size(query, self.settings)
-            found = await self.compute(lambda: index.similar(query, count))
-        else:
-            found = await self.compute(lambda: index.search(query, count))
-        return name, index.folder, found
+        return await self.compute(lambda: self.indexes.search(name, query, count))
 
     async def compute(self, function: Callable[[], Result]) -> Result:
         """Call a function in the thread that decodes, as a request of its own.

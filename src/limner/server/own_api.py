@@ -36,6 +36,7 @@ from limner.server.schemas import (
     ScoredSentence,
     ScoreResponse,
     SearchBody,
+    SearchFacts,
     SearchHit,
     SearchResponse,
     SentenceBody,
@@ -244,35 +245,29 @@ async def score(body: ScoreBody, engine: EngineOf) -> ScoreResponse:
 
 @router.post("/v1/search", openapi_extra=reads_uploads(SearchBody))
 async def search(body: SearchBody, engine: EngineOf) -> SearchResponse:
-    """Search an indexed folder by a sentence or an image."""
+    """Search an indexed folder by a sentence or an image, or a collection by a sentence."""
     query = body.query or await read_image_reference(body.image or "", engine.settings)
-    name, folder, found = await engine.search(body.index, query, body.limit)
-    hits = []
-    for one in found:
-        path = one.path.relative_to(folder).as_posix()
-        hits.append(
-            SearchHit(
-                name=path,
-                score=one.score,
-                caption=one.caption,
-                confidence=one.confidence,
-                tags=list(one.tags),
-                abstained=not one.is_sure,
-                thumbnail=f"v1/thumbnail?index={quote(name, safe='')}&name={quote(path, safe='')}",
-            )
+    found = await engine.search(body.index, query, body.limit)
+    index = quote(found.name, safe="")
+    hits = [
+        SearchHit.model_validate(
+            {**one._asdict(), "thumbnail": f"v1/thumbnail?index={index}&name={quote(one.name, safe='')}"}
         )
-    return SearchResponse(index=name, hits=hits)
+        for one in found.images
+    ]
+    how = None if found.how is None else SearchFacts.model_validate(found.how.facts())
+    return SearchResponse(index=found.name, hits=hits, search=how)
 
 
 @router.get("/v1/thumbnail", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)
 async def thumbnail(
     engine: EngineOf,
-    name: Annotated[str, Query(max_length=4_096, description="Path of an image relative to the indexed folder.")],
+    name: Annotated[str, Query(max_length=4_096, description="Name of a found image.")],
     index: Annotated[str | None, Query(description="Name of an index; default: the first.")] = None,
 ) -> Response:
     """Return the small copy of an indexed image; other files are never read."""
-    _, folder = engine.indexes.get(index)
-    stored = await engine.compute(lambda: folder.thumbnail(name))
+    _, searched = engine.indexes.get(index)
+    stored = await engine.compute(lambda: searched.thumbnail(name))
     if stored is None:
         raise NotFoundError(f"name '{name[:200]}': the index has no such image", "name")
     return Response(stored, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})

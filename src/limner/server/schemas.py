@@ -264,10 +264,11 @@ class SearchHit(BaseModel):
     """A found image."""
 
     name: str
-    """Path relative to the indexed folder."""
+    """Path relative to the indexed folder, or the id of an item of a collection."""
     score: float
     """log P(query | image), or the cosine similarity to the image of the request."""
     caption: str
+    """Caption by the model that made the index, or the first sentence of an item of a collection."""
     confidence: float | None
     tags: list[str]
     abstained: bool = False
@@ -276,11 +277,30 @@ class SearchHit(BaseModel):
     """Path of a small copy, relative to the address of the service."""
 
 
+class SearchFacts(BaseModel):
+    """How the images of a collection were found."""
+
+    index: str | None
+    """Kind of the index; null for a search of all images."""
+    images: int
+    """Number of images that were searched."""
+    scored: int
+    """Number of images whose score was computed."""
+    share: float
+    """Share of the images whose score was computed."""
+    exact: bool
+    """Whether these are the best of all images: proven by the index, or all images were scored."""
+    gap: float | None
+    """Upper bound of the difference by which another image may be better, in natural logarithms; null if unknown."""
+
+
 class SearchResponse(BaseModel):
     """Response of POST /v1/search."""
 
     index: str
     hits: list[SearchHit]
+    search: SearchFacts | None = None
+    """How the images of a collection were found; null for a folder."""
 
 
 class ExplainBody(Body):
@@ -329,10 +349,11 @@ class ModelBody(BaseModel):
 
 
 class IndexBody(BaseModel):
-    """An indexed folder."""
+    """An indexed folder, or a collection."""
 
     name: str
     images: int
+    """Number of images of a folder, or of items of a collection."""
 
 
 class ModelList(BaseModel):

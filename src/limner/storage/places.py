@@ -50,6 +50,12 @@ def place(path: Path | str) -> Path:
     return cast("Path", UPath(f"{scheme}://{rest.rstrip('/')}", use_listings_cache=False))
 
 
+def is_collection(path: Path | str) -> bool:
+    """Whether a folder is a collection; whether a URI is one is found when it is opened."""
+    found = place(path)
+    return is_remote(found) or (found / "items.lance").is_dir()
+
+
 def is_remote(path: Path | str) -> bool:
     """Whether a path was made of a URI by `place`."""
     return not isinstance(path, Path | str)

@@ -14,13 +14,14 @@ SAMPLED_PER_CELL = 64
 _BLOCK = 8192
 
 
-def fit_centroids(vectors: Vectors, count: int, seed: int = 1) -> Vectors:
+def fit_centroids(vectors: Vectors, count: int, seed: int = 1, iterations: int = ITERATIONS) -> Vectors:
     """Compute centroids by Lloyd's algorithm on a sample; a cell that becomes empty gets a vector of the sample.
 
     Args:
         vectors: N vectors, (N, D), may be stored in a file.
         count: number C of cells; at most N.
         seed: random seed of the sample.
+        iterations: iterations of the algorithm.
 
     Returns:
         Centroids, (C, D).
@@ -29,10 +30,9 @@ def fit_centroids(vectors: Vectors, count: int, seed: int = 1) -> Vectors:
     size = min(len(vectors), max(count * SAMPLED_PER_CELL, count))
     sample = np.asarray(vectors[np.sort(random.choice(len(vectors), size, replace=False))])
     centroids = sample[np.sort(random.choice(size, count, replace=False))].copy()
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         nearest = nearest_centroids(sample, centroids)
-        sums = np.zeros(centroids.shape, np.float64)
-        np.add.at(sums, nearest, sample)
+        sums = (nearest == np.arange(count)[:, None]).astype(np.float32) @ sample  # faster than np.add.at
         sizes = np.bincount(nearest, minlength=count)
         filled = sizes > 0
         centroids[filled] = (sums[filled] / sizes[filled, None]).astype(np.float32)

@@ -2,7 +2,8 @@
 
 The index holds the codes of the images, what the decoder reads of them (`limner.retrieval.index.expansions`), in cells.
 A search expands log P(sentence | code) at the centroid of every cell, which estimates the score of every image of the
-cell, and computes the exact scores of the images with the highest estimates. Nothing is proven.
+cell. The images with the highest estimates are grouped by their codes, and expansions at the means of these smaller
+groups estimate their scores again, until the candidates are left, whose exact scores are computed. Nothing is proven.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ CELLS = "cells.safetensors"
 """File of the centroids, the first row of each cell, and the order of the images."""
 IMAGES_PER_CELL = 64
 MOST_CELLS = 16
+NARROWED = (8, 2)
+"""Numbers of images, relative to the candidates, whose scores are estimated again."""
+GROUPS = 16
+IMAGES_PER_GROUP = 8
+ITERATIONS = 3
+"""Iterations of k-means for the groups of a search."""
 LARGEST_CODE = 8192
 """Number of values of a code above which an index would be larger than most features."""
 
@@ -93,7 +100,7 @@ class ExpansionIndex:
         cells = read_tensors(folder / CELLS).tensors
         codes = np.load(folder / CODES, mmap_mode="r", allow_pickle=False)
         centroids = cells["centroids"].to(device_of(network))
-        return cls(ImageCodes.of(model), codes, centroids, cells["first"].numpy())
+        return cls(ImageCodes.of(model), np.asarray(codes), centroids, cells["first"].numpy())
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -107,19 +114,42 @@ class ExpansionIndex:
         """Return the rows of the highest estimates, in ascending order."""
         if count >= len(self):
             return np.arange(len(self))
-        estimates = self._estimates(tokens)
-        return np.sort(np.argpartition(-estimates, count)[:count])
+        rows, estimates = np.arange(len(self)), self._estimates(tokens)
+        for share in NARROWED:
+            rows = rows[_highest(estimates, share * count)]
+            estimates = self._estimates_in_groups(tokens, self.codes[rows])
+        return rows[_highest(estimates, count)]
 
     def _estimates(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Estimate the score of each image, (N,)."""
-        expansion = self._coder.expand(tokens, self._centroids)
-        gradients = expansion.gradients.cpu().numpy()
-        constants = (expansion.values - (expansion.gradients * self._centroids).sum(1)).cpu().numpy()
+        """Estimate the score of each image by the expansion of its cell, (N,)."""
+        slopes, constants = self._expand(tokens, self._centroids)
         estimates = np.empty(len(self), np.float32)
-        for cell in range(len(gradients)):
+        for cell, slope in enumerate(slopes):
             rows = slice(self._first[cell], self._first[cell + 1])
-            estimates[rows] = self.codes[rows] @ gradients[cell] + constants[cell]
+            estimates[rows] = self.codes[rows] @ slope + constants[cell]
         return estimates
+
+    def _estimates_in_groups(self, tokens: Sequence[int], codes: Vectors) -> NDArray[np.float32]:
+        """Estimate the score of each of R images by the expansion at the mean of similar ones, (R, D) to (R,)."""
+        groups = max(1, min(GROUPS, len(codes) // IMAGES_PER_GROUP))
+        means = fit_centroids(codes, groups, iterations=ITERATIONS)
+        own = nearest_centroids(codes, means)
+        slopes, constants = self._expand(tokens, torch.from_numpy(means).to(self._centroids.device))
+        estimates: NDArray[np.float32] = (codes @ slopes.T + constants)[np.arange(len(codes)), own]
+        return estimates
+
+    def _expand(self, tokens: Sequence[int], points: torch.Tensor) -> tuple[Vectors, NDArray[np.float32]]:
+        """Compute the slopes (C, D) and the constants (C,) of the estimates by the expansion at C points."""
+        expansion = self._coder.expand(tokens, points)
+        constants = expansion.values - (expansion.gradients * points).sum(1)
+        return expansion.gradients.cpu().numpy(), constants.cpu().numpy()
+
+
+def _highest(estimates: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Return the indices of the highest estimates, in ascending order."""
+    if count >= len(estimates):
+        return np.arange(len(estimates))
+    return np.sort(np.argpartition(-estimates, count)[:count])
 
 
 EXPANSIONS = IndexKind("expansions", supports, build, ExpansionIndex.open)

@@ -75,7 +75,7 @@ def candidates() -> None:
         return
     retriever = os.environ.get("LIMNER_RETRIEVER")
     tower = load_trained_model(Path(retriever)) if retriever else None
-    images = IndexedImages(work.items, work.features)
+    images = IndexedImages(work.items, np.arange(len(work.items)), work.features)
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
         if tower is None:
@@ -117,7 +117,12 @@ def expansion_search() -> None:
     if work is None:
         return
     coder = ImageCodes.of(work.model)
-    real = np.concatenate([coder.encode(image).numpy() for image in IndexedImages(work.items, work.features).batches()])
+    real = np.concatenate(
+        [
+            coder.encode(image).numpy()
+            for image in IndexedImages(work.items, np.arange(len(work.items)), work.features).batches()
+        ]
+    )
     for size in SIZES:
         began = time.process_time()
         index = varied_index(coder, real, size)

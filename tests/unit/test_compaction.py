@@ -1,5 +1,6 @@
 """Compaction of collections: the same contents in fewer files."""
 
+import re
 from datetime import timedelta
 
 import lance
@@ -61,6 +62,24 @@ def test_young_versions_are_kept(path):
     version = lance.dataset(str(path / ITEMS)).version
     assert all(table.versions_removed == 0 for table in compact(path, timedelta(days=7)))
     assert lance.dataset(str(path / ITEMS), version=version).count_rows() == 5 * PARTS
+
+
+@pytest.mark.parametrize("damage", ["zeros", "cut", "missing"])
+@pytest.mark.parametrize("name", [ITEMS, f"features/{SPEC.name}.lance"])
+def test_a_damaged_fragment_is_one_line_and_the_others_are_kept(path, name, damage):
+    files = sorted((path / name / "data").iterdir())
+    contents = {file: file.read_bytes() for file in files}
+    damaged = files[1]
+    if damage == "missing":
+        damaged.unlink()
+    else:
+        size = len(contents[damaged])
+        damaged.write_bytes(b"\0" * size if damage == "zeros" else contents[damaged][: size // 2])
+    with pytest.raises(CollectionError, match=r"cannot be compacted .*restore a damaged file") as error:
+        list(compact(path, timedelta(0)))
+    assert name in str(error.value)
+    assert not re.search(r"\n|\.rs:|LanceError", str(error.value))
+    assert all(file.read_bytes() == contents[file] for file in files if file != damaged)
 
 
 def test_a_collection_that_is_written_is_not_compacted(path):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from limner.data.collection import FEATURES, ITEMS, Collection
-from limner.errors import CollectionError, system_reason
+from limner.errors import CollectionError
 from limner.files import LOCK_FILE, locked
-from limner.storage.lance_tables import WRITE_ERRORS, open_table
-from limner.storage.places import is_remote, place, store_errors, unreachable
+from limner.storage.lance_tables import damage_as, open_table
+from limner.storage.places import is_remote, place
 
 INDEXED_ROWS = 10_000
 """Number of rows from which on a table gets an index of its ids."""
@@ -64,7 +64,13 @@ def compact(path: Path | str, older_than: timedelta) -> Iterator[CompactedTable]
 
 
 def _compact(name: str, path: Path, older_than: timedelta) -> CompactedTable:
-    try:
+    def error(reason: str) -> CollectionError:
+        return CollectionError(
+            f"{path}: cannot be compacted ({reason}); restore a damaged file from a copy, or import the collection "
+            "again; check the permissions and the free disk space"
+        )
+
+    with damage_as(error, path):
         table = open_table(path)
         before, size = len(table.get_fragments()), _size(path)
         indexed = any(index.field_names == ["id"] for index in table.describe_indices())
@@ -75,13 +81,6 @@ def _compact(name: str, path: Path, older_than: timedelta) -> CompactedTable:
             table.create_scalar_index("id", "BTREE")
         # Files of writers that were killed have no version; in an object store another process may be writing them.
         removed = table.cleanup_old_versions(older_than, delete_unverified=not is_remote(path))
-    except store_errors(path, WRITE_ERRORS) as error:
-        if (lost := unreachable(path, error)) is not None:
-            raise lost from None
-        raise CollectionError(
-            f"{path}: cannot be compacted ({system_reason(error)}); check the permissions and the free disk space, "
-            "then repeat the command"
-        ) from None
     return CompactedTable(name, before, len(table.get_fragments()), size, _size(path), removed.old_versions)
 
 

@@ -23,6 +23,10 @@ OPTIONS = {
         "--memory": ("0", "-1", "1e20", "x"),
         "--beam-size": ("0", "1e20"),
     },
+    "correlate judgements.txt --scores scores.tsv": {
+        "--samples": ("0", "-1", "99", "1e20", "x"),
+        "--seed": ("-1", "9" * 23, "x"),
+    },
     "features c": {
         "--backbone": (
             "pixels:0",

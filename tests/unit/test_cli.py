@@ -112,6 +112,7 @@ def test_every_option_has_a_help_text_and_the_reference_names_it(name):
             "--model",
             {
                 "classify",
+                "correlate",
                 "describe",
                 "diagnose",
                 "evaluate",
@@ -129,12 +130,24 @@ def test_every_option_has_a_help_text_and_the_reference_names_it(name):
         ),
         (
             "--collection",
-            {"crossvalidate", "diagnose", "evaluate", "gradients", "reproduce", "search", "train", "translate"},
+            {
+                "correlate",
+                "crossvalidate",
+                "diagnose",
+                "evaluate",
+                "gradients",
+                "reproduce",
+                "score",
+                "search",
+                "train",
+                "translate",
+            },
         ),
         (
             "--device",
             {
                 "classify",
+                "correlate",
                 "describe",
                 "diagnose",
                 "evaluate",

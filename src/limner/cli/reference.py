@@ -38,6 +38,7 @@ This page is generated from the help texts: `limner COMMAND --help` shows the sa
 """
 SEE_ALSO = {
     "compare": "[Evaluating](evaluate.md)",
+    "correlate": "[Evaluating](evaluate.md#human-judgements)",
     "demo": "[Installing](install.md)",
     "describe": "[Captioning](describe.md)",
     "diagnose": "[Is the image used?](diagnose.md)",

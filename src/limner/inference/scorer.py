@@ -7,18 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from limner.data.collection import Collection
 from limner.data.dataset import Examples
-from limner.data.examples import Sentence
+from limner.data.examples import Item, Sentence
 from limner.decoding.scoring import score_examples
 from limner.errors import SettingsError, counted
 from limner.features.encoders.base import Backbone
 from limner.inference.base import load_models, require_captioning
 from limner.inference.captioner import require_images
+from limner.inference.collection_features import open_features
 from limner.inference.new_images import BackboneFeatures, new_item
 from limner.inference.sentences import warn_of_unknown_words
 from limner.media.image import ImageInput
 from limner.metrics import perplexity
 from limner.progress import Progress
+from limner.retrieval.log_ratio import log_ratio_signature, marginal_items
+from limner.retrieval.marginal import log_marginal
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
 
@@ -36,6 +40,15 @@ class SentenceScore(NamedTuple):
     """Perplexity of the sentence, Mao et al. (2015), eq. 5."""
     unknown: int = 0
     """Number of tokens that are not in the vocabulary and count as <unk>."""
+
+
+class LogRatios(NamedTuple):
+    """Scores of sentences without references."""
+
+    values: list[float]
+    """log P(w|I) - log P(w) of each sentence, in natural logarithms."""
+    signature: str
+    """Digest of the model and images of the marginal P(w)."""
 
 
 class Scorer:
@@ -96,6 +109,39 @@ class Scorer:
                 scores.log_probs.tolist(), scores.tokens.tolist(), examples.targets, strict=True
             )
         ]
+
+    def log_ratios(
+        self,
+        scores: Sequence[SentenceScore],
+        sentences: Sequence[str],
+        collection: Collection,
+        *,
+        on_progress: Progress | None = None,
+    ) -> LogRatios:
+        """Compute log P(w|I) - log P(w), with P(w) over the training images of a collection.
+
+        Args:
+            scores: result of `score`.
+            sentences: the scored sentences.
+            collection: training images and their features.
+            on_progress: called with the number of pairs done and their total.
+
+        Raises:
+            CollectionError: the training split of the collection has no image with features.
+            SettingsError: the model uses no image features.
+        """
+        features = open_features(self.model, collection)
+        if features is None:
+            raise SettingsError(
+                "expected a model with stored image features, found one without; leave out --collection"
+            )
+        others = marginal_items(self.model, collection, features)
+        lang = self.model.recipe.data.lang
+        item = Item("scored", "", sentences=tuple(Sentence(lang, text) for text in sentences))
+        targets = Examples([item], self.model.target, None).targets
+        marginal = log_marginal(self.model.model, targets, others, features, on_progress=on_progress)
+        values = [one.log_prob - log_prob for one, log_prob in zip(scores, marginal.tolist(), strict=True)]
+        return LogRatios(values, log_ratio_signature(self.model, collection, len(others)))
 
 
 def require_words(model: TrainedModel, sentences: Sequence[str]) -> None:

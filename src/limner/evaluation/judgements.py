@@ -1,0 +1,132 @@
+"""Human judgements of captions in the two files of Flickr8k (Hodosh et al., 2013), and scores of the judged pairs.
+
+    ExpertAnnotations.txt         image, caption, three ratings from 1 (does not describe the image) to 4 (describes it)
+    CrowdFlowerAnnotations.txt    image, caption, share of yes, number of yes, number of no
+
+Fields are separated by tabs. A caption is named by the image it was written for and its number: `name.jpg#0`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from limner.errors import SettingsError
+from limner.files import decode_utf8, read_bytes
+
+Pair = tuple[str, str]
+"""Names of an image and of a caption."""
+LARGEST_DEVIATION = 1e-3
+"""Largest difference between the share of yes and its numbers."""
+
+
+class Judgements(NamedTuple):
+    """Ratings of pairs of an image and a caption."""
+
+    kind: Literal["expert", "crowd"]
+    ratings: Mapping[Pair, tuple[float, ...]]
+    """Three ratings of experts, or the share of yes, of each pair."""
+
+    def without(self, pairs: Sequence[Pair]) -> Judgements:
+        """Return the judgements without some pairs."""
+        left_out = set(pairs)
+        return Judgements(self.kind, {pair: own for pair, own in self.ratings.items() if pair not in left_out})
+
+    def own_captions(self) -> list[Pair]:
+        """Return the pairs of an image and a caption that was written for it."""
+        return [(image, caption) for image, caption in self.ratings if caption.rpartition("#")[0] == image]
+
+
+def read_judgements(path: Path) -> Judgements:
+    """Read a file in the form of Flickr8k-Expert or Flickr8k-CF; the third column tells which.
+
+    Raises:
+        SettingsError: the file cannot be read, is empty or malformed, or has a pair twice; names the line.
+    """
+    ratings: dict[Pair, tuple[float, ...]] = {}
+    kinds: set[Literal["expert", "crowd"]] = set()
+    for number, fields in _rows(path):
+        kind, own = _ratings(fields, f"{path}, line {number}")
+        kinds.add(kind)
+        if len(kinds) > 1:
+            raise SettingsError(
+                f"{path}, line {number}: ratings of experts and shares of yes in one file; expected one"
+            )
+        ratings[_pair(fields, ratings, f"{path}, line {number}")] = own
+    if not ratings:
+        raise SettingsError(f"{path}: expected judgements, found an empty file")
+    return Judgements(kinds.pop(), ratings)
+
+
+def read_scores(path: Path, judgements: Judgements) -> dict[Pair, float]:
+    """Read scores of judged pairs from lines `image<TAB>caption<TAB>score`.
+
+    Raises:
+        SettingsError: the file is malformed, or a judged pair has no score.
+    """
+    scores: dict[Pair, float] = {}
+    for number, fields in _rows(path):
+        where = f"{path}, line {number}"
+        if len(fields) != 3:
+            raise SettingsError(f"{where}: expected 'image<TAB>caption<TAB>score', found {len(fields)} columns")
+        scores[_pair(fields, scores, where)] = _number(fields[2], where)
+    missing = [pair for pair in judgements.ratings if pair not in scores]
+    if missing:
+        raise SettingsError(
+            f"{path}: expected a score of every judged pair, found none of '{missing[0][0]}' and '{missing[0][1]}' "
+            f"({len(missing):,} in all); add a line 'image<TAB>caption<TAB>score' for each"
+        )
+    return scores
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    try:
+        data = read_bytes(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}); expected a file of judgements") from None
+    text = decode_utf8(data, SettingsError, lambda line: f"{path}, line {line}")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _pair(fields: Sequence[str], known: Container[Pair], where: str) -> Pair:
+    pair = fields[0].strip(), fields[1].strip()
+    if "#" not in pair[1]:
+        raise SettingsError(f"{where}: expected a caption named 'image#number', found '{pair[1]}'")
+    if pair in known:
+        raise SettingsError(f"{where}: '{pair[0]}' and '{pair[1]}' occur twice; remove one of the lines")
+    return pair
+
+
+def _ratings(fields: Sequence[str], where: str) -> tuple[Literal["expert", "crowd"], tuple[float, ...]]:
+    if len(fields) != 5:
+        raise SettingsError(
+            f"{where}: expected image, caption and three ratings, or image, caption, share of yes and the numbers of "
+            f"yes and no, separated by tabs; found {len(fields)} columns"
+        )
+    first, second, third = (_number(field, where) for field in fields[2:])
+    if all(value in (1, 2, 3, 4) for value in (first, second, third)):
+        return "expert", (first, second, third)
+    if _is_share(first, second, third):
+        return "crowd", (first,)
+    raise SettingsError(
+        f"{where}: expected three ratings from 1 to 4, or a share of yes with the numbers of yes and no that give it; "
+        f"found {', '.join(fields[2:])}"
+    )
+
+
+def _is_share(share: float, yes: float, no: float) -> bool:
+    total = yes + no
+    return total > 0 and min(yes, no) >= 0 and abs(share - yes / total) < LARGEST_DEVIATION
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise SettingsError(f"{where}: expected a number, found '{text}'")
+    return value

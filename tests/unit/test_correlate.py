@@ -1,0 +1,202 @@
+"""Correlation of scores with human judgements, and the score without references."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+import limner.cli.correlate
+import limner.cli.score  # noqa: F401  (adds the command)
+from limner import cli
+from limner.errors import CollectionError, SettingsError
+from limner.evaluation.correlate import correlate_with_judgements, score_judged_pairs
+from limner.evaluation.judgements import Judgements, read_judgements, read_scores
+from limner.inference.collection_features import open_features
+from limner.metrics.correlation import correlate
+from limner.retrieval.marginal import log_marginal, sample_items
+from limner.runs.trained_model import load_trained_model
+
+EXPERT = """\
+a.jpg\ta.jpg#0\t4\t4\t4
+a.jpg\tb.jpg#1\t1\t1\t2
+b.jpg\ta.jpg#0\t1\t2\t1
+b.jpg\tc.jpg#3\t3\t2\t3
+c.jpg\tb.jpg#1\t2\t2\t2
+"""
+CROWD = """\
+a.jpg\ta.jpg#0\t1.0\t3\t0
+a.jpg\tb.jpg#1\t0.3333333333333333\t1\t2
+b.jpg\tc.jpg#3\t0\t0\t3
+"""
+
+
+def silent(part, done, total):
+    pass
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a file: written(text)."""
+
+    def write(text, name="judgements.txt"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def test_the_files_of_flickr8k_are_read(written):
+    expert, crowd = read_judgements(written(EXPERT)), read_judgements(written(CROWD))
+    assert (expert.kind, crowd.kind) == ("expert", "crowd")
+    assert expert.ratings["b.jpg", "c.jpg#3"] == (3, 2, 3) and len(expert.ratings) == 5
+    assert crowd.ratings["a.jpg", "b.jpg#1"] == (pytest.approx(1 / 3),)
+    assert expert.own_captions() == [("a.jpg", "a.jpg#0")]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty file"),
+        ("a.jpg\ta.jpg#0\t4\t4\n", "line 1.*found 4 columns"),
+        (EXPERT + "a.jpg\ta.jpg#0\t4\t4\t4\n", "line 6.*occur twice"),
+        (EXPERT + "c.jpg\tc.jpg\t4\t4\t4\n", "line 6: expected a caption named 'image#number', found 'c.jpg'"),
+        (EXPERT + "c.jpg\tc.jpg#0\t5\t4\t4\n", "line 6.*ratings from 1 to 4.*found 5, 4, 4"),
+        (EXPERT + "c.jpg\tc.jpg#0\tnan\t4\t4\n", "line 6: expected a number, found 'nan'"),
+        (EXPERT + "c.jpg\tc.jpg#0\t1.0\t3\t0\n", "line 6: ratings of experts and shares of yes"),
+        ("c.jpg\tc.jpg#0\t0.9\t3\t1\n", "share of yes with the numbers.*found 0.9, 3, 1"),
+        ("c.jpg\tc.jpg#0\t0\t0\t0\n", "found 0, 0, 0"),
+    ],
+)
+def test_malformed_judgements_are_named_by_their_line(text, says, written):
+    with pytest.raises(SettingsError, match=says):
+        read_judgements(written(text))
+
+
+def test_every_rating_counts_and_own_captions_of_experts_do_not(written):
+    judged = read_judgements(written(EXPERT))
+    scores = {pair: number / 2 for number, pair in enumerate(judged.ratings)}
+    result = correlate_with_judgements(judged, scores, samples=100, on_progress=silent)
+    ratings = [1, 1, 2, 1, 2, 1, 3, 2, 3, 2, 2, 2]
+    values = np.repeat([0.5, 1, 1.5, 2], 3)
+    assert (result.pairs, result.images, result.own_captions) == (4, 3, 1)
+    for one, variant in zip(result.correlations, "bc", strict=True):
+        assert one.name == f"kendall_tau_{variant}"
+        assert one.value == pytest.approx(kendalltau(ratings, values, variant=variant).statistic)
+    assert result.signature == "judgements:expert|pairs:4|ratings:12|images:3|bootstrap:100:images|seed:1"
+    crowd = read_judgements(written(CROWD))
+    scores = {pair: rating[0] for pair, rating in crowd.ratings.items()}
+    result = correlate_with_judgements(crowd, scores, samples=100, on_progress=silent)
+    assert (result.pairs, result.own_captions, result.correlations[0].value) == (3, 0, pytest.approx(1))
+
+
+def test_intervals_are_over_images():
+    """Copies of the judgements of an image are no evidence: the interval is as wide."""
+    random = np.random.default_rng(1)
+    truth = random.normal(size=30)
+    scores = truth + random.normal(size=30)
+    widths = []
+    for copies in (1, 20):
+        images = [str(image) for image in range(30) for _ in range(copies)]
+        found = correlate(np.repeat(truth, copies), np.repeat(scores, copies), images, samples=200)
+        assert all(one.interval[0] < one.value < one.interval[1] for one in found)
+        widths.append(found[1].interval[1] - found[1].interval[0])
+    assert widths[1] == pytest.approx(widths[0], rel=0.25)
+
+
+def test_equal_scores_have_no_correlation():
+    with pytest.raises(SettingsError, match="expected scores that differ"):
+        correlate(np.array([1.0, 2.0]), np.array([3.0, 3.0]), ["a", "b"])
+
+
+def test_scores_of_a_file_cover_all_pairs(written):
+    judged = read_judgements(written(CROWD))
+    rows = [f"{image}\t{caption}\t{number}\n" for number, (image, caption) in enumerate(judged.ratings)]
+    assert read_scores(written("".join(rows), "s"), judged)["b.jpg", "c.jpg#3"] == 2
+    with pytest.raises(SettingsError, match=r"none of 'b.jpg' and 'c.jpg#3' \(1 in all\)"):
+        read_scores(written("".join(rows[:2]), "s"), judged)
+    with pytest.raises(SettingsError, match=r"line 1.*found 5 columns"):
+        read_scores(written(CROWD, "s"), judged)
+
+
+def judged_colours(tiny):
+    """Judgements of the test images by their colours: 4 for a caption of the same colour."""
+    items = list(tiny.items("test"))
+    text = {item.id: next(s.text for s in item.sentences if s.lang == "en") for item in items}
+    ratings = {
+        (image.image, f"{other.image}#0"): ((4.0,) * 3 if text[image.id] == text[other.id] else (1.0, 2.0, 1.0))
+        for image in items
+        for other in items
+    }
+    return Judgements("expert", ratings)
+
+
+def test_a_captioner_scores_captions_as_people_do(tiny, trained_on_colours):
+    """Of the colours that a model has learned, and of the definition of the score."""
+    model, judged = load_trained_model(trained_on_colours), judged_colours(tiny)
+    scored = score_judged_pairs(model, tiny, judged, marginal=10, on_progress=silent)
+    assert not scored.missing and len(scored.scores) == 64
+    result = correlate_with_judgements(judged, scored.scores, samples=100, on_progress=silent)
+    assert all(one.value > 0.3 for one in result.correlations)
+    assert "|marginal:10:train|" in scored.signature and scored.signature.startswith("score:log-ratio|model:")
+    first = tiny.items("test")[0]
+    sentence = next(one.text for one in first.sentences if one.lang == "en")
+    features, targets = open_features(model, tiny), [model.tokenizer.encode(sentence)]
+    marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features, 10, 1), features)
+    expected = log_marginal(model.model, targets, [first], features) - marginal
+    assert scored.scores[first.image, f"{first.image}#0"] == pytest.approx(float(expected[0]), abs=1e-4)
+
+
+def test_a_sentence_is_scored_with_its_log_ratio(tiny, trained, capsys, monkeypatch):
+    image = tiny.image_path(tiny.items("test")[0])
+    sentences = ("a red wall", "a blue wall")
+    arguments = ("score", image, *sentences, "--model", trained)
+    _, out, _ = call(capsys, monkeypatch, *arguments, "--collection", tiny.path, "--json")
+    rows = json.loads(out)
+    model = load_trained_model(trained)
+    features, targets = open_features(model, tiny), [model.tokenizer.encode(text) for text in sentences]
+    marginal = log_marginal(model.model, targets, sample_items(tiny, "train", features, 1000, 1), features)
+    expected = [row["log_prob"] - float(log_prob) for row, log_prob in zip(rows, marginal, strict=True)]
+    assert [row["log_ratio"] for row in rows] == pytest.approx(expected, abs=1e-3)
+    assert "|marginal:32:train|seed:1|" in rows[0]["signature"]
+    _, out, _ = call(capsys, monkeypatch, *arguments)
+    assert "log-ratio" not in out and "a red wall" in out
+
+
+def test_pairs_outside_of_the_collection_are_counted(tiny, trained_on_colours, written):
+    model, judged = load_trained_model(trained_on_colours), judged_colours(tiny)
+    more = Judgements("expert", {**judged.ratings, ("x.jpg", "test0.png#0"): (1.0, 1.0, 1.0)})
+    assert score_judged_pairs(model, tiny, more, marginal=5, on_progress=silent).missing == [("x.jpg", "test0.png#0")]
+    with pytest.raises(CollectionError, match="has no judged pair"):
+        score_judged_pairs(model, tiny, read_judgements(written(EXPERT)), on_progress=silent)
+
+
+def call(capsys, monkeypatch, *arguments):
+    """Call a command in this process: its exit status, output and messages."""
+    monkeypatch.setattr(sys, "argv", ["limner", *map(str, arguments)])
+    monkeypatch.setattr(cli.err, "_file", sys.stderr)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    printed = capsys.readouterr()
+    return int(stop.value.code or 0), printed.out, " ".join(printed.err.split())
+
+
+def test_the_command_prints_correlations_and_signatures(tiny, trained_on_colours, written, capsys, monkeypatch):
+    rows = judged_colours(tiny).ratings.items()
+    file = written("".join("\t".join((*pair, *(f"{one:g}" for one in own))) + "\n" for pair, own in rows))
+    model = ("--model", trained_on_colours, "--collection", tiny.path)
+    status, out, _ = call(capsys, monkeypatch, "correlate", file, *model, "--marginal", 8, "--samples", 100)
+    assert status == 0 and "kendall_tau_b = 0." in out and "kendall_tau_c = 0." in out and "95 % interval [" in out
+    assert "56 pairs of 8 images" in out and "left out: 8 pairs" in out and "|marginal:8:train|" in out
+    scores = written("".join("\t".join((*pair, f"{sum(own):g}")) + "\n" for pair, own in rows), "scores.tsv")
+    _, out, _ = call(capsys, monkeypatch, "correlate", file, "--scores", scores, "--samples", 100, "--json")
+    result = json.loads(out)
+    assert [one["name"] for one in result["correlations"]] == ["kendall_tau_b", "kendall_tau_c"]
+    assert result["correlations"][0]["value"] > 0.6 and result["pairs"] == 56
+    for arguments, says in (
+        ((), "expected --scores FILE, or --model RUN and --collection DIR"),
+        (("--scores", scores, *model), "--model"),
+    ):
+        status, _, message = call(capsys, monkeypatch, "correlate", file, *arguments)
+        assert status != 0 and says in message

@@ -1,6 +1,7 @@
 """Parts of the work on a cluster that need none: the journal, fragments and their commit, addresses."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from limner import cli
+from limner.distributed import cluster
 from limner.distributed.cluster import connected, require_folder
 from limner.distributed.journal import Journal
 from limner.errors import MissingExtraError, ResourceError, SettingsError
@@ -22,6 +24,27 @@ SPEC = FeatureSpec(name="t", kind="pooled", shape=(4,), backbone="none", preproc
 def test_a_collection_in_an_object_store_is_refused(collection):
     with pytest.raises(SettingsError, match=r"s3://bucket/c: --ray needs a collection in a folder .*leave out --ray"):
         require_folder(collection)
+
+
+def test_an_actor_without_memory_is_one_line_of_error_and_goes_on(monkeypatch):
+    monkeypatch.setattr("limner.process.keep_freed_memory", lambda: None)
+    done = []
+
+    class Job:
+        def open(self):
+            def compute(unit):
+                if unit == 1:
+                    raise MemoryError
+                done.append(unit)
+
+            return compute
+
+    actor = cluster._Actor(Job())
+    outcomes = [actor({"unit": [unit]}) for unit in range(3)]
+    assert done == [0, 2]
+    error = cluster._error(outcomes[1]["kind"][0], outcomes[1]["error"][0])
+    assert isinstance(error, ResourceError)
+    assert re.fullmatch(r"--ray: the memory of .* is not enough .*finished units are kept: .*again", str(error))
 
 
 def fragment(path, *ids):

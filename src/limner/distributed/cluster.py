@@ -179,6 +179,12 @@ class _Actor:
             self._compute(unit)
         except LimnerError as error:
             return {"unit": [unit], "kind": [type(error).__name__], "error": [str(error)]}
+        except MemoryError:
+            reason = (
+                f"--ray: the memory of {socket.gethostname()} is not enough for an actor; finished units are kept: "
+            )
+            remedy = "start fewer (ray start --num-cpus), or lower --batch-size, then run the same command again"
+            return {"unit": [unit], "kind": [ResourceError.__name__], "error": [reason + remedy]}
         return {"unit": [unit], "kind": [""], "error": [""]}
 
 

@@ -67,8 +67,8 @@ class ImageSearch(NamedTuple):
     scored: int
     """Number of images whose score was computed."""
     exact: bool
-    """Whether these are the best of the searched images: proven by the index, or all of them were scored. Images without
-    features are not searched; for equal scores see `limner.retrieval.index.protocol.Found.exact`."""
+    """Whether these are the best of the searched images: proven by the index, or all of them were scored. Images
+    without features are not searched; for equal scores see `limner.retrieval.index.protocol.Found.exact`."""
     gap: float | None
     """Upper bound of the difference by which another image may be better than the last result, in natural logarithms;
     None if no bound is known."""

@@ -13,6 +13,7 @@ from limner.data.collection import ITEMS, Collection, write_items
 from limner.errors import SearchIndexError, SettingsError
 from limner.features.compaction import compact
 from limner.features.store import FeatureTable, TableWriter
+from limner.files import locked
 from limner.models import ModelInputs, build_model
 from limner.models.ngram import NGramSettings
 from limner.retrieval.index import protocol, stored
@@ -219,6 +220,16 @@ def test_files_are_verified_by_a_sample_or_as_a_whole(tmp_path, monkeypatch):
     contents[500] ^= 1
     file.write_bytes(contents)
     assert not blocks.holds(file, every=True)
+
+
+def test_two_builds_at_once_are_refused_and_the_index_is_kept(retriever, own_tiny):
+    place_ = retriever.build_index(own_tiny).path
+    with (
+        locked(place_.parent, SearchIndexError, place_.parent / ".all.lock"),
+        pytest.raises(SearchIndexError, match="another process is writing to it; wait until it ends"),
+    ):
+        retriever.build_index(own_tiny, rebuild=True)
+    assert retriever.search_images(QUERY, own_tiny).kind == "tangents"
 
 
 def test_an_interrupted_build_keeps_the_index(retriever, own_tiny):

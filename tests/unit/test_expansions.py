@@ -12,6 +12,8 @@ from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
+from limner.retrieval.index import estimated
+from limner.retrieval.index.estimated import ExpansionIndex
 from limner.retrieval.index.expansions import ImageCodes
 from limner.retrieval.index.protocol import SearchOptions
 from limner.training.loop import train
@@ -110,3 +112,20 @@ def test_a_search_of_fewer_images_than_candidates_is_exact(retriever, own_tiny):
     np.testing.assert_allclose(
         [one.score for one in found.results], [one.score for one in everything.results], atol=1e-4
     )
+
+
+def test_estimates_in_groups_find_the_best_images_of_an_attention_model(monkeypatch):
+    """Probabilities that are far from linear: the expansion at the mean of all images misses most of the best."""
+    torch.manual_seed(3)
+    model = build(ATTENTION, {"grid": (3, 4)})
+    image = images(600, (3, 4), "grid")._replace(grid=6 * torch.randn(600, 3, 4, dtype=torch.float64))
+    coder = ImageCodes(model, image)
+    codes = coder.encode(image).numpy()
+    with torch.no_grad():
+        best = np.argsort(-coder.log_probs(TOKENS, torch.from_numpy(codes).double()).numpy())[:10]
+    centroid = torch.from_numpy(codes.mean(0, keepdims=True)).double()
+    index = ExpansionIndex(coder, codes.astype(np.float64), centroid, np.array([0, 600]))
+    in_groups = np.isin(best, index.candidates(TOKENS, 30)).mean()
+    monkeypatch.setattr(estimated, "NARROWED", ())
+    at_the_mean = np.isin(best, index.candidates(TOKENS, 30)).mean()
+    assert in_groups >= 0.7 > 0.4 >= at_the_mean, (in_groups, at_the_mean)

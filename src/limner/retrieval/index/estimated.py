@@ -2,8 +2,9 @@
 
 The index holds the codes of the images, what the decoder reads of them (`limner.retrieval.index.expansions`), in cells.
 A search expands log P(sentence | code) at the centroid of every cell, which estimates the score of every image of the
-cell. The images with the highest estimates are grouped by their codes, and expansions at the means of these smaller
-groups estimate their scores again, until the candidates are left, whose exact scores are computed. Nothing is proven.
+cell. For attention models the images with the highest estimates are grouped by their codes, and expansions at the means
+of these smaller groups estimate their scores again, until the candidates are left. Those of other models are good
+enough at once. The exact scores of the candidates are computed. Nothing is proven.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class ExpansionIndex:
         if count >= len(self):
             return np.arange(len(self))
         rows, estimates = np.arange(len(self)), self._estimates(tokens)
-        for share in NARROWED:
+        for share in NARROWED if self._coder.averages else ():
             rows = rows[_highest(estimates, share * count)]
             estimates = self._estimates_in_groups(tokens, self.codes[rows])
         return rows[_highest(estimates, count)]

@@ -22,8 +22,10 @@ from limner.data.collection import Collection
 from limner.features.store import FeatureTable
 from limner.folders.record import IndexRecord
 from limner.folders.tables import ImageTable, read_files
+from limner.retrieval.index.record import CollectionIndexRecord
 
 pytestmark = [pytest.mark.kill, pytest.mark.timeout(3000)]
+TABLE = "features/pixels16.lance"
 RARE = pytest.param(50, marks=pytest.mark.slow)
 
 
@@ -76,6 +78,22 @@ def index_of_folder(work: Path) -> object:
     )
 
 
+def index_of_collection(work: Path) -> object:
+    """Return what a new index holds: its files are equal except for the record, which names the folders."""
+    place = work / "c/indexes/captioner/all"
+    CollectionIndexRecord.load(place).require_files(place, every=True)
+    return {name: digest for name, digest in runner.contents(place).items() if name != "index.json"}
+
+
+def compacted(work: Path) -> object:
+    """Return the contents of a compacted collection, the number of its fragments, and that of its data files."""
+    collection = Collection.open(work / "fragments")
+    table = FeatureTable.open(collection, "pixels16")
+    values = table.take(table.ids()).tobytes()
+    files = [len(list((work / "fragments" / name / "data").iterdir())) for name in ("items.lance", TABLE)]
+    return [repr(item) for item in collection.items()], table.ids(), values, len(table.data_files()), files
+
+
 class Job(NamedTuple):
     """A command that is killed."""
 
@@ -100,6 +118,8 @@ JOBS = {
         "translate --model translator --collection english --split train --write", items("english")
     ),
     "index": Job("index c/images --model captioner --index place", index_of_folder),
+    "index of a collection": Job("index c --model captioner", index_of_collection),
+    "compact": Job("compact fragments --older-than 0", compacted),
     "kmeans": Job(
         "kmeans c --out f.safetensors --size 16 --patch 4 --filters 4 --patches 500 --grid 2",
         lambda work: (work / "f.safetensors").read_bytes(),
@@ -114,7 +134,12 @@ def start(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(template, folder)
     rows = (f"{n},train,photos/{n % 3}.jpg,en,There is a green bat in the meadow {n} ." for n in range(6))
     (folder / "english.csv").write_text("\n".join(["id,split,image,lang,text", *rows]) + "\n")
-    for command in ("import csv english.csv english", "features english --backbone pixels:16"):
+    parts = []
+    for part in range(3):
+        lines = (f"{part}{n},train,photos/{n % 3}.jpg,en,bat {part} {n}" for n in range(4))
+        (folder / f"part{part}.csv").write_text("\n".join(["id,split,image,lang,text", *lines]) + "\n")
+        parts += [f"import csv part{part}.csv fragments", "features fragments --backbone pixels:16"]
+    for command in ("import csv english.csv english", "features english --backbone pixels:16", *parts):
         outcome = runner.run(command.split(), folder)
         assert outcome.status == 0, outcome.stderr
     return folder

@@ -1,9 +1,11 @@
 """Work on a Ray cluster of several nodes gives what one process gives, and survives the loss of a node."""
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from ray_cluster import DAMAGED, LocalCluster, photographs
 from limner import cli
 from limner.data.collection import Collection
 from limner.data.dataset import Examples
+from limner.distributed.cluster import connected, run_units
 from limner.distributed.features import ExtractionOptions, extract_distributed
 from limner.distributed.generation import generator_on
-from limner.errors import MediaError
+from limner.errors import MediaError, ResourceError
 from limner.features.backbone_choice import BackboneChoice
 from limner.features.extract import extract
 from limner.features.store import FeatureTable
@@ -81,6 +84,30 @@ def survive_kill(cluster, collection, whole, after):
     assert not list(collection.path.glob(".features-*"))
 
 
+def test_a_unit_that_ends_every_actor_ends_the_command(cluster, tmp_path, monkeypatch):
+    """Such as one that needs more memory than there is; Ray alone would start it again without end."""
+
+    class Fatal(NamedTuple):
+        attempts: Path
+        device: str = "cpu"
+
+        def open(self):
+            def compute(unit):
+                if unit == 1:
+                    with self.attempts.open("a") as file:
+                        file.write("x")
+                    os._exit(1)
+
+            return compute
+
+    monkeypatch.setattr("limner.distributed.cluster.RETRIES", 2)
+    finished = []
+    with connected(cluster.address) as found, pytest.raises(ResourceError, match=r"an actor ended .*finished units"):
+        finished.extend(run_units(found, Fatal(tmp_path / "attempts"), 3))
+    assert 1 not in finished
+    assert len((tmp_path / "attempts").read_text()) <= 3
+
+
 def test_a_damaged_image_is_named_as_without_ray(cluster, collection, monkeypatch):
     monkeypatch.chdir(collection.path.parent)
     relative = Collection.open(Path("collection"))
@@ -98,6 +125,7 @@ def test_a_damaged_image_is_named_as_without_ray(cluster, collection, monkeypatc
 DRIVER = """
 import os, sys
 from limner.data.collection import Collection
+from limner.distributed.cluster import connected, run_units
 from limner.distributed.features import ExtractionOptions, extract_distributed
 from limner.errors import MediaError
 from limner.features.backbone_choice import BackboneChoice

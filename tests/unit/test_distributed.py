@@ -4,18 +4,22 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from limner import cli
 from limner.distributed import cluster
-from limner.distributed.cluster import connected, require_folder
-from limner.distributed.journal import Journal
-from limner.errors import MissingExtraError, ResourceError, SettingsError
+from limner.distributed.captions import CaptionJob, describe_distributed
+from limner.distributed.cluster import _Actor, _error, connected, require_folder
+from limner.distributed.journal import Journal, locked_journal
+from limner.errors import MediaError, MissingExtraError, ResourceError, SettingsError
 from limner.features.fragments import FragmentWriter, commit_fragments, data_files, remove_uncommitted
 from limner.features.spec import FeatureSpec
 from limner.features.store import FeatureTable
+from limner.inference.captioner import Captioner
 
 SPEC = FeatureSpec(name="t", kind="pooled", shape=(4,), backbone="none", preprocessing={}, weights_sha256="")
 
@@ -138,3 +142,67 @@ def test_a_cluster_is_refused_where_it_has_no_effect(monkeypatch, capsys, tmp_pa
         cli.main()
     assert ended.value.code == 1
     assert "--ray" in capsys.readouterr().err
+
+
+class Failing(NamedTuple):
+    """A job whose units raise an error."""
+
+    error: Exception
+    device: str = "cpu"
+
+    def open(self):
+        def compute(unit):
+            raise self.error
+
+        return compute
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MediaError("a.jpg: damaged"), "a.jpg: damaged"),
+        (OSError(28, "No space left on device", "/data/c"), "/data/c: No space left on device"),
+    ],
+)
+def test_an_error_of_a_unit_is_raised_as_it_was(error, message):
+    outcome = _Actor(Failing(error))({"unit": [3]})
+    assert outcome["unit"] == [3]
+    raised = _error(outcome["kind"][0], outcome["error"][0])
+    assert isinstance(raised, type(error))
+    assert message in str(raised)
+
+
+def test_an_error_of_the_program_names_its_place():
+    outcome = _Actor(Failing(KeyError("pooled")))({"unit": [3]})
+    raised = _error(outcome["kind"][0], outcome["error"][0])
+    assert type(raised) is RuntimeError
+    assert "unit 3" in str(raised) and Path(__file__).name in str(raised) and "KeyError: 'pooled'" in str(raised)
+
+
+def test_captions_of_a_file_that_has_changed_are_computed_again(monkeypatch, tmp_path):
+    read = []
+
+    def describe_each(files, **options):
+        read.extend(file.name for file in files)
+        return [(file, MediaError(file.read_text())) for file in files]
+
+    monkeypatch.setattr(Captioner, "load", lambda *runs, **options: SimpleNamespace(describe_each=describe_each))
+    for name in "ab":
+        (tmp_path / name).write_text("damaged")
+    journal = Journal.begin(tmp_path / "units", {})
+    job = CaptionJob((), None, ("a", "b"), tmp_path, {"batch_size": 1}, None, journal, "cpu")
+    compute = job.open()
+    compute(0), compute(1)
+    (tmp_path / "b").write_text("mended")
+    compute(0), compute(1)
+    assert read == ["a", "b", "b"]
+    assert [result["results"] for result in journal.results()] == [["damaged"], ["mended"]]
+
+
+def test_two_computations_do_not_share_a_journal(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    folder = tmp_path / ".captions.units"
+    captions = describe_distributed([tmp_path], [tmp_path / "a.jpg"], "local", folder, options={"batch_size": 1})
+    with locked_journal(folder), pytest.raises(ResourceError, match=r"units: another process is writing to it"):
+        list(captions)
+    assert not folder.exists()

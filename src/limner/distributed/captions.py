@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limner.distributed.cluster import connected, run_units
-from limner.distributed.journal import Journal
+from limner.distributed.journal import Journal, locked_journal
 from limner.errors import MediaError
 from limner.inference.captioner import Captioner
 from limner.inference.confidence import WordConfidence
@@ -41,13 +41,14 @@ class CaptionJob(NamedTuple):
         size = self.options["batch_size"]
 
         def compute(unit: int) -> None:
-            if self.journal.read(unit) is not None:
-                return
             files = [self.working_folder / file for file in self.files[unit * size : (unit + 1) * size]]
+            stamps = [_stamp(file) for file in files]
+            if (finished := self.journal.read(unit)) is not None and finished["stamps"] == stamps:
+                return
             prefixes = [self.prefix] * len(files) if self.prefix else None
             described = captioner.describe_each(files, prefixes=prefixes, **self.options)
             results = [_to_fields(result, os.path.join(self.working_folder, "")) for _, result in described]
-            self.journal.write(unit, {"results": results})
+            self.journal.write(unit, {"results": results, "stamps": stamps})
 
         return compute
 
@@ -65,7 +66,8 @@ def describe_distributed(
 ) -> Iterator[tuple[Path, list[Caption] | MediaError]]:
     """Generate captions on a Ray cluster, in the order of the files.
 
-    Finished units stay in the journal until all are done, so that an interrupted command computes only the others.
+    Finished units stay in the journal until all are done, so that an interrupted command computes only the others, and
+    those with a file that has changed since.
 
     Args:
         runs: run directories of the captioner, which all machines see under the same paths.
@@ -84,14 +86,23 @@ def describe_distributed(
     inputs = hashlib.sha256(to_json([names, str(Path.cwd()), dict(options), prefix, backbone, device]).encode())
     weights = [sha256(run / "model.safetensors") for run in folders]
     size = options["batch_size"]
-    with connected(address) as cluster:
+    with locked_journal(journal_folder.absolute()), connected(address) as cluster:
         journal = Journal.begin(journal_folder.absolute(), {"models": weights, "inputs": inputs.hexdigest()})
         job = CaptionJob(folders, backbone, names, Path.cwd(), dict(options), prefix, journal, device)
         for unit in run_units(cluster, job, -(-len(files) // size)):
             batch = files[unit * size : (unit + 1) * size]
             for file, fields in zip(batch, journal.require(unit)["results"], strict=True):
                 yield file, _from_fields(fields)
-    journal.remove()
+        journal.remove()
+
+
+def _stamp(file: Path) -> list[int] | None:
+    """Return the size and the time of the last change of a file; None for one that is missing."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
 
 
 def _to_fields(result: list[Caption] | MediaError, working_folder: str) -> list[Any] | str:

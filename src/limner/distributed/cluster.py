@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import socket
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,10 @@ from limner.storage.places import is_remote, place
 
 LOCAL = "local"
 """Address that starts Ray on this machine, for the time of one command."""
+
+RETRIES = 20
+"""Number of times that a unit is computed again when its actor or its machine ends; Ray alone would do so without end.
+A unit that needs more memory than there is ends all of them, and the loss of machines a few."""
 
 _ANSWER_SECONDS = 10
 _ENVIRONMENT = {
@@ -127,8 +132,10 @@ def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
         The numbers of the units, in order, each when its result is stored.
 
     Raises:
-        LimnerError: that of the first unit, in order, that failed.
-        ResourceError: the actors end again and again, such as for lack of memory.
+        LimnerError: that of the first unit, in order, that failed; likewise the two below.
+        OSError: a file cannot be read or written.
+        RuntimeError: a unit failed in another way; with the traceback of the actor.
+        ResourceError: the actors of a unit end again and again, such as for lack of memory.
     """
     import ray
     import ray.data
@@ -145,6 +152,7 @@ def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
         fn_constructor_args=(job,),
         batch_size=1,
         compute=ActorPoolStrategy(min_size=1, max_size=size),
+        max_task_retries=RETRIES,
         **({"num_cpus": 1} if job.device == "cpu" else {"num_gpus": 1}),
     )
     try:
@@ -153,10 +161,9 @@ def run_units(cluster: Cluster, job: UnitJob, count: int) -> Iterator[int]:
                 raise _error(outcome["kind"], outcome["error"])
             yield int(outcome["unit"])
     except ray.exceptions.RayError as error:
-        reason = str(error).strip().splitlines()
         raise ResourceError(
-            f"--ray: an actor ended ({reason[-1] if reason else type(error).__name__}); finished units are kept: check "
-            "the memory of the machines (ray status), then run the same command again"
+            f"--ray: an actor ended ({type(error).__name__}; a unit is tried {RETRIES + 1} times); finished units are "
+            "kept: check the memory of the machines (ray status), then run the same command again"
         ) from error
 
 
@@ -171,28 +178,38 @@ class _Actor:
         self._compute: Callable[[int], None] | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Compute one unit; an error of Limner is an outcome, as another attempt would give it again."""
+        """Compute one unit; an error is an outcome, as another attempt would give it again."""
         unit = int(batch["unit"][0])
         try:
             if self._compute is None:
                 self._compute = self._job.open()
             self._compute(unit)
         except LimnerError as error:
-            return {"unit": [unit], "kind": [type(error).__name__], "error": [str(error)]}
+            return _outcome(unit, type(error).__name__, str(error))
         except MemoryError:
             reason = (
                 f"--ray: the memory of {socket.gethostname()} is not enough for an actor; finished units are kept: "
             )
             remedy = "start fewer (ray start --num-cpus), or lower --batch-size, then run the same command again"
-            return {"unit": [unit], "kind": [ResourceError.__name__], "error": [reason + remedy]}
-        return {"unit": [unit], "kind": [""], "error": [""]}
+            return _outcome(unit, ResourceError.__name__, reason + remedy)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            return _outcome(unit, OSError.__name__, where + system_reason(error))
+        except Exception:  # an error of the program, which Ray would report without its place
+            return _outcome(unit, RuntimeError.__name__, f"unit {unit} failed\n{traceback.format_exc()}")
+        return _outcome(unit)
 
 
-def _error(kind: str, message: str) -> LimnerError:
+def _outcome(unit: int, kind: str = "", message: str = "") -> dict[str, list[Any]]:
+    return {"unit": [unit], "kind": [kind], "error": [message]}
+
+
+def _error(kind: str, message: str) -> Exception:
     """Return the error of a unit as it was raised."""
-    known = {
+    known: dict[str, type[Exception]] = {
         cls.__name__: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, LimnerError)
     }
+    known |= {cls.__name__: cls for cls in (OSError, RuntimeError)}
     known.pop(MissingExtraError.__name__)  # made of other arguments
     return known.get(kind, LimnerError)(message)
 

@@ -14,7 +14,7 @@ from limner.data.dataset import FeatureSource, GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.decoding.settings import DecodingSettings
 from limner.distributed.cluster import Cluster, connected, require_folder, run_units
-from limner.distributed.journal import Journal
+from limner.distributed.journal import Journal, locked_journal
 from limner.inference.collection_features import open_features
 from limner.inference.generate import GENERATION_BATCH_SIZE, Generate, batches_of, generate
 from limner.progress import Progress
@@ -81,18 +81,21 @@ class ClusterGenerator:
         """Decode inputs; arguments and results are those of `generate`, with the same batches."""
         batches = tuple(map(tuple, batches_of(models[0], inputs, batch_size)))
         bare = tuple(one._replace(item=replace(one.item, sentences=()), references=()) for one in inputs)
-        journal = Journal.begin(self._journal, self._plan(bare, settings, batch_size))
-        job = GenerationJob(self._runs, self._collection, bare, batches, settings, batch_size, journal, self._device)
         hypotheses: list[list[Hypothesis]] = [[] for _ in inputs]
         done = 0
-        for unit in run_units(self._cluster, job, len(batches)):
-            found = journal.require(unit)["hypotheses"]
-            for row, n_best in zip(batches[unit], found, strict=True):
-                hypotheses[row] = [_hypothesis(one) for one in n_best]
-            done += len(found)
-            if on_progress is not None:
-                on_progress(done, len(inputs))
-        journal.remove()
+        with locked_journal(self._journal):
+            journal = Journal.begin(self._journal, self._plan(bare, settings, batch_size))
+            job = GenerationJob(
+                self._runs, self._collection, bare, batches, settings, batch_size, journal, self._device
+            )
+            for unit in run_units(self._cluster, job, len(batches)):
+                found = journal.require(unit)["hypotheses"]
+                for row, n_best in zip(batches[unit], found, strict=True):
+                    hypotheses[row] = [_hypothesis(one) for one in n_best]
+                done += len(found)
+                if on_progress is not None:
+                    on_progress(done, len(inputs))
+            journal.remove()
         return hypotheses
 
     def _plan(self, inputs: Sequence[GenerationInput], settings: DecodingSettings, batch_size: int) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from limner.errors import ResourceError
-from limner.files import write_text
+from limner.files import locked, write_text
 from limner.files.structured import StructureError, read_json_file
 from limner.storage.json_text import to_json
 
@@ -95,6 +96,17 @@ class Journal(NamedTuple):
 
     def _file(self, unit: int) -> Path:
         return self.folder / f"{unit}.json"
+
+
+@contextmanager
+def locked_journal(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder of a journal: a second computation in it would remove the results of the first.
+
+    Raises:
+        ResourceError: another process computes there.
+    """
+    with locked(folder, ResourceError, folder.with_name(f"{folder.name}.lock")):
+        yield
 
 
 def _read(file: Path) -> dict[str, Any] | None:

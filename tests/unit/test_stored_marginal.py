@@ -51,7 +51,7 @@ def test_a_stored_marginal_gives_the_same_results_without_being_computed_again(r
     progress = []
     first = search(run, photo, tiny, on_progress=lambda done, total: progress.append((done, total)))
     assert len(computed) == 2
-    assert progress[-1][0] == progress[-1][1] == 8 * computed[-1]  # every distinct sentence with every image
+    assert progress[-1][0] == progress[-1][1] == 32 * computed[-1]  # every distinct sentence with every training image
     again = search(run, photo, tiny, on_progress=lambda done, total: pytest.fail("computed again"))
     assert uncached == first == again
     assert len(computed) == 2
@@ -80,7 +80,7 @@ def change_sentences(run, collection):
 def change_images(run, collection):
     items = Collection.open(collection.path).items()
     shutil.rmtree(collection.path / "items.lance")
-    write_items(collection.path, [replace(item, image="train0.png") if item.id == "test1" else item for item in items])
+    write_items(collection.path, [replace(item, image="train0.png") if item.id == "train1" else item for item in items])
 
 
 def change_features(run, collection):

@@ -31,6 +31,8 @@ class SentenceScores(NamedTuple):
     tokens: Tensor  # (N,): number of counted tokens; 0 for sentences left out
     skip_words: int = 0
     count_eos: bool = True
+    vocabulary: int = 0  # number of entries; 0 for labels
+    unknown: float = 0.0  # share of <unk> in the tokens of all sentences, end-of-sentence tokens excluded
 
     @property
     def perplexity(self) -> Score:
@@ -39,6 +41,9 @@ class SentenceScores(NamedTuple):
         if self.skip_words:
             short = int((self.tokens == 0).sum())
             counted = f"from word:{self.skip_words + 1}|left out:{short} of under {self.skip_words + 3} words"
+        if self.vocabulary:
+            words = f"vocabulary:{self.vocabulary}|unk:{100 * self.unknown:.2f}%"
+            counted = f"{counted}|{words}" if counted else words
         return perplexity(
             float(self.log_probs.double().sum()), int(self.tokens.sum()), counted, count_eos=self.count_eos
         )
@@ -90,7 +95,11 @@ def score_examples(
         log_probs[rows], tokens[rows] = values, counts
     model.train(training)
     require_numbers(log_probs, "log-probabilities")
-    return SentenceScores(log_probs, tokens, skip_words, count_eos)
+    if not count_eos:
+        return SentenceScores(log_probs, tokens, skip_words, count_eos)
+    unknown = sum(target.count(SPECIAL_TOKENS.unk) for target in examples.targets)
+    share = unknown / max(1, sum(map(len, examples.targets)))
+    return SentenceScores(log_probs, tokens, skip_words, count_eos, len(examples.target.tokenizer), share)
 
 
 def counted_tokens(batch: Batch, skip_words: int, *, count_eos: bool = True) -> Tensor:

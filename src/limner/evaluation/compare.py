@@ -281,6 +281,12 @@ def _require_same_tokens(systems: Systems, metrics: Sequence[str]) -> None:
                 )
 
 
+def _words_signature(evaluation: Evaluation) -> str:
+    """Return how an evaluation split its text into words, as its scores record it; empty for one of older versions."""
+    parts = (part for score in evaluation.scores for part in score.signature.split("|"))
+    return next((f"|{part}" for part in parts if part.startswith("words:")), "")
+
+
 def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress: PartProgress) -> StatisticsBySystem:
     """Compute the metric statistics of all runs.
 
@@ -296,8 +302,10 @@ def _statistics(systems: Systems, lang: str, metrics: Sequence[str], on_progress
         items = evaluation.items
         tokens = [item.tokens for item in items], [item.reference_tokens for item in items]
         texts = [item.hypothesis for item in items], [item.references for item in items]
+        words = _words_signature(evaluation)
         for one in sentence_statistics(*tokens, metrics, texts=None if tokens_only else texts, lang=lang):
-            statistics[system].setdefault(one.metric.name, []).append(one)
+            own = one._replace(signature=one.signature + words) if tokens_only or one.metric.reads == "tokens" else one
+            statistics[system].setdefault(one.metric.name, []).append(own)
         metrics = list(statistics[system])  # metrics that cannot be computed are logged once
         if not metrics:
             raise SettingsError("none of these metrics can be computed on this machine; see the log")

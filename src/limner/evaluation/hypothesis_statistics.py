@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from limner.data.dataset import GenerationInput
 from limner.decoding.ranking import Hypothesis
 from limner.metrics import MetricStatistics, sentence_statistics
+from limner.text.labels import LABEL_LANGUAGES
 from limner.text.tokenizer import Tokenizer
 
 Texts = tuple[list[str], list[tuple[str, ...]]]
@@ -36,4 +37,13 @@ def hypothesis_statistics(
     if texts is None and not tokenizer.settings.lowercase and tokenizer.settings.punctuation:
         running_text = [tokenizer.decode(hypothesis.tokens, detokenise=True) for hypothesis in best]
         texts = (running_text, [one.references for one in inputs])
-    return sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)
+    statistics = sentence_statistics(tokens, references, metrics, texts=texts, lang=tokenizer.settings.lang)
+    if tokenizer.settings.lang in LABEL_LANGUAGES:
+        return statistics
+    # Metrics of tokens, and those of running text that read tokens, depend on how the text was split into words.
+    return [
+        one._replace(signature=f"{one.signature}|{tokenizer.settings.signature}")
+        if one.metric.reads == "tokens" or texts is None
+        else one
+        for one in statistics
+    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -30,7 +29,7 @@ from limner.retrieval.index.embeddings import embeddings_of, require_retriever
 from limner.retrieval.index.protocol import SearchOptions
 from limner.retrieval.index.record import index_path
 from limner.retrieval.index.stored import IndexSource, build_index
-from limner.retrieval.marginal import MARGINAL_IMAGES, log_marginal
+from limner.retrieval.marginal import MARGINAL_IMAGES, MARGINAL_SEED, log_marginal, sample_items
 from limner.retrieval.stored_marginal import marginal_origin, marginal_path, stored_log_marginal
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
@@ -302,7 +301,8 @@ class Retriever:
 
         Alpha 1 is eq. 7 of Mao et al. (2015), other values are those of VisualGPTScore (Lin et al., 2024), and 0 ranks
         by the probability alone. The order of images for one sentence does not depend on it. P(w) is the mean over at
-        most `MARGINAL_IMAGES` images of the collection, computed by the first query and kept in the run directory.
+        most `MARGINAL_IMAGES` sampled training images, or images of the searched split where the collection has no
+        training split; it is computed by the first query and kept in the run directory.
 
         Args:
             image: query; a path, encoded bytes, a PIL image or an array (H, W, 3).
@@ -324,7 +324,7 @@ class Retriever:
         items = _with_features(collection, split, features)
         lang = self.model.recipe.data.lang
         examples = Examples(items, self.model.target, features)
-        others = list(islice((item for item in items if item.media_path is not None), MARGINAL_IMAGES))
+        others = self._marginal_images(collection, split, features)
         if not len(examples) or not others:
             raise CollectionError(
                 f"{collection.path}: no sentence in '{lang}' to search, or no image with features for the marginal"
@@ -344,6 +344,11 @@ class Retriever:
             text, owner = examples.text(row), items[examples.owners[row]]
             best.setdefault(text, RetrievalResult(owner.id, _path(owner, collection), text, float(scores[row])))
         return list(best.values())
+
+    def _marginal_images(self, collection: Collection, split: str | None, features: FeatureStore) -> list[Item]:
+        """Sample the images of P(w): training images, or images of the searched split where there are none."""
+        others = sample_items(collection, self.model.recipe.data.train, features, MARGINAL_IMAGES, MARGINAL_SEED)
+        return others or sample_items(collection, split, features, MARGINAL_IMAGES, MARGINAL_SEED)
 
     def _log_marginal(
         self,

@@ -2,7 +2,7 @@
 
 chrF is the F-beta score of the precision and the recall of character n-grams, each averaged over the orders 1 to 6;
 recall has beta times the weight of precision. Spaces are not counted as characters, so the scores of tokens and of
-running text differ only if detokenisation changes more than spaces.
+running text differ only if detokenisation changes more than spaces; `chrf3_spaces` counts them (`space:yes`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ORDERS = 6
 
 
 @cache
-def _chrf(beta: int) -> Sacrebleu:
+def _chrf(beta: int, spaces: bool = False) -> Sacrebleu:
     from sacrebleu.metrics.chrf import CHRF
 
-    return CHRF(char_order=ORDERS, beta=beta)
+    return CHRF(char_order=ORDERS, beta=beta, whitespace=spaces)
 
 
-_CHRF2, _CHRF3 = partial(_chrf, 2), partial(_chrf, 3)
+_CHRF2, _CHRF3, _CHRF3_SPACES = partial(_chrf, 2), partial(_chrf, 3), partial(_chrf, 3, True)
 
 
 def precision_and_recall(totals: Statistics) -> tuple[float, float]:
@@ -58,8 +58,8 @@ def _recall(totals: Statistics) -> float:
     return precision_and_recall(totals)[1]
 
 
-def _settings(beta: int, tokens: str) -> str:
-    return sacrebleu_settings(f"case:mixed|eff:yes|nc:{ORDERS}|nw:0|beta:{beta}|space:no{tokens}")
+def _settings(beta: int, tokens: str, spaces: str = "no") -> str:
+    return sacrebleu_settings(f"case:mixed|eff:yes|nc:{ORDERS}|nw:0|beta:{beta}|space:{spaces}{tokens}")
 
 
 # One object for all metrics that read tokens, so that their statistics are computed once.
@@ -78,5 +78,11 @@ CHRF3_METRICS = (
     Metric("chrf3", _statistics, _value, _given),
     Metric("chrf3_precision", _statistics, _precision, _given),
     Metric("chrf3_recall", _statistics, _recall, _given),
+    Metric(
+        "chrf3_spaces",
+        partial(sacrebleu_statistics, _CHRF3_SPACES),
+        partial(sacrebleu_value, _CHRF3_SPACES),
+        partial(_settings, 3, "|tok:given", "yes"),
+    ),
     Metric("chrf3_text", partial(sacrebleu_statistics, _CHRF3), _value, partial(_settings, 3, ""), reads="text"),
 )

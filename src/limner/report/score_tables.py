@@ -17,6 +17,7 @@ LABELS = {
     "chrf3": "chrF3",
     "chrf3_precision": "chrF3 precision",
     "chrf3_recall": "chrF3 recall",
+    "chrf3_spaces": "chrF3 with spaces",
     "chrf3_text": "chrF3 (detokenised)",
     "ter": "TER",
     "ter_text": "TER (detokenised)",

@@ -21,6 +21,8 @@ from limner.runs.trained_model import TrainedModel
 
 MARGINAL_IMAGES = 1000
 """Default number of images that the marginal is estimated from."""
+MARGINAL_SEED = 1
+"""Seed of the sample of these images."""
 
 
 @torch.inference_mode()
@@ -149,9 +151,11 @@ def normalised_log_probs(
     return NormalisedScores(torch.from_numpy(matrix), marginal.log_probs(), of_mean)
 
 
-def sample_items(collection: Collection, split: str, features: FeatureStore, count: int, seed: int) -> list[Item]:
-    """Draw at most `count` items with features from a split; none if there is no such split."""
-    if split not in collection.splits():
+def sample_items(
+    collection: Collection, split: str | None, features: FeatureStore, count: int, seed: int
+) -> list[Item]:
+    """Draw at most `count` items with features from a split, or from all; none if there is no such split."""
+    if split is not None and split not in collection.splits():
         return []
     items = collection.items(split).select(lambda item: item.media_path is not None and features.covers(item))
     order = np.random.default_rng(seed).permutation(len(items))[:count]

@@ -84,6 +84,12 @@ class TextSettings(Settings):
             raise ValueError(f"max_size must be above {len(SPECIAL_TOKEN_STRINGS)}, the number of special tokens")
         return self
 
+    @property
+    def signature(self) -> str:
+        """Settings of the words that change the value of a metric of tokens: tokenisation, case and punctuation."""
+        case = "lowercase" if self.lowercase else "cased"
+        return f"words:{self.tokenise},{case},{'punctuation' if self.punctuation else 'no-punctuation'}"
+
     def resolve(self, sentences: Iterable[str]) -> Self:
         """Replace tokenise 'auto' by the rules for the language and the script of sentences."""
         if self.tokenise != "auto":

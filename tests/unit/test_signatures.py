@@ -1,0 +1,51 @@
+"""Signatures name what changes the value of a score."""
+
+import pytest
+
+from limner.data.dataset import Examples
+from limner.decoding.scoring import score_examples
+from limner.inference.collection_features import open_features
+from limner.metrics import METRICS
+from limner.retrieval import marginal
+from limner.runs.trained_model import load_trained_model
+from limner.text.tokenizer import TextSettings, split_words
+
+
+@pytest.mark.parametrize(
+    ("settings", "signature"),
+    [
+        ({}, "words:moses,lowercase,punctuation"),
+        ({"lowercase": False}, "words:moses,cased,punctuation"),
+        ({"punctuation": False, "tokenise": "unicode"}, "words:unicode,lowercase,no-punctuation"),
+    ],
+)
+def test_text_settings_that_give_other_scores_have_other_signatures(settings, signature):
+    chosen = TextSettings.parse({"tokenise": "moses", **settings})
+    assert chosen.signature == signature
+    plain = TextSettings.parse({"tokenise": "moses"})
+    text = "A dog's ball, red."
+    assert (split_words(text, chosen) == split_words(text, plain)) == (chosen.signature == plain.signature)
+
+
+def test_perplexity_names_its_vocabulary_and_unknown_words(tiny, trained_on_colours):
+    model = load_trained_model(trained_on_colours)
+    examples = Examples.of_split(tiny, "test", model.target, open_features(model, tiny))
+    signature = score_examples(model.model, examples).perplexity.signature
+    unknown = sum(target.count(model.tokenizer.encode("testword")[0]) for target in examples.targets)
+    share = 100 * unknown / sum(map(len, examples.targets))
+    assert unknown and f"|vocabulary:{len(model.tokenizer)}|unk:{share:.2f}%" in signature
+
+
+def test_chrf3_with_spaces_differs_where_words_are_divided_otherwise():
+    hypotheses, references = ["the foot ball is round"], [["the football is round"]]
+    without, counted = (METRICS[name].score(hypotheses, references) for name in ("chrf3", "chrf3_spaces"))
+    assert without.value == pytest.approx(100) and counted.value < 95
+    assert "|space:no|" in without.signature and "|space:yes|" in counted.signature
+
+
+def test_the_marginal_is_over_sampled_images(tiny, trained_on_colours):
+    features = open_features(load_trained_model(trained_on_colours), tiny)
+    sampled = [item.id for item in marginal.sample_items(tiny, "train", features, 10, 1)]
+    assert sampled != [item.id for item in tiny.items("train")][:10] and len(set(sampled)) == 10
+    assert {id_[:5] for id_ in sampled} == {"train"}
+    assert len(marginal.sample_items(tiny, None, features, 100, 1)) == len(tiny.items())

@@ -54,7 +54,7 @@ def meteor_statistics(lang: str, hypotheses: Sequence[str], references: Referenc
     pairs = [(_clean(one), _clean(other)) for one, own in zip(hypotheses, references, strict=True) for other in own]
     numbers, corpus = number_corpus(lang, (sentence for pair in pairs for sentence in pair))
     indices = np.array([[numbers[sentence] for sentence in pair] for pair in pairs], np.int32).reshape(-1, 2)
-    rows: Statistics = search.pair_statistics(*indices.T.copy(), corpus, search.BEAM, search.VARIANT)
+    rows: Statistics = search.pair_statistics(*indices.T.copy(), corpus, search.BEAM)
     # A segment that is matched completely in one chunk has no fragmentation.
     rows[(rows[:, :2] == rows[:, 21:]).all(axis=1) & (rows[:, 20] == 1), 20] = 0
     return rows[_best(meteor_values(lang, rows), [len(own) for own in references])]

@@ -12,9 +12,10 @@ from limner.models.log_bilinear import LBLSettings
 from limner.models.mrnn import MRNNSettings
 from limner.models.show_and_tell import ShowAndTellSettings
 from limner.models.show_attend_tell import ShowAttendTellSettings
-from limner.retrieval.index import estimated
+from limner.retrieval.index import estimated, expansions
 from limner.retrieval.index.estimated import ExpansionIndex
 from limner.retrieval.index.expansions import ImageCodes
+from limner.retrieval.index.projection import leading_directions
 from limner.retrieval.index.protocol import SearchOptions
 from limner.training.loop import train
 
@@ -70,6 +71,42 @@ def test_an_expansion_has_the_value_and_the_slopes_of_the_log_probability(name):
             moved[:, column] = step
             slope = (codes.log_probs(TOKENS, points + moved) - codes.log_probs(TOKENS, points - moved)) / (2 * step)
             torch.testing.assert_close(expansion.gradients[:, column], slope, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*SMOOTH, "attention"])
+def test_all_positions_at_once_give_what_steps_give(name, monkeypatch):
+    model = build(SMOOTH.get(name, ATTENTION), POOLED if name in SMOOTH else {"grid": (3, 4)})
+    image = images(5, (4,)) if name in SMOOTH else images(5, (3, 4), "grid")
+    codes = ImageCodes(model, image)
+    points = codes.encode(image).double()
+    expected = codes._step_by_step(TOKENS, points)
+    monkeypatch.setattr(expansions, "LOGITS", 2 * VOCAB * (len(TOKENS) + 1))  # two images at a time
+    torch.testing.assert_close(codes.log_probs(TOKENS, points), expected)
+
+
+def test_leading_directions_are_those_of_the_largest_variance():
+    random = np.random.default_rng(3)
+    turn, _ = np.linalg.qr(random.standard_normal((6, 6)))
+    vectors = ((random.standard_normal((400, 6)) * [9, 5, 1, 0.1, 0.1, 0.1]) @ turn).astype(np.float32)
+    basis = leading_directions(vectors, 2)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(2), atol=1e-5)
+    np.testing.assert_allclose(basis @ basis.T, turn[:2].T @ turn[:2], atol=0.05)
+
+
+def test_the_best_images_are_among_the_candidates(tmp_path, monkeypatch):
+    """By estimates in 3 of 7 coordinates, and expansions of the images with the highest of them."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(estimated, "ESTIMATED_AGAIN", 100)
+    monkeypatch.setattr(estimated, "LEADING_COORDINATES", 3)
+    model, image = build(SMOOTH["mrnn"], POOLED).float(), images(400, (4,))
+    coder = ImageCodes(model, image._replace(pooled=image.pooled.float()))
+    codes = coder.encode(image._replace(pooled=image.pooled.float()))
+    order = estimated.write_cells(tmp_path, codes.numpy())
+    index = ExpansionIndex.read(tmp_path, coder, torch.device("cpu"))
+    np.testing.assert_array_equal(index.codes, codes.numpy()[order])
+    scores = index.code_scores(TOKENS, np.arange(400))
+    torch.testing.assert_close(torch.from_numpy(scores), coder.log_probs(TOKENS, codes[order]).detach().double())
+    assert np.isin(np.argsort(-scores)[:10], index.candidates(TOKENS, 40)).mean() >= 0.9
 
 
 def test_attention_reads_the_average_of_the_locations():

@@ -191,6 +191,11 @@ class LBL(nn.Module):
         predicted = dropout(predicted, self.settings.dropout, self.training)
         return Output(self._logits(predicted, None if memory.gates is None else memory.gates.unsqueeze(1)))
 
+    def position_logits(self, memory: LBLMemory, tokens: Tensor) -> Tensor:
+        """Compute the logits (N, T, V) of one sentence given N images; see `AllPositions`."""
+        predicted = self._language(tokens.unsqueeze(0)) + memory.bias.unsqueeze(1)  # eqs. 1, 3 and 7
+        return self._logits(predicted, None if memory.gates is None else memory.gates.unsqueeze(1))
+
     def _language(self, tokens: Tensor) -> Tensor:
         """Compute sum_i C_i r_{w_i} (eq. 1) at every position: input tokens (B, T) to (B, T, d)."""
         length = self.settings.context

@@ -225,6 +225,14 @@ class MRNN(nn.Module):
         multimodal = dropout(multimodal, self.settings.dropout, self.training)
         return Output(self.softmax(multimodal))
 
+    def position_logits(self, memory: MRNNMemory, tokens: Tensor) -> Tensor:
+        """Compute the logits (N, T, V) of one sentence given N images; see `AllPositions`."""
+        rows = 1 if memory.word is None else len(memory.word)
+        language = self._language(tokens.expand(rows, -1), memory.word)
+        multimodal: Tensor = scaled_tanh(language + memory.multimodal.unsqueeze(1))  # m(t), eqs. 3 and 4
+        logits: Tensor = self.softmax(multimodal)
+        return logits
+
     def _language(self, tokens: Tensor, image: Tensor | None) -> Tensor:
         """Compute V_w w(t) + V_r r(t) of eq. 3 at every position.
 

@@ -289,6 +289,23 @@ class PairScorer(Protocol):
         ...
 
 
+@runtime_checkable
+class AllPositions(Protocol):
+    """A model that computes the logits of all positions of a sentence from a memory, faster than step by step."""
+
+    def position_logits(self, memory: Any, tokens: Tensor) -> Tensor:  # noqa: ANN401  (the type of its `encode`)
+        """Compute the logits of every position of one sentence given each of N images.
+
+        Args:
+            memory: what `encode` computes of the images.
+            tokens: input tokens with <s>, (T,).
+
+        Returns:
+            Logits (N, T, V), without dropout.
+        """
+        ...
+
+
 class AffineTerms(NamedTuple):
     """Logits of the tokens of one sentence as functions of the image term z: `weight` · (prefix_t + z) + bias."""
 

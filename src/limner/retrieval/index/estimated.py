@@ -1,16 +1,24 @@
 """Candidates by estimated scores for any captioning model, and their exact scores: the kind `expansions`.
 
-The index holds the codes of the images, what the decoder reads of them (`limner.retrieval.index.expansions`), in cells.
-A search expands log P(sentence | code) at the centroid of every cell, which estimates the score of every image of the
-cell. For attention models the images with the highest estimates are grouped by their codes, and expansions at the means
-of these smaller groups estimate their scores again, until the candidates are left. Those of other models are good
-enough at once. The exact scores of the candidates are computed. Nothing is proven.
+The index holds the codes of the images, what the decoder reads of them (`limner.retrieval.index.expansions`), in cells,
+and the leading coordinates of each code relative to its centroid. A search expands log P(sentence | code) at the
+centroid of every cell, which estimates the score of every image of the cell. Then, for models without attention,
+
+1. these estimates are computed in the leading coordinates only;
+2. the mean of the two lowest of all expansions estimates the highest again: where the log-probability is concave,
+   every expansion is an upper bound, and the lowest is the tightest;
+3. the scores of the highest of these are computed exactly from the codes.
+
+For attention models the images with the highest estimates are grouped by their codes, and expansions at the means of
+these smaller groups estimate their scores again, until the candidates are left, which are scored by their features.
+Nothing is proven.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +28,7 @@ from limner.models.protocols import CountBasedModel, JointSpaceModel, Model, dev
 from limner.progress import Progress
 from limner.retrieval.index.cells import Vectors, blocks, fit_centroids, nearest_centroids
 from limner.retrieval.index.expansions import ImageCodes
+from limner.retrieval.index.projection import leading_directions
 from limner.retrieval.index.protocol import (
     CANDIDATES,
     Found,
@@ -35,7 +44,16 @@ from limner.storage.tensors import read_tensors, save_tensors
 CODES = "codes.npy"
 """File of the codes, in the order of the cells."""
 CELLS = "cells.safetensors"
-"""File of the centroids, the first row of each cell, and the order of the images."""
+"""File of the centroids, the first row of each cell, and the directions of the leading coordinates."""
+LEADING = "leading.npy"
+"""File of the leading coordinates, in the order of the cells."""
+LEADING_COORDINATES = 64
+SAMPLE = 4096
+"""Number of codes that the directions of the leading coordinates are computed of."""
+ESTIMATED_AGAIN = 2000
+"""Number of images, or ten for each candidate if that is more, whose score is estimated by all expansions."""
+CODE_CANDIDATES = 100
+"""Default number of images that are scored where the codes are all that the decoder reads."""
 IMAGES_PER_CELL = 64
 MOST_CELLS = 16
 NARROWED = (8, 2)
@@ -57,16 +75,28 @@ def build(folder: Path, model: TrainedModel, images: IndexedImages, on_progress:
     """Compute the codes, their cells, and write both; return the image of each row."""
     unordered = folder / "unordered.npy"
     codes = _compute_codes(unordered, model.model, images, on_progress)
+    order = write_cells(folder, codes)
+    unordered.unlink()
+    return order
+
+
+def write_cells(folder: Path, codes: Vectors) -> NDArray[np.int64]:
+    """Write the codes in cells with their leading coordinates; return the image of each row."""
     centroids = fit_centroids(codes, max(1, min(MOST_CELLS, len(codes) // IMAGES_PER_CELL)))
     cells = nearest_centroids(codes, centroids)
     order = np.argsort(cells, kind="stable")
+    sample = np.sort(np.random.default_rng(1).choice(len(codes), min(SAMPLE, len(codes)), replace=False))
+    count = min(LEADING_COORDINATES, codes.shape[1])
+    directions = leading_directions(codes[sample] - centroids[cells[sample]], count)
     ordered = np.lib.format.open_memmap(folder / CODES, "w+", np.float32, codes.shape)
+    leading = np.lib.format.open_memmap(folder / LEADING, "w+", np.float32, (len(codes), count))
     for rows in blocks(len(order)):
         ordered[rows] = codes[order[rows]]
+        leading[rows] = (ordered[rows] - centroids[cells[order[rows]]]) @ directions
     ordered.flush()
-    unordered.unlink()
+    leading.flush()
     first = np.concatenate([[0], np.bincount(cells, minlength=len(centroids)).cumsum()])
-    arrays = {"centroids": centroids, "first": first}
+    arrays = {"centroids": centroids, "first": first, "directions": directions}
     save_tensors(folder / CELLS, {name: torch.from_numpy(values) for name, values in arrays.items()})
     return order
 
@@ -86,40 +116,80 @@ def _compute_codes(path: Path, network: Model, images: IndexedImages, on_progres
     return codes
 
 
+class Leading(NamedTuple):
+    """Leading coordinates of codes relative to their centroids."""
+
+    coordinates: Vectors  # (N, K)
+    directions: Vectors  # (D, K)
+
+
 class ExpansionIndex:
     """Open index of image codes in cells."""
 
-    def __init__(self, coder: ImageCodes, codes: Vectors, centroids: torch.Tensor, first: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        coder: ImageCodes,
+        codes: Vectors,
+        centroids: torch.Tensor,
+        first: NDArray[np.int64],
+        leading: Leading | None = None,
+    ) -> None:
         self.codes = codes
         """Codes of the images, (N, D)."""
-        self._coder, self._centroids, self._first = coder, centroids, first
+        self._coder, self._centroids, self._first, self._leading = coder, centroids, first, leading
 
     @classmethod
     def open(cls, folder: Path, model: TrainedModel) -> ExpansionIndex:
         """Open the files of an index."""
-        network = model.model
+        return cls.read(folder, ImageCodes.of(model), device_of(model.model))
+
+    @classmethod
+    def read(cls, folder: Path, coder: ImageCodes, device: torch.device) -> ExpansionIndex:
+        """Open the files of an index of known codes."""
         cells = read_tensors(folder / CELLS).tensors
-        codes = np.load(folder / CODES, mmap_mode="r", allow_pickle=False)
-        centroids = cells["centroids"].to(device_of(network))
-        return cls(ImageCodes.of(model), np.asarray(codes), centroids, cells["first"].numpy())
+        codes, coordinates = (
+            np.asarray(np.load(folder / name, mmap_mode="r", allow_pickle=False)) for name in (CODES, LEADING)
+        )
+        leading = Leading(coordinates, cells["directions"].numpy())
+        return cls(coder, codes, cells["centroids"].to(device), cells["first"].numpy(), leading)
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def search(self, query: Query, count: int, options: SearchOptions) -> Found:
-        """Score the images with the highest estimates, 200 by default; see `ImageIndex`."""
-        limit = max(count, options.max_scored or CANDIDATES)
-        return ranked_candidates(self.candidates(query.tokens, limit), count, len(self), query.exact_scores)
+        """Score the images with the highest estimates, 100 by default, 200 of an attention model; see `ImageIndex`."""
+        default = CANDIDATES if self._coder.averages else CODE_CANDIDATES
+        rows = self.candidates(query.tokens, max(count, options.max_scored or default))
+        if self._coder.averages:
+            return ranked_candidates(rows, count, len(self), query.exact_scores)
+        return ranked_candidates(rows, count, len(self), lambda some: self.code_scores(query.tokens, some))
+
+    @torch.inference_mode()
+    def code_scores(self, tokens: Sequence[int], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Compute log P(sentence | code) of some rows."""
+        codes = torch.from_numpy(self.codes[rows]).to(self._centroids.device)
+        return self._coder.log_probs(tokens, codes).cpu().double().numpy()
 
     def candidates(self, tokens: Sequence[int], count: int) -> NDArray[np.int64]:
         """Return the rows of the highest estimates, in ascending order."""
         if count >= len(self):
             return np.arange(len(self))
+        if not self._coder.averages:
+            return self._of_lowest_expansions(tokens, count)
         rows, estimates = np.arange(len(self)), self._estimates(tokens)
-        for share in NARROWED if self._coder.averages else ():
+        for share in NARROWED:
             rows = rows[_highest(estimates, share * count)]
             estimates = self._estimates_in_groups(tokens, self.codes[rows])
         return rows[_highest(estimates, count)]
+
+    def _of_lowest_expansions(self, tokens: Sequence[int], count: int) -> NDArray[np.int64]:
+        """Return the rows with the highest mean of their two lowest expansions; see the module."""
+        slopes, constants = self._expand(tokens, self._centroids)
+        leading = self._leading_estimates(slopes, constants)
+        rows = _highest(leading, max(ESTIMATED_AGAIN, 10 * count))
+        estimates = self.codes[rows] @ slopes.T + constants
+        lowest = np.partition(estimates, 1, axis=1)[:, :2] if len(slopes) > 1 else estimates
+        return rows[_highest(lowest.mean(1), count)]
 
     def _estimates(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Estimate the score of each image by the expansion of its cell, (N,)."""
@@ -145,12 +215,22 @@ class ExpansionIndex:
         constants = expansion.values - (expansion.gradients * points).sum(1)
         return expansion.gradients.cpu().numpy(), constants.cpu().numpy()
 
+    def _leading_estimates(self, slopes: Vectors, constants: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Estimate the score of each image by the expansion of its cell in the leading coordinates, (N,)."""
+        assert self._leading is not None, "indexes of models without attention have leading coordinates"
+        values = constants + (slopes * self._centroids.cpu().numpy()).sum(1)
+        estimates = np.empty(len(self), np.float32)
+        for cell, slope in enumerate(slopes @ self._leading.directions):
+            rows = slice(self._first[cell], self._first[cell + 1])
+            estimates[rows] = self._leading.coordinates[rows] @ slope + values[cell]
+        return estimates
 
-def _highest(estimates: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Return the indices of the highest estimates, in ascending order."""
-    if count >= len(estimates):
-        return np.arange(len(estimates))
-    return np.sort(np.argpartition(-estimates, count)[:count])
+
+def _highest(values: Vectors, count: int) -> NDArray[np.int64]:
+    """Return the indices of the `count` highest values, or of all, in ascending order."""
+    if count >= len(values):
+        return np.arange(len(values))
+    return np.sort(np.argpartition(-values, count)[:count])
 
 
 EXPANSIONS = IndexKind("expansions", supports, build, ExpansionIndex.open)

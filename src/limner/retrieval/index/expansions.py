@@ -25,9 +25,12 @@ from torch.nn.functional import cross_entropy
 from limner.data.examples import Batch, ImageFeatures
 from limner.layers.attention import Annotations
 from limner.layers.precision import precise
-from limner.models.protocols import Memory, Model, device_of
+from limner.models.protocols import AllPositions, Memory, Model, device_of
 from limner.runs.trained_model import TrainedModel
 from limner.text.vocab import SPECIAL_TOKENS
+
+LOGITS = 1 << 21
+"""Number of logits that are computed at a time, 8 MiB."""
 
 
 class Expansion(NamedTuple):
@@ -75,14 +78,37 @@ class ImageCodes:
             tokens: token ids of the sentence, without special tokens.
             codes: codes of images, or other points.
         """
-        memory = _restore(self._template, iter(torch.split(codes, self._sizes(), 1)), len(codes))
+        if isinstance(self.model, AllPositions):
+            rows = max(1, LOGITS // (self.model.vocab_size * (len(tokens) + 1)))
+            parts = [self._all_positions(self.model, tokens, part) for part in torch.split(codes, rows)]
+            return torch.cat(parts)
+        return self._step_by_step(tokens, codes)
+
+    def _all_positions(self, model: AllPositions, tokens: Sequence[int], codes: Tensor) -> Tensor:
+        """Compute f at N codes from the logits of all positions."""
+        before, after = self._shifted(tokens, codes)
+        logits = precise(model.position_logits(self._restored(codes), before))  # (N, T, V)
+        targets = after.expand(len(codes), -1)
+        return -cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape).sum(1)
+
+    def _step_by_step(self, tokens: Sequence[int], codes: Tensor) -> Tensor:
+        """Compute f at N codes; this is the plain form of `_all_positions`, which tests hold equal to it."""
+        memory = self._restored(codes)
         state = self.model.start(memory)
         total = codes.new_zeros(len(codes))
-        for before, after in zip([SPECIAL_TOKENS.bos, *tokens], [*tokens, SPECIAL_TOKENS.eos], strict=True):
-            logits, state = self.model.step(torch.full((len(codes),), before, device=codes.device), memory, state)
-            target = torch.full((len(codes),), after, device=codes.device)
-            total = total - cross_entropy(precise(logits), target, reduction="none")
+        for before, after in zip(*self._shifted(tokens, codes), strict=True):
+            logits, state = self.model.step(before.expand(len(codes)), memory, state)
+            total = total - cross_entropy(precise(logits), after.expand(len(codes)), reduction="none")
         return total
+
+    def _shifted(self, tokens: Sequence[int], codes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input tokens and the tokens to predict, (T,) each."""
+        ids = torch.tensor([SPECIAL_TOKENS.bos, *tokens, SPECIAL_TOKENS.eos], device=codes.device)
+        return ids[:-1], ids[1:]
+
+    def _restored(self, codes: Tensor) -> Any:  # noqa: ANN401
+        """Return the memory of N codes."""
+        return _restore(self._template, iter(torch.split(codes, self._sizes(), 1)), len(codes))
 
     def expand(self, tokens: Sequence[int], points: Tensor) -> Expansion:
         """Compute f and its gradient at C points, (C, D)."""

@@ -11,6 +11,8 @@ Floats = NDArray[np.float64]
 _RIDGE = 1e-4
 """Share of the mean variance that is added to all variances, which bounds the condition of the coordinates."""
 
+_ITERATIONS = 6
+
 
 class Coordinates(NamedTuple):
     """A change of coordinates that keeps inner products: q z = (dual q) (primal z)."""
@@ -34,6 +36,23 @@ def balanced_coordinates(terms: Floats, gradients: Floats) -> Coordinates:
     primal = ((scales**-0.5)[:, None] * (turned @ right.T)).astype(np.float64, copy=False)
     dual = np.linalg.inv(primal).T.astype(np.float64, copy=False)
     return Coordinates(primal, dual)
+
+
+def leading_directions(vectors: NDArray[np.float32], count: int, seed: int = 1) -> NDArray[np.float32]:
+    """Compute an orthonormal basis of the directions of largest variance, by subspace iteration.
+
+    Args:
+        vectors: sample of centred vectors, (N, D).
+        count: number of directions K, at most D.
+        seed: random seed of the first subspace.
+
+    Returns:
+        Basis, (D, K).
+    """
+    basis = np.random.default_rng(seed).standard_normal((vectors.shape[1], count), np.float32)
+    for _ in range(_ITERATIONS):
+        basis, _ = np.linalg.qr(vectors.T @ (vectors @ basis))
+    return basis
 
 
 def _root(values: Floats) -> Floats:

@@ -14,7 +14,7 @@ from limner.retrieval.index import embeddings
 from limner.retrieval.index.protocol import SearchOptions
 from limner.runs.recipe import Recipe
 from limner.runs.trained_model import load_trained_model
-from limner.storage.tensors import load_tensors
+from limner.storage.tensors import load_tensors, save_tensors
 from limner.training.loop import train
 from limner.training.matching import TEACHER_SCORES, partition
 
@@ -75,6 +75,9 @@ def test_an_interrupted_training_ends_with_the_same_weights(tiny, recipe_of, tea
     settings = recipe(recipe_of, teacher=str(teacher), partitions=2)
     with pytest.raises(Stop):
         train(settings, tiny, tmp_path / "run", on_progress=stop)
+    scores = tmp_path / "run" / TEACHER_SCORES
+    of_another = torch.zeros_like(load_tensors(scores)["log_probs"])
+    save_tensors(scores, {"log_probs": of_another}, {"teacher": "another"})  # they are computed again
     train(settings, tiny, tmp_path / "run", resume=True)
     expected, found = (load_tensors(run / "model.safetensors") for run in (tower, tmp_path / "run"))
     assert all(torch.equal(values, found[name]) for name, values in expected.items())

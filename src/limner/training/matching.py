@@ -21,8 +21,9 @@ from limner.errors import SettingsError
 from limner.inference.collection_features import open_features
 from limner.models.protocols import JointSpaceModel, Mean
 from limner.retrieval.all_pairs import pair_log_probs, uses_bf16
+from limner.runs.fingerprint import model_fingerprint
 from limner.runs.trained_model import TrainedModel, load_trained_model
-from limner.storage.tensors import load_tensors, save_tensors
+from limner.storage.tensors import read_tensors, save_tensors
 from limner.training.processes import StepLoss
 
 if TYPE_CHECKING:
@@ -171,16 +172,16 @@ class Matching:
     def _teacher_scores(self, run: Path) -> Tensor:
         """Return log P(w|I) of the teacher for the pairs of every group of every partition, (P, N, G).
 
-        Sentences are tokenised by the vocabulary of the teacher.
+        Sentences are tokenised by the vocabulary of the teacher. Stored scores are those of its weights.
         """
         teacher, path = load_trained_model(run), self.run.out / TEACHER_SCORES
         require_teacher(teacher, run)
         partitions = [self._partition(number) for number in range(self.settings.partitions)]
-        if path.exists() and (stored := load_tensors(path)["log_probs"]).shape[:2] == (
-            len(partitions),
-            len(self.examples),
-        ):
-            return stored
+        shape, facts = (len(partitions), len(self.examples)), {"teacher": model_fingerprint([teacher])}
+        if path.exists():
+            stored = read_tensors(path)
+            if stored.facts.get("teacher") == facts["teacher"] and stored.tensors["log_probs"].shape[:2] == shape:
+                return stored.tensors["log_probs"]
         features = open_features(teacher, self.run.collection)
         targets = [teacher.tokenizer.encode(text) for text in self.examples.texts]
         width = max(len(group.images) for groups in partitions for group in groups)
@@ -194,7 +195,7 @@ class Matching:
                 values = pair_log_probs(teacher.model, own, items, features, bf16=uses_bf16(teacher))
                 scores[number, group.rows, : len(items)] = values
                 self.run.interruption.raise_if_requested()
-        save_tensors(path, {"log_probs": scores})
+        save_tensors(path, {"log_probs": scores}, facts)
         return scores
 
 

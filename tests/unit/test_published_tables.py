@@ -292,3 +292,14 @@ def test_lists_and_properties_are_printed_without_a_collection():
     printed = runner.invoke(app, ["reproduce", "mao2015/table6"])
     assert "| NIC | 512 | Yes | 512 | Yes |" in printed.output
     assert '"published"' in runner.invoke(app, ["reproduce", "mao2015/table6", "--json"]).output
+
+
+def test_kiros_rows_without_a_recipe_have_their_printed_values():
+    """Section 7.3: LBL with random word initialisation has perplexities of 23.4 and 109.6; Gupta et al. have no PPL."""
+    rows = {row.name: row for row in find_table("kiros2014/table1").rows if row.recipe is None}
+    assert [list(one.values()) for one in rows["LBL, random word initialisation"].published.values()] == [
+        [23.4],
+        [109.6],
+    ]
+    assert list(rows["Gupta & Mannem"].published["IAPR TC-12"].values()) == [33.0, 18.0, 7.0]
+    assert "perplexity" not in rows["Gupta et al."].published["IAPR TC-12"]

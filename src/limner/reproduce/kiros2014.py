@@ -14,15 +14,15 @@ DECAYS = tuple(
 
 def _row(
     name: str,
-    recipe: str,
-    iapr: tuple[float, ...] = (),
-    attributes: tuple[float, ...] = (),
+    recipe: str | None,
+    iapr: tuple[float | None, ...] = (),
+    attributes: tuple[float | None, ...] = (),
     *,
     shuffled: bool = False,
     alternatives: tuple[tuple[str, ...], ...] = ((),),
 ) -> PublishedRow:
     published = {
-        dataset: dict(zip(SCORES, values, strict=True))
+        dataset: {score: value for score, value in zip(SCORES, values, strict=True) if value is not None}
         for dataset, values in ((IAPR, iapr), (ATTRIBUTES, attributes))
         if values
     }
@@ -54,6 +54,9 @@ TABLE_1 = PublishedTable(
         _row("MLBL-F", "mlbl-f", (20.3, 34.8, 16.5, 8.5)),
         _row("MLBL-B-conv", "mlbl-b-conv", (20.6, 34.9, 16.5, 8.5), (99.2, 18.9, 4.8, 1.7)),
         _row("MLBL-F-conv", "mlbl-f-conv", (21.7, 34.1, 15.6, 7.3), (113.2, 17.5, 4.2, 1.4)),
+        _row("LBL, random word initialisation", None, (23.4, None, None, None), (109.6, None, None, None)),
+        _row("Gupta et al.", None, (None, 15.0, 6.0, 1.0)),
+        _row("Gupta & Mannem", None, (None, 33.0, 18.0, 7.0)),
         _row("bow-f", "bow-f", alternatives=DECAYS),
         _row("bow-k", "bow-k", alternatives=DECAYS[::2]),
     ),
